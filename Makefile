@@ -1,0 +1,47 @@
+# Two commands: `make demo` and `make test`. Both make .venv when it is missing or out of date.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint types unit gpu-test bench clean help
+
+help:
+	@echo "make demo      install into .venv and run the demo"
+	@echo "make test      install into .venv and run everything CI runs: ruff, mypy, pytest with coverage"
+	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
+	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
+	@echo "make bench     the reference-loop benchmark"
+	@echo "make clean     remove .venv and caches"
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# torch first and alone: a resolver that sees an open range would take the CUDA build.
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,llguidance]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/guided-plugin demo
+
+test: lint types unit
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=90 $(ARGS)
+
+# No venv here: the GPU machine has its own PyTorch and no network.
+gpu-test:
+	PYTHONPATH=.:$$PYTHONPATH python3 -m pytest -m gpu -p no:cacheprovider $(ARGS)
+
+bench: $(STAMP)
+	$(BIN)/guided-plugin bench loop
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

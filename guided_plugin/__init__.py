@@ -1,0 +1,62 @@
+"""guided_plugin: structured output that costs nothing.
+
+Guides LLM decoding with JSON Schema, regex, choice, grammars and structural tags, at the speed of
+unguided decoding. `import guided_plugin` imports no torch: names that need it load on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from guided_plugin import errors
+from guided_plugin._version import __version__
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GuidedError
+from guided_plugin.hookspecs import hookimpl
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo, StepStatistics
+
+if TYPE_CHECKING:
+    from guided_plugin.grammar.compiler import GrammarCompiler, shared_compiler
+    from guided_plugin.grammar.vocabulary import Vocabulary
+    from guided_plugin.loop import DecodeLoop, Output, Sampling
+    from guided_plugin.pipeline import StepPipeline
+
+__all__ = [
+    "UNGUIDED",
+    "DecodeLoop",
+    "DecodeStep",
+    "GrammarCompiler",
+    "GuidedConfig",
+    "GuidedError",
+    "Output",
+    "OutputSpec",
+    "Plugins",
+    "RequestInfo",
+    "Sampling",
+    "StepPipeline",
+    "StepStatistics",
+    "Vocabulary",
+    "__version__",
+    "errors",
+    "hookimpl",
+    "shared_compiler",
+]
+
+_LAZY = {
+    "DecodeLoop": "loop",
+    "GrammarCompiler": "grammar.compiler",
+    "Output": "loop",
+    "Sampling": "loop",
+    "StepPipeline": "pipeline",
+    "Vocabulary": "grammar.vocabulary",
+    "shared_compiler": "grammar.compiler",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,0 +1,89 @@
+"""Options of the package, checked and frozen. Touches errors only; imports no torch.
+
+A host builds one `GuidedConfig` at start, from keyword arguments, a mapping or the environment
+variable GUIDED_PLUGIN (`0` off, `1` on, or a JSON object of the fields below).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from guided_plugin.errors import ConfigError, did_you_mean
+
+__all__ = ["ENVIRONMENT_VARIABLE", "GuidedConfig"]
+
+ENVIRONMENT_VARIABLE = "GUIDED_PLUGIN"
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GuidedConfig:
+    """Everything an operator can set. Unknown names and wrong types are errors, never ignored."""
+
+    enabled: bool = True
+    backend: str = "auto"
+    """Backend for specs that name none: a registered name, or `auto` to choose per spec."""
+    cache_bytes: int = 512 * _MIB
+    """Upper bound of the compiled-grammar cache, in bytes, per tokenizer."""
+    threads: int = 0
+    """Threads that fill masks and compile; 0 takes half of the processors, at most 8."""
+    disabled_plugins: tuple[str, ...] = ()
+    """Names of plugins that must not be loaded."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check_type(field.name, getattr(self, field.name), type(field.default))
+        if self.cache_bytes < 0:
+            raise ConfigError("must not be negative", where="cache_bytes", hint="0 keeps nothing")
+        if self.threads < 0:
+            raise ConfigError("must not be negative", where="threads", hint="0 chooses for you")
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> GuidedConfig:
+        """From a mapping of option names to values, as a config file or a flag gives them."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"unknown option {name!r}", hint=did_you_mean(str(name), known))
+        values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in options.items()}
+        return cls(**values)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> GuidedConfig:
+        """From GUIDED_PLUGIN, or the defaults when it is unset or empty."""
+        text = (os.environ if environment is None else environment).get(ENVIRONMENT_VARIABLE, "").strip()
+        if text in ("", "1"):
+            return cls()
+        if text == "0":
+            return cls(enabled=False)
+        try:
+            options = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"not 0, 1 or a JSON object: {text[:60]!r}", where=ENVIRONMENT_VARIABLE, hint=str(error)
+            ) from error
+        if not isinstance(options, dict):
+            raise ConfigError("must be 0, 1 or a JSON object", where=ENVIRONMENT_VARIABLE)
+        return cls.from_mapping(options)
+
+    def thread_count(self) -> int:
+        """`threads`, with 0 replaced by what this machine has to give."""
+        return self.threads or max(1, min(8, (os.cpu_count() or 2) // 2))
+
+
+def _check_type(name: str, value: Any, kind: type) -> None:
+    if kind is tuple:
+        ok = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+        expected = "a list of strings"
+    else:
+        # bool is an int to Python, never to an operator.
+        ok = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        expected = {"bool": "true or false", "int": "a whole number", "str": "a string"}[kind.__name__]
+    if not ok:
+        raise ConfigError(f"must be {expected}, not {value!r}", where=name)

@@ -1,0 +1,1 @@
+"""The grammar layer: vocabulary, backends, compiler, and the table of running grammars."""

@@ -1,0 +1,99 @@
+"""The protocols of the grammar layer. Touches spec; holds no implementation.
+
+A backend belongs to one vocabulary. It compiles specs to grammars, starts one matcher a request, and
+works on whole batches: `batch(matchers)` is made when the batch changes and used for many steps, so
+that per-step calls carry no per-row Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from guided_plugin.config import GuidedConfig
+    from guided_plugin.grammar.vocabulary import Vocabulary
+    from guided_plugin.spec import OutputSpec
+
+__all__ = ["Backend", "BackendFactory", "Grammar", "Lowering", "MaskArray", "Matcher", "MatcherBatch"]
+
+MaskArray = NDArray[np.int32]
+"""[rows, ceil(vocabulary / 32)] on the host: bit i of word w allows token 32 * w + i."""
+
+BackendFactory = Callable[["Vocabulary", "GuidedConfig"], "Backend"]
+
+Lowering = Callable[["OutputSpec"], "OutputSpec"]
+"""A rewrite of a spec that keeps its language; returns its argument when there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A compiled spec. Shared by all requests with that spec, never written after it was made."""
+
+    spec: OutputSpec
+    backend: str
+    handle: Any
+    """The backend's own object."""
+    size_bytes: int
+    seconds: float
+    """Time it took to compile."""
+    warnings: tuple[str, ...] = ()
+
+
+class Matcher(Protocol):
+    """One request's position in its grammar."""
+
+    def accept(self, token: int) -> bool:
+        """Move past a token; False, and no move, when the grammar forbids it."""
+        ...
+
+    def accept_text(self, text: bytes) -> bool:
+        """Move past bytes, whatever tokens they come in; False, and no move, when they don't fit."""
+        ...
+
+    def rollback(self, tokens: int) -> None:
+        """Take the last tokens back."""
+        ...
+
+    def fork(self) -> Matcher:
+        """An independent matcher in the same position."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether what was accepted so far is a whole output."""
+        ...
+
+
+class MatcherBatch(Protocol):
+    """A fixed list of matchers of one backend, worked on together, in threads and without the GIL."""
+
+    def accept(self, tokens: list[int]) -> list[bool]:
+        """Move each matcher past its token. Plain ints: other integers cost a conversion each."""
+        ...
+
+    def fill(self, mask: MaskArray, rows: list[int]) -> None:
+        """Write the mask of matcher i into mask[rows[i]]."""
+        ...
+
+
+class Backend(Protocol):
+    """Compiles and matches for one vocabulary. `compile` may be called from any thread."""
+
+    name: str
+
+    def compile(self, spec: OutputSpec) -> Grammar:
+        """Compile a spec, or raise a GrammarError."""
+        ...
+
+    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> Matcher:
+        """A matcher at the beginning."""
+        ...
+
+    def batch(self, matchers: Sequence[Matcher]) -> MatcherBatch:
+        """A batch of matchers of this backend; no matcher twice."""
+        ...

@@ -1,0 +1,211 @@
+"""What a grammar must know of a tokenizer: the bytes of every token, and which tokens end an output.
+
+Touches errors. Reads Hugging Face tokenizers (byte-level BPE, byte-fallback SentencePiece) and tiktoken
+encodings once and keeps plain bytes, so that every backend sees the same vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from guided_plugin.errors import VocabularyError
+
+__all__ = ["Vocabulary"]
+
+TokenKind = Literal["byte_level", "byte_fallback", "raw"]
+
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens of one tokenizer, as bytes, by id."""
+
+    tokens: tuple[bytes, ...]
+    """Bytes of token i; empty where the id is unused."""
+    stop_token_ids: tuple[int, ...]
+    """Tokens that end an output."""
+    special_ids: frozenset[int] = frozenset()
+    """Control tokens: part of no text, so no grammar allows them unless it names them."""
+    kind: TokenKind = "raw"
+    encode: Callable[[str], list[int]] | None = field(default=None, compare=False, repr=False)
+    """Text to token ids without control tokens, where the tokenizer is at hand."""
+
+    def __post_init__(self) -> None:
+        if not self.tokens:
+            raise VocabularyError("the vocabulary is empty")
+        if not self.stop_token_ids:
+            raise VocabularyError(
+                "no stop token is known", hint="pass stop_token_ids, or set the tokenizer's eos_token"
+            )
+        for token in self.stop_token_ids:
+            if not 0 <= token < len(self.tokens):
+                raise VocabularyError(
+                    f"stop token {token} is outside the vocabulary of {len(self.tokens)} tokens",
+                    hint="the stop tokens must come from this tokenizer",
+                )
+
+    @property
+    def size(self) -> int:
+        """How many ids there are. A model's logits may be wider (padding), see `check_width`."""
+        return len(self.tokens)
+
+    @property
+    def words(self) -> int:
+        """32-bit words of a mask row."""
+        return (len(self.tokens) + 31) // 32
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for equal vocabularies; names them in caches and logs."""
+        digest = hashlib.blake2b(digest_size=16)
+        for token in self.tokens:
+            digest.update(len(token).to_bytes(4, "little"))
+            digest.update(token)
+        digest.update(json.dumps([sorted(self.special_ids), self.stop_token_ids]).encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def text_tokens(self) -> tuple[bytes, ...]:
+        """`tokens` with the control tokens empty: what a grammar over text may use."""
+        return tuple(b"" if i in self.special_ids else token for i, token in enumerate(self.tokens))
+
+    def check_width(self, width: int) -> None:
+        """Refuse logits that are too narrow for this vocabulary; wider ones are padding."""
+        # Some checkpoints leave control tokens (image markers) out of the output layer: no grammar
+        # allows those, so they may stick out. Anything else may be needed.
+        outside = [i for i in range(width, self.size) if self.tokens[i] and i not in self.special_ids]
+        if outside or any(token >= width for token in self.stop_token_ids):
+            raise VocabularyError(
+                f"the model's logits have {width} columns, its tokenizer has {self.size} tokens",
+                hint="model and tokenizer don't belong together, or the embeddings were not resized",
+            )
+
+    def sequence(self, tokens_or_text: Sequence[int] | str) -> tuple[int, ...]:
+        """Token ids as given, or those of a text: a control token by its name, else as encoded."""
+        if not isinstance(tokens_or_text, str):
+            return tuple(tokens_or_text)
+        wanted = tokens_or_text.encode()
+        for token in self.special_ids:
+            if self.tokens[token] == wanted:
+                return (token,)
+        if self.encode is None:
+            raise VocabularyError("has no encoder for text", hint="give token ids instead of text")
+        return tuple(self.encode(tokens_or_text))
+
+    @classmethod
+    def from_tokens(
+        cls, tokens: Iterable[bytes], stop_token_ids: Iterable[int], special_ids: Iterable[int] = ()
+    ) -> Vocabulary:
+        """From the bytes of each token; stop tokens count as control tokens."""
+        stops = tuple(stop_token_ids)
+        return cls(tuple(tokens), stops, frozenset(special_ids) | set(stops))
+
+    @classmethod
+    def from_tokenizer(
+        cls, tokenizer: Any, *, stop_token_ids: int | Iterable[int] | None = None
+    ) -> Vocabulary:
+        """From a Hugging Face tokenizer or a tiktoken encoding.
+
+        Stop tokens default to the tokenizer's end-of-sequence token. Pass the model's
+        (`generation_config.eos_token_id`) where it has several.
+        """
+        stops = (stop_token_ids,) if isinstance(stop_token_ids, int) else tuple(stop_token_ids or ())
+        if hasattr(tokenizer, "decode_single_token_bytes"):
+            return _from_tiktoken(tokenizer, stops)
+        if hasattr(getattr(tokenizer, "tokenizer", None), "decode_single_token_bytes"):
+            return _from_tiktoken(tokenizer.tokenizer, stops or _eos(tokenizer))
+        if hasattr(tokenizer, "get_vocab"):
+            return _from_hugging_face(tokenizer, stops or _eos(tokenizer))
+        raise VocabularyError(
+            f"{type(tokenizer).__name__} is no tokenizer this package can read",
+            hint="pass a transformers tokenizer, a tiktoken Encoding, or use Vocabulary.from_tokens",
+        )
+
+
+def _eos(tokenizer: Any) -> tuple[int, ...]:
+    eos = getattr(tokenizer, "eos_token_id", None)
+    return () if eos is None else (int(eos),)
+
+
+def _from_tiktoken(encoding: Any, stops: tuple[int, ...]) -> Vocabulary:
+    special = {encoding.encode_single_token(name): name for name in encoding.special_tokens_set}
+    tokens = [b""] * encoding.n_vocab
+    for token in range(encoding.n_vocab):
+        try:
+            tokens[token] = encoding.decode_single_token_bytes(token)
+        except KeyError:
+            continue  # a gap in the numbering
+    if not stops:
+        stops = tuple(token for token, name in special.items() if name == "<|endoftext|>")
+
+    def encode(text: str) -> list[int]:
+        return list(encoding.encode(text, disallowed_special=()))
+
+    return Vocabulary(tuple(tokens), stops, frozenset(special) | set(stops), "raw", encode)
+
+
+def _from_hugging_face(tokenizer: Any, stops: tuple[int, ...]) -> Vocabulary:
+    by_token: dict[str, int] = tokenizer.get_vocab()
+    if not by_token:
+        raise VocabularyError("the tokenizer has no tokens", where=type(tokenizer).__name__)
+    kind = _kind(tokenizer, by_token)
+    added = dict(getattr(tokenizer, "added_tokens_decoder", {}))
+    special = {token for token, entry in added.items() if getattr(entry, "special", False)}
+    special |= set(getattr(tokenizer, "all_special_ids", ())) | set(stops)
+    to_bytes = _byte_level if kind == "byte_level" else _byte_fallback
+    tokens = [b""] * (max(by_token.values()) + 1)
+    for text, token in by_token.items():
+        # Added tokens are written as they are, not in the vocabulary's alphabet.
+        tokens[token] = text.encode(errors="surrogatepass") if token in added else to_bytes(text)
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+    return Vocabulary(tuple(tokens), stops, frozenset(special), kind, encode)
+
+
+def _kind(tokenizer: Any, by_token: dict[str, int]) -> TokenKind:
+    """How the vocabulary spells bytes. Its own tokens are better evidence than its class or decoder."""
+    if sum(f"<0x{byte:02X}>" in by_token for byte in range(256)) >= 128:
+        return "byte_fallback"
+    singles = sum(character in by_token for character in _BYTE_ALPHABET)
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    described = str(backend.to_str()) if hasattr(backend, "to_str") else ""
+    if '"ByteLevel"' in described or singles >= 250:
+        return "byte_level"
+    if '"Metaspace"' in described or any(text.startswith("▁") for text in by_token):
+        return "byte_fallback"
+    raise VocabularyError(
+        "can't tell how its tokens map to bytes: neither byte-level BPE nor SentencePiece",
+        where=type(tokenizer).__name__,
+        hint="build the vocabulary with Vocabulary.from_tokens",
+    )
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's spelling of bytes: printable Latin-1 as it is, the rest from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in set(printable))
+    return {chr(b): b for b in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTE_ALPHABET = _byte_alphabet()
+
+
+def _byte_level(text: str) -> bytes:
+    try:
+        return bytes(_BYTE_ALPHABET[character] for character in text)
+    except KeyError:
+        return text.encode()
+
+
+def _byte_fallback(text: str) -> bytes:
+    piece = _BYTE_PIECE.fullmatch(text)
+    return bytes([int(piece[1], 16)]) if piece else text.replace("▁", " ").encode()

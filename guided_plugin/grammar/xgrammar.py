@@ -1,0 +1,221 @@
+"""The xgrammar backend, and the plugin that offers it. Touches xgrammar; nothing else does.
+
+xgrammar writes to stderr, drops some keywords silently and reports every failure as a RuntimeError
+with a C++ location in front; all of that ends here.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.hookspecs import hookimpl
+from guided_plugin.regexes import unsupported_construct
+from guided_plugin.schema import pointer, walk
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["XGrammarBackend"]
+
+_LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")
+_COMPACT = {"any_whitespace": False, "separators": (",", ":")}
+_FLEXIBLE = {"any_whitespace": True}
+
+
+@hookimpl
+def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
+    """Offer this backend as `xgrammar`."""
+    register("xgrammar", XGrammarBackend)
+
+
+class XGrammarBackend:
+    """See `Backend`."""
+
+    name = "xgrammar"
+
+    def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
+        import xgrammar
+
+        self._xgr = xgrammar
+        self._vocabulary = vocabulary
+        self._threads = config.thread_count()
+        self._workers = xgrammar.BatchGrammarMatcher(max_threads=self._threads)
+
+    @cached_property
+    def _compiler(self) -> Any:
+        return self._make_compiler(self._vocabulary.text_tokens)
+
+    @cached_property
+    def _tag_compiler(self) -> Any:
+        # Tool-call markers are often control tokens: structural tags may name them.
+        return self._make_compiler(self._vocabulary.tokens)
+
+    def _make_compiler(self, tokens: tuple[bytes, ...]) -> Any:
+        info = self._xgr.TokenizerInfo(
+            list(tokens),
+            self._xgr.VocabType.RAW,
+            vocab_size=self._vocabulary.size,
+            stop_token_ids=list(self._vocabulary.stop_token_ids),
+        )
+        # Caching is GrammarCompiler's job: one cache, with one bound, for all backends.
+        return self._xgr.GrammarCompiler(info, max_threads=self._threads, cache_enabled=False)
+
+    def compile(self, spec: OutputSpec) -> Grammar:
+        """Compile a spec, or raise a GrammarError."""
+        start = time.perf_counter()
+        try:
+            compiled = self._compile(spec)
+        except GrammarError:
+            raise
+        except Exception as error:
+            raise GrammarError(_first_line(error), where=f"{spec.kind} (xgrammar)") from error
+        seconds = time.perf_counter() - start
+        grammar = Grammar(spec, self.name, compiled, int(compiled.memory_size_bytes), seconds)
+        self._check_satisfiable(grammar)
+        return grammar
+
+    def _compile(self, spec: OutputSpec) -> Any:
+        if spec.kind == "json_schema":
+            _refuse_dropped_keywords(spec)
+            layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
+            return self._compiler.compile_json_schema(spec.text, strict_mode=spec.strict, **layout)
+        if spec.kind == "json_object":
+            layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
+            return self._compiler.compile_json_schema('{"type":"object"}', strict_mode=False, **layout)
+        if spec.kind == "regex":
+            construct = unsupported_construct(spec.text)
+            if construct is not None:
+                raise GrammarError(
+                    f"{construct.name} is not supported",
+                    where=f"regex, character {construct.position}",
+                    hint="rewrite it without: grammars match text from left to right, once",
+                )
+            return self._compiler.compile_regex(spec.text)
+        if spec.kind == "choice":
+            choices = " | ".join(_ebnf_literal(choice) for choice in spec.document())
+            return self._compiler.compile_grammar(f"root ::= {choices}")
+        if spec.kind == "structural_tag":
+            return self._tag_compiler.compile_structural_tag(spec.text)
+        if spec.syntax == "lark":
+            return self._compiler.compile_lark(spec.text)
+        return self._compiler.compile_grammar(spec.text)
+
+    def _check_satisfiable(self, grammar: Grammar) -> None:
+        """A grammar that derives nothing compiles silently and would freeze its request."""
+        mask = np.zeros((1, self._vocabulary.words), np.int32)
+        matcher = self.start(grammar, self._vocabulary.stop_token_ids)
+        matcher.handle.fill_next_token_bitmask(mask)
+        if not mask.any():
+            raise UnsatisfiableSpecError(
+                "allows no output at all",
+                where=grammar.spec.kind,
+                hint="look for a recursion without an end, or for parts that contradict each other",
+            )
+
+    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> XGrammarMatcher:
+        """A matcher at the beginning."""
+        own = None if stop_token_ids == self._vocabulary.stop_token_ids else list(stop_token_ids)
+        return XGrammarMatcher(self._xgr.GrammarMatcher(grammar.handle, override_stop_tokens=own))
+
+    def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
+        """A batch of matchers of this backend."""
+        return XGrammarBatch(self._workers, [cast("XGrammarMatcher", m).handle for m in matchers])
+
+
+class XGrammarMatcher:
+    """See `Matcher`."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def accept(self, token: int) -> bool:
+        """Move past a token."""
+        return bool(self.handle.accept_token(token))
+
+    def accept_text(self, text: bytes) -> bool:
+        """Move past bytes."""
+        return bool(self.handle.accept_string(text))
+
+    def rollback(self, tokens: int) -> None:
+        """Take the last tokens back."""
+        self.handle.rollback(tokens)
+
+    def fork(self) -> XGrammarMatcher:
+        """An independent matcher in the same position."""
+        return XGrammarMatcher(self.handle.fork())
+
+    @property
+    def complete(self) -> bool:
+        """Whether what was accepted so far is a whole output."""
+        return bool(self.handle.is_completed())
+
+
+class XGrammarBatch:
+    """See `MatcherBatch`."""
+
+    __slots__ = ("_handles", "_workers")
+
+    def __init__(self, workers: Any, handles: list[Any]) -> None:
+        self._workers = workers
+        self._handles = handles
+
+    def accept(self, tokens: list[int]) -> list[bool]:
+        """Move each matcher past its token."""
+        return cast("list[bool]", self._workers.batch_accept_token(self._handles, tokens))
+
+    def fill(self, mask: MaskArray, rows: list[int]) -> None:
+        """Write the mask of matcher i into mask[rows[i]]."""
+        self._workers.batch_fill_next_token_bitmask(self._handles, mask, rows)
+
+
+def _refuse_dropped_keywords(spec: OutputSpec) -> None:
+    """xgrammar ignores these with nothing but a line on stderr; here they are errors."""
+    for path, node in walk(spec.document()):
+        if not isinstance(node, Mapping) or "pattern" not in node:
+            continue
+        construct = unsupported_construct(node["pattern"])
+        if construct is not None:
+            raise UnsupportedSpecError(
+                f"{construct.name} in a pattern is not supported",
+                where=pointer((*path, "pattern")),
+                hint="rewrite the pattern without it",
+            )
+        beside = {"minLength", "maxLength"} & node.keys()
+        if beside:
+            raise UnsupportedSpecError(
+                f"`pattern` beside `{min(beside)}` is not enforced",
+                where=pointer((*path, "pattern")),
+                hint="put the length into the pattern, as in ^[a-z]{1,8}$",
+            )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return _LOCATION.sub("", lines[0]) if lines else repr(error)
+
+
+def _ebnf_literal(text: str) -> str:
+    """An EBNF string literal; every character outside plain ASCII goes as an escape."""
+    if not text:
+        return '""'
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
+        raise GrammarError("has a lone surrogate, which no text can hold", where=f"choice {text!r}")
+    return '"' + "".join(_ebnf_character(character) for character in text) + '"'
+
+
+def _ebnf_character(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if " " <= character <= "~":
+        return character
+    return f"\\U{ord(character):08x}" if ord(character) > 0xFFFF else f"\\u{ord(character):04x}"

@@ -1,0 +1,199 @@
+"""Loads plugins and holds what they register. Touches hookspecs and errors; imports no torch.
+
+Built-ins are ordinary plugins of the same hooks. Third parties register through the entry-point group
+`guided_plugin`. A broken or disabled plugin is always named.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pluggy
+
+from guided_plugin import hookspecs
+from guided_plugin.errors import GuidedError, PluginError, did_you_mean
+
+if TYPE_CHECKING:
+    from guided_plugin.grammar.base import BackendFactory, Lowering
+    from guided_plugin.step import DecodeStep, ProcessorFactory, RequestInfo, StepStatistics
+
+__all__ = ["BUILTIN_PLUGINS", "ENTRY_POINT_GROUP", "Plugins"]
+
+ENTRY_POINT_GROUP = "guided_plugin"
+
+BUILTIN_PLUGINS = {
+    "xgrammar": "guided_plugin.grammar.xgrammar",
+    "pipeline": "guided_plugin.pipeline_plugin",
+}
+
+T = TypeVar("T")
+
+
+class Plugins:
+    """The plugins of one host: what they registered, and the step hooks, ready to call."""
+
+    def __init__(self, *, disabled: Iterable[str] = (), entry_points: bool = True) -> None:
+        self.disabled = frozenset(disabled)
+        self._manager = pluggy.PluginManager(hookspecs.PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        for name, module in BUILTIN_PLUGINS.items():
+            if name not in self.disabled:
+                self.register(importlib.import_module(module), name)
+        if entry_points:
+            self._load_entry_points()
+        self._check_pending()
+        self.backends: dict[str, BackendFactory] = {}
+        self.lowerings: dict[str, Lowering] = {}
+        self.logits_processors: dict[str, ProcessorFactory] = {}
+        self._collect("register_backends", self.backends)
+        self._collect("register_lowerings", self.lowerings)
+        self._collect("register_logits_processors", self.logits_processors)
+
+    def register(self, plugin: object, name: str | None = None) -> None:
+        """Add a plugin object or module. Its setup hooks run at once if the others' already did."""
+        try:
+            taken = self._manager.register(plugin, name)
+        except ValueError as error:
+            raise PluginError(f"can't be registered: {error}", where=f"plugin {name or plugin!r}") from error
+        if hasattr(self, "logits_processors"):
+            self._check_pending()
+            for hook in _SETUP_HOOKS:
+                self._collect(hook, getattr(self, hook.removeprefix("register_")), only=taken)
+
+    def unregister(self, plugin: object) -> None:
+        """Take a plugin's hooks out again; what it registered at setup stays."""
+        self._manager.unregister(plugin)
+
+    def backend(self, name: str) -> BackendFactory:
+        """The factory of a backend, or an error that names what there is."""
+        return self._named("backend", name, self.backends)
+
+    def logits_processor(self, name: str) -> ProcessorFactory:
+        """The factory of a logits processor, or an error that names what there is."""
+        return self._named("logits processor", name, self.logits_processors)
+
+    def names(self) -> list[str]:
+        """The registered plugins, by name."""
+        return sorted(name for name, _ in self._manager.list_name_plugin())
+
+    # Step hooks: one pluggy call each; on failure, and only then, the culprit is looked for.
+
+    def post_sampling(self, step: DecodeStep) -> None:
+        """See the hook of this name."""
+        self._call(self._manager.hook.post_sampling, step=step)
+
+    def after_stop_criteria(self, step: DecodeStep) -> None:
+        """See the hook of this name."""
+        self._call(self._manager.hook.after_stop_criteria, step=step)
+
+    def request_added(self, request: RequestInfo) -> None:
+        """See the hook of this name."""
+        self._call(self._manager.hook.request_added, request=request)
+
+    def request_finished(self, request: RequestInfo) -> None:
+        """See the hook of this name."""
+        self._call(self._manager.hook.request_finished, request=request)
+
+    def request_failed(self, request: RequestInfo) -> None:
+        """See the hook of this name."""
+        self._call(self._manager.hook.request_failed, request=request)
+
+    @property
+    def wants_statistics(self) -> bool:
+        """Whether any plugin listens to `step_finished`."""
+        return bool(self._manager.hook.step_finished.get_hookimpls())
+
+    def step_finished(self, statistics: StepStatistics) -> None:
+        """See the hook of this name."""
+        self._call(self._manager.hook.step_finished, statistics=statistics)
+
+    def _call(self, hook: pluggy.HookCaller, **arguments: object) -> None:
+        try:
+            hook(**arguments)
+        except GuidedError:
+            raise
+        except Exception as error:
+            name = self._culprit(error)
+            raise PluginError(f"failed: {error!r}", where=f"plugin {name!r}", hint=_disable(name)) from error
+
+    def _load_entry_points(self) -> None:
+        for point in entry_points(group=ENTRY_POINT_GROUP):
+            if point.name not in self.disabled:
+                self.register(_load(point), point.name)
+
+    def _check_pending(self) -> None:
+        try:
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            name = self._manager.get_name(error.plugin)
+            raise PluginError(
+                f"implements an unknown hook: {error}", where=f"plugin {name!r}", hint=_disable(str(name))
+            ) from error
+
+    def _collect(self, hook: str, into: dict[str, Any], only: str | None = None) -> None:
+        for implementation in getattr(self._manager.hook, hook).get_hookimpls():
+            plugin = implementation.plugin_name
+            if only is not None and plugin != only:
+                continue
+
+            def register(name: str, value: Any, plugin: str = plugin) -> None:
+                if name in into:
+                    raise PluginError(
+                        f"{hook}: {name!r} is registered already",
+                        where=f"plugin {plugin!r}",
+                        hint=_disable(plugin),
+                    )
+                into[name] = value
+
+            try:
+                implementation.function(register)
+            except GuidedError:
+                raise
+            except Exception as error:
+                raise PluginError(
+                    f"{hook} failed: {error!r}", where=f"plugin {plugin!r}", hint=_disable(plugin)
+                ) from error
+
+    def _named(self, what: str, name: str, known: dict[str, T]) -> T:
+        if name in known:
+            return known[name]
+        hint = did_you_mean(name, known)
+        if self.disabled:
+            hint += "; disabled plugins: " + ", ".join(sorted(self.disabled))
+        raise PluginError(f"no {what} named {name!r}", hint=hint)
+
+    def _culprit(self, error: BaseException) -> str:
+        """The plugin in whose code an exception arose: the outermost plugin frame of its traceback."""
+        functions: dict[Any, str] = {}
+        for hook in vars(hookspecs):
+            caller = getattr(self._manager.hook, hook, None)
+            for implementation in caller.get_hookimpls() if caller is not None else ():
+                code = getattr(implementation.function, "__code__", None)
+                functions[code] = implementation.plugin_name
+        frame = error.__traceback__
+        while frame is not None:
+            if frame.tb_frame.f_code in functions:
+                return functions[frame.tb_frame.f_code]
+            frame = frame.tb_next
+        return "unknown"
+
+
+_SETUP_HOOKS: tuple[str, ...] = ("register_backends", "register_lowerings", "register_logits_processors")
+
+
+def _disable(plugin: str) -> str:
+    return f'leave it out with GUIDED_PLUGIN=\'{{"disabled_plugins": ["{plugin}"]}}\''
+
+
+def _load(point: EntryPoint) -> object:
+    load: Callable[[], object] = point.load
+    try:
+        return load()
+    except Exception as error:
+        source = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
+        raise PluginError(
+            f"can't be loaded: {error!r}", where=f"plugin {point.name!r}{source}", hint=_disable(point.name)
+        ) from error

@@ -1,0 +1,270 @@
+"""JSON Schema as a tree: walking it, pointing into it, refusing what is malformed.
+
+Touches errors only. Knows the shape of keywords, not how any backend enforces them. Iterative
+throughout: a schema nested a thousand deep must not exhaust the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from guided_plugin.errors import SpecError, did_you_mean
+
+__all__ = ["TYPES", "Schema", "check_schema", "pointer", "resolve_pointer", "subschemas", "walk"]
+
+Schema = Mapping[str, Any] | bool
+
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+
+# Where a schema holds other schemas.
+_IN_MAPPING = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_IN_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SINGLE = (
+    "additionalProperties",
+    "additionalItems",
+    "contains",
+    "not",
+    "if",
+    "then",
+    "else",
+    "propertyNames",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+)
+
+
+def pointer(path: Sequence[str | int]) -> str:
+    """The JSON pointer of a path, as error messages show it: `#/properties/age/type`."""
+    return "#" + "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """The direct subschemas of a schema object, with the path to each."""
+    for keyword in _IN_MAPPING:
+        members = schema.get(keyword)
+        if isinstance(members, Mapping):
+            for name, member in members.items():
+                # `dependencies` holds lists of names as well as schemas.
+                if not isinstance(member, list):
+                    yield (keyword, name), member
+    for keyword in _IN_LIST:
+        members = schema.get(keyword)
+        if isinstance(members, list):
+            yield from (((keyword, index), member) for index, member in enumerate(members))
+    for keyword in _SINGLE:
+        if keyword in schema:
+            yield (keyword,), schema[keyword]
+    items = schema.get("items")
+    if isinstance(items, list):
+        yield from ((("items", index), member) for index, member in enumerate(items))
+    elif items is not None:
+        yield ("items",), items
+
+
+def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every schema in a document, the root first, with its path."""
+    pending: list[tuple[tuple[str | int, ...], Any]] = [((), schema)]
+    while pending:
+        path, node = pending.pop()
+        yield path, node
+        if isinstance(node, Mapping):
+            pending.extend((path + step, child) for step, child in subschemas(node))
+
+
+def resolve_pointer(document: Any, reference: str) -> Any:
+    """What a local reference (`#/$defs/x`) points at; raises KeyError when it points at nothing."""
+    from urllib.parse import unquote
+
+    node = document
+    fragment = unquote(reference.removeprefix("#"))
+    if not fragment:
+        return node
+    if not fragment.startswith("/"):
+        raise KeyError(reference)
+    for raw in fragment[1:].split("/"):
+        part = raw.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping) and part in node:
+            node = node[part]
+        elif isinstance(node, list) and part.isdecimal() and int(part) < len(node):
+            node = node[int(part)]
+        else:
+            raise KeyError(reference)
+    return node
+
+
+def check_schema(schema: Any) -> None:
+    """Refuse a document that is no JSON Schema, with the path of what is wrong."""
+    anchors: set[str] | None = None
+    for path, node in walk(schema):
+        if isinstance(node, bool):
+            continue
+        if not isinstance(node, Mapping):
+            raise SpecError(
+                f"a schema is an object or true/false, not {_kind(node)}", where=pointer(path), hint=_WRAP
+            )
+        for keyword, value in node.items():
+            check = _CHECKS.get(keyword)
+            complaint = check(value) if check else None
+            if complaint:
+                raise SpecError(complaint[0], where=pointer((*path, keyword)), hint=complaint[1])
+        _check_bounds(node, path)
+        reference = node.get("$ref")
+        if isinstance(reference, str):
+            if anchors is None:
+                anchors = _names(schema)
+            _check_reference(schema, reference, anchors, (*path, "$ref"))
+
+
+_WRAP = "check the brackets around it"
+
+Complaint = tuple[str, str] | None
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
+    return names.get(type(value), "an object" if isinstance(value, Mapping) else type(value).__name__)
+
+
+def _type(value: Any) -> Complaint:
+    names = value if isinstance(value, list) else [value]
+    if not names:
+        return "an empty list of types allows nothing", "leave `type` out to allow every type"
+    for name in names:
+        if name not in TYPES:
+            return f"unknown type {name!r}", did_you_mean(str(name), TYPES)
+    return None
+
+
+def _mapping(value: Any) -> Complaint:
+    return None if isinstance(value, Mapping) else (f"must be an object, not {_kind(value)}", "")
+
+
+def _schemas(value: Any) -> Complaint:
+    if not isinstance(value, list):
+        return f"must be a list of schemas, not {_kind(value)}", "put [ ] around it"
+    return None if value else ("an empty list allows nothing", "leave the keyword out")
+
+
+def _names_list(value: Any) -> Complaint:
+    # Draft 3 wrote `required: true` on the property itself; it says nothing in later drafts.
+    if isinstance(value, bool):
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        return f"must be a list of property names, not {_kind(value)}", 'for example ["name", "age"]'
+    return None
+
+
+def _enum(value: Any) -> Complaint:
+    if not isinstance(value, list):
+        return f"must be a list of values, not {_kind(value)}", "put [ ] around it"
+    return None if value else ("an empty enum allows nothing", "leave `enum` out to allow every value")
+
+
+def _count(value: Any) -> Complaint:
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == int(value)
+    return None if ok else (f"must be a whole number of at least 0, not {value!r}", "")
+
+
+def _number(value: Any) -> Complaint:
+    ok = isinstance(value, int | float) and not isinstance(value, bool)
+    return None if ok else (f"must be a number, not {_kind(value)}", "")
+
+
+def _exclusive(value: Any) -> Complaint:
+    # Draft 4 had booleans here, later drafts have numbers.
+    return None if isinstance(value, bool) else _number(value)
+
+
+def _divisor(value: Any) -> Complaint:
+    return _number(value) or (None if value > 0 else ("must be greater than 0", ""))
+
+
+def _text(value: Any) -> Complaint:
+    return None if isinstance(value, str) else (f"must be a string, not {_kind(value)}", "")
+
+
+_CHECKS: dict[str, Callable[[Any], Complaint]] = {
+    "type": _type,
+    "enum": _enum,
+    "required": _names_list,
+    **dict.fromkeys(_IN_MAPPING, _mapping),
+    **dict.fromkeys(_IN_LIST, _schemas),
+    **dict.fromkeys(
+        (
+            "minLength",
+            "maxLength",
+            "minItems",
+            "maxItems",
+            "minProperties",
+            "maxProperties",
+            "minContains",
+            "maxContains",
+        ),
+        _count,
+    ),
+    **dict.fromkeys(("minimum", "maximum"), _number),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _exclusive),
+    "multipleOf": _divisor,
+    **dict.fromkeys(("pattern", "format", "$ref"), _text),
+}
+
+_BOUNDS = (
+    ("minLength", "maxLength"),
+    ("minItems", "maxItems"),
+    ("minProperties", "maxProperties"),
+    ("minimum", "maximum"),
+)
+
+
+def _check_bounds(node: Mapping[str, Any], path: tuple[str | int, ...]) -> None:
+    # Bounds that cross rule out one type only: an error where nothing else is left, legal otherwise.
+    only = node.get("type")
+    kinds = {
+        "minLength": "string",
+        "minItems": "array",
+        "minProperties": "object",
+        "minimum": ("number", "integer"),
+    }
+    for low, high in _BOUNDS:
+        if low in node and high in node and node[low] > node[high]:
+            applies = kinds[low]
+            if only == applies or (isinstance(applies, tuple) and only in applies):
+                raise SpecError(
+                    f"{low} {node[low]} is above {high} {node[high]}: it allows nothing",
+                    where=pointer((*path, low)),
+                    hint=f"lower {low} or raise {high}",
+                )
+
+
+def _names(document: Any) -> set[str]:
+    """Every name that a reference may use besides a pointer: `$id`s and anchors."""
+    found: set[str] = set()
+    for _, node in walk(document):
+        if isinstance(node, Mapping):
+            found.update(str(node[key]) for key in ("$id", "id") if isinstance(node.get(key), str))
+            found.update("#" + str(node[key]) for key in ("$anchor", "$dynamicAnchor") if key in node)
+    return found
+
+
+def _check_reference(document: Any, reference: str, anchors: set[str], path: tuple[str | int, ...]) -> None:
+    if reference.startswith("#"):
+        try:
+            resolve_pointer(document, reference)
+        except KeyError:
+            if reference not in anchors:
+                raise SpecError(
+                    f"{reference!r} points at nothing in this schema",
+                    where=pointer(path),
+                    hint="references start at the root, for example #/$defs/Name",
+                ) from None
+        return
+    base = reference.split("#", 1)[0]
+    if not any(name.rstrip("#") == base or name.endswith("/" + base) for name in anchors):
+        raise SpecError(
+            f"{reference!r} lies outside this schema, and references are never fetched",
+            where=pointer(path),
+            hint="put that schema under $defs and refer to it as #/$defs/Name",
+        )

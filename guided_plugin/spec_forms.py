@@ -1,0 +1,156 @@
+"""Reads the forms in which clients ask for structured output. Touches spec and errors.
+
+One function a form; `parse` tells them apart by their keys alone, and says which form it took a
+mapping for when something in it is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from guided_plugin.errors import SpecError, did_you_mean
+from guided_plugin.spec import KINDS, OPTIONS, OutputSpec
+
+__all__ = ["parse"]
+
+# vLLM's own bookkeeping inside `structured_outputs`; it says nothing about the output.
+_VLLM_INTERNAL = ("_backend", "_backend_was_auto", "disable_fallback")
+_VLLM_ONLY = (
+    "json",
+    "whitespace_pattern",
+    "disable_any_whitespace",
+    "disable_additional_properties",
+    *_VLLM_INTERNAL,
+)
+_RESPONSE_TYPES = ("text", "json_object", "json_schema", "regex_schema", "structural_tag")
+
+
+def parse(obj: Any) -> OutputSpec | None:
+    """See `OutputSpec.parse`."""
+    if obj is None or isinstance(obj, OutputSpec):
+        return obj
+    if isinstance(obj, type):
+        return OutputSpec.json_schema(obj)
+    if isinstance(obj, str | bytes):
+        return parse(_from_text(obj))
+    if not isinstance(obj, Mapping):
+        raise SpecError(
+            f"a spec is a mapping, JSON text, an OutputSpec or a pydantic model, not {type(obj).__name__}"
+        )
+    form = {key: value for key, value in obj.items() if value is not None}
+    if not form:
+        raise SpecError("is empty", hint="give one of " + ", ".join(KINDS))
+    kind = form.get("type")
+    if isinstance(kind, str) and (kind in _RESPONSE_TYPES or not set(form) & {*KINDS, "json"}):
+        return _response_format(kind, form)
+    return _keyed(form)
+
+
+def _from_text(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(
+            f"a spec given as text must be JSON: {error}",
+            hint='a regex, for example, is written {"regex": "[a-z]+"}',
+        ) from None
+
+
+def _response_format(kind: str, form: Mapping[str, Any]) -> OutputSpec | None:
+    """OpenAI's and LMDeploy's `response_format`: the key `type` says what it is."""
+    if kind not in _RESPONSE_TYPES:
+        looks_like_schema = set(form) & {"properties", "items", "enum", "$defs", "required"} or kind in (
+            "object",
+            "array",
+            "string",
+        )
+        raise SpecError(
+            f"unknown response format {kind!r}",
+            where="type",
+            hint='a JSON Schema is passed as {"json_schema": {...}}'
+            if looks_like_schema
+            else did_you_mean(kind, _RESPONSE_TYPES),
+        )
+    options = {name: form[name] for name in OPTIONS if name in form}
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return OutputSpec.json_object(**options)
+    if kind == "structural_tag":
+        return OutputSpec.structural_tag({k: v for k, v in form.items() if k not in OPTIONS}, **options)
+    if kind not in form:
+        raise SpecError(
+            f"has no {kind!r}", where="response_format", hint=f'{{"type": "{kind}", "{kind}": ...}}'
+        )
+    if kind == "regex_schema":
+        return OutputSpec.regex(form["regex_schema"], **options)
+    schema, wrapped = _unwrap(form["json_schema"])
+    return OutputSpec.json_schema(schema, **{**wrapped, **options})
+
+
+def _unwrap(value: Any) -> tuple[Any, dict[str, Any]]:
+    """OpenAI wraps a schema as {"name", "schema", "strict", "description"}; others send it bare."""
+    if not isinstance(value, Mapping) or "schema" not in value:
+        return value, {}
+    if "name" not in value and {"type", "properties"} & set(value):
+        return value, {}
+    known = {"name", "schema", "strict", "description"}
+    for name in value:
+        if name not in known:
+            raise SpecError(f"unknown key {name!r}", where="json_schema", hint=did_you_mean(name, known))
+    strict = value.get("strict")
+    return value["schema"], {} if strict is None else {"strict": strict}
+
+
+def _keyed(form: Mapping[str, Any]) -> OutputSpec:
+    """Our own form and vLLM's `structured_outputs`: the key that names the kind holds the constraint."""
+    named = [key for key in (*KINDS, "json") if key in form and form[key] is not False]
+    if len(named) != 1:
+        found = f"more than one constraint: {', '.join(named)}" if named else "no constraint"
+        hint = "give exactly one of " + ", ".join(KINDS)
+        if not named:
+            hint = did_you_mean(next(iter(form)), (*KINDS, "json"))
+            if {"properties", "$ref", "items", "enum", "anyOf", "oneOf", "allOf"} & set(form):
+                hint = 'a JSON Schema is passed as {"json_schema": {...}}'
+        raise SpecError(found, hint=hint)
+    known = {*KINDS, *OPTIONS, "syntax", *_VLLM_ONLY}
+    for name in form:
+        if name not in known:
+            raise SpecError(f"unknown key {name!r}", hint=did_you_mean(name, known - set(_VLLM_INTERNAL)))
+    kind, value = named[0], form[named[0]]
+    options = {name: form[name] for name in OPTIONS if name in form} | _vllm_options(form)
+    if kind in ("json", "json_schema"):
+        schema, wrapped = _unwrap(value) if kind == "json_schema" else (value, {})
+        return OutputSpec.json_schema(schema, **{**wrapped, **options})
+    if kind == "json_object":
+        if value is not True:
+            raise SpecError(f"must be true, not {value!r}", where="json_object")
+        return OutputSpec.json_object(**options)
+    if kind == "grammar":
+        return OutputSpec.grammar(value, form.get("syntax") or _guess_syntax(value), **options)
+    if kind == "regex":
+        return OutputSpec.regex(value, **options)
+    if kind == "choice":
+        return OutputSpec.choice(value, **options)
+    return OutputSpec.structural_tag(value, **options)
+
+
+def _vllm_options(form: Mapping[str, Any]) -> dict[str, Any]:
+    if "whitespace_pattern" in form:
+        raise SpecError(
+            "is not supported", where="whitespace_pattern", hint="use whitespace: compact or flexible"
+        )
+    options: dict[str, Any] = {}
+    # False is vLLM's default, present in every serialised form: it says nothing about what is wanted.
+    if form.get("disable_any_whitespace"):
+        options["whitespace"] = "compact"
+    if form.get("disable_additional_properties"):
+        options["strict"] = True
+    return options
+
+
+def _guess_syntax(source: Any) -> Any:
+    """vLLM puts EBNF and Lark under one key; only EBNF defines rules with `::=`."""
+    return "ebnf" if not isinstance(source, str) or "::=" in source else "lark"

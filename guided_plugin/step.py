@@ -1,0 +1,67 @@
+"""What crosses the hook boundary: steps, requests, statistics. Touches errors; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guided_plugin.errors import GuidedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from guided_plugin.spec import OutputSpec
+
+__all__ = ["UNGUIDED", "DecodeStep", "LogitsProcessor", "ProcessorFactory", "RequestInfo", "StepStatistics"]
+
+UNGUIDED = -1
+"""The slot number of a row that no grammar guides."""
+
+
+@dataclass(slots=True)
+class DecodeStep:
+    """One decode step of a host. The same object goes to every hook of the step."""
+
+    index: int
+    slots: Sequence[int]
+    """The slot of each logits row that generates in this step; UNGUIDED where there is none."""
+    tokens: Tensor | None = None
+    """[rows] integers on the logits' device; set once they are sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """A guided request, as hooks see it."""
+
+    request_id: str
+    slot: int
+    spec: OutputSpec
+    backend: str
+    error: GuidedError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatistics:
+    """Host-side cost of one pipeline step, in seconds, and what it covered."""
+
+    step: int
+    rows: int
+    """Guided rows."""
+    plan: float
+    fill_mask: float
+    apply_mask: float
+    schedule_update: float
+    finish_update: float
+
+    @property
+    def main_thread(self) -> float:
+        """Time the host's thread spent in the plugin."""
+        return self.plan + self.fill_mask + self.apply_mask + self.schedule_update + self.finish_update
+
+
+LogitsProcessor = Callable[["Tensor", DecodeStep], "Tensor"]
+"""Takes and returns logits [rows, vocabulary]; may change them in place."""
+
+ProcessorFactory = Callable[[Any], LogitsProcessor]
+"""Makes a processor for a host, from the host's `StepPipeline`."""

@@ -1,0 +1,140 @@
+"""The demo model's training script, and the model it wrote."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import jsonschema
+import pytest
+
+from guided_plugin.demo import DEMOS, MODEL_DIR
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "train_demo_model.py"
+FILES = {
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("train_demo_model", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up by name while they are being defined.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def torch_settings():
+    """Training sets global switches; put them back for the other tests."""
+    threads = torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL_DIR, local_files_only=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        MODEL_DIR, local_files_only=True, dtype=torch.float32
+    )
+    return tokenizer, model
+
+
+def train_quickly(script: ModuleType, out: Path, *more: str) -> Path:
+    assert script.main(["--quick", "--threads", "1", "--out", str(out), *more]) == 0
+    return out
+
+
+def test_quick_training_writes_every_file_and_is_deterministic(script, tmp_path):
+    first = train_quickly(script, tmp_path / "first")
+    second = train_quickly(script, tmp_path / "second")
+    other = train_quickly(script, tmp_path / "other", "--seed", "8", "--steps", "1")
+    assert {path.name for path in first.iterdir()} == FILES
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    assert (first / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
+    transformers.AutoTokenizer.from_pretrained(first)
+    transformers.AutoModelForCausalLM.from_pretrained(first)
+
+
+def test_bad_step_count_is_refused(script, capsys):
+    with pytest.raises(SystemExit):
+        script.parse_arguments(["--steps", "0"])
+    assert "0 is not a positive number" in capsys.readouterr().err
+
+
+def test_corpus_follows_its_seed(script):
+    def take(seed):
+        source = script.corpus(seed)
+        return [next(source) for _ in range(50)]
+
+    assert take(1) == take(1)
+    assert take(1) != take(2)
+
+
+@pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.name)
+def test_tidy_records_satisfy_the_demo_schemas(script, demo):
+    jsonschema.Draft202012Validator.check_schema(demo.schema)
+    topic = next(topic for topic in script.TOPICS if demo.prompt in topic.intros)
+    rng = script.random.Random(3)
+    validator = jsonschema.Draft202012Validator(demo.schema)
+    for _ in range(100):
+        record = json.loads(script.spell(topic.make(rng), script.COMPACT))
+        validator.validate(record)
+        assert list(record) == list(demo.schema["properties"])
+
+
+def test_shipped_folder_is_small_and_complete():
+    assert {path.name for path in MODEL_DIR.iterdir()} == FILES
+    assert sum(path.stat().st_size for path in MODEL_DIR.iterdir()) < 4_000_000
+
+
+def test_shipped_vocabulary_has_every_byte(script, shipped):
+    tokenizer, model = shipped
+    vocabulary = tokenizer.get_vocab()
+    alphabet = script.pre_tokenizers.ByteLevel.alphabet()
+    assert len(alphabet) == 256
+    assert set(alphabet) <= vocabulary.keys()
+    assert len(vocabulary) == model.config.vocab_size
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == script.SPECIAL_TOKENS
+
+
+@pytest.mark.parametrize("text", ['Żółć 日本語 🙂\t{"a":1}\n', *(demo.prompt for demo in DEMOS)])
+def test_shipped_tokenizer_gives_text_back(shipped, text):
+    tokenizer, _ = shipped
+    ids = tokenizer(text).input_ids
+    assert ids[0] == tokenizer.bos_token_id
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+@pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.name)
+def test_prompt_is_a_token_prefix_of_training_text(shipped, demo):
+    tokenizer, _ = shipped
+    prompt = tokenizer(demo.prompt).input_ids
+    assert tokenizer(demo.prompt + '{"name":"Ana"}').input_ids[: len(prompt)] == prompt
+
+
+def test_shipped_model_predicts_fresh_text(script, shipped):
+    tokenizer, model = shipped
+    loss = script.mean_loss(model, tokenizer.backend_tokenizer, seed=424_242, count=1, size=4)
+    # An untrained model is near the logarithm of the vocabulary size, about 7.3.
+    assert loss < 1.2 < 0.25 * math.log(model.config.vocab_size)
