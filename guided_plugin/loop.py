@@ -80,8 +80,12 @@ class DecodeLoop:
         *,
         max_new_tokens: int = 256,
         sampling: Sampling | None = None,
+        ignore_stop: bool = False,
     ) -> list[Output]:
-        """Decode until every row stopped. A row whose spec can't be used has an `error` and no tokens."""
+        """Decode until every row stopped. A row whose spec can't be used has an `error` and no tokens.
+
+        `ignore_stop` goes on to `max_new_tokens` whatever the rows do, as benchmarks want it.
+        """
         outputs: dict[int, Output] = {}
         requests: dict[int, str | None] = {}
         for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):
@@ -102,7 +106,7 @@ class DecodeLoop:
                 batch = self._batch([prompts[r] for r in rows], [specs[r] for r in rows], requests, sampling)
                 for index in range(max_new_tokens):
                     self.step(batch, index)
-                    if batch.all_stopped():
+                    if batch.all_stopped() and not ignore_stop:
                         break
                 errors = [self._error(requests[row]) for row in rows]
                 outputs.update(zip(rows, batch.outputs(errors), strict=True))
@@ -114,6 +118,7 @@ class DecodeLoop:
                     self.pipeline.remove_request(request_id)
         return [outputs[row] for row in range(len(prompts))]
 
+    @torch.inference_mode()
     def step(self, batch: _Batch, index: int) -> None:
         """One decode step."""
         step = DecodeStep(index, batch.slots)
@@ -174,7 +179,6 @@ class _Batch:
         self._stopped = torch.zeros(len(prompts), dtype=torch.bool, device=device)
         self._flags = _LateFlag(device)
 
-    @torch.inference_mode()
     def forward(self) -> Tensor:
         """Run the model over the newest tokens; the logits that follow them, [rows, width]."""
         out = self._model(

@@ -26,6 +26,7 @@ ENTRY_POINT_GROUP = "guided_plugin"
 
 BUILTIN_PLUGINS = {
     "xgrammar": "guided_plugin.grammar.xgrammar",
+    "llguidance": "guided_plugin.grammar.llguidance",
     "pipeline": "guided_plugin.pipeline_plugin",
 }
 

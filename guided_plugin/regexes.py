@@ -1,13 +1,18 @@
-"""What regular expressions can't do in a grammar. Touches nothing.
+"""Regular expressions as grammars take them. Touches errors.
 
-Backends differ in what they refuse: some take lookaround and ignore it. One scan here decides.
+Backends differ in what they refuse: some take lookaround and ignore it, some write a pattern's quote
+into a JSON string as it is. Two scans here decide for all.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Construct", "unsupported_construct"]
+from guided_plugin.errors import UnsupportedSpecError
+
+__all__ = ["Construct", "control_in_class", "quoted_pattern", "refuse_unsupported", "unsupported_construct"]
 
 
 class Construct(NamedTuple):
@@ -17,31 +22,100 @@ class Construct(NamedTuple):
     position: int
 
 
-_GROUPS = {"?=": "lookahead", "?!": "lookahead", "?<=": "lookbehind", "?<!": "lookbehind"}
+class _Atom(NamedTuple):
+    """A piece of a pattern: an escape, an opening bracket of a group, or a single character."""
+
+    text: str
+    position: int
+    in_class: bool
+
+
+_ESCAPE = re.compile(
+    r"\\(?:u\{[0-9A-Fa-f]+\}|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|c[A-Za-z]|[pP]\{[^}]*\}|k<|.)", re.DOTALL
+)
+_GROUPS = {"(?=": "lookahead", "(?!": "lookahead", "(?<=": "lookbehind", "(?<!": "lookbehind"}
+_CONTROLS = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\f": "\f", "\\v": "\v", "\\0": "\0"}
+_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\b": "\\b"}
 
 
 def unsupported_construct(pattern: str) -> Construct | None:
     """The first lookaround, backreference or word boundary in a pattern, or None."""
+    for text, position, in_class in _atoms(pattern):
+        if in_class:
+            continue
+        if text in _GROUPS:
+            return Construct(_GROUPS[text], position)
+        if text in ("\\b", "\\B"):
+            return Construct("a word boundary", position)
+        if text == "\\k<" or (len(text) == 2 and text[0] == "\\" and text[1] in "123456789"):
+            return Construct("a backreference", position)
+    return None
+
+
+def refuse_unsupported(pattern: str, where: str) -> None:
+    """Raise for a regular expression that no grammar expresses."""
+    construct = unsupported_construct(pattern)
+    if construct is not None:
+        raise UnsupportedSpecError(
+            f"{construct.name} is not supported",
+            where=f"{where}, character {construct.position}",
+            hint="rewrite it without: grammars match text from left to right, once",
+        )
+
+
+def control_in_class(pattern: str) -> Construct | None:
+    """The first control character inside [ ], which a JSON string can only hold as an escape, or None."""
+    for text, position, in_class in _atoms(pattern):
+        literal = _literal(text)
+        if in_class and literal is not None and literal < " ":
+            return Construct("a control character in [ ]", position)
+    return None
+
+
+def quoted_pattern(pattern: str) -> str:
+    r"""The pattern with literal quotes, backslashes and control characters as JSON escapes them.
+
+    A pattern speaks of a string's value; a backend that matches the text between the quotes needs `"`
+    to be `\"` there.
+    """
+    parts = []
+    for text, _, in_class in _atoms(pattern):
+        literal = None if in_class else _literal(text)
+        if literal is None or not (literal in _SHORT or literal < " "):
+            parts.append(text)
+            continue
+        escaped = _SHORT.get(literal, f"\\u{ord(literal):04x}")
+        # A group, so that a quantifier behind it takes the whole escape.
+        parts.append("(?:" + escaped.replace("\\", "\\\\") + ")")
+    return "".join(parts)
+
+
+def _atoms(pattern: str) -> Iterator[_Atom]:
     position, in_class = 0, False
     while position < len(pattern):
-        character = pattern[position]
-        if character == "\\":
-            following = pattern[position + 1 : position + 2]
-            if not in_class and (following in ("b", "B") and following):
-                return Construct("a word boundary", position)
-            if not in_class and (following.isdigit() and following != "0"):
-                return Construct("a backreference", position)
-            if not in_class and following == "k" and pattern[position + 2 : position + 3] == "<":
-                return Construct("a backreference", position)
-            position += 2
-            continue
-        if in_class:
-            in_class = character != "]"
-        elif character == "[":
+        escape = _ESCAPE.match(pattern, position)
+        text = escape[0] if escape else pattern[position]
+        if not escape and not in_class and text == "(":
+            text = next((group for group in _GROUPS if pattern.startswith(group, position)), text)
+        yield _Atom(text, position, in_class)
+        if text == "[":
             in_class = True
-        elif character == "(":
-            for opening, name in _GROUPS.items():
-                if pattern.startswith(opening, position + 1):
-                    return Construct(name, position)
-        position += 1
-    return None
+        elif text == "]":
+            in_class = False
+        position += len(text)
+
+
+def _literal(text: str) -> str | None:
+    """The one character that an atom stands for, or None for anything else."""
+    if text in _CONTROLS:
+        return _CONTROLS[text]
+    if text == "\\\\":
+        return "\\"
+    if len(text) > 2 and text[:2] in ("\\x", "\\u"):
+        code = int(text[2:].strip("{}"), 16)
+        return chr(code) if code <= 0x10FFFF else None
+    if len(text) == 3 and text[:2] == "\\c":
+        return chr(ord(text[2]) % 32)
+    if text == '\\"':
+        return '"'
+    return text if len(text) == 1 and (text == '"' or text < " ") else None

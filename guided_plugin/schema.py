@@ -6,12 +6,22 @@ throughout: a schema nested a thousand deep must not exhaust the stack.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean
 
-__all__ = ["TYPES", "Schema", "check_schema", "pointer", "resolve_pointer", "subschemas", "walk"]
+__all__ = [
+    "TYPES",
+    "Schema",
+    "check_schema",
+    "misspelt_keywords",
+    "pointer",
+    "resolve_pointer",
+    "subschemas",
+    "walk",
+]
 
 Schema = Mapping[str, Any] | bool
 
@@ -268,3 +278,25 @@ def _check_reference(document: Any, reference: str, anchors: set[str], path: tup
             where=pointer(path),
             hint="put that schema under $defs and refer to it as #/$defs/Name",
         )
+
+
+_OTHER_KEYWORDS = (
+    *("$schema", "$id", "id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$vocabulary"),
+    *("$comment", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+    *("const", "items", "uniqueItems", "dependentRequired", "contentEncoding", "contentMediaType"),
+    "contentSchema",
+)
+
+
+def misspelt_keywords(schema: Any) -> list[str]:
+    """Unknown keywords that look like known ones. The standard ignores them; their author didn't mean to."""
+    known = {*_CHECKS, *_SINGLE, *_OTHER_KEYWORDS}
+    found = []
+    for path, node in walk(schema):
+        for keyword in node if isinstance(node, Mapping) else ():
+            if isinstance(keyword, str) and keyword not in known:
+                near = difflib.get_close_matches(keyword, known, n=1, cutoff=0.8)
+                if near:
+                    place = pointer((*path, keyword))
+                    found.append(f"{place}: unknown keyword, ignored (did you mean {near[0]!r}?)")
+    return found

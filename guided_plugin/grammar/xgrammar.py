@@ -6,28 +6,46 @@ with a C++ location in front; all of that ends here.
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.grammar.xgrammar_schema import prepared_schema
 from guided_plugin.hookspecs import hookimpl
-from guided_plugin.regexes import unsupported_construct
-from guided_plugin.schema import pointer, walk
+from guided_plugin.regexes import refuse_unsupported
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["XGrammarBackend"]
 
-_LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")
+_LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
 _COMPACT = {"any_whitespace": False, "separators": (",", ":")}
 _FLEXIBLE = {"any_whitespace": True}
+# Spelled out, because xgrammar's own rule for any value writes ", " whatever the separators are.
+_ANY_OBJECT = json.dumps(
+    {
+        "$ref": "#/$defs/object",
+        "$defs": {
+            "object": {"type": "object", "additionalProperties": {"$ref": "#/$defs/value"}},
+            "array": {"type": "array", "items": {"$ref": "#/$defs/value"}},
+            "value": {
+                "anyOf": [
+                    {"type": ["string", "number", "boolean", "null"]},
+                    {"$ref": "#/$defs/object"},
+                    {"$ref": "#/$defs/array"},
+                ]
+            },
+        },
+    }
+)
 
 
 @hookimpl
@@ -56,14 +74,20 @@ class XGrammarBackend:
     @cached_property
     def _tag_compiler(self) -> Any:
         # Tool-call markers are often control tokens: structural tags may name them.
-        return self._make_compiler(self._vocabulary.tokens)
+        stops = set(self._vocabulary.stop_token_ids)
+        return self._make_compiler(
+            tuple(b"" if i in stops else token for i, token in enumerate(self._vocabulary.tokens))
+        )
 
     def _make_compiler(self, tokens: tuple[bytes, ...]) -> Any:
         info = self._xgr.TokenizerInfo(
             list(tokens),
             self._xgr.VocabType.RAW,
-            vocab_size=self._vocabulary.size,
-            stop_token_ids=list(self._vocabulary.stop_token_ids),
+            # To the end of the last mask word: xgrammar would set the bits that no token owns.
+            vocab_size=32 * self._vocabulary.words,
+            # Each matcher names its own. Where it overrides those given here, xgrammar would still
+            # accept them, as empty text.
+            stop_token_ids=[],
         )
         # Caching is GrammarCompiler's job: one cache, with one bound, for all backends.
         return self._xgr.GrammarCompiler(info, max_threads=self._threads, cache_enabled=False)
@@ -84,26 +108,20 @@ class XGrammarBackend:
 
     def _compile(self, spec: OutputSpec) -> Any:
         if spec.kind == "json_schema":
-            _refuse_dropped_keywords(spec)
+            schema = json.dumps(prepared_schema(spec), separators=(",", ":"))
             layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
-            return self._compiler.compile_json_schema(spec.text, strict_mode=spec.strict, **layout)
+            return self._compiler.compile_json_schema(schema, strict_mode=spec.strict, **layout)
         if spec.kind == "json_object":
             layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
-            return self._compiler.compile_json_schema('{"type":"object"}', strict_mode=False, **layout)
+            return self._compiler.compile_json_schema(_ANY_OBJECT, strict_mode=True, **layout)
         if spec.kind == "regex":
-            construct = unsupported_construct(spec.text)
-            if construct is not None:
-                raise GrammarError(
-                    f"{construct.name} is not supported",
-                    where=f"regex, character {construct.position}",
-                    hint="rewrite it without: grammars match text from left to right, once",
-                )
+            refuse_unsupported(spec.text, "regex")
             return self._compiler.compile_regex(spec.text)
         if spec.kind == "choice":
             choices = " | ".join(_ebnf_literal(choice) for choice in spec.document())
             return self._compiler.compile_grammar(f"root ::= {choices}")
         if spec.kind == "structural_tag":
-            return self._tag_compiler.compile_structural_tag(spec.text)
+            return self._tag_compiler.compile_structural_tag(_tag_text(spec))
         if spec.syntax == "lark":
             return self._compiler.compile_lark(spec.text)
         return self._compiler.compile_grammar(spec.text)
@@ -122,8 +140,8 @@ class XGrammarBackend:
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> XGrammarMatcher:
         """A matcher at the beginning."""
-        own = None if stop_token_ids == self._vocabulary.stop_token_ids else list(stop_token_ids)
-        return XGrammarMatcher(self._xgr.GrammarMatcher(grammar.handle, override_stop_tokens=own))
+        stops = list(stop_token_ids)
+        return XGrammarMatcher(self._xgr.GrammarMatcher(grammar.handle, override_stop_tokens=stops))
 
     def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
         """A batch of matchers of this backend."""
@@ -178,25 +196,30 @@ class XGrammarBatch:
         self._workers.batch_fill_next_token_bitmask(self._handles, mask, rows)
 
 
-def _refuse_dropped_keywords(spec: OutputSpec) -> None:
-    """xgrammar ignores these with nothing but a line on stderr; here they are errors."""
-    for path, node in walk(spec.document()):
-        if not isinstance(node, Mapping) or "pattern" not in node:
-            continue
-        construct = unsupported_construct(node["pattern"])
-        if construct is not None:
-            raise UnsupportedSpecError(
-                f"{construct.name} in a pattern is not supported",
-                where=pointer((*path, "pattern")),
-                hint="rewrite the pattern without it",
-            )
-        beside = {"minLength", "maxLength"} & node.keys()
-        if beside:
-            raise UnsupportedSpecError(
-                f"`pattern` beside `{min(beside)}` is not enforced",
-                where=pointer((*path, "pattern")),
-                hint="put the length into the pattern, as in ^[a-z]{1,8}$",
-            )
+def _tag_text(spec: OutputSpec) -> str:
+    """A structural tag as xgrammar reads it; the older form with `structures` is turned into `format`."""
+    document = spec.document()
+    if "structures" not in document:
+        return spec.text
+    structures, triggers = document["structures"], document.get("triggers")
+    tags = structures if isinstance(structures, list) else []
+    if not triggers or not tags or not all(isinstance(tag, dict) for tag in tags):
+        raise GrammarError(
+            "`structures` must be a list of objects and must have `triggers` beside it",
+            where="structural_tag",
+            hint='{"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f"]}',
+        )
+    converted = [
+        {
+            "type": "tag",
+            "begin": tag.get("begin", ""),
+            "content": {"type": "json_schema", "json_schema": tag.get("schema", True)},
+            "end": tag.get("end", ""),
+        }
+        for tag in tags
+    ]
+    layout = {"type": "triggered_tags", "triggers": triggers, "tags": converted}
+    return json.dumps({"type": "structural_tag", "format": layout})
 
 
 def _first_line(error: Exception) -> str:

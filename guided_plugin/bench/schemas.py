@@ -1,0 +1,40 @@
+"""The schemas that benchmarks decode: arrays too long to end, so that every step is a full one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["SCHEMAS"]
+
+
+def _endless(properties: dict[str, Any]) -> dict[str, Any]:
+    item = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"type": "array", "items": item, "minItems": 500}
+
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "plain": _endless(
+        {
+            "name": {"type": "string"},
+            "age": {"type": "integer"},
+            "city": {"type": "string"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "active": {"type": "boolean"},
+        }
+    ),
+    "maxlength": _endless(
+        {
+            "name": {"type": "string", "maxLength": 40},
+            "age": {"type": "integer"},
+            "city": {"type": "string", "maxLength": 60},
+            "note": {"type": "string", "minLength": 1, "maxLength": 200},
+            "active": {"type": "boolean"},
+        }
+    ),
+}
+"""`plain`: nothing a backend finds hard. `maxlength`: strings with length bounds, which many find hard."""

@@ -1,0 +1,137 @@
+"""`guided-plugin bench`: the figures this project quotes, on your machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from guided_plugin.cli.loading import (
+    InputError,
+    check_device,
+    load_model,
+    load_tokenizer,
+    model_vocabulary,
+    print_json,
+    working,
+)
+from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import did_you_mean
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Measure what guiding costs.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Measure what guiding costs."""
+
+
+@app.command("loop", short_help="Milliseconds a step, unguided and guided.")
+def loop(
+    model: Annotated[
+        Path, typer.Option(help="Folder of a model with its tokenizer.", show_default="the demo's")
+    ] = MODEL_DIR,
+    shape: Annotated[
+        str | None, typer.Option(help="Random weights of this shape instead: qwen3-0.6b, qwen3-1.7b.")
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer folder to go with --shape.")] = None,
+    width: Annotated[int, typer.Option(help="Logits width of the random model; 0: its tokenizer's.")] = 0,
+    rows: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1,8,32",
+    schema: Annotated[str, typer.Option(help="Schemas: plain, maxlength.")] = "plain",
+    steps: Annotated[int, typer.Option(min=8, help="Measured steps a run.")] = 64,
+    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
+    backend: Annotated[str, typer.Option(help="Grammar backend; auto chooses per spec.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """The reference loop: milliseconds a step unguided and guided, and the plugin's share of it."""
+    counts, schemas = _rows(rows), _schemas(schema)
+    if out is not None:
+        _check_out(out)
+    with working("loading the model"):
+        from guided_plugin.bench.loop import SHAPES, bench_loop, random_model
+        from guided_plugin.grammar.vocabulary import Vocabulary
+
+        if shape is None:
+            loaded = load_model(model, device)
+            vocabulary = model_vocabulary(load_tokenizer(model), loaded)
+        else:
+            if shape not in SHAPES:
+                raise InputError(
+                    f"unknown shape {shape!r}", where="--shape", hint=did_you_mean(shape, SHAPES)
+                )
+            vocabulary = Vocabulary.from_tokenizer(load_tokenizer(tokenizer or MODEL_DIR))
+            check_device(device)
+            loaded = random_model(shape, width or vocabulary.size, device)
+    runs = 2 * (repetitions + 1) * len(counts) * len(schemas)
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("decoding", total=runs)
+        result = bench_loop(
+            loaded,
+            vocabulary,
+            rows=counts,
+            schemas=schemas,
+            steps=steps,
+            repetitions=repetitions,
+            backend=backend,
+            progress=lambda: progress.advance(task),
+        )
+    result["model"] = shape or ("demo" if model == MODEL_DIR else model.resolve().name)
+    if out is not None:
+        out.write_text(json.dumps(result, indent=1) + "\n")
+    if json_output:
+        print_json(result)
+        return
+    headings = ("rows", "schema", "backend", "unguided ms", "guided ms", "ratio", "plugin us", "share")
+    table = Table(*headings, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)  # fits in 80 columns
+    for figure in result["figures"]:
+        table.add_row(
+            str(figure["rows"]),
+            figure["schema"],
+            figure["backend"],
+            f"{figure['unguided_ms']:.3f}",
+            f"{figure['guided_ms']:.3f}",
+            f"{figure['ratio']:.3f}",
+            f"{figure['main_thread_us']:.0f}",
+            f"{figure['share']:.1%}",
+        )
+    Console().print(table)
+
+
+def _check_out(path: Path) -> None:
+    """Before anything is measured: nobody wants to lose the figures to a wrong path."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise InputError(f"can't write {path}: {error.strerror}", where="--out") from None
+
+
+def _rows(text: str) -> list[int]:
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 1:
+        raise InputError(f"must be numbers separated by commas, not {text!r}", where="--rows", hint="8,64")
+    return counts
+
+
+def _schemas(text: str) -> list[str]:
+    from guided_plugin.bench.schemas import SCHEMAS
+
+    names = text.split(",")
+    for name in names:
+        if name not in SCHEMAS:
+            raise InputError(f"unknown schema {name!r}", where="--schema", hint=did_you_mean(name, SCHEMAS))
+    return names

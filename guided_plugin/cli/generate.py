@@ -1,0 +1,101 @@
+"""`guided-plugin generate`: guided text from a local model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from guided_plugin.cli.loading import (
+    InputError,
+    load_grammar,
+    load_model,
+    load_spec,
+    load_tokenizer,
+    model_vocabulary,
+    print_json,
+    working,
+)
+from guided_plugin.errors import RequestError
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["generate"]
+
+
+def generate(
+    model: Annotated[Path, typer.Option(help="Folder of a transformers causal LM with its tokenizer.")],
+    prompt: Annotated[str, typer.Option(help="Text to continue.")],
+    schema: Annotated[Path | None, typer.Option(help="JSON Schema file.")] = None,
+    regex: Annotated[str | None, typer.Option(help="Regular expression for the whole output.")] = None,
+    choice: Annotated[str | None, typer.Option(help="Texts to choose from, separated by commas.")] = None,
+    grammar: Annotated[Path | None, typer.Option(help="Grammar file: .ebnf, .gbnf or .lark.")] = None,
+    n: Annotated[int, typer.Option("--n", min=1, help="How many outputs.")] = 1,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest output, in tokens.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")] = 0.8,
+    top_k: Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens of this mass.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    flexible: Annotated[bool, typer.Option("--flexible", help="Allow whitespace in JSON.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
+) -> None:
+    """Generate text from a local model, guided by a schema, regex, choice or grammar."""
+    spec = _spec(schema, regex, choice, grammar, flexible)
+    with working("loading the model"):
+        from guided_plugin.grammar.compiler import GrammarCompiler
+        from guided_plugin.loop import DecodeLoop, Sampling
+
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        tokenizer = load_tokenizer(model)
+        loaded = load_model(model, device)
+        compiler = GrammarCompiler(model_vocabulary(tokenizer, loaded))
+        loop = DecodeLoop(loaded, compiler, max_rows=n)
+    if spec is not None:
+        with working("compiling the spec"):
+            compiler.compile(spec)
+    with working("generating"):
+        prompts = [tokenizer.encode(prompt)] * n
+        outputs = loop.run(prompts, [spec] * n, max_new_tokens=max_new_tokens, sampling=sampling)
+    texts = [tokenizer.decode(output.tokens, skip_special_tokens=True) for output in outputs]
+    if json_output:
+        found = [_as_dict(text, output) for text, output in zip(texts, outputs, strict=True)]
+        print_json({"prompt": prompt, "spec": spec.to_dict() if spec else None, "outputs": found})
+    else:
+        print("\n".join(texts))
+    for output in outputs:
+        if output.error is not None:
+            raise output.error
+    if spec is not None and not all(output.stopped for output in outputs):
+        cut = sum(not output.stopped for output in outputs)
+        raise RequestError(
+            f"{cut} of {n} outputs ran into --max-new-tokens and are incomplete", hint="raise it"
+        )
+
+
+def _as_dict(text: str, output: Any) -> dict[str, Any]:
+    return {
+        "text": text,
+        "tokens": len(output.tokens),
+        "stopped": output.stopped,
+        "error": str(output.error) if output.error else None,
+    }
+
+
+def _spec(
+    schema: Path | None, regex: str | None, choice: str | None, grammar: Path | None, flexible: bool
+) -> OutputSpec | None:
+    given = [value for value in (schema, regex, choice, grammar) if value is not None]
+    if len(given) > 1:
+        raise InputError("give only one of --schema, --regex, --choice and --grammar")
+    options: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
+    if schema is not None:
+        return load_spec(schema, **options)
+    if regex is not None:
+        return OutputSpec.regex(regex)
+    if choice is not None:
+        texts = [text.strip() for text in choice.split(",")]
+        if not all(texts):
+            raise InputError(f"has an empty text: {choice!r}", where="--choice", hint="yes,no")
+        return OutputSpec.choice(texts)
+    return load_grammar(grammar) if grammar is not None else None

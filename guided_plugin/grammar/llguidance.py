@@ -1,0 +1,261 @@
+"""The llguidance backend, and the plugin that offers it where llguidance is installed.
+
+Compiles in milliseconds, enforces more of JSON Schema than xgrammar and refuses what it can't. Its
+matchers never raise for a grammar's or a token's fault: they go into an error state, which is read here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.hookspecs import hookimpl
+from guided_plugin.regexes import refuse_unsupported
+from guided_plugin.schema import pointer, walk
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["LLGuidanceBackend"]
+
+# What a grammar's symbols and lexer cost is not reported: a rough size for the cache's bound.
+_BYTES_PER_CHARACTER = 400
+
+
+@hookimpl
+def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
+    """Offer this backend as `llguidance`, where the package is installed."""
+    if importlib.util.find_spec("llguidance") is not None:
+        register("llguidance", LLGuidanceBackend)
+
+
+class LLGuidanceBackend:
+    """See `Backend`."""
+
+    name = "llguidance"
+
+    def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
+        import llguidance
+
+        self._ll = llguidance
+        self._vocabulary = vocabulary
+        self._executor = llguidance.LLExecutor(config.thread_count())
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        words = self._vocabulary.words
+        padding = [b""] * (32 * words - self._vocabulary.size)
+        tokens = _Tokens([*self._vocabulary.text_tokens, *padding], self._vocabulary)
+        wrapper = self._ll.TokenizerWrapper(tokens)
+        return self._ll.LLTokenizer(wrapper, eos_token=list(self._vocabulary.stop_token_ids))
+
+    def compile(self, spec: OutputSpec) -> Grammar:
+        """Compile a spec, or raise a GrammarError."""
+        start = time.perf_counter()
+        try:
+            source = self._source(spec)
+        except ValueError as error:
+            raise GrammarError(str(error), where=f"{spec.kind} (llguidance)") from error
+        base = self._ll.LLMatcher(self._tokenizer, source, log_level=0)
+        if base.is_error():
+            raise _refusal(spec, base.get_error())
+        # Filling once builds the lexer's first states, and shows whether anything is allowed.
+        mask = np.frombuffer(base.compute_bitmask(), np.int32)
+        if base.is_error():
+            raise _refusal(spec, base.get_error())
+        if not mask.any():
+            raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
+        seconds = time.perf_counter() - start
+        return Grammar(spec, self.name, base, _BYTES_PER_CHARACTER * len(source), seconds)
+
+    def _source(self, spec: OutputSpec) -> str:
+        matcher = self._ll.LLMatcher
+        if spec.kind in ("json_schema", "json_object"):
+            schema = _closed(spec) if spec.kind == "json_schema" else {"type": "object"}
+            if schema is False:
+                raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
+            if schema is True:
+                schema = {}
+            if schema is False:
+                raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
+            if schema is True:
+                schema = {}
+            options = {"whitespace_flexible": spec.whitespace == "flexible"}
+            return cast("str", matcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
+        if spec.kind == "regex":
+            refuse_unsupported(spec.text, "regex")
+            return cast("str", matcher.grammar_from_regex(spec.text))
+        if spec.kind == "choice":
+            choices = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in spec.document())
+            return cast("str", matcher.grammar_from_lark(f"start: {choices}"))
+        if spec.kind == "grammar" and spec.syntax == "lark":
+            return cast("str", matcher.grammar_from_lark(spec.text))
+        what = "structural tags" if spec.kind == "structural_tag" else "EBNF grammars"
+        raise UnsupportedSpecError(f"{what} are not supported by llguidance", where=spec.kind)
+
+    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
+        """A matcher at the beginning; it shares the lexer states that others have built."""
+        own = stop_token_ids if set(stop_token_ids) != set(self._vocabulary.stop_token_ids) else ()
+        return LLGuidanceMatcher(
+            grammar.handle.deep_copy(), self._tokenizer, own, self._vocabulary.stop_token_ids
+        )
+
+    def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
+        """A batch of matchers of this backend."""
+        return LLGuidanceBatch(self._executor, [cast("LLGuidanceMatcher", m) for m in matchers])
+
+
+class LLGuidanceMatcher:
+    """See `Matcher`."""
+
+    __slots__ = ("_tokenizer", "handle", "stop_token_ids", "usual_stops")
+
+    def __init__(
+        self, handle: Any, tokenizer: Any, stop_token_ids: tuple[int, ...], usual_stops: tuple[int, ...]
+    ) -> None:
+        self.handle = handle
+        self._tokenizer = tokenizer
+        self.stop_token_ids = stop_token_ids
+        """Stop tokens of this request alone; empty: the vocabulary's, which the tokenizer knows."""
+        self.usual_stops = usual_stops
+
+    def accept(self, token: int) -> bool:
+        """Move past a token. After a refusal the matcher is of no use any more."""
+        if self.stop_token_ids:
+            if token in self.stop_token_ids:
+                return bool(self.handle.is_accepting())
+            if token in self.usual_stops:
+                return False
+        return bool(self.handle.consume_token(token))
+
+    def accept_text(self, text: bytes) -> bool:
+        """Move past bytes."""
+        tokens = self._tokenizer.tokenize_bytes(text)
+        if not tokens:
+            return not text
+        if self.handle.validate_tokens(tokens) != len(tokens):
+            return False
+        return bool(self.handle.consume_tokens(tokens))
+
+    def rollback(self, tokens: int) -> None:
+        """Take the last tokens back."""
+        self.handle.rollback(tokens)
+
+    def fork(self) -> LLGuidanceMatcher:
+        """An independent matcher in the same position."""
+        copy = self.handle.deep_copy()
+        return LLGuidanceMatcher(copy, self._tokenizer, self.stop_token_ids, self.usual_stops)
+
+    @property
+    def complete(self) -> bool:
+        """Whether what was accepted so far is a whole output."""
+        return bool(self.handle.is_accepting())
+
+    def fix_stops(self, row: MaskArray) -> None:
+        """Allow this request's own stop tokens where the usual ones are allowed, and not those."""
+        for token in self.usual_stops:
+            row[token // 32] &= np.uint32(~(1 << (token % 32)) & 0xFFFFFFFF).astype(np.int32)
+        if self.handle.is_accepting():
+            for token in self.stop_token_ids:
+                row[token // 32] |= np.uint32(1 << (token % 32)).astype(np.int32)
+
+
+class LLGuidanceBatch:
+    """See `MatcherBatch`."""
+
+    __slots__ = ("_executor", "_handles", "_matchers", "_own_stops")
+
+    def __init__(self, executor: Any, matchers: list[LLGuidanceMatcher]) -> None:
+        self._executor = executor
+        self._matchers = matchers
+        self._handles = [matcher.handle for matcher in matchers]
+        self._own_stops = [i for i, matcher in enumerate(matchers) if matcher.stop_token_ids]
+
+    def accept(self, tokens: list[int]) -> list[bool]:
+        """Move each matcher past its token."""
+        if self._own_stops:
+            return [m.accept(token) for m, token in zip(self._matchers, tokens, strict=True)]
+        pairs = list(zip(self._handles, tokens, strict=True))
+        return cast("list[bool]", self._executor.consume_token_par(pairs))
+
+    def fill(self, mask: MaskArray, rows: list[int]) -> None:
+        """Write the mask of matcher i into mask[rows[i]]."""
+        pairs = list(zip(self._handles, rows, strict=True))
+        self._executor.unsafe_compute_mask_ptr(pairs, mask.ctypes.data, mask.strides[0], mask.shape[0])
+        for i in self._own_stops:
+            self._matchers[i].fix_stops(mask[rows[i]])
+
+
+class _Tokens:
+    """A vocabulary as llguidance's TokenizerWrapper reads it."""
+
+    def __init__(self, tokens: list[bytes], vocabulary: Vocabulary) -> None:
+        self.tokens = tokens
+        self.eos_token_id = vocabulary.stop_token_ids[0]
+        self.bos_token_id = None
+        self.special_token_ids = sorted(vocabulary.special_ids)
+        self._by_bytes = {token: i for i, token in enumerate(tokens) if token}
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        data = text.encode() if isinstance(text, str) else text
+        return [self._by_bytes[bytes([byte])] for byte in data if bytes([byte]) in self._by_bytes]
+
+
+_OBJECT_KEYWORDS = {"properties", "required", "minProperties", "maxProperties", "propertyNames"}
+_OPENING = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
+_COMPOSING = {"allOf", "anyOf", "oneOf", "$ref", "if", "not", "dependentSchemas", "dependencies"}
+
+
+def _closed(spec: OutputSpec) -> Any:
+    """The schema with its objects closed where the spec is strict: llguidance has no such mode."""
+    document = spec.document()
+    if not spec.strict:
+        return document
+    for path, node in walk(document):
+        if not isinstance(node, dict) or _OPENING & node.keys():
+            continue
+        kind = node.get("type")
+        if not (kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in node):
+            continue
+        if _COMPOSING & node.keys() or _inside_composition(path, document):
+            # Closing one part would forbid the properties of the other parts.
+            raise UnsupportedSpecError(
+                "an object put together from parts can't be closed",
+                where=pointer(path),
+                hint="set additionalProperties or use strict=False",
+            )
+        node["additionalProperties"] = False
+    return document
+
+
+def _inside_composition(path: tuple[str | int, ...], document: Any) -> bool:
+    """Whether a schema is one part of an object that has others: under allOf, if, not, or beside them."""
+    node: Any = document
+    for index, part in enumerate(path):
+        if part in ("allOf", "if", "then", "else", "not", "dependentSchemas"):
+            return True
+        beside = isinstance(node, Mapping) and bool(_OBJECT_KEYWORDS & node.keys())
+        if part in ("anyOf", "oneOf") and beside and index + 2 == len(path):
+            return True
+        node = node[part]
+    return False
+
+
+_DETAILS = re.compile(r"\s*<(?:state|tokens)>.*", re.DOTALL)
+
+
+def _refusal(spec: OutputSpec, message: str) -> GrammarError:
+    lines = _DETAILS.sub("", message).strip().splitlines()
+    text = lines[0] if lines else "no reason given"
+    if "nsatisfiable" in text:
+        return UnsatisfiableSpecError(text, where=f"{spec.kind} (llguidance)")
+    return GrammarError(text, where=f"{spec.kind} (llguidance)")

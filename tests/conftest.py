@@ -1,0 +1,89 @@
+"""Fixtures that most tests share: a vocabulary small enough to reason about, and the shipped model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from guided_plugin.config import GuidedConfig
+from guided_plugin.demo import MODEL_DIR
+from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.grammar.xgrammar import XGrammarBackend
+from guided_plugin.plugins import Plugins
+
+MULTI_BYTE_TOKENS = (b'{"', b'":', b'",', b'"}', b"true", b"false", b"null", b" the", "é".encode(), b"12")
+"""Ids 256 and up of `byte_vocabulary`; its stop token `</s>` comes after them."""
+
+
+@pytest.fixture(scope="session")
+def config() -> GuidedConfig:
+    """Defaults with a fixed number of threads, so that no test depends on the machine's processors."""
+    return GuidedConfig(threads=2)
+
+
+@pytest.fixture(scope="session")
+def byte_vocabulary() -> Vocabulary:
+    """Token i is byte i for i < 256, then a few tokens of several bytes, then the stop token `</s>`."""
+    tokens = [bytes([byte]) for byte in range(256)] + [*MULTI_BYTE_TOKENS, b"</s>"]
+    return Vocabulary.from_tokens(tokens, [len(tokens) - 1])
+
+
+@pytest.fixture(scope="session")
+def byte_stop(byte_vocabulary: Vocabulary) -> int:
+    """The stop token of `byte_vocabulary`."""
+    return byte_vocabulary.stop_token_ids[0]
+
+
+@pytest.fixture
+def plugins() -> Plugins:
+    """The built-in plugins, without those that happen to be installed on this machine."""
+    return Plugins(entry_points=False)
+
+
+@pytest.fixture
+def byte_compiler(byte_vocabulary: Vocabulary, config: GuidedConfig, plugins: Plugins) -> GrammarCompiler:
+    """A compiler of its own for `byte_vocabulary`: nothing cached, no counts."""
+    return GrammarCompiler(byte_vocabulary, config=config, plugins=plugins)
+
+
+@pytest.fixture(scope="session")
+def byte_backend(byte_vocabulary: Vocabulary, config: GuidedConfig) -> XGrammarBackend:
+    """The xgrammar backend for `byte_vocabulary`. Shared: it holds no state of any request."""
+    return XGrammarBackend(byte_vocabulary, config)
+
+
+@pytest.fixture(scope="session")
+def quiet_transformers() -> Any:
+    """transformers, without progress bars and without a word on stderr."""
+    transformers = pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    return transformers
+
+
+@pytest.fixture(scope="session")
+def demo_tokenizer(quiet_transformers: Any) -> Any:
+    """The tokenizer of the shipped model: byte-level BPE."""
+    return quiet_transformers.AutoTokenizer.from_pretrained(MODEL_DIR, local_files_only=True)
+
+
+@pytest.fixture(scope="session")
+def demo_model(quiet_transformers: Any) -> Any:
+    """The shipped model, on the CPU, in float32. Shared: never write to it."""
+    import torch
+
+    return (
+        quiet_transformers.AutoModelForCausalLM.from_pretrained(
+            MODEL_DIR, local_files_only=True, dtype=torch.float32
+        )
+        .eval()
+        .requires_grad_(False)
+    )
+
+
+@pytest.fixture(scope="session")
+def demo_vocabulary(demo_tokenizer: Any) -> Vocabulary:
+    """The vocabulary of the shipped model's tokenizer."""
+    return Vocabulary.from_tokenizer(demo_tokenizer)

@@ -1,0 +1,164 @@
+"""The llguidance backend: what it takes and refuses, its stop tokens, its batches."""
+
+import json
+
+import numpy as np
+import pytest
+
+from guided_plugin import GuidedConfig, OutputSpec, Plugins, Vocabulary
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.grammar.llguidance import LLGuidanceBackend
+
+END, OTHER_END, CONTROL = 256, 257, 258
+VOCABULARY = Vocabulary.from_tokens(
+    [*(bytes([byte]) for byte in range(256)), b"</s>", b"<other>", b"<ctrl>"], [END], [OTHER_END, CONTROL]
+)
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
+
+
+def takes(backend, spec, text):
+    matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
+    return matcher.accept_text(text.encode()) and matcher.complete
+
+
+def allowed(backend, matchers):
+    mask = np.zeros((len(matchers), VOCABULARY.words), np.int32)
+    backend.batch(matchers).fill(mask, list(range(len(matchers))))
+    bits = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")
+    return [set(np.flatnonzero(row).tolist()) for row in bits]
+
+
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "good", "bad"),
+    [
+        (OutputSpec.json_schema(PERSON), ['{"name":"x"}'], ['{"name": "x"}', '{"name":"x","y":1}', "{}"]),
+        (OutputSpec.json_schema(PERSON, whitespace="flexible"), ['{"name": "x"}'], ['{"name": 1}']),
+        (OutputSpec.json_schema(PERSON, strict=False), ['{"name":"x","y":1}'], ['{"y":1}']),
+        (OutputSpec.json_schema(True), ["1", "{}", "null"], ["", "x"]),
+        (
+            OutputSpec.json_schema({"type": "string", "pattern": '^"[a-z]+$', "maxLength": 3}),
+            ['"\\"ab"'],
+            ['"\\"abc"', '"ab"', '""ab"'],
+        ),
+        (OutputSpec.json_object(), ["{}", '{"a":[1,{}]}'], ["[]", "1"]),
+        (OutputSpec.regex("[a-z]{2,3}"), ["ab", "abc"], ["a", "abcd", "a1"]),
+        (OutputSpec.choice(["yes", 'n"o\n', "é"]), ["yes", 'n"o\n', "é"], ["no", "ye"]),
+        (OutputSpec.grammar('start: "a" start | "b"', "lark"), ["b", "aab"], ["aa"]),
+    ],
+    ids=lambda value: value.summary() if isinstance(value, OutputSpec) else "",
+)
+def test_languages(backend, spec, good, bad):
+    assert [text for text in good if not takes(backend, spec, text)] == []
+    assert [text for text in bad if takes(backend, spec, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "says"),
+    [
+        (OutputSpec.json_schema(False), UnsatisfiableSpecError, "no output"),
+        (OutputSpec.json_schema({"$ref": "#"}), GrammarError, "llguidance"),
+        (OutputSpec.json_schema({"not": {"type": "string"}}), GrammarError, "not"),
+        (OutputSpec.regex("a(?=b)"), UnsupportedSpecError, "lookahead"),
+        (OutputSpec.regex("["), GrammarError, "regex"),
+        (OutputSpec.grammar('root ::= "a"'), UnsupportedSpecError, "EBNF"),
+        (OutputSpec.structural_tag({"format": {}}), UnsupportedSpecError, "structural tags"),
+        (
+            OutputSpec.json_schema({**PERSON, "allOf": [{"required": ["name"]}]}),
+            UnsupportedSpecError,
+            "closed",
+        ),
+        (OutputSpec.json_schema({"allOf": [PERSON, PERSON]}), UnsupportedSpecError, "#/allOf/"),
+    ],
+)
+def test_refusals_are_one_line(backend, spec, error, says):
+    with pytest.raises(error) as caught:
+        backend.compile(spec)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_control_tokens_are_never_allowed(backend):
+    matcher = backend.start(backend.compile(OutputSpec.json_schema({"type": "string"})), (END,))
+    assert matcher.accept_text(b'"a')
+    (tokens,) = allowed(backend, [matcher])
+    assert ord("<") in tokens
+    assert not tokens & {END, OTHER_END, CONTROL}
+    assert max(tokens) < VOCABULARY.size
+
+
+def test_stop_tokens_of_one_request(backend):
+    grammar = backend.compile(OutputSpec.regex("a+"))
+    usual, own = backend.start(grammar, (END,)), backend.start(grammar, (OTHER_END,))
+    assert allowed(backend, [usual, own]) == [{ord("a")}, {ord("a")}]
+    batch = backend.batch([usual, own])
+    assert batch.accept([ord("a"), ord("a")]) == [True, True]
+    assert allowed(backend, [usual, own]) == [{ord("a"), END}, {ord("a"), OTHER_END}]
+    assert batch.accept([OTHER_END, END]) == [False, False]
+
+
+def test_accepting_the_stop_tokens(backend):
+    grammar = backend.compile(OutputSpec.regex("a+"))
+    usual, own = backend.start(grammar, (END,)), backend.start(grammar, (OTHER_END,))
+    assert usual.accept(ord("a"))
+    assert own.accept(ord("a"))
+    assert backend.batch([usual, own]).accept([END, OTHER_END]) == [True, True]
+
+
+def test_rollback_and_fork(backend):
+    matcher = backend.start(backend.compile(OutputSpec.regex("abc")), (END,))
+    assert matcher.accept_text(b"ab")
+    fork = matcher.fork()
+    matcher.rollback(1)
+    assert allowed(backend, [matcher, fork]) == [{ord("b")}, {ord("c")}]
+
+
+def test_requests_of_one_grammar_are_independent(backend):
+    grammar = backend.compile(OutputSpec.choice(["ax", "by"]))
+    first, second = backend.start(grammar, (END,)), backend.start(grammar, (END,))
+    assert first.accept(ord("a"))
+    assert not backend.start(grammar, (END,)).accept(ord("z"))
+    assert allowed(backend, [first, second]) == [{ord("x")}, {ord("a"), ord("b")}]
+
+
+def test_auto_falls_through_to_it_and_it_can_be_disabled():
+    schema = {"type": "string", "pattern": "^[a-z]+$", "maxLength": 2}
+    compiler = GrammarCompiler(VOCABULARY)
+    assert compiler.compile(OutputSpec.json_schema(schema)).backend == "llguidance"
+    assert compiler.compile(OutputSpec.json_schema(PERSON)).backend == "xgrammar"
+    without = GrammarCompiler(VOCABULARY, plugins=Plugins(disabled=["llguidance"]))
+    with pytest.raises(UnsupportedSpecError, match="maxLength"):
+        without.compile(OutputSpec.json_schema(schema))
+
+
+def test_not_offered_where_it_is_not_installed(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "llguidance" not in Plugins(entry_points=False).backends
+
+
+def test_random_walks_are_accepted_by_a_fresh_matcher_and_parse(backend):
+    generator = np.random.default_rng(0)
+    spec = OutputSpec.json_schema(
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 40}, "b": {"enum": ["x", None]}},
+            "required": ["a", "b"],
+        }
+    )
+    grammar = backend.compile(spec)
+    for _ in range(20):
+        matcher, tokens = backend.start(grammar, (END,)), []
+        while not tokens or tokens[-1] != END:
+            choices = sorted(allowed(backend, [matcher])[0])
+            tokens.append(int(generator.choice(choices)))
+            assert matcher.accept(tokens[-1])
+        value = json.loads(bytes(tokens[:-1]))
+        assert 3 <= value["a"] <= 40
+        assert value["b"] in ("x", None)
