@@ -13,7 +13,7 @@ from typing import Any
 
 from guided_plugin.schema import TYPES, resolve_pointer
 
-__all__ = ["all_disjoint", "disjoint"]
+__all__ = ["all_disjoint", "disjoint", "type_of"]
 
 # How deep to look into references and properties: discriminators lie at the top.
 _DEPTH = 6
@@ -97,11 +97,12 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
         found = frozenset("number" if name == "integer" else name for name in names)
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):
-        found &= {_type_of(value) for value in values}
+        found &= {type_of(value) for value in values}
     return found
 
 
-def _type_of(value: Any) -> str:
+def type_of(value: Any) -> str:
+    """The JSON type of a value; integers are numbers."""
     if value is None:
         return "null"
     kinds = ((bool, "boolean"), (int | float, "number"), (str, "string"), (list, "array"))

@@ -169,11 +169,12 @@ class Plugins:
     def _culprit(self, error: BaseException) -> str:
         """The plugin in whose code an exception arose: the outermost plugin frame of its traceback."""
         functions: dict[Any, str] = {}
-        for hook in vars(hookspecs):
-            caller = getattr(self._manager.hook, hook, None)
-            for implementation in caller.get_hookimpls() if caller is not None else ():
-                code = getattr(implementation.function, "__code__", None)
-                functions[code] = implementation.plugin_name
+        for plugin_name, plugin in self._manager.list_name_plugin():
+            for caller in self._manager.get_hookcallers(plugin) or ():
+                for implementation in caller.get_hookimpls():
+                    if implementation.plugin is plugin:
+                        code = getattr(implementation.function, "__code__", None)
+                        functions[code] = plugin_name
         frame = error.__traceback__
         while frame is not None:
             if frame.tb_frame.f_code in functions:

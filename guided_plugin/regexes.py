@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 from guided_plugin.errors import UnsupportedSpecError
 
-__all__ = ["Construct", "control_in_class", "quoted_pattern", "refuse_unsupported", "unsupported_construct"]
+__all__ = [
+    "Construct",
+    "control_in_class",
+    "quoted_pattern",
+    "refuse_unsupported",
+    "unsupported_construct",
+    "wide_class",
+]
 
 
 class Construct(NamedTuple):
@@ -69,6 +76,22 @@ def control_in_class(pattern: str) -> Construct | None:
         literal = _literal(text)
         if in_class and literal is not None and literal < " ":
             return Construct("a control character in [ ]", position)
+    return None
+
+
+# Classes that hold letters, digits and harmless signs only.
+_PLAIN_CLASS = re.compile(r"\[(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9_ .:/+@#,]|\\[dw./+-])*-?\]")
+
+
+def wide_class(pattern: str) -> Construct | None:
+    """The first class that may hold a quote, a backslash or a control character, or None."""
+    for text, position, in_class in _atoms(pattern):
+        if in_class:
+            continue
+        if text == "[" and not _PLAIN_CLASS.match(pattern, position):
+            return Construct("a class", position)
+        if text == "." or text in ("\\S", "\\W", "\\D", "\\s") or text[:2] in ("\\p", "\\P"):
+            return Construct("a class", position)
     return None
 
 

@@ -20,6 +20,7 @@ from guided_plugin.hookspecs import hookimpl
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
+BUILT_IN_BACKENDS = ("llguidance", "xgrammar")
 A, B, C, D = (OutputSpec.choice([letter]) for letter in "ABCD")
 
 
@@ -61,7 +62,7 @@ class FakePlugin:
 def compiler_with(
     vocabulary: Vocabulary, *fakes: FakePlugin, config: GuidedConfig | None = None
 ) -> GrammarCompiler:
-    plugins = Plugins(disabled=["xgrammar"], entry_points=False)
+    plugins = Plugins(disabled=["xgrammar", "llguidance"], entry_points=False)
     for fake in fakes:
         plugins.register(fake, f"plugin-{fake.backend.name}")
     return GrammarCompiler(vocabulary, config=config, plugins=plugins)
@@ -253,7 +254,7 @@ class TestChoiceOfBackend:
 
     def test_a_disabled_backend_is_mentioned(self, byte_vocabulary):
         compiler = compiler_with(byte_vocabulary, FakePlugin("fake"))
-        with pytest.raises(PluginError, match="disabled plugins: xgrammar"):
+        with pytest.raises(PluginError, match="disabled plugins: llguidance, xgrammar"):
             compiler.compile(OutputSpec.regex("a", backend="xgrammar"))
 
     def test_no_backend_at_all(self, byte_vocabulary):

@@ -71,7 +71,7 @@ def test_languages(backend, spec, good, bad):
         (OutputSpec.grammar('root ::= "a"'), UnsupportedSpecError, "EBNF"),
         (OutputSpec.structural_tag({"format": {}}), UnsupportedSpecError, "structural tags"),
         (
-            OutputSpec.json_schema({**PERSON, "allOf": [{"required": ["name"]}]}),
+            OutputSpec.json_schema({**PERSON, "allOf": [{"properties": {}}]}),
             UnsupportedSpecError,
             "closed",
         ),
@@ -92,6 +92,18 @@ def test_control_tokens_are_never_allowed(backend):
     assert ord("<") in tokens
     assert not tokens & {END, OTHER_END, CONTROL}
     assert max(tokens) < VOCABULARY.size
+
+
+def test_a_forced_text_may_be_spelt_with_any_tokens():
+    tokens = [*(bytes([byte]) for byte in range(256)), b"</s>", b'{"', b'{"na', b'name":']
+    wide = Vocabulary.from_tokens(tokens, [END])
+    forced = OutputSpec.json_schema({**PERSON, "required": ["name"]})
+    for backend in GrammarCompiler(wide).backend("llguidance"), GrammarCompiler(wide).backend("xgrammar"):
+        mask = np.zeros((1, wide.words), np.int32)
+        matcher = backend.start(backend.compile(forced), (END,))
+        backend.batch([matcher]).fill(mask, [0])
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+        assert set(np.flatnonzero(bits).tolist()) == {ord("{"), 257, 258}
 
 
 def test_stop_tokens_of_one_request(backend):
@@ -136,6 +148,13 @@ def test_auto_falls_through_to_it_and_it_can_be_disabled():
     without = GrammarCompiler(VOCABULARY, plugins=Plugins(disabled=["llguidance"]))
     with pytest.raises(UnsupportedSpecError, match="maxLength"):
         without.compile(OutputSpec.json_schema(schema))
+
+
+def test_auto_prefers_it_for_strings_with_length_bounds():
+    compiler = GrammarCompiler(VOCABULARY)
+    bounded = {"type": "array", "items": {"type": "string", "maxLength": 20}}
+    assert compiler.compile(OutputSpec.json_schema(bounded)).backend == "llguidance"
+    assert compiler.compile(OutputSpec.json_schema(bounded, backend="xgrammar")).backend == "xgrammar"
 
 
 def test_not_offered_where_it_is_not_installed(monkeypatch):

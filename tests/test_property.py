@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.grammar.xgrammar import XGrammarBackend
 from guided_plugin.spec import OutputSpec
 
 TOKENS_AT_MOST = 400
@@ -53,9 +52,9 @@ leaves = st.one_of(
     ),
     bounded({"type": "number"}, "minimum", "maximum", -3, 3),
     bounded({"type": "string"}, "minLength", "maxLength", 0, 5),
-    st.sampled_from(["^[a-c]{1,3}$", '^x"y$', r"^\\+$", "^(é|ß)?[^a-z]$"]).map(
-        lambda pattern: {"type": "string", "pattern": pattern}
-    ),
+    st.sampled_from(
+        ["^[a-c]{1,3}$", '^x"y$', r"^\\+$", "^(é|ß)?[^a-z]$", "^.[^b-z]?[^0-9]$", '^"[b-z]{2}$']
+    ).map(lambda pattern: {"type": "string", "pattern": pattern}),
     st.lists(values, min_size=1, max_size=4).map(lambda several: {"enum": several}),
     values.map(lambda value: {"const": value}),
 )

@@ -215,12 +215,73 @@ class TestJson:
     def test_strings_hold_no_raw_control_characters_bad_escapes_or_bad_utf8(self, byte_backend, text):
         assert not accepts(byte_backend, OutputSpec.json_schema({"type": "string"}), text)
 
+    @pytest.mark.parametrize("whitespace", ["compact", "flexible"])
+    @pytest.mark.parametrize("bounds", [{"minLength": 1}, {"maxLength": 2}, {"minLength": 1, "maxLength": 2}])
+    def test_strings_with_length_bounds_are_json_too(self, byte_backend, bounds, whitespace):
+        schema = {"type": "array", "items": {"type": "string", **bounds}, "minItems": 1}
+        spec = OutputSpec.json_schema(schema, whitespace=whitespace)
+        good, bad = ["a", "é", " ", "\x7f"], [*map(chr, range(32)), '"', "\\"]
+        assert [text for text in good if not accepts(byte_backend, spec, f'["{text}"]')] == []
+        assert [text for text in bad if accepts(byte_backend, spec, f'["{text}"]')] == []
+
+    def test_length_bounds_change_no_other_text_of_the_schema(self, byte_backend):
+        # These are what the rule for bounded strings looks like inside a compiled grammar.
+        texts = [r"[^\"\\\r\n]", '[^"\\\r\n]', r"[^\0-\x1f\"\\\r\n]"]
+        schema = {
+            "anyOf": [
+                {"enum": texts},
+                {
+                    "type": "object",
+                    "properties": {text: {"type": "string", "maxLength": 1} for text in texts},
+                },
+            ]
+        }
+        spec = OutputSpec.json_schema(schema)
+        for text in texts:
+            written = json.dumps(text)
+            assert accepts(byte_backend, spec, written)
+            assert accepts(byte_backend, spec, f'{{{written}:"a"}}')
+
+    @pytest.mark.parametrize("pattern", ["^[^a]$", "^.$", r"^\S$", r"^\W$", '^x"[b-z]$', '^["b]$'])
+    def test_patterns_let_nothing_into_a_string_that_json_must_escape(self, byte_backend, pattern):
+        spec = OutputSpec.json_schema({"type": "string", "pattern": pattern})
+        raw = [*map(chr, range(32)), '"', "\\"]
+        before = ["", r"x\""]
+        assert [c for c in raw for start in before if accepts(byte_backend, spec, f'"{start}{c}"')] == []
+
+    @pytest.mark.parametrize(
+        ("pattern", "good", "bad"),
+        [
+            ("^é[^a]$", ["éb", "éé", "é\N{WAVING HAND SIGN}"], ["b", "éa", 'é"', "é\\", "é\n"]),
+            ("^[^é]$", ["b", "ß", "\N{WAVING HAND SIGN}"], ["é", '"', "\\", "\x01", ""]),
+            ("^[é-ü]$", ["é", "ü"], ["e", "ÿ"]),
+            ("^\\\\é\\ß$", ["\\\\éß"], ["éß", "\\\\é\\ß"]),
+            ("^[\U0001f600-\U0001f602]+$", ["\U0001f601\U0001f602"], ["\U0001f603", "a"]),
+        ],
+    )
+    def test_patterns_beyond_ascii(self, byte_backend, pattern, good, bad):
+        spec = OutputSpec.json_schema({"type": "string", "pattern": pattern})
+        assert [text for text in good if not accepts(byte_backend, spec, f'"{text}"')] == []
+        assert [text for text in bad if accepts(byte_backend, spec, f'"{text}"')] == []
+
+    def test_a_quote_in_a_pattern_comes_out_escaped(self, byte_backend):
+        spec = OutputSpec.json_schema({"type": "string", "pattern": r'^x"[b-z]\.\\$'})
+        assert accepts(byte_backend, spec, json.dumps('x"b.\\'))
+        assert not accepts(byte_backend, spec, '"x"b.\\"')
+
 
 def nested(schema: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"a/b": {"type": "array", "items": schema}}}
 
 
 class TestRefusals:
+    @pytest.mark.parametrize("pattern", ['^"[^a]$', r"^\\.$", r'^"\S$', '^a"[ -~]$', r"^\n\W$"])
+    def test_a_quote_beside_a_class_that_holds_one(self, byte_backend, pattern):
+        with pytest.raises(
+            UnsupportedSpecError, match=r"^#/properties/a~1b/items/pattern: a quote, backslash or"
+        ):
+            byte_backend.compile(OutputSpec.json_schema(nested({"type": "string", "pattern": pattern})))
+
     @pytest.mark.parametrize("bound", ["minLength", "maxLength"])
     def test_pattern_beside_a_length(self, byte_backend, bound):
         schema = nested({"type": "string", "pattern": "^a+$", bound: 3})

@@ -93,7 +93,7 @@ def loop(
         print_json(result)
         return
     headings = ("rows", "schema", "backend", "unguided ms", "guided ms", "ratio", "plugin us", "share")
-    table = Table(*headings, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)  # fits in 80 columns
+    table = Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # fits in 80 columns
     for figure in result["figures"]:
         table.add_row(
             str(figure["rows"]),

@@ -39,7 +39,7 @@ def demo(
         for spec in specs:
             compiler.compile(spec)
         for warm_up in (specs, [None] * len(specs)):
-            loop.run(prompts, warm_up, max_new_tokens=4, sampling=sampling)
+            loop.run(prompts, warm_up, sampling=sampling)
         unguided, unguided_ms = _timed(lambda: loop.run(prompts, [None] * len(specs), sampling=sampling))
         guided, guided_ms = _timed(lambda: loop.run(prompts, specs, sampling=sampling))
     results = []

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from guided_plugin.errors import GrammarError, GuidedError
 from guided_plugin.grammar.base import Backend, Grammar
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
+from guided_plugin.schema import walk
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["CacheStatistics", "GrammarCompiler", "shared_compiler"]
@@ -114,7 +116,7 @@ class GrammarCompiler:
         for lower in self.plugins.lowerings.values():
             spec = lower(spec)
         wanted = spec.backend if spec.backend != "auto" else self.config.backend
-        candidates = [wanted] if wanted != "auto" else list(self.plugins.backends)
+        candidates = [wanted] if wanted != "auto" else _by_cost(spec, list(self.plugins.backends))
         refusals: list[GuidedError] = []
         for name in candidates:
             start = time.perf_counter()
@@ -140,6 +142,20 @@ class GrammarCompiler:
             _, oldest = self._cache.popitem(last=False)
             self._size -= oldest.size_bytes
             self._evictions += 1
+
+
+def _by_cost(spec: OutputSpec, backends: list[str]) -> list[str]:
+    """The backends in the order in which they are tried for a spec.
+
+    As registered, but for strings with length bounds: xgrammar takes milliseconds for each of their
+    masks and seconds to compile them, llguidance neither (docs/benchmarks/notes.md).
+    """
+    if spec.kind == "json_schema" and "llguidance" in backends:
+        lengths = ("minLength", "maxLength")
+        for _, node in walk(spec.document()):
+            if isinstance(node, Mapping) and any(node.get(keyword) for keyword in lengths):
+                return ["llguidance", *(name for name in backends if name != "llguidance")]
+    return backends
 
 
 def _language(spec: OutputSpec) -> OutputSpec:

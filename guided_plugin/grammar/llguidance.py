@@ -27,6 +27,10 @@ from guided_plugin.spec import OutputSpec
 
 __all__ = ["LLGuidanceBackend"]
 
+# Without this, where the grammar leaves one text only, llguidance allows one spelling of it alone: the first
+# token of its own tokenization. A model must be free to take any token that fits.
+_HEADER = '%llguidance {"no_forcing": true}\n'
+
 # What a grammar's symbols and lexer cost is not reported: a rough size for the cache's bound.
 _BYTES_PER_CHARACTER = 400
 
@@ -78,27 +82,23 @@ class LLGuidanceBackend:
         return Grammar(spec, self.name, base, _BYTES_PER_CHARACTER * len(source), seconds)
 
     def _source(self, spec: OutputSpec) -> str:
-        matcher = self._ll.LLMatcher
         if spec.kind in ("json_schema", "json_object"):
             schema = _closed(spec) if spec.kind == "json_schema" else {"type": "object"}
             if schema is False:
                 raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
             if schema is True:
                 schema = {}
-            if schema is False:
-                raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
-            if schema is True:
-                schema = {}
             options = {"whitespace_flexible": spec.whitespace == "flexible"}
-            return cast("str", matcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
+            return _HEADER + "start: %json " + json.dumps({**schema, "x-guidance": options})
         if spec.kind == "regex":
             refuse_unsupported(spec.text, "regex")
-            return cast("str", matcher.grammar_from_regex(spec.text))
+            wrapped = json.loads(self._ll.LLMatcher.grammar_from_regex(spec.text))
+            return _HEADER + cast("str", wrapped["grammars"][0]["lark_grammar"])
         if spec.kind == "choice":
             choices = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in spec.document())
-            return cast("str", matcher.grammar_from_lark(f"start: {choices}"))
+            return f"{_HEADER}start: {choices}"
         if spec.kind == "grammar" and spec.syntax == "lark":
-            return cast("str", matcher.grammar_from_lark(spec.text))
+            return spec.text if "%llguidance" in spec.text else _HEADER + spec.text
         what = "structural tags" if spec.kind == "structural_tag" else "EBNF grammars"
         raise UnsupportedSpecError(f"{what} are not supported by llguidance", where=spec.kind)
 
@@ -212,7 +212,7 @@ class _Tokens:
 
 _OBJECT_KEYWORDS = {"properties", "required", "minProperties", "maxProperties", "propertyNames"}
 _OPENING = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
-_COMPOSING = {"allOf", "anyOf", "oneOf", "$ref", "if", "not", "dependentSchemas", "dependencies"}
+_COMPOSING = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies")
 
 
 def _closed(spec: OutputSpec) -> Any:
@@ -226,7 +226,7 @@ def _closed(spec: OutputSpec) -> Any:
         kind = node.get("type")
         if not (kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in node):
             continue
-        if _COMPOSING & node.keys() or _inside_composition(path, document):
+        if _adds_properties(node) or _inside_composition(path, document):
             # Closing one part would forbid the properties of the other parts.
             raise UnsupportedSpecError(
                 "an object put together from parts can't be closed",
@@ -235,6 +235,15 @@ def _closed(spec: OutputSpec) -> Any:
             )
         node["additionalProperties"] = False
     return document
+
+
+def _adds_properties(node: Mapping[str, Any]) -> bool:
+    """Whether the parts beside an object's own properties may describe further ones."""
+    if "$ref" in node:
+        return True
+    parts = {keyword: node[keyword] for keyword in _COMPOSING if keyword in node}
+    describing = {"properties", "$ref", "$dynamicRef", *_OPENING}
+    return any(isinstance(part, Mapping) and describing & part.keys() for path, part in walk(parts) if path)
 
 
 def _inside_composition(path: tuple[str | int, ...], document: Any) -> bool:

@@ -29,6 +29,10 @@ __all__ = ["XGrammarBackend"]
 _LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
 _COMPACT = {"any_whitespace": False, "separators": (",", ":")}
 _FLEXIBLE = {"any_whitespace": True}
+# A character of a string with length bounds, as xgrammar writes its rule and as JSON has it. Texts of a
+# schema can't look like it: in a grammar their own backslashes are doubled.
+_BOUNDED = r"[^\"\\\r\n]"
+_BOUNDED_JSON = r"[^\0-\x1f\"\\\r\n]"
 # Spelled out, because xgrammar's own rule for any value writes ", " whatever the separators are.
 _ANY_OBJECT = json.dumps(
     {
@@ -110,6 +114,8 @@ class XGrammarBackend:
         if spec.kind == "json_schema":
             schema = json.dumps(prepared_schema(spec), separators=(",", ":"))
             layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
+            if '"minLength"' in schema or '"maxLength"' in schema:
+                return self._compile_bounded(schema, strict_mode=spec.strict, **layout)
             return self._compiler.compile_json_schema(schema, strict_mode=spec.strict, **layout)
         if spec.kind == "json_object":
             layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
@@ -125,6 +131,11 @@ class XGrammarBackend:
         if spec.syntax == "lark":
             return self._compiler.compile_lark(spec.text)
         return self._compiler.compile_grammar(spec.text)
+
+    def _compile_bounded(self, schema: str, **options: Any) -> Any:
+        """Strings with length bounds: xgrammar would let raw control characters into them."""
+        source = str(self._xgr.Grammar.from_json_schema(schema, **options))
+        return self._compiler.compile_grammar(source.replace(_BOUNDED, _BOUNDED_JSON))
 
     def _check_satisfiable(self, grammar: Grammar) -> None:
         """A grammar that derives nothing compiles silently and would freeze its request."""

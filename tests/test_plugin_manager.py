@@ -1,0 +1,207 @@
+"""Plugins: loading, naming the broken ones, configuration, imports and public names."""
+
+import ast
+import pathlib
+import pickle
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import guided_plugin as gp
+from guided_plugin import errors, plugins
+from guided_plugin.errors import ConfigError, PluginError
+
+PACKAGE = pathlib.Path(gp.__file__).parent
+
+
+def entry_point(name, load):
+    return SimpleNamespace(name=name, load=load, dist=SimpleNamespace(name="third-party", version="1.2"))
+
+
+def test_built_ins_are_ordinary_plugins():
+    loaded = gp.Plugins(entry_points=False)
+    assert set(loaded.names()) == set(plugins.BUILTIN_PLUGINS)
+    assert set(loaded.backends) == {"xgrammar", "llguidance"}
+    assert set(loaded.logits_processors) == {"guided"}
+
+
+def test_third_parties_register_through_entry_points(monkeypatch):
+    class Plugin:
+        @gp.hookimpl
+        def register_lowerings(self, register):
+            register("identity", lambda spec: spec)
+
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry_point("mine", Plugin)])
+    loaded = gp.Plugins()
+    assert "mine" in loaded.names()
+    assert list(loaded.lowerings) == ["identity"]
+    assert "mine" not in gp.Plugins(disabled=["mine"]).names()
+
+
+def test_a_broken_third_party_is_named_with_a_way_out(monkeypatch):
+    def fail():
+        raise ImportError("no module named torchvision")
+
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry_point("broken", fail)])
+    with pytest.raises(PluginError, match=r"'broken' of third-party 1\.2.*torchvision.*disabled_plugins"):
+        gp.Plugins()
+
+
+def test_an_unknown_hook_is_an_error_of_its_plugin():
+    class Plugin:
+        @gp.hookimpl
+        def post_samplign(self, step):
+            pass
+
+    with pytest.raises(PluginError, match=r"'typo'.*post_samplign"):
+        gp.Plugins(entry_points=False).register(Plugin(), "typo")
+
+
+def test_a_hook_that_raises_is_named():
+    class Plugin:
+        @gp.hookimpl
+        def post_sampling(self, step):
+            raise ZeroDivisionError("oops")
+
+    class Refuses:
+        @gp.hookimpl
+        def after_stop_criteria(self, step):
+            raise errors.RequestError("mine")
+
+    loaded = gp.Plugins(entry_points=False)
+    loaded.register(Plugin(), "clumsy")
+    loaded.register(Refuses(), "refuses")
+    with pytest.raises(PluginError, match=r"'clumsy'.*oops"):
+        loaded.post_sampling(gp.DecodeStep(0, []))
+    with pytest.raises(errors.RequestError, match="mine"):
+        loaded.after_stop_criteria(gp.DecodeStep(0, []))
+
+
+def test_setup_hooks_that_fail_or_collide_are_named():
+    class Fails:
+        @gp.hookimpl
+        def register_backends(self, register):
+            raise OSError("disk")
+
+    class Twice:
+        @gp.hookimpl
+        def register_backends(self, register):
+            register("xgrammar", None)
+
+    loaded = gp.Plugins(entry_points=False)
+    with pytest.raises(PluginError, match=r"'fails'.*disk"):
+        loaded.register(Fails(), "fails")
+    with pytest.raises(PluginError, match=r"'twice'.*'xgrammar' is registered already"):
+        loaded.register(Twice(), "twice")
+    with pytest.raises(PluginError, match="can't be registered"):
+        loaded.register(Twice(), "twice")
+
+
+def test_what_a_disabled_plugin_offered_is_missed_by_name():
+    with pytest.raises(PluginError, match="disabled plugins: xgrammar"):
+        gp.Plugins(disabled=["xgrammar"], entry_points=False).backend("xgrammar")
+    with pytest.raises(PluginError, match="did you mean 'guided'"):
+        gp.Plugins(entry_points=False).logits_processor("guide")
+
+
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [
+        ("", gp.GuidedConfig()),
+        ("1", gp.GuidedConfig()),
+        ("0", gp.GuidedConfig(enabled=False)),
+        ('{"threads": 3, "disabled_plugins": ["a"]}', gp.GuidedConfig(threads=3, disabled_plugins=("a",))),
+    ],
+)
+def test_configuration_from_the_environment(text, config):
+    assert gp.GuidedConfig.from_environment({"GUIDED_PLUGIN": text}) == config
+    assert config.thread_count() == (config.threads or config.thread_count()) >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("yes", "not 0, 1 or a JSON object"),
+        ("[1]", "JSON object"),
+        ('{"thread": 3}', "did you mean 'threads'"),
+        ('{"threads": "3"}', "threads: must be a whole number"),
+        ('{"threads": true}', "whole number"),
+        ('{"threads": -1}', "negative"),
+        ('{"cache_bytes": -1}', "negative"),
+        ('{"disabled_plugins": "a"}', "list of strings"),
+        ('{"enabled": 1}', "true or false"),
+    ],
+)
+def test_wrong_configuration_is_refused(text, says):
+    with pytest.raises(ConfigError, match=says):
+        gp.GuidedConfig.from_environment({"GUIDED_PLUGIN": text})
+
+
+def test_errors_keep_their_fields_and_their_tree():
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type):
+            assert name in errors.__doc__
+            error = kind("what", where="there", hint="do this").for_request("r1")
+            again = pickle.loads(pickle.dumps(error))
+            assert type(again) is kind
+            assert str(again) == "request r1: there: what (do this)"
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, guided_plugin; print([m for m in sys.modules if m in {'torch','xgrammar','numpy'}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+PUBLIC = """
+UNGUIDED DecodeLoop DecodeStep GrammarCompiler GuidedConfig GuidedError Output OutputSpec Plugins RequestInfo
+Sampling StepPipeline StepStatistics Vocabulary __version__ errors hookimpl shared_compiler
+"""
+
+
+def test_public_names():
+    assert sorted(gp.__all__) == sorted(PUBLIC.split())
+    assert all(getattr(gp, name) is not None for name in gp.__all__)
+    with pytest.raises(AttributeError):
+        gp.nothing  # noqa: B018
+
+
+LAYERS = [
+    ["_version", "errors"],
+    ["config", "regexes", "schema"],
+    ["disjoint", "spec"],
+    ["spec_forms", "hookspecs", "step"],
+    ["plugins"],
+    ["grammar.__init__", "grammar.base", "grammar.vocabulary"],
+    ["grammar.xgrammar_schema", "grammar.compiler", "grammar.table"],
+    ["grammar.xgrammar", "grammar.llguidance", "slots", "kernels", "buffers"],
+    ["pipeline", "pipeline_plugin"],
+    ["loop", "report", "demo", "bench"],
+    ["cli"],
+]
+
+
+def layer(module):
+    for level, names in enumerate(LAYERS):
+        if any(module == name or module.startswith(name + ".") for name in names):
+            return level
+    raise AssertionError(f"guided_plugin.{module}: give it a place in LAYERS")
+
+
+def test_imports_point_one_way():
+    wrong = []
+    for path in PACKAGE.rglob("*.py"):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if module == "__init__":
+            continue
+        own = layer(module)
+        for node in ast.parse(path.read_text()).body:
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("guided_plugin"):
+                continue
+            base = node.module.removeprefix("guided_plugin").removeprefix(".")
+            targets = [base] if base else [alias.name for alias in node.names]
+            wrong.extend(f"{module} imports {name}" for name in targets if layer(name) > own)
+    assert wrong == []
