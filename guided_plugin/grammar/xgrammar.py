@@ -19,7 +19,7 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.grammar.xgrammar_schema import prepared_schema
+from guided_plugin.grammar.xgrammar_schema import prepare_tag_schemas, prepared_schema
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.regexes import refuse_unsupported
 from guided_plugin.spec import OutputSpec
@@ -112,7 +112,7 @@ class XGrammarBackend:
 
     def _compile(self, spec: OutputSpec) -> Any:
         if spec.kind == "json_schema":
-            schema = json.dumps(prepared_schema(spec), separators=(",", ":"))
+            schema = json.dumps(prepared_schema(spec.document(), strict=spec.strict), separators=(",", ":"))
             layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
             if '"minLength"' in schema or '"maxLength"' in schema:
                 return self._compile_bounded(schema, strict_mode=spec.strict, **layout)
@@ -127,7 +127,11 @@ class XGrammarBackend:
             choices = " | ".join(_ebnf_literal(choice) for choice in spec.document())
             return self._compiler.compile_grammar(f"root ::= {choices}")
         if spec.kind == "structural_tag":
-            return self._tag_compiler.compile_structural_tag(_tag_text(spec))
+            text = _tag_text(spec)
+            if '"minLength"' in text or '"maxLength"' in text:
+                source = str(self._xgr.Grammar.from_structural_tag(text))
+                return self._tag_compiler.compile_grammar(source.replace(_BOUNDED, _BOUNDED_JSON))
+            return self._tag_compiler.compile_structural_tag(text)
         if spec.syntax == "lark":
             return self._compiler.compile_lark(spec.text)
         return self._compiler.compile_grammar(spec.text)
@@ -211,7 +215,8 @@ def _tag_text(spec: OutputSpec) -> str:
     """A structural tag as xgrammar reads it; the older form with `structures` is turned into `format`."""
     document = spec.document()
     if "structures" not in document:
-        return spec.text
+        prepare_tag_schemas(document)
+        return json.dumps(document)
     structures, triggers = document["structures"], document.get("triggers")
     tags = structures if isinstance(structures, list) else []
     if not triggers or not tags or not all(isinstance(tag, dict) for tag in tags):
@@ -230,6 +235,7 @@ def _tag_text(spec: OutputSpec) -> str:
         for tag in tags
     ]
     layout = {"type": "triggered_tags", "triggers": triggers, "tags": converted}
+    prepare_tag_schemas(layout)
     return json.dumps({"type": "structural_tag", "format": layout})
 
 

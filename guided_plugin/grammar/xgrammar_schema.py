@@ -15,9 +15,8 @@ from guided_plugin.disjoint import all_disjoint, type_of
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.regexes import control_in_class, quoted_pattern, unsupported_construct, wide_class
 from guided_plugin.schema import pointer, walk
-from guided_plugin.spec import OutputSpec
 
-__all__ = ["prepared_schema"]
+__all__ = ["prepare_tag_schemas", "prepared_schema"]
 
 _Path = tuple[str | int, ...]
 
@@ -47,15 +46,14 @@ _FORMATS = {
 }
 
 
-def prepared_schema(spec: OutputSpec) -> Any:
-    """The schema of a spec, rewritten for xgrammar; raises where a keyword would not be enforced."""
-    document = spec.document()  # a copy of our own: rewritten in place
+def prepared_schema(document: Any, *, strict: bool) -> Any:
+    """A schema rewritten in place for xgrammar; raises where a keyword would not be enforced."""
     for path, node in walk(document):
         if isinstance(node, dict):
             _fold_enum(node)
             _check(node, path)
             branches = node.get("oneOf")
-            if branches and not all_disjoint(branches, document, closed=spec.strict):
+            if branches and not all_disjoint(branches, document, closed=strict):
                 raise _refusal(
                     "`oneOf` with branches that may both hold of one value",
                     (*path, "oneOf"),
@@ -65,6 +63,20 @@ def prepared_schema(spec: OutputSpec) -> Any:
         if isinstance(node, dict):
             _quote_patterns(node, path)
     return document
+
+
+def prepare_tag_schemas(tag: Any) -> None:
+    """The same for every schema inside a structural tag."""
+    pending = [tag]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending.extend(node)
+        elif isinstance(node, dict):
+            schema = node.get("json_schema")
+            if schema is not None:
+                node["json_schema"] = prepared_schema(schema, strict=True)
+            pending.extend(value for key, value in node.items() if key != "json_schema")
 
 
 def _fold_enum(node: dict[str, Any]) -> None:
