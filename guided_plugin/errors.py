@@ -108,8 +108,8 @@ class RequestError(GuidedError):
     """One guided request failed while it ran; the others go on."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """A hint for a misspelt name: the nearest known one, or all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(names)
+    near = difflib.get_close_matches(str(word), names, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else "known: " + (", ".join(names) or "none")

@@ -57,7 +57,7 @@ class Plugins:
         """Add a plugin object or module. Its setup hooks run at once if the others' already did."""
         try:
             taken = self._manager.register(plugin, name)
-        except ValueError as error:
+        except (ValueError, pluggy.PluginValidationError) as error:
             raise PluginError(f"can't be registered: {error}", where=f"plugin {name or plugin!r}") from error
         if hasattr(self, "logits_processors"):
             self._check_pending()

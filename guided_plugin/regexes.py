@@ -73,7 +73,8 @@ def refuse_unsupported(pattern: str, where: str) -> None:
 def control_in_class(pattern: str) -> Construct | None:
     """The first control character inside [ ], which a JSON string can only hold as an escape, or None."""
     for text, position, in_class in _atoms(pattern):
-        literal = _literal(text)
+        # Inside [ ] it is a backspace, elsewhere a word boundary.
+        literal = "\b" if text == "\\b" else _literal(text)
         if in_class and literal is not None and literal < " ":
             return Construct("a control character in [ ]", position)
     return None

@@ -56,7 +56,7 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...
         if isinstance(members, Mapping):
             for name, member in members.items():
                 # `dependencies` holds lists of names as well as schemas.
-                if not isinstance(member, list):
+                if keyword != "dependencies" or not isinstance(member, list):
                     yield (keyword, name), member
     for keyword in _IN_LIST:
         members = schema.get(keyword)
@@ -68,7 +68,7 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...
     items = schema.get("items")
     if isinstance(items, list):
         yield from ((("items", index), member) for index, member in enumerate(items))
-    elif items is not None:
+    elif "items" in schema:
         yield ("items",), items
 
 
@@ -162,8 +162,12 @@ def _names_list(value: Any) -> Complaint:
     # Draft 3 wrote `required: true` on the property itself; it says nothing in later drafts.
     if isinstance(value, bool):
         return None
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        return f"must be a list of property names, not {_kind(value)}", 'for example ["name", "age"]'
+    hint = 'for example ["name", "age"]'
+    if not isinstance(value, list):
+        return f"must be a list of property names, not {_kind(value)}", hint
+    for name in value:
+        if not isinstance(name, str):
+            return f"must be a list of property names, and {name!r} is none", hint
     return None
 
 
@@ -174,7 +178,7 @@ def _enum(value: Any) -> Complaint:
 
 
 def _count(value: Any) -> Complaint:
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == int(value)
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
     return None if ok else (f"must be a whole number of at least 0, not {value!r}", "")
 
 

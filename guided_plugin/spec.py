@@ -66,8 +66,9 @@ class OutputSpec:
         """JSON that satisfies a schema: a mapping, JSON text, true/false, or a pydantic model class."""
         document = _schema_document(schema)
         try:
-            check_schema(document)
+            # Written first: it finds the mapping that holds itself, in which a walk never ends.
             text = _dump(document, "json_schema")
+            check_schema(document)
         except RecursionError:
             raise SpecError(
                 "is nested too deep", where="json_schema", hint="use $ref for recursion"
@@ -142,7 +143,7 @@ class OutputSpec:
 
     @classmethod
     def _make(cls, kind: Kind, text: str, options: Mapping[str, Any]) -> OutputSpec:
-        known = {field.name for field in fields(cls)} - {"kind", "text"}
+        known = {*OPTIONS, "syntax"} if kind == "grammar" else set(OPTIONS)
         for name in options:
             if name not in known:
                 raise SpecError(f"unknown option {name!r}", where=kind, hint=did_you_mean(name, known))
@@ -157,6 +158,9 @@ class OutputSpec:
     def to_dict(self) -> dict[str, Any]:
         """The form that `parse` reads back to an equal spec; JSON-serialisable."""
         form: dict[str, Any] = {self.kind: True if self.kind == "json_object" else self.document()}
+        if self.kind == "json_schema" and isinstance(form[self.kind], dict) and "schema" in form[self.kind]:
+            # Bare, it would be taken for OpenAI's wrapper around a schema.
+            form[self.kind] = {"schema": form[self.kind]}
         if self.kind == "grammar":
             form["syntax"] = self.syntax
         defaults = {field.name: field.default for field in fields(self)}
@@ -217,7 +221,9 @@ def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
 def _token_ids(name: str, value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
-    ids = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, Iterable) else ()
+    # Bytes are text that somebody forgot to decode, though they iterate as whole numbers.
+    listed = isinstance(value, Iterable) and not isinstance(value, bytes)
+    ids = (value,) if isinstance(value, int) else tuple(value) if listed else ()
     if not ids or not all(
         isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids
     ):

@@ -76,6 +76,10 @@ def _response_format(kind: str, form: Mapping[str, Any]) -> OutputSpec | None:
     options = {name: form[name] for name in OPTIONS if name in form}
     if kind == "text":
         return None
+    known = {"type", kind, *OPTIONS}
+    for name in form if kind != "structural_tag" else ():
+        if name not in known:
+            raise SpecError(f"unknown key {name!r}", where="response_format", hint=did_you_mean(name, known))
     if kind == "json_object":
         return OutputSpec.json_object(**options)
     if kind == "structural_tag":
@@ -106,7 +110,9 @@ def _unwrap(value: Any) -> tuple[Any, dict[str, Any]]:
 
 def _keyed(form: Mapping[str, Any]) -> OutputSpec:
     """Our own form and vLLM's `structured_outputs`: the key that names the kind holds the constraint."""
-    named = [key for key in (*KINDS, "json") if key in form and form[key] is not False]
+    # `json_object: false` is vLLM's way to leave it out; false as a schema is a schema.
+    absent = {"json_object"} if form.get("json_object") is False else set()
+    named = [key for key in (*KINDS, "json") if key in form and key not in absent]
     if len(named) != 1:
         found = f"more than one constraint: {', '.join(named)}" if named else "no constraint"
         hint = "give exactly one of " + ", ".join(KINDS)

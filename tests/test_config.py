@@ -1,0 +1,116 @@
+"""Configuration: defaults, mappings, the environment variable, and what is refused."""
+
+import dataclasses
+import os
+
+import pytest
+
+from guided_plugin.config import ENVIRONMENT_VARIABLE, GuidedConfig
+from guided_plugin.errors import ConfigError
+
+
+def test_defaults():
+    assert dataclasses.asdict(GuidedConfig()) == {
+        "enabled": True,
+        "backend": "auto",
+        "cache_bytes": 512 * 1024 * 1024,
+        "threads": 0,
+        "disabled_plugins": (),
+    }
+
+
+def test_a_config_is_a_frozen_value():
+    config = GuidedConfig.from_mapping({"disabled_plugins": ["a", "b"]})
+    assert config == GuidedConfig(disabled_plugins=("a", "b"))
+    assert hash(config) == hash(GuidedConfig(disabled_plugins=("a", "b")))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.threads = 3
+
+
+def test_zero_is_a_legal_bound():
+    assert GuidedConfig.from_mapping({"cache_bytes": 0, "threads": 0}).cache_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [
+        (None, GuidedConfig()),
+        ("", GuidedConfig()),
+        ("  ", GuidedConfig()),
+        ("1", GuidedConfig()),
+        ("0", GuidedConfig(enabled=False)),
+        (" 0\n", GuidedConfig(enabled=False)),
+        ("{}", GuidedConfig()),
+        (
+            '{"enabled": false, "backend": "xgrammar", "cache_bytes": 9, "threads": 3,'
+            ' "disabled_plugins": ["a", "b"]}',
+            GuidedConfig(False, "xgrammar", 9, 3, ("a", "b")),
+        ),
+    ],
+)
+def test_environment_variable(monkeypatch, text, config):
+    if text is None:
+        monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
+    else:
+        monkeypatch.setenv("GUIDED_PLUGIN", text)
+    assert GuidedConfig.from_environment() == config
+
+
+def test_a_given_environment_replaces_the_process_environment(monkeypatch):
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "0")
+    assert GuidedConfig.from_environment({}).enabled
+    assert GuidedConfig.from_environment({ENVIRONMENT_VARIABLE: '{"threads": 2}'}).threads == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what", "hint"),
+    [
+        ("yes", "GUIDED_PLUGIN", "not 0, 1 or a JSON object: 'yes'", "Expecting value"),
+        ('{"threads": 3', "GUIDED_PLUGIN", "not 0, 1 or a JSON object", "delimiter"),
+        ("[1]", "GUIDED_PLUGIN", "must be 0, 1 or a JSON object", ""),
+        ("null", "GUIDED_PLUGIN", "must be 0, 1 or a JSON object", ""),
+        ("2", "GUIDED_PLUGIN", "must be 0, 1 or a JSON object", ""),
+        ('{"thread": 3}', "", "unknown option 'thread'", "did you mean 'threads'?"),
+        ('{"zzz": 3}', "", "unknown option 'zzz'", "known: backend, cache_bytes"),
+    ],
+)
+def test_what_the_environment_gets_wrong(text, where, what, hint):
+    with pytest.raises(ConfigError) as caught:
+        GuidedConfig.from_environment({ENVIRONMENT_VARIABLE: text})
+    assert caught.value.where == where
+    assert what in caught.value.what
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"enabled": 1}, "must be true or false, not 1"),
+        ({"enabled": "true"}, "must be true or false, not 'true'"),
+        ({"backend": None}, "must be a string, not None"),
+        ({"cache_bytes": 1.5}, "must be a whole number, not 1.5"),
+        ({"cache_bytes": -1}, "must not be negative"),
+        ({"threads": "3"}, "must be a whole number, not '3'"),
+        ({"threads": True}, "must be a whole number, not True"),
+        ({"threads": -1}, "must not be negative"),
+        ({"disabled_plugins": "a"}, "must be a list of strings, not 'a'"),
+        ({"disabled_plugins": ["a", 1]}, "must be a list of strings, not ('a', 1)"),
+    ],
+)
+def test_wrong_values_name_their_option(options, what):
+    with pytest.raises(ConfigError) as caught:
+        GuidedConfig.from_mapping(options)
+    assert [caught.value.where] == list(options)
+    assert caught.value.what == what
+
+
+def test_option_names_that_are_no_text_are_refused_as_options():
+    with pytest.raises(ConfigError, match="unknown option 7"):
+        GuidedConfig.from_mapping({7: "x"})
+
+
+@pytest.mark.parametrize(("processors", "threads"), [(None, 1), (1, 1), (2, 1), (6, 3), (16, 8), (64, 8)])
+def test_zero_threads_takes_half_of_the_processors(monkeypatch, processors, threads):
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    assert GuidedConfig().thread_count() == threads
+    assert GuidedConfig(threads=5).thread_count() == 5

@@ -1,0 +1,90 @@
+"""Errors: the documented tree, their text, their fields across processes, hints for misspelt names."""
+
+import pickle
+import re
+
+import pytest
+
+from guided_plugin import errors
+from guided_plugin.errors import GuidedError, did_you_mean
+
+KINDS = [
+    kind
+    for name in errors.__all__
+    if isinstance(kind := getattr(errors, name), type) and name != "GuidedError"
+]
+
+
+def documented_tree():
+    """Class name -> parent name, as the module docstring draws it."""
+    parents, stack = {}, []
+    for line in errors.__doc__.splitlines():
+        found = re.match(r"    ([│├└─ ]*)([A-Z]\w*Error)\b", line)
+        if found:
+            depth = len(found[1]) // 4
+            del stack[depth:]
+            parents[found[2]] = stack[-1] if stack else None
+            stack.append(found[2])
+    return parents
+
+
+def test_docstring_draws_the_tree_that_the_classes_form():
+    real = {kind.__name__: kind.__bases__[0].__name__ for kind in KINDS}
+    assert documented_tree() == {"GuidedError": None, **real}
+
+
+def test_every_error_of_the_module_is_public():
+    defined = {
+        name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__
+    }
+    assert {name for name in defined if not name.startswith("_")} == set(errors.__all__)
+
+
+def test_bad_values_are_value_errors_too():
+    assert {kind.__name__ for kind in KINDS if issubclass(kind, ValueError)} == {"SpecError", "ConfigError"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "wrong"),
+        ({"where": "#/type"}, "#/type: wrong"),
+        ({"hint": "mend it"}, "wrong (mend it)"),
+        ({"request_id": "r1"}, "request r1: wrong"),
+        ({"request_id": ""}, "request : wrong"),
+        ({"where": "#/a", "hint": "mend it", "request_id": "r1"}, "request r1: #/a: wrong (mend it)"),
+    ],
+)
+def test_text_tells_request_place_fault_and_way_out(fields, text):
+    assert str(GuidedError("wrong", **fields)) == text
+
+
+@pytest.mark.parametrize("kind", [GuidedError, *KINDS])
+def test_pickling_keeps_class_and_fields(kind):
+    again = pickle.loads(pickle.dumps(kind("what", where="there", hint="do this", request_id="r1")))
+    assert type(again) is kind
+    assert (again.what, again.where, again.hint, again.request_id) == ("what", "there", "do this", "r1")
+    assert again.args == ("what",)
+
+
+@pytest.mark.parametrize("kind", [GuidedError, *KINDS])
+def test_an_error_can_be_told_as_that_of_a_request(kind):
+    error = kind("what", where="there", hint="do this")
+    told = error.for_request("r1")
+    assert type(told) is kind
+    assert str(told) == "request r1: there: what (do this)"
+    assert error.request_id is None
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "hint"),
+    [
+        ("strng", ("string", "number"), "did you mean 'string'?"),
+        ("xyz", ("b", "a"), "known: a, b"),
+        ("xyz", (), "known: none"),
+        (7, ("a", "b"), "known: a, b"),
+        (None, {"Nones": 1}, "did you mean 'Nones'?"),
+    ],
+)
+def test_misspelt_names_get_the_nearest_or_all(word, known, hint):
+    assert did_you_mean(word, known) == hint
