@@ -1,0 +1,50 @@
+"""JSON Schema written as a grammar, for what a backend doesn't take as a schema.
+
+    document.py     the schema as the standard reads it: drafts, references, which keywords count
+    algebra.py      each schema, or its negation, as alternatives of constraints (constraints.py)
+    emitter.py      constraints as rules (rules.py): arrays.py, objects.py
+    terminals       numbers.py, patterns.py (from ecma.py), formats.py: what texts look like
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.lowering.algebra import Algebra
+from guided_plugin.lowering.document import Document
+from guided_plugin.lowering.emitter import Emitter, Style
+from guided_plugin.lowering.rules import Reference
+
+__all__ = ["schema_to_lark"]
+
+_HEADER = '%llguidance {"no_forcing": true}\n'
+_FLEXIBLE_HEADER = """%llguidance {"no_forcing": true, "ignore_once": true}
+%ignore /[\\x20\\x0A\\x0D\\x09]+/
+"""
+
+
+def schema_to_lark(
+    schema: Any, *, strict: bool, flexible: bool, unenforced: Iterable[str] = ()
+) -> str:
+    """A grammar, in llguidance's Lark, of the JSON texts that satisfy a schema.
+
+    Strict closes objects that don't say otherwise and keeps properties in the order of the schema; else
+    they come in any order. Raises an UnsupportedSpecError with the keyword and its place.
+    """
+    document = Document(schema, unenforced=unenforced)
+    algebra = Algebra(document, closing=strict)
+    style = Style(closed=strict, ordered=strict, fraction_zero=not strict and document.draft > 4)
+    emitter = Emitter(algebra, style)
+    try:
+        start = emitter.root(algebra.literals(schema, document.root_base, ()))
+    except RecursionError as error:
+        raise UnsupportedSpecError("is nested too deep", where="json_schema") from error
+    if isinstance(start, Reference) and not emitter.grammar.productive(start.rule):
+        raise UnsatisfiableSpecError(
+            "allows no output at all",
+            where="json_schema",
+            hint="look for a recursion without an end, or for parts that contradict each other",
+        )
+    return emitter.grammar.lark(start, _FLEXIBLE_HEADER if flexible else _HEADER)

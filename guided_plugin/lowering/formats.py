@@ -1,0 +1,76 @@
+"""The string formats that are enforced, as regular expressions of whole texts. Touches nothing.
+
+Where a standard leaves room, the stricter reading is taken: whatever one of these allows is valid under
+the other readings too. All other formats are annotations, as the JSON Schema standard says.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FORMATS"]
+
+_YEAR = r"(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+# Of the years that end in 00, only every fourth is a leap year.
+_LEAP_YEAR = (
+    r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+)
+_DATE = (
+    rf"(?:{_YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    rf"|{_LEAP_YEAR}-02-29)"
+)
+_CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = rf"{_CLOCK}:[0-5][0-9](?:\.[0-9]+)?(?:Z|[+-]{_CLOCK})"
+
+_DURATION_TIME = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
+_DURATION_DATE = r"(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
+
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
+
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
+_H = "[0-9A-Fa-f]{1,4}"
+_IPV6 = "(?:" + "|".join(
+    [
+        f"(?:{_H}:){{7}}{_H}",
+        f"(?:{_H}:){{6}}{_IPV4}",
+        # `::` stands for what the groups before and after it leave out of eight.
+        *(
+            (f"(?:{_H}:){{{before - 1}}}{_H}" if before else "")
+            + "::"
+            + (f"(?:(?:{_H}:){{0,{6 - before}}}{_H})?" if before < 7 else "")
+            for before in range(8)
+        ),
+        *(
+            (f"(?:{_H}:){{{before - 1}}}{_H}" if before else "") + f"::(?:{_H}:){{0,{5 - before}}}{_IPV4}"
+            for before in range(6)
+        ),
+    ]
+) + ")"
+
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_EMAIL = rf"{_ATOM}(?:\.{_ATOM})*@(?:{_HOSTNAME}|\[{_IPV4}\])"
+
+_ESCAPED = "%[0-9A-Fa-f]{2}"
+_PCHAR = rf"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|{_ESCAPED})"
+_HOST = rf"(?:\[{_IPV6}\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|{_ESCAPED})*)"
+_AUTHORITY = rf"(?:(?:[A-Za-z0-9._~!$&'()*+,;=:-]|{_ESCAPED})*@)?{_HOST}(?::[0-9]*)?"
+_QUERY = rf"(?:{_PCHAR}|[/?])*"
+_URI = (
+    rf"[A-Za-z][A-Za-z0-9+.-]*:(?://{_AUTHORITY}(?:/{_PCHAR}*)*|/(?:{_PCHAR}+(?:/{_PCHAR}*)*)?"
+    rf"|{_PCHAR}+(?:/{_PCHAR}*)*|)(?:\?{_QUERY})?(?:#{_QUERY})?"
+)
+
+FORMATS: dict[str, str] = {
+    "date-time": f"{_DATE}T{_TIME}",
+    "date": _DATE,
+    "time": _TIME,
+    "duration": rf"P(?:[0-9]+W|{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME})",
+    "email": _EMAIL,
+    "hostname": _HOSTNAME,
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "uuid": "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}",
+    "uri": _URI,
+}
+"""By name; alternatives at the top are in no group, so put them into one."""

@@ -1,0 +1,187 @@
+"""Grammar rules under construction, and how they become llguidance's Lark. Touches nothing else.
+
+Rules are built in any order, recursion included. Before they are written, rules that derive nothing are
+taken out with every alternative that needs them: a grammar must not lead a model into a dead end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+__all__ = ["Alternative", "Grammar", "Reference", "Repeated", "Symbol", "Text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A terminal's name, or a literal in quotes."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A rule, with what its parameter becomes."""
+
+    rule: str
+    argument: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Symbols, `low` to `high` times."""
+
+    symbols: tuple[Symbol, ...]
+    low: int
+    high: int | None
+
+
+Symbol = Text | Reference | Repeated
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Symbols one after the other, under a condition on the parameter."""
+
+    symbols: tuple[Symbol, ...]
+    condition: str = ""
+
+
+@dataclass(slots=True)
+class _Rule:
+    alternatives: list[Alternative]
+    parameter: bool = False
+    needs: tuple[Symbol, ...] = ()
+    """Without any of these the whole rule derives nothing, whatever its alternatives say."""
+
+
+@dataclass(slots=True)
+class Grammar:
+    """Rules and terminals by name."""
+
+    rules: dict[str, _Rule] = field(default_factory=dict)
+    _terminals: dict[str, str] = field(default_factory=dict)
+    _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)
+    _count: int = 0
+
+    def name(self, prefix: str = "r") -> str:
+        """A new rule name."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def define(
+        self,
+        name: str,
+        alternatives: list[Alternative],
+        *,
+        parameter: bool = False,
+        needs: tuple[Symbol, ...] = (),
+    ) -> Reference:
+        """Give a named rule its alternatives."""
+        self.rules[name] = _Rule(alternatives, parameter, needs)
+        return Reference(name)
+
+    def rule(self, *alternatives: tuple[Symbol, ...]) -> Symbol:
+        """A rule without parameter; equal ones are one."""
+        if len(alternatives) == 1 and len(alternatives[0]) == 1:
+            return alternatives[0][0]
+        key = tuple(dict.fromkeys(Alternative(symbols) for symbols in alternatives))
+        name = self._shared.get(key)
+        if name is None:
+            name = self._shared[key] = self.name()
+            self.define(name, list(key))
+        return Reference(name)
+
+    def terminal(self, body: str) -> Text:
+        """A terminal; equal ones are one."""
+        name = self._terminals.get(body)
+        if name is None:
+            name = self._terminals[body] = f"T{len(self._terminals)}"
+        return Text(name)
+
+    def productive(self, start: str) -> bool:
+        """Take out what derives nothing; whether anything is left to start with."""
+        alive: set[str] = set()
+
+        def lives(symbol: Symbol) -> bool:
+            if isinstance(symbol, Reference):
+                return symbol.rule in alive
+            return isinstance(symbol, Text) or symbol.low == 0 or all(map(lives, symbol.symbols))
+
+        growing = True
+        while growing:
+            growing = False
+            for name, rule in self.rules.items():
+                if name in alive or not all(map(lives, rule.needs)):
+                    continue
+                if any(all(map(lives, alternative.symbols)) for alternative in rule.alternatives):
+                    alive.add(name)
+                    growing = True
+        for name, rule in list(self.rules.items()):
+            if name not in alive:
+                del self.rules[name]
+                continue
+            kept = [a for a in rule.alternatives if all(map(lives, a.symbols))]
+            rule.alternatives = [Alternative(_without_dead(a.symbols, lives), a.condition) for a in kept]
+        return start in alive
+
+    def lark(self, start: Symbol, header: str) -> str:
+        """The text of the grammar."""
+        lines = [header + f"start: {_symbol(start)}"]
+        rules, terminals = _reachable(self.rules, start)
+        for name in rules:
+            rule = self.rules[name]
+            head = f"{name}::_" if rule.parameter else name
+            lines.append(f"{head}: " + "\n  | ".join(map(_alternative, rule.alternatives)))
+        lines += [f"{name}: {body}" for body, name in self._terminals.items() if name in terminals]
+        return "\n".join(lines) + "\n"
+
+
+def _without_dead(symbols: tuple[Symbol, ...], lives: Callable[[Symbol], bool]) -> tuple[Symbol, ...]:
+    """An optional part that can't be had is left out."""
+    kept: list[Symbol] = []
+    for symbol in symbols:
+        if isinstance(symbol, Repeated):
+            if symbol.low == 0 and not all(map(lives, symbol.symbols)):
+                continue
+            symbol = Repeated(_without_dead(symbol.symbols, lives), symbol.low, symbol.high)
+        kept.append(symbol)
+    return tuple(kept)
+
+
+def _reachable(rules: dict[str, _Rule], start: Symbol) -> tuple[list[str], set[str]]:
+    """The rules and terminals that a grammar uses, the rules in the order of their use."""
+    seen: dict[str, None] = {}
+    terminals: set[str] = set()
+    pending: list[Symbol] = [start]
+    while pending:
+        symbol = pending.pop()
+        if isinstance(symbol, Text):
+            terminals.add(symbol.text)
+        elif isinstance(symbol, Repeated):
+            pending += symbol.symbols
+        elif symbol.rule not in seen:
+            seen[symbol.rule] = None
+            for alternative in rules[symbol.rule].alternatives:
+                pending += alternative.symbols
+    return list(seen), terminals
+
+
+def _alternative(alternative: Alternative) -> str:
+    text = " ".join(map(_symbol, alternative.symbols)) or '""'
+    return f"{text} %if {alternative.condition}" if alternative.condition else text
+
+
+def _symbol(symbol: Symbol) -> str:
+    if isinstance(symbol, Text):
+        return symbol.text
+    if isinstance(symbol, Reference):
+        return symbol.rule + (f"::{symbol.argument}" if symbol.argument else "")
+    inner = " ".join(map(_symbol, symbol.symbols))
+    match symbol.low, symbol.high:
+        case 0, 1:
+            return f"({inner})?"
+        case low, None if low < 2:
+            return f"({inner})" + ("*" if low == 0 else "+")
+        case low, high:
+            return f"({inner}){{{low},{'' if high is None else high}}}"
