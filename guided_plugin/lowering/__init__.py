@@ -26,16 +26,22 @@ _FLEXIBLE_HEADER = """%llguidance {"no_forcing": true, "ignore_once": true}
 
 
 def schema_to_lark(
-    schema: Any, *, strict: bool, flexible: bool, unenforced: Iterable[str] = ()
+    schema: Any,
+    *,
+    strict: bool,
+    flexible: bool,
+    unenforced: Iterable[str] = (),
+    impossible_token: int | None = None,
 ) -> str:
     """A grammar, in llguidance's Lark, of the JSON texts that satisfy a schema.
 
     Strict closes objects that don't say otherwise and keeps properties in the order of the schema; else
-    they come in any order. Raises an UnsupportedSpecError with the keyword and its place.
+    they come in any order. `impossible_token`, if there is one, must be masked out always; it makes some
+    patterns cheaper. Raises an UnsupportedSpecError with the keyword and its place.
     """
     document = Document(schema, unenforced=unenforced)
     algebra = Algebra(document, closing=strict)
-    style = Style(closed=strict, ordered=strict, fraction_zero=not strict and document.draft > 4)
+    style = Style(closed=strict, ordered=strict, fraction_zero=not strict and document.draft > 4, impossible_token=impossible_token)
     emitter = Emitter(algebra, style)
     try:
         start = emitter.root(algebra.literals(schema, document.root_base, ()))

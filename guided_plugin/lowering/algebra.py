@@ -61,9 +61,12 @@ _MAX_ALTERNATIVES = 3_000
 C = TypeVar("C", bound=Constraint)
 
 
+_ALL: Mapping[str, tuple[Constraint, ...]] = {kind: (each,) for kind, each in _ANYTHING.items()}
+
+
 def anything() -> Shape:
     """Every value."""
-    return {kind: (constraint,) for kind, constraint in _ANYTHING.items()}
+    return dict(_ALL)
 
 
 def nothing() -> Shape:
@@ -137,9 +140,13 @@ class Algebra:
         """The values of both shapes."""
         result: Shape = {}
         for kind in TYPES:
+            lefts, rights = one[kind], two[kind]
+            if lefts is _ALL[kind] or rights is _ALL[kind]:
+                result[kind] = rights if lefts is _ALL[kind] else lefts
+                continue
             met: dict[Constraint, None] = {}
-            for left in one[kind]:
-                for right in two[kind]:
+            for left in lefts:
+                for right in rights:
                     self._meets += 1
                     constraint = merged(left, right)
                     if constraint is not None:
@@ -158,8 +165,12 @@ class Algebra:
     def pruned(self, shape: Shape) -> Shape:
         """Without alternatives that nothing satisfies."""
         return {
-            kind: tuple(constraint for constraint in shape[kind] if self._possible(constraint))
-            for kind in TYPES
+            **shape,
+            **{
+                kind: tuple(filter(self._possible, shape[kind]))
+                for kind in ("array", "object")
+                if shape[kind] is not _ALL[kind]
+            },
         }
 
     def _reduced(self, kind: str, met: dict[Constraint, None]) -> tuple[Constraint, ...]:
@@ -170,7 +181,7 @@ class Algebra:
                 hint="use fewer alternatives under allOf, oneOf and not, or give them a discriminating const",
             )
         if _ANYTHING[kind] in met:
-            return (_ANYTHING[kind],)
+            return _ALL[kind]
         if kind != "object" or not 1 < len(met) <= 200:
             return tuple(met)
         objects = cast("list[Object]", list(met))

@@ -112,13 +112,19 @@ class Document:
         self._numbers: dict[tuple[str, str], int] = {}
         self._by_identity: dict[tuple[int, str], int] = {}
         self._kept: list[Any] = []
-        self._unenforced = frozenset(unenforced)
+        later = {name for since, names in _SINCE.items() if self.draft < since for name in names}
+        self._counting = KEYWORDS - frozenset(unenforced) - later
+        if self.draft > 2019:
+            self._counting -= {"$recursiveRef"}
         self._resources: dict[str, tuple[Any, Path]] = {_ROOT: (root, ())}
         self._anchors: dict[tuple[str, str], tuple[Any, Path]] = {}
         self._dynamic: dict[str, int] = {}
         self._bases: dict[int, str] = {}
-        self._find_anchors()
-        self.unevaluated = "unevaluated" in json.dumps(root)
+        text = json.dumps(root)
+        self._named = 0
+        if any(mark in text for mark in ('"$id"', '"id"', 'nchor"')):
+            self._find_anchors()
+        self.unevaluated = "unevaluated" in text
         """Whether any keyword looks at what others have described."""
 
     def number(self, schema: Any, base: str = _ROOT, path: Path = ()) -> int:
@@ -189,7 +195,6 @@ class Document:
 
     def _find_anchors(self) -> None:
         """Every `$id` and anchor, and the base of the document itself."""
-        self._named = 0
         bases: dict[Path, str] = {}
         pending = sorted(walk(self.root), key=lambda step: len(step[0]))
         for path, node in pending:
@@ -253,13 +258,7 @@ class Document:
             raise UnsupportedSpecError(f"is no schema: {schema!r}", where=pointer(path))
         if self.draft <= 7 and isinstance(schema.get("$ref"), str):
             return {"$ref": schema["$ref"]}
-        kept = {key: value for key, value in schema.items() if key in KEYWORDS - self._unenforced}
-        for since, names in _SINCE.items():
-            if self.draft < since:
-                for name in names:
-                    kept.pop(name, None)
-        if self.draft > 2019:
-            kept.pop("$recursiveRef", None)
+        kept = {key: value for key, value in schema.items() if key in self._counting}
         if kept.get("uniqueItems") is False:
             del kept["uniqueItems"]
         if isinstance(kept.get("required"), bool):

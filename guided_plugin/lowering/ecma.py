@@ -81,7 +81,8 @@ SPACES = (
     (0x3000, 0x3000),
     (0xFEFF, 0xFEFF),
 )
-LINE_ENDS = ((10, 10), (13, 13), (0x2028, 0x2029))
+LINE_ENDS = ((10, 10), (13, 13))
+"""What a dot leaves out. ECMA also leaves out U+2028 and U+2029, other dialects don't."""
 
 _CLASSES = {"d": DIGITS, "w": WORD, "s": SPACES}
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11, "0": 0, "a": 7}

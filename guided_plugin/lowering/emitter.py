@@ -24,7 +24,16 @@ from guided_plugin.lowering.constraints import (
 )
 from guided_plugin.lowering.numbers import number_terms, plain
 from guided_plugin.lowering.rules import Alternative, Grammar, Reference, Repeated, Symbol, Text
-from guided_plugin.lowering.terminals import COLON, COMMA, NULL, excluding, expression, key_text, matching
+from guided_plugin.lowering.terminals import (
+    COLON,
+    COMMA,
+    NULL,
+    excluding,
+    expression,
+    key_text,
+    lead,
+    matching,
+)
 from guided_plugin.schema import pointer
 
 __all__ = ["Emitter", "Style"]
@@ -39,6 +48,8 @@ class Style:
     """Properties come in the order of the schema, where that order can be kept."""
     fraction_zero: bool
     """Integers may be written with a fraction of zero, as 1.0."""
+    impossible_token: int | None = None
+    """A token that is never sampled."""
 
 
 class Emitter:
@@ -147,7 +158,24 @@ class Emitter:
 
     def string(self, string: String) -> Symbol:
         """A string literal, quotes included."""
-        return self.grammar.terminal(self.string_body(string))
+        return self.led(self.grammar.terminal(self.string_body(string)), lead(string))
+
+    def led(self, terminal: Text, characters: str | None) -> Symbol:
+        """A string literal beside the endless ones that begin with the same characters.
+
+        The endless ones allow nothing new, since what they begin with can always become a string of the
+        terminal, and they are never complete: they lead to a token that is never sampled. But they say
+        in a way that llguidance sees at once that all these characters may come next. It then adds most
+        of the vocabulary as one precomputed piece, where it would walk through all tokens.
+        """
+        if characters is None or self.style.impossible_token is None:
+            return terminal
+        never = Text(f"<[{self.style.impossible_token}]>")
+        if "never" not in self.grammar.rules:
+            ending = [Alternative((never, Reference("never"))), Alternative((never, never))]
+            self.grammar.define("never", ending)
+        endless = self.grammar.terminal(expression(f'"{characters}*'))
+        return self.grammar.rule((terminal,), (endless, Reference("never")))
 
     def string_body(self, string: String) -> str:
         """The terminal of a string constraint."""

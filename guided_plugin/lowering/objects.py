@@ -16,7 +16,7 @@ from guided_plugin.lowering.arrays import all_of, remembering
 from guided_plugin.lowering.constraints import TRUE, Exists, Literals, Object, String
 from guided_plugin.lowering.patterns import ANY_CHARACTER, matches
 from guided_plugin.lowering.rules import Alternative, Reference, Repeated, Symbol, Text
-from guided_plugin.lowering.terminals import COLON, COMMA, excluding, expression, key_text, matching
+from guided_plugin.lowering.terminals import COLON, COMMA, excluding, expression, key_text, lead, matching
 
 if TYPE_CHECKING:
     from guided_plugin.lowering.emitter import Emitter
@@ -139,6 +139,9 @@ class _Writer:
             value = self._open_value(matched)
             if self.algebra.empty(value):
                 continue
+            led = None
+            if names is None and set(matched) == set(sources):
+                led = lead(String(patterns=frozenset(matched)))
             body = [*base, *(matching(source) for source in matched)]
             if matched and len(base) == 1 and base[0].endswith('*"/') and names is None:
                 body = body[1:]  # A pattern's own expression is a string already.
@@ -148,7 +151,8 @@ class _Writer:
                 combined = value | extra
                 if chosen and self.algebra.empty(combined):
                     continue
-                key = self.grammar.terminal(" & ".join([*body, *keys]))
+                terminal = self.grammar.terminal(" & ".join([*body, *keys]))
+                key = terminal if keys else self.emitter.led(terminal, led)
                 yield _Open(key, self.emitter.value(combined), chosen)
 
     def _patterns(self) -> list[str]:

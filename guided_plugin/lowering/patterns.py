@@ -35,6 +35,8 @@ class Pattern:
 
     positive: tuple[str, ...]
     negative: tuple[str, ...]
+    lead: str | None
+    """Characters of which any number may come first: whatever they are, the text can go on to match."""
 
 
 @lru_cache(maxsize=4096)
@@ -42,14 +44,16 @@ def pattern(source: str) -> Pattern:
     """A pattern as it is searched for: anywhere in the text unless it is anchored."""
     parts = _flat(ecma.parse(source))
     positive, negative = [], []
+    looks = False
     if parts and parts[0] == Anchor(start=True):
         while len(parts) > 1 and isinstance(parts[1], Look):
             look = parts.pop(1)
             if isinstance(look, Look):
-                ahead = _searched([parts[0], *_flat(look.part)], source)
+                ahead, _ = _searched([parts[0], *_flat(look.part)], source)
                 (negative if look.negated else positive).append(ahead)
-    positive.append(_searched(parts, source))
-    return Pattern(tuple(positive), tuple(negative))
+                looks = True
+    searched, lead = _searched(parts, source)
+    return Pattern((*positive, searched), tuple(negative), None if looks else lead)
 
 
 @lru_cache(maxsize=4096)
@@ -82,15 +86,37 @@ def literal(text: str) -> str:
     return "".join(_characters(Characters(((ord(char), ord(char)),))) for char in text)
 
 
-def _searched(parts: Sequence[Node], source: str) -> str:
+def _searched(parts: Sequence[Node], source: str) -> tuple[str, str | None]:
+    """The texts in which a pattern is found, and the characters that any of them may begin with."""
     options = []
+    lead = None
     for anchored_start, opened in _split(list(parts), True, source):
         for anchored_end, core in _split(opened, False, source):
+            # Next to what may be anything, a part that may be empty says nothing.
+            while core and not anchored_start and ecma.nullable(core[0]):
+                core = core[1:]
+            while core and not anchored_end and ecma.nullable(core[-1]):
+                core = core[:-1]
             before = "" if anchored_start else f"{ANY_CHARACTER}*"
-            after = "" if anchored_end else f"{ANY_CHARACTER}*"
+            after = "" if anchored_end or (not core and before) else f"{ANY_CHARACTER}*"
             options.append(before + "".join(_quoted(part, source) for part in core) + after)
+            lead = ANY_CHARACTER if before else lead or _lead(core)
     # Nothing matches: a text that no JSON string is.
-    return f'"(?:{"|".join(dict.fromkeys(options))})"' if options else '"\\x00"'
+    if not options:
+        return '"\\x00"', None
+    if f"{ANY_CHARACTER}*" in options:
+        return f'"{ANY_CHARACTER}*"', None
+    return f'"(?:{"|".join(dict.fromkeys(options))})"', lead
+
+
+def _lead(core: Sequence[Node]) -> str | None:
+    """The characters that an endless repetition at the start takes, where those are nearly all."""
+    first = core[0] if core else None
+    if not isinstance(first, Repeat) or first.high is not None or not isinstance(first.part, Characters):
+        return None
+    excluded = first.part.ranges if first.part.negated else ((0, ecma.MAX_CODE),)
+    plain = not first.part.properties and all(high < 32 for _, high in excluded)
+    return _characters(first.part) if plain else None
 
 
 def _split(parts: list[Node], start: bool, source: str) -> list[tuple[bool, list[Node]]]:
@@ -173,10 +199,13 @@ def _times(low: int, high: int | None) -> str:
     return "?" if (low, high) == (0, 1) else f"{{{low},{high}}}"
 
 
+@lru_cache(maxsize=4096)
 def _characters(node: Characters) -> str:
     """One character: raw where JSON allows that, else its escapes."""
-    escapes = _escapes([code for code in _ESCAPED if _holds(node, code)])
-    if not node.negated and not node.properties:
+    listed = not node.negated and not node.properties
+    printable = listed and all(low > 92 or (34 < low and high < 92) for low, high in node.ranges)
+    escapes = [] if printable else _escapes([code for code in _ESCAPED if _holds(node, code)])
+    if listed:
         ranges = [
             (low, high) for first, last in node.ranges for low, high in _printable(first, last)
         ]

@@ -7,12 +7,21 @@ from collections.abc import Iterable
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.lowering import patterns
+from guided_plugin.lowering.constraints import String
 from guided_plugin.lowering.rules import Text
 
-__all__ = ["COLON", "COMMA", "NULL", "excluding", "expression", "key_text", "matching"]
+__all__ = [
+    "COLON",
+    "COMMA",
+    "NULL",
+    "excluding",
+    "expression",
+    "key_text",
+    "lead",
+    "matching",
+]
 
 NULL, COMMA, COLON = Text('"null"'), Text('","'), Text('":"')
-
 
 def excluding(texts: Iterable[str]) -> list[str]:
     """A terminal part that refuses some string literals."""
@@ -25,6 +34,18 @@ def matching(source: str) -> str:
     found = patterns.pattern(source)
     parts = [expression(body) for body in found.positive] + [f"~{expression(b)}" for b in found.negative]
     return parts[0] if len(parts) == 1 else f"({' & '.join(parts)})"
+
+
+def lead(string: String) -> str | None:
+    """The characters that such a string may begin with in any number, where those are nearly all."""
+    if string.no_patterns or string.formats or string.no_formats or string.shortest or string.longest is not None:
+        return None
+    leads = {patterns.pattern(source).lead for source in string.patterns}
+    # Each pattern can still be met after what the others began with, so the narrowest lead will do.
+    narrow = leads - {patterns.ANY_CHARACTER}
+    if None in leads or len(narrow) > 1:
+        return None
+    return next(iter(narrow or leads), None)
 
 
 def expression(body: str) -> str:
