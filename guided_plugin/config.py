@@ -33,6 +33,8 @@ class GuidedConfig:
     """Upper bound of the compiled-grammar cache, in bytes, per tokenizer."""
     threads: int = 0
     """Threads that fill masks and compile; 0 takes half of the processors, at most 8."""
+    unenforced_keywords: tuple[str, ...] = ()
+    """JSON Schema keywords to treat as annotations, such as `uniqueItems`: output may then break them."""
     disabled_plugins: tuple[str, ...] = ()
     """Names of plugins that must not be loaded."""
 

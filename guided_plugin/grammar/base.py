@@ -42,6 +42,8 @@ class Grammar:
     seconds: float
     """Time it took to compile."""
     warnings: tuple[str, ...] = ()
+    reason: str = ""
+    """Why this backend, and in what way it took the spec."""
 
 
 class Matcher(Protocol):

@@ -11,6 +11,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, Unsupport
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
+from guided_plugin.lowering import lowering_pays, schema_to_lark
 from guided_plugin.regexes import refuse_unsupported
 from guided_plugin.schema import pointer, walk
 from guided_plugin.spec import OutputSpec
@@ -42,6 +44,14 @@ def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
         register("llguidance", LLGuidanceBackend)
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to write a spec for llguidance."""
+
+    source: Callable[[], str]
+    reason: str
+
+
 class LLGuidanceBackend:
     """See `Backend`."""
 
@@ -52,6 +62,7 @@ class LLGuidanceBackend:
 
         self._ll = llguidance
         self._vocabulary = vocabulary
+        self._unenforced = config.unenforced_keywords
         self._executor = llguidance.LLExecutor(config.thread_count())
 
     @cached_property
@@ -62,13 +73,34 @@ class LLGuidanceBackend:
         wrapper = self._ll.TokenizerWrapper(tokens)
         return self._ll.LLTokenizer(wrapper, eos_token=list(self._vocabulary.stop_token_ids))
 
+    @cached_property
+    def _impossible_token(self) -> int | None:
+        """A token that no mask may show: padding, else a special token that doesn't stop."""
+        if 32 * self._vocabulary.words > self._vocabulary.size:
+            return self._vocabulary.size
+        spare = self._vocabulary.special_ids - set(self._vocabulary.stop_token_ids)
+        return max(spare, default=None)
+
     def compile(self, spec: OutputSpec) -> Grammar:
         """Compile a spec, or raise a GrammarError."""
         start = time.perf_counter()
-        try:
-            source = self._source(spec)
-        except ValueError as error:
-            raise GrammarError(str(error), where=f"{spec.kind} (llguidance)") from error
+        refusals: list[GrammarError] = []
+        for way in self._ways(spec):
+            try:
+                source = way.source()
+                base = self._tried(spec, source)
+            except GrammarError as error:
+                refusals.append(error)
+                continue
+            size = _BYTES_PER_CHARACTER * len(source)
+            return Grammar(spec, self.name, base, size, time.perf_counter() - start, reason=way.reason)
+        # The lowering names the keyword and its place.
+        raise max(
+            refusals, key=lambda error: isinstance(error, UnsupportedSpecError | UnsatisfiableSpecError)
+        )
+
+    def _tried(self, spec: OutputSpec, source: str) -> Any:
+        """A matcher at the beginning of a grammar that allows something."""
         base = self._ll.LLMatcher(self._tokenizer, source, log_level=0)
         if base.is_error():
             raise _refusal(spec, base.get_error())
@@ -78,18 +110,47 @@ class LLGuidanceBackend:
             raise _refusal(spec, base.get_error())
         if not mask.any():
             raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
-        seconds = time.perf_counter() - start
-        return Grammar(spec, self.name, base, _BYTES_PER_CHARACTER * len(source), seconds)
+        return base
+
+    def _ways(self, spec: OutputSpec) -> list[_Way]:
+        """How a spec may be written for llguidance, the cheapest first."""
+        if spec.kind != "json_schema":
+            return [_Way(lambda: self._source(spec), "")]
+        document = spec.document()
+        direct = _Way(lambda: self._schema_source(spec), "as a JSON schema")
+
+        def lowered(reason: str) -> _Way:
+            return _Way(lambda: self._lowered(spec, document), f"lowered to a grammar: {reason}")
+
+        reason = lowering_pays(document)
+        if reason:
+            return [lowered(reason), direct]
+        return [direct, lowered("llguidance doesn't take the schema as it is")]
+
+    def _lowered(self, spec: OutputSpec, document: Any) -> str:
+        return schema_to_lark(
+            document,
+            strict=spec.strict,
+            flexible=spec.whitespace == "flexible",
+            unenforced=self._unenforced,
+            impossible_token=self._impossible_token,
+        )
+
+    def _schema_source(self, spec: OutputSpec) -> str:
+        schema = _closed(spec)
+        if schema is False:
+            raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
+        options = {"whitespace_flexible": spec.whitespace == "flexible"}
+        return (
+            _HEADER
+            + "start: %json "
+            + json.dumps({**({} if schema is True else schema), "x-guidance": options})
+        )
 
     def _source(self, spec: OutputSpec) -> str:
-        if spec.kind in ("json_schema", "json_object"):
-            schema = _closed(spec) if spec.kind == "json_schema" else {"type": "object"}
-            if schema is False:
-                raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
-            if schema is True:
-                schema = {}
+        if spec.kind == "json_object":
             options = {"whitespace_flexible": spec.whitespace == "flexible"}
-            return _HEADER + "start: %json " + json.dumps({**schema, "x-guidance": options})
+            return _HEADER + "start: %json " + json.dumps({"type": "object", "x-guidance": options})
         if spec.kind == "regex":
             refuse_unsupported(spec.text, "regex")
             wrapped = json.loads(self._ll.LLMatcher.grammar_from_regex(spec.text))
@@ -111,7 +172,9 @@ class LLGuidanceBackend:
 
     def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
         """A batch of matchers of this backend."""
-        return LLGuidanceBatch(self._executor, [cast("LLGuidanceMatcher", m) for m in matchers])
+        return LLGuidanceBatch(
+            self._executor, [cast("LLGuidanceMatcher", m) for m in matchers], self._impossible_token
+        )
 
 
 class LLGuidanceMatcher:
@@ -163,7 +226,7 @@ class LLGuidanceMatcher:
     def fix_stops(self, row: MaskArray) -> None:
         """Allow this request's own stop tokens where the usual ones are allowed, and not those."""
         for token in self.usual_stops:
-            row[token // 32] &= np.uint32(~(1 << (token % 32)) & 0xFFFFFFFF).astype(np.int32)
+            row[token // 32] &= _cleared(token % 32)
         if self.handle.is_accepting():
             for token in self.stop_token_ids:
                 row[token // 32] |= np.uint32(1 << (token % 32)).astype(np.int32)
@@ -172,12 +235,15 @@ class LLGuidanceMatcher:
 class LLGuidanceBatch:
     """See `MatcherBatch`."""
 
-    __slots__ = ("_executor", "_handles", "_matchers", "_own_stops")
+    __slots__ = ("_executor", "_handles", "_impossible", "_matchers", "_own_stops")
 
-    def __init__(self, executor: Any, matchers: list[LLGuidanceMatcher]) -> None:
+    def __init__(
+        self, executor: Any, matchers: list[LLGuidanceMatcher], impossible_token: int | None
+    ) -> None:
         self._executor = executor
         self._matchers = matchers
         self._handles = [matcher.handle for matcher in matchers]
+        self._impossible = impossible_token
         self._own_stops = [i for i, matcher in enumerate(matchers) if matcher.stop_token_ids]
 
     def accept(self, tokens: list[int]) -> list[bool]:
@@ -191,8 +257,16 @@ class LLGuidanceBatch:
         """Write the mask of matcher i into mask[rows[i]]."""
         pairs = list(zip(self._handles, rows, strict=True))
         self._executor.unsafe_compute_mask_ptr(pairs, mask.ctypes.data, mask.strides[0], mask.shape[0])
+        if self._impossible is not None:
+            word, bit = divmod(self._impossible, 32)
+            mask[rows, word] &= _cleared(bit)
         for i in self._own_stops:
             self._matchers[i].fix_stops(mask[rows[i]])
+
+
+def _cleared(bit: int) -> np.int32:
+    """A mask word with all bits but one."""
+    return np.uint32(~(1 << bit) & 0xFFFFFFFF).astype(np.int32)
 
 
 class _Tokens:

@@ -1,23 +1,25 @@
 """JSON Schema written as a grammar, for what a backend doesn't take as a schema.
 
-    document.py     the schema as the standard reads it: drafts, references, which keywords count
-    algebra.py      each schema, or its negation, as alternatives of constraints (constraints.py)
-    emitter.py      constraints as rules (rules.py): arrays.py, objects.py
-    terminals       numbers.py, patterns.py (from ecma.py), formats.py: what texts look like
+document.py     the schema as the standard reads it: drafts, references, which keywords count
+algebra.py      each schema, or its negation, as alternatives of constraints (constraints.py)
+emitter.py      constraints as rules (rules.py): arrays.py, objects.py
+terminals       numbers.py, patterns.py (from ecma.py), formats.py: what texts look like
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.lowering import patterns
 from guided_plugin.lowering.algebra import Algebra
-from guided_plugin.lowering.document import Document
+from guided_plugin.lowering.document import KEYWORDS, Document, draft_of
 from guided_plugin.lowering.emitter import Emitter, Style
 from guided_plugin.lowering.rules import Reference
+from guided_plugin.schema import walk
 
-__all__ = ["schema_to_lark"]
+__all__ = ["lowering_pays", "schema_to_lark"]
 
 _HEADER = '%llguidance {"no_forcing": true}\n'
 _FLEXIBLE_HEADER = """%llguidance {"no_forcing": true, "ignore_once": true}
@@ -41,7 +43,12 @@ def schema_to_lark(
     """
     document = Document(schema, unenforced=unenforced)
     algebra = Algebra(document, closing=strict)
-    style = Style(closed=strict, ordered=strict, fraction_zero=not strict and document.draft > 4, impossible_token=impossible_token)
+    style = Style(
+        closed=strict,
+        ordered=strict,
+        fraction_zero=not strict and document.draft > 4,
+        impossible_token=impossible_token,
+    )
     emitter = Emitter(algebra, style)
     try:
         start = emitter.root(algebra.literals(schema, document.root_base, ()))
@@ -54,3 +61,26 @@ def schema_to_lark(
             hint="look for a recursion without an end, or for parts that contradict each other",
         )
     return emitter.grammar.lark(start, _FLEXIBLE_HEADER if flexible else _HEADER)
+
+
+def lowering_pays(schema: Any) -> str:
+    """Why a schema is better lowered even where a backend would take it as it is, or nothing."""
+    draft = draft_of(schema)
+    for _, node in walk(schema):
+        if not isinstance(node, Mapping):
+            continue
+        if draft <= 7 and "$ref" in node and not node.keys().isdisjoint(_MEANINGFUL):
+            return f"what stands beside $ref doesn't count in draft {draft}"
+        sources = [node["pattern"]] if isinstance(node.get("pattern"), str) else []
+        matching = node.get("patternProperties")
+        sources += matching if isinstance(matching, Mapping) else ()
+        for source in sources:
+            try:
+                if patterns.pattern(source).lead is not None or patterns.says_nothing(source):
+                    return f"the pattern {source[:40]!r} is searched for, which is cheaper that way"
+            except UnsupportedSpecError:
+                continue
+    return ""
+
+
+_MEANINGFUL = KEYWORDS - {"$ref"}

@@ -495,9 +495,7 @@ class _Reader:
             wrong.append(Array(items=(Items((*[TRUE] * i, different)),), shortest=i + 1))
         if items is not None:
             different = self.literals(items, name, positive=False)
-            wrong.append(
-                Array(contains=(Contains(different, start=len(prefix)),), shortest=len(prefix) + 1)
-            )
+            wrong.append(Array(contains=(Contains(different, start=len(prefix)),), shortest=len(prefix) + 1))
         yield tuple(wrong)
 
     def _contains(self, positive: bool) -> tuple[Array, ...]:

@@ -91,7 +91,9 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
             "uniqueItems", "can only be enforced where the items are a few known values (enum or const)"
         )
     if len(values) > _MAX_VALUES:
-        raise emitter.refuse("uniqueItems", f"over {len(values)} values; at most {_MAX_VALUES} are remembered")
+        raise emitter.refuse(
+            "uniqueItems", f"over {len(values)} values, of {_MAX_VALUES} that can be remembered"
+        )
     if constraint.shortest > len(values):
         return emitter.grammar.define(emitter.grammar.name("u"), [])
     name = emitter.grammar.name("u")
@@ -147,7 +149,9 @@ def _containing(emitter: Emitter, constraint: Array, contains: list[Contains]) -
             raise emitter.refuse("contains", "beside length bounds too large to remember")
     name = emitter.grammar.name("c")
     for index in range(loop + 1):
-        steps = _steps(emitter, constraint, contains, counters, length, index, f"{name}n{min(index + 1, loop)}")
+        steps = _steps(
+            emitter, constraint, contains, counters, length, index, f"{name}n{min(index + 1, loop)}"
+        )
         fits = f"lt({length}, {longest})" if length is not None and longest is not None else ""
         if index == 0:
             emitter.grammar.define(f"{name}h", [Alternative(step) for step in steps], parameter=True)

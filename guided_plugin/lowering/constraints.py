@@ -17,9 +17,10 @@ from typing import TypeVar
 from guided_plugin.lowering import patterns
 
 __all__ = [
+    "TRUE",
     "Array",
-    "Bound",
     "Boolean",
+    "Bound",
     "Constraint",
     "Contains",
     "Exists",
@@ -30,7 +31,6 @@ __all__ = [
     "Object",
     "Properties",
     "String",
-    "TRUE",
 ]
 
 Literals = frozenset[tuple[bool, int]]
@@ -110,7 +110,9 @@ class Number:
         whole = Fraction(value).denominator == 1
         if self.whole is not None and whole != self.whole:
             return False
-        if self.low is not None and (value < self.low.value or (value == self.low.value and self.low.exclusive)):
+        if self.low is not None and (
+            value < self.low.value or (value == self.low.value and self.low.exclusive)
+        ):
             return False
         if self.high is not None and (
             value > self.high.value or (value == self.high.value and self.high.exclusive)
@@ -151,9 +153,15 @@ def _tighter(one: Bound | None, two: Bound | None, sign: int) -> Bound | None:
     return max((one, two), key=lambda bound: bound.value * sign)
 
 
+def _beyond(distance: Value, bound: Bound) -> bool:
+    return distance > 0 if bound.exclusive else distance >= 0
+
+
 def _divides(divisor: Value, value: Value) -> bool:
     # As written, not as doubles: 0.3 is a multiple of 0.1.
-    return divisor != 0 and (Fraction(Decimal(repr(value))) / Fraction(Decimal(repr(divisor)))).denominator == 1
+    return (
+        divisor != 0 and (Fraction(Decimal(repr(value))) / Fraction(Decimal(repr(divisor)))).denominator == 1
+    )
 
 
 @dataclass(frozen=True, slots=True)

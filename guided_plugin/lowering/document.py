@@ -56,10 +56,10 @@ APPLICATORS = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf"
 GENERAL_KEYWORDS = ("type", "enum", "const")
 
 _TYPE_OF = {
-    **dict.fromkeys(STRING_KEYWORDS, {"string"}),
-    **dict.fromkeys(NUMBER_KEYWORDS, {"number", "integer"}),
-    **dict.fromkeys(ARRAY_KEYWORDS, {"array"}),
-    **dict.fromkeys(OBJECT_KEYWORDS, {"object"}),
+    **dict.fromkeys(STRING_KEYWORDS, frozenset({"string"})),
+    **dict.fromkeys(NUMBER_KEYWORDS, frozenset({"number", "integer"})),
+    **dict.fromkeys(ARRAY_KEYWORDS, frozenset({"array"})),
+    **dict.fromkeys(OBJECT_KEYWORDS, frozenset({"object"})),
 }
 KEYWORDS = frozenset(_TYPE_OF) | set(APPLICATORS) | set(GENERAL_KEYWORDS)
 
@@ -198,7 +198,8 @@ class Document:
         bases: dict[Path, str] = {}
         pending = sorted(walk(self.root), key=lambda step: len(step[0]))
         for path, node in pending:
-            parent = next((bases[path[:end]] for end in range(len(path) - 1, -1, -1) if path[:end] in bases), _ROOT)
+            above = (path[:end] for end in range(len(path) - 1, -1, -1))
+            parent = next((bases[prefix] for prefix in above if prefix in bases), _ROOT)
             if not isinstance(node, Mapping):
                 continue
             base = self._base(node, parent)

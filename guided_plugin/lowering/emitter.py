@@ -38,6 +38,7 @@ from guided_plugin.schema import pointer
 
 __all__ = ["Emitter", "Style"]
 
+
 @dataclass(frozen=True, slots=True)
 class Style:
     """What a schema leaves open."""

@@ -10,9 +10,7 @@ __all__ = ["FORMATS"]
 
 _YEAR = r"(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 # Of the years that end in 00, only every fourth is a leap year.
-_LEAP_YEAR = (
-    r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
-)
+_LEAP_YEAR = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 _DATE = (
     rf"(?:{_YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
     r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
@@ -30,23 +28,27 @@ _HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 _H = "[0-9A-Fa-f]{1,4}"
-_IPV6 = "(?:" + "|".join(
-    [
-        f"(?:{_H}:){{7}}{_H}",
-        f"(?:{_H}:){{6}}{_IPV4}",
-        # `::` stands for what the groups before and after it leave out of eight.
-        *(
-            (f"(?:{_H}:){{{before - 1}}}{_H}" if before else "")
-            + "::"
-            + (f"(?:(?:{_H}:){{0,{6 - before}}}{_H})?" if before < 7 else "")
-            for before in range(8)
-        ),
-        *(
-            (f"(?:{_H}:){{{before - 1}}}{_H}" if before else "") + f"::(?:{_H}:){{0,{5 - before}}}{_IPV4}"
-            for before in range(6)
-        ),
-    ]
-) + ")"
+_IPV6 = (
+    "(?:"
+    + "|".join(
+        [
+            f"(?:{_H}:){{7}}{_H}",
+            f"(?:{_H}:){{6}}{_IPV4}",
+            # `::` stands for what the groups before and after it leave out of eight.
+            *(
+                (f"(?:{_H}:){{{before - 1}}}{_H}" if before else "")
+                + "::"
+                + (f"(?:(?:{_H}:){{0,{6 - before}}}{_H})?" if before < 7 else "")
+                for before in range(8)
+            ),
+            *(
+                (f"(?:{_H}:){{{before - 1}}}{_H}" if before else "") + f"::(?:{_H}:){{0,{5 - before}}}{_IPV4}"
+                for before in range(6)
+            ),
+        ]
+    )
+    + ")"
+)
 
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _EMAIL = rf"{_ATOM}(?:\.{_ATOM})*@(?:{_HOSTNAME}|\[{_IPV4}\])"

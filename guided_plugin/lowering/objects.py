@@ -188,7 +188,9 @@ class _Writer:
 
     def _named(self) -> Iterator[_Named]:
         """Listed properties, the required ones with the first bits; several times where they may answer."""
-        order = [n for n in self.live if n in self.required] + [n for n in self.live if n not in self.required]
+        order = [n for n in self.live if n in self.required] + [
+            n for n in self.live if n not in self.required
+        ]
         bits = {name: bit for bit, name in enumerate(order[:_NAMED])}
         for name in self.live:
             value = self.object.of(name)
@@ -234,7 +236,7 @@ class _Writer:
 
     def _any_order(self, fewest: int, most: int | None) -> Symbol:
         if len(self.object.exists) > _MAX_EXISTS:
-            raise self.emitter.refuse("not", f"asks for over {_MAX_EXISTS} different properties in one object")
+            raise self.emitter.refuse("not", f"asks for over {_MAX_EXISTS} properties in one object")
         named = list(self._named())
         if not named and not self.open:
             empty = not self.required and not fewest and not self.object.exists

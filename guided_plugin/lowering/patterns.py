@@ -23,9 +23,7 @@ _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _ESCAPED = [*range(32), 34, 92]
 _RAW = r'[^"\\\x00-\x1F]'
 
-ANY_CHARACTER = (
-    rf'(?:{_RAW}|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
-)
+ANY_CHARACTER = rf'(?:{_RAW}|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
 """One character of a JSON string, in any spelling that is allowed."""
 
 
@@ -43,7 +41,8 @@ class Pattern:
 def pattern(source: str) -> Pattern:
     """A pattern as it is searched for: anywhere in the text unless it is anchored."""
     parts = _flat(ecma.parse(source))
-    positive, negative = [], []
+    positive: list[str] = []
+    negative: list[str] = []
     looks = False
     if parts and parts[0] == Anchor(start=True):
         while len(parts) > 1 and isinstance(parts[1], Look):
@@ -54,6 +53,11 @@ def pattern(source: str) -> Pattern:
                 looks = True
     searched, lead = _searched(parts, source)
     return Pattern((*positive, searched), tuple(negative), None if looks else lead)
+
+
+def says_nothing(source: str) -> bool:
+    """Whether every text matches."""
+    return pattern(source).positive == (f'"{ANY_CHARACTER}*"',) and not pattern(source).negative
 
 
 @lru_cache(maxsize=4096)
@@ -203,12 +207,10 @@ def _times(low: int, high: int | None) -> str:
 def _characters(node: Characters) -> str:
     """One character: raw where JSON allows that, else its escapes."""
     listed = not node.negated and not node.properties
-    printable = listed and all(low > 92 or (34 < low and high < 92) for low, high in node.ranges)
+    printable = listed and all(low > 92 or (low > 34 and high < 92) for low, high in node.ranges)
     escapes = [] if printable else _escapes([code for code in _ESCAPED if _holds(node, code)])
     if listed:
-        ranges = [
-            (low, high) for first, last in node.ranges for low, high in _printable(first, last)
-        ]
+        ranges = [(low, high) for first, last in node.ranges for low, high in _printable(first, last)]
         if not ranges:
             return f"(?:{'|'.join(escapes)})" if escapes else r"[^\x00-\U0010FFFF]"
         if len(ranges) == 1 and ranges[0][0] == ranges[0][1] and not escapes:
@@ -247,7 +249,9 @@ def _escapes(codes: list[int]) -> list[str]:
     short = "".join(_SHORT[code] for code in codes if code in _SHORT)
     result = ["\\\\[" + "".join("\\" + c if c in '"\\' else c for c in short) + "]"] if short else []
     for high in (0, 1):
-        digits = [f"{code & 15:x}" for code in codes if code < 32 and code >> 4 == high and code not in _SHORT]
+        digits = [
+            f"{code & 15:x}" for code in codes if code < 32 and code >> 4 == high and code not in _SHORT
+        ]
         if digits:
             both = "".join(digit + (digit.upper() if digit.isalpha() else "") for digit in digits)
             result.append(f"\\\\u00{high}[{both}]")

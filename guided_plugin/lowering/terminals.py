@@ -23,6 +23,7 @@ __all__ = [
 
 NULL, COMMA, COLON = Text('"null"'), Text('","'), Text('":"')
 
+
 def excluding(texts: Iterable[str]) -> list[str]:
     """A terminal part that refuses some string literals."""
     bodies = [key_text(text) for text in sorted(texts)]
@@ -38,7 +39,13 @@ def matching(source: str) -> str:
 
 def lead(string: String) -> str | None:
     """The characters that such a string may begin with in any number, where those are nearly all."""
-    if string.no_patterns or string.formats or string.no_formats or string.shortest or string.longest is not None:
+    if (
+        string.no_patterns
+        or string.formats
+        or string.no_formats
+        or string.shortest
+        or string.longest is not None
+    ):
         return None
     leads = {patterns.pattern(source).lead for source in string.patterns}
     # Each pattern can still be met after what the others began with, so the narrowest lead will do.
