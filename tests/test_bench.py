@@ -55,7 +55,7 @@ def _check(result: dict[str, Any]) -> None:
     assert result["model"] == "demo"
     for figure in result["figures"]:
         assert list(figure) == FIGURE_KEYS
-        assert figure["backend"] == ("llguidance" if figure["schema"] == "maxlength" else "xgrammar")
+        assert figure["backend"] == "llguidance"
         assert figure["unguided_ms"] > 0
         # One repetition: the median of the ratios is the ratio of the medians.
         assert figure["ratio"] == pytest.approx(figure["guided_ms"] / figure["unguided_ms"], rel=2e-3)

@@ -15,6 +15,7 @@ def test_defaults():
         "backend": "auto",
         "cache_bytes": 512 * 1024 * 1024,
         "threads": 0,
+        "unenforced_keywords": (),
         "disabled_plugins": (),
     }
 
@@ -44,7 +45,7 @@ def test_zero_is_a_legal_bound():
         (
             '{"enabled": false, "backend": "xgrammar", "cache_bytes": 9, "threads": 3,'
             ' "disabled_plugins": ["a", "b"]}',
-            GuidedConfig(False, "xgrammar", 9, 3, ("a", "b")),
+            GuidedConfig(False, "xgrammar", 9, 3, disabled_plugins=("a", "b")),
         ),
     ],
 )

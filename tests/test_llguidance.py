@@ -64,18 +64,16 @@ def test_languages(backend, spec, good, bad):
     ("spec", "error", "says"),
     [
         (OutputSpec.json_schema(False), UnsatisfiableSpecError, "no output"),
-        (OutputSpec.json_schema({"$ref": "#"}), GrammarError, "llguidance"),
-        (OutputSpec.json_schema({"not": {"type": "string"}}), GrammarError, "not"),
+        (OutputSpec.json_schema({"$ref": "#"}), UnsupportedSpecError, "refers to itself"),
+        (
+            OutputSpec.json_schema({"items": {"uniqueItems": True}}),
+            UnsupportedSpecError,
+            "#/items/uniqueItems",
+        ),
         (OutputSpec.regex("a(?=b)"), UnsupportedSpecError, "lookahead"),
         (OutputSpec.regex("["), GrammarError, "regex"),
         (OutputSpec.grammar('root ::= "a"'), UnsupportedSpecError, "EBNF"),
         (OutputSpec.structural_tag({"format": {}}), UnsupportedSpecError, "structural tags"),
-        (
-            OutputSpec.json_schema({**PERSON, "allOf": [{"properties": {}}]}),
-            UnsupportedSpecError,
-            "closed",
-        ),
-        (OutputSpec.json_schema({"allOf": [PERSON, PERSON]}), UnsupportedSpecError, "#/allOf/"),
     ],
 )
 def test_refusals_are_one_line(backend, spec, error, says):
@@ -140,21 +138,61 @@ def test_requests_of_one_grammar_are_independent(backend):
     assert allowed(backend, [first, second]) == [{ord("x")}, {ord("a"), ord("b")}]
 
 
-def test_auto_falls_through_to_it_and_it_can_be_disabled():
+def test_auto_takes_it_for_schemas_and_it_can_be_disabled():
     schema = {"type": "string", "pattern": "^[a-z]+$", "maxLength": 2}
     compiler = GrammarCompiler(VOCABULARY)
     assert compiler.compile(OutputSpec.json_schema(schema)).backend == "llguidance"
-    assert compiler.compile(OutputSpec.json_schema(PERSON)).backend == "xgrammar"
+    assert compiler.compile(OutputSpec.regex("[a-z]+")).backend == "xgrammar"
     without = GrammarCompiler(VOCABULARY, plugins=Plugins(disabled=["llguidance"]))
     with pytest.raises(UnsupportedSpecError, match="maxLength"):
         without.compile(OutputSpec.json_schema(schema))
 
 
-def test_auto_prefers_it_for_strings_with_length_bounds():
+def test_a_spec_may_name_another_backend():
     compiler = GrammarCompiler(VOCABULARY)
-    bounded = {"type": "array", "items": {"type": "string", "maxLength": 20}}
-    assert compiler.compile(OutputSpec.json_schema(bounded)).backend == "llguidance"
-    assert compiler.compile(OutputSpec.json_schema(bounded, backend="xgrammar")).backend == "xgrammar"
+    assert compiler.compile(OutputSpec.json_schema(PERSON, backend="xgrammar")).backend == "xgrammar"
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (
+            {"allOf": [PERSON, {"properties": {"tag": {"type": "string"}}}]},
+            ['{"name":"a","age":1}', '{"name":"a","age":1,"tag":"x"}'],
+            ['{"name":"a","age":1,"other":1}', '{"age":1,"name":"a"}'],
+        ),
+        ({"not": {"type": ["string", "object"]}}, ["1", "[1]", "null"], ['"a"', "{}"]),
+    ],
+)
+def test_what_it_does_not_take_is_lowered(backend, schema, good, bad):
+    grammar = backend.compile(OutputSpec.json_schema(schema))
+    assert grammar.reason.startswith("lowered")
+    for text in good:
+        assert takes(backend, grammar.spec, text), text
+    for text in bad:
+        assert not takes(backend, grammar.spec, text), text
+
+
+def test_the_token_that_is_never_sampled_is_never_allowed(backend):
+    spec = OutputSpec.json_schema({"type": "string", "pattern": "[0-9]{3}"})
+    grammar = backend.compile(spec)
+    assert "searched for" in grammar.reason
+    matcher = backend.start(grammar, (END,))
+    assert matcher.accept_text(b'"a')
+    mask = np.zeros((1, VOCABULARY.words), np.int32)
+    backend.batch([matcher]).fill(mask, [0])
+    impossible = backend._impossible_token
+    assert impossible is not None
+    assert not mask[0, impossible // 32] >> (impossible % 32) & 1
+    assert takes(backend, spec, '"a 123 "')
+    assert not takes(backend, spec, '"a 12 "')
+
+
+def test_keywords_may_be_left_unenforced():
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    config = GuidedConfig(unenforced_keywords=("uniqueItems",))
+    compiler = GrammarCompiler(VOCABULARY, config=config)
+    assert takes(compiler.backend("llguidance"), OutputSpec.json_schema(schema), '["a","a"]')
 
 
 def test_not_offered_where_it_is_not_installed(monkeypatch):

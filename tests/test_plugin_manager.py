@@ -174,6 +174,7 @@ LAYERS = [
     ["config", "regexes", "schema"],
     ["disjoint", "spec"],
     ["spec_forms", "hookspecs", "step"],
+    ["lowering"],
     ["plugins"],
     ["grammar.__init__", "grammar.base", "grammar.vocabulary"],
     ["grammar.xgrammar_schema", "grammar.compiler", "grammar.table"],
