@@ -33,6 +33,24 @@ class GuidedConfig:
     """Upper bound of the compiled-grammar cache, in bytes, per tokenizer."""
     threads: int = 0
     """Threads that fill masks and compile; 0 takes half of the processors, at most 8."""
+    isolate_compiles: bool = True
+    """Compile all but small specs in helper processes, where the two limits below hold."""
+    compile_seconds: float = 10.0
+    """Upper bound of one compile, in seconds."""
+    compile_bytes: int = 2048 * _MIB
+    """Upper bound of one compile's memory, in bytes."""
+    compile_processes: int = 4
+    """Helper processes at most; they are started as compiles overlap."""
+    max_spec_bytes: int = _MIB
+    """Longest spec, in bytes."""
+    max_depth: int = 200
+    """Deepest nesting of a schema's own JSON."""
+    max_enum: int = 20_000
+    """Most values of one enum, or texts of one choice."""
+    max_properties: int = 5_000
+    """Most properties of one object, or definitions of one schema."""
+    max_repetition: int = 1_000_000
+    """Largest length bound, and most characters of a pattern with its repetitions written out."""
     unenforced_keywords: tuple[str, ...] = ()
     """JSON Schema keywords to treat as annotations, such as `uniqueItems`: output may then break them."""
     disabled_plugins: tuple[str, ...] = ()
@@ -40,11 +58,18 @@ class GuidedConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            _check_type(field.name, getattr(self, field.name), type(field.default))
+            value = getattr(self, field.name)
+            if isinstance(field.default, float) and isinstance(value, int) and not isinstance(value, bool):
+                value = float(value)
+                object.__setattr__(self, field.name, value)
+            _check_type(field.name, value, type(field.default))
         if self.cache_bytes < 0:
             raise ConfigError("must not be negative", where="cache_bytes", hint="0 keeps nothing")
         if self.threads < 0:
             raise ConfigError("must not be negative", where="threads", hint="0 chooses for you")
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ConfigError("must be more than 0", where=name)
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> GuidedConfig:
@@ -79,6 +104,18 @@ class GuidedConfig:
         return self.threads or max(1, min(8, (os.cpu_count() or 2) // 2))
 
 
+_POSITIVE = (
+    "compile_seconds",
+    "compile_bytes",
+    "compile_processes",
+    "max_spec_bytes",
+    "max_depth",
+    "max_enum",
+    "max_properties",
+    "max_repetition",
+)
+
+
 def _check_type(name: str, value: Any, kind: type) -> None:
     if kind is tuple:
         ok = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
@@ -86,6 +123,7 @@ def _check_type(name: str, value: Any, kind: type) -> None:
     else:
         # bool is an int to Python, never to an operator.
         ok = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-        expected = {"bool": "true or false", "int": "a whole number", "str": "a string"}[kind.__name__]
+        names = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a string"}
+        expected = names[kind.__name__]
     if not ok:
         raise ConfigError(f"must be {expected}, not {value!r}", where=name)

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from guided_plugin.grammar.vocabulary import Vocabulary
     from guided_plugin.spec import OutputSpec
 
-__all__ = ["Backend", "BackendFactory", "Grammar", "Lowering", "MaskArray", "Matcher", "MatcherBatch"]
+__all__ = [
+    "Backend",
+    "BackendFactory",
+    "Grammar",
+    "Lowering",
+    "MaskArray",
+    "Matcher",
+    "MatcherBatch",
+    "Prepared",
+]
 
 MaskArray = NDArray[np.int32]
 """[rows, ceil(vocabulary / 32)] on the host: bit i of word w allows token 32 * w + i."""
@@ -44,6 +53,16 @@ class Grammar:
     warnings: tuple[str, ...] = ()
     reason: str = ""
     """Why this backend, and in what way it took the spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A spec in the form in which a backend loads it: plain data, so that another process can make it."""
+
+    spec: OutputSpec
+    backend: str
+    payload: bytes | str | None
+    reason: str = ""
 
 
 class Matcher(Protocol):
@@ -84,12 +103,24 @@ class MatcherBatch(Protocol):
 
 
 class Backend(Protocol):
-    """Compiles and matches for one vocabulary. `compile` may be called from any thread."""
+    """Compiles and matches for one vocabulary. Specs are compiled in any thread, matchers used in one.
+
+    Compiling comes in two halves, so that a helper process can do the half that may go wrong. A backend
+    without `prepare` is compiled where it is asked.
+    """
 
     name: str
 
     def compile(self, spec: OutputSpec) -> Grammar:
-        """Compile a spec, or raise a GrammarError."""
+        """Both halves at once: compile a spec, or raise a GrammarError."""
+        ...
+
+    def prepare(self, spec: OutputSpec) -> Prepared:
+        """Find out that a spec compiles, at any cost, or raise a GrammarError."""
+        ...
+
+    def load(self, prepared: Prepared) -> Grammar:
+        """The grammar of what was prepared, which costs no more time and memory than preparing did."""
         ...
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> Matcher:

@@ -1,30 +1,36 @@
 """One compiler per tokenizer, shared by all requests and threads. Touches backends and lowerings.
 
 Specs compile once: identical ones that arrive together wait for the first, and the results stay in a
-cache bounded in bytes. What failed is not cached here; it costs its request the same error again.
+cache bounded in bytes. What failed is not cached, but for specs that went over a limit: those are
+refused at once when they come again. All but small specs compile in helper processes (guard.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
+import queue
 import threading
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, GuidedError
+from guided_plugin.errors import CompileLimitError, GrammarError
 from guided_plugin.grammar.base import Backend, Grammar
+from guided_plugin.grammar.chooser import Candidate, Chooser
+from guided_plugin.grammar.guard import CompileGuard
+from guided_plugin.grammar.limits import check_limits, is_small
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["CacheStatistics", "GrammarCompiler", "shared_compiler"]
 
-_log = logging.getLogger(__name__)
+# Specs that went over a limit are remembered, so many of them.
+_MAX_REFUSED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +56,28 @@ class GrammarCompiler:
         self.vocabulary = vocabulary
         self.config = config or GuidedConfig()
         self.plugins = plugins or Plugins(disabled=self.config.disabled_plugins)
+        self._chooser = Chooser(vocabulary, self.config, self.plugins)
+        self._guard = CompileGuard(vocabulary, self.config)
+        weakref.finalize(self, self._guard.close)
+        self._background = _Background(self.config.compile_processes + 1)
         self._lock = threading.Lock()
-        self._backends: dict[str, Backend] = {}
         self._cache: OrderedDict[OutputSpec, Grammar] = OrderedDict()
         self._running: dict[OutputSpec, Future[Grammar]] = {}
+        self._refused: OrderedDict[OutputSpec, GrammarError] = OrderedDict()
         self._size = self._hits = self._misses = self._waits = self._evictions = 0
+
+    def start(self) -> None:
+        """Start a helper process in the background, so that the first large spec doesn't wait for it."""
+        if self.config.isolate_compiles:
+            self._guard.start()
+
+    def close(self) -> None:
+        """End the helper processes. Specs in the cache still compile."""
+        self._guard.close()
+
+    def compile_async(self, spec: OutputSpec) -> Future[Grammar]:
+        """The same in the background. Never blocks."""
+        return self._background.submit(lambda: self.compile(spec))
 
     def compile(self, spec: OutputSpec) -> Grammar:
         """The grammar of a spec; from any thread. Raises a GrammarError or PluginError."""
@@ -65,6 +88,10 @@ class GrammarCompiler:
                 self._cache.move_to_end(key)
                 self._hits += 1
                 return cached
+            refused = self._refused.get(key)
+            if refused is not None:
+                self._refused.move_to_end(key)
+                raise refused
             running = self._running.get(key)
             if running is None:
                 mine: Future[Grammar] = Future()
@@ -89,13 +116,7 @@ class GrammarCompiler:
 
     def backend(self, name: str) -> Backend:
         """A backend by name, made at first use."""
-        with self._lock:
-            backend = self._backends.get(name)
-        if backend is None:
-            made = self.plugins.backend(name)(self.vocabulary, self.config)
-            with self._lock:
-                backend = self._backends.setdefault(name, made)
-        return backend
+        return self._chooser.backend(name)
 
     def cache_statistics(self) -> CacheStatistics:
         """Counters since start, and what the cache holds now."""
@@ -111,24 +132,40 @@ class GrammarCompiler:
             )
 
     def _compile(self, spec: OutputSpec) -> Grammar:
-        for lower in self.plugins.lowerings.values():
-            spec = lower(spec)
-        wanted = spec.backend if spec.backend != "auto" else self.config.backend
-        candidates = [wanted] if wanted != "auto" else _by_cost(spec, list(self.plugins.backends))
-        refusals: list[GuidedError] = []
-        for name in candidates:
-            start = time.perf_counter()
-            try:
-                grammar = self.backend(name).compile(spec)
-            except GrammarError as error:
-                _log.debug("%s refused %s: %s", name, spec.summary(), error)
-                refusals.append(error)
-            else:
-                _log.debug("%s took %s in %.4f s", name, spec.summary(), time.perf_counter() - start)
-                return grammar
-        if not refusals:
-            raise GrammarError("no backend is registered", hint="enable the plugin `xgrammar`")
-        raise refusals[0]
+        check_limits(spec, self.config)
+        deadline = time.monotonic() + self.config.compile_seconds
+        left = len(self._chooser.candidates(spec))
+
+        over: list[CompileLimitError] = []
+
+        def make(candidate: Candidate) -> Grammar:
+            nonlocal left
+            # The last one gets all the time there is, those before it leave it half.
+            seconds = max(0.0, deadline - time.monotonic()) / (1 if left == 1 else 2)
+            left -= 1
+            if self.config.isolate_compiles and not is_small(spec, candidate.backend):
+                try:
+                    prepared = self._guard.prepare(candidate, spec, self._chooser, seconds)
+                except CompileLimitError as error:
+                    over.append(error)
+                    raise
+                if prepared is not None:
+                    return self._chooser.backend(candidate.backend).load(prepared)
+            return self._chooser.compile(candidate, spec)
+
+        try:
+            return self._chooser.first(spec, make)
+        except GrammarError as error:
+            if over:
+                self._remember(spec, error)
+            raise
+
+    def _remember(self, spec: OutputSpec, error: GrammarError) -> None:
+        """A spec that went over a limit would do so again."""
+        with self._lock:
+            self._refused[spec] = error
+            while len(self._refused) > _MAX_REFUSED:
+                self._refused.popitem(last=False)
 
     def _keep(self, key: OutputSpec, grammar: Grammar) -> None:
         limit = self.config.cache_bytes
@@ -142,15 +179,36 @@ class GrammarCompiler:
             self._evictions += 1
 
 
-def _by_cost(spec: OutputSpec, backends: list[str]) -> list[str]:
-    """The backends in the order in which they are tried for a spec.
+class _Background:
+    """A few threads that run compiles. Daemons: a compile must not keep a program from ending."""
 
-    As registered, but for JSON schemas: there llguidance enforces more, compiles in milliseconds where
-    xgrammar may take seconds, and its slowest masks are 20 times faster (docs/benchmarks).
-    """
-    if spec.kind == "json_schema" and "llguidance" in backends:
-        return ["llguidance", *(name for name in backends if name != "llguidance")]
-    return backends
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._started = 0
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[tuple[Future[Grammar], Callable[[], Grammar]]] = queue.SimpleQueue()
+
+    def submit(self, act: Callable[[], Grammar]) -> Future[Grammar]:
+        future: Future[Grammar] = Future()
+        self._waiting.put((future, act))
+        with self._lock:
+            if self._started < self._count:
+                self._started += 1
+                threading.Thread(
+                    target=_work, args=(self._waiting,), name="guided-compile", daemon=True
+                ).start()
+        return future
+
+
+def _work(waiting: queue.SimpleQueue[tuple[Future[Grammar], Callable[[], Grammar]]]) -> None:
+    while True:
+        future, act = waiting.get()
+        if not future.set_running_or_notify_cancel():
+            continue
+        try:
+            future.set_result(act())
+        except BaseException as error:
+            future.set_exception(error)
 
 
 def _language(spec: OutputSpec) -> OutputSpec:

@@ -19,7 +19,7 @@ import numpy as np
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
-from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher
+from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.lowering import lowering_pays, schema_to_lark
@@ -84,16 +84,34 @@ class LLGuidanceBackend:
     def compile(self, spec: OutputSpec) -> Grammar:
         """Compile a spec, or raise a GrammarError."""
         start = time.perf_counter()
+        source, base, reason = self._first_way(spec)
+        return self._grammar(spec, source, base, reason, start)
+
+    def prepare(self, spec: OutputSpec) -> Prepared:
+        """The source of a grammar that was tried."""
+        source, _, reason = self._first_way(spec)
+        return Prepared(spec, self.name, source, reason)
+
+    def load(self, prepared: Prepared) -> Grammar:
+        """The grammar of a source."""
+        start = time.perf_counter()
+        source = str(prepared.payload)
+        base = self._tried(prepared.spec, source)
+        return self._grammar(prepared.spec, source, base, prepared.reason, start)
+
+    def _grammar(self, spec: OutputSpec, source: str, base: Any, reason: str, start: float) -> Grammar:
+        size = _BYTES_PER_CHARACTER * len(source)
+        return Grammar(spec, self.name, base, size, time.perf_counter() - start, reason=reason)
+
+    def _first_way(self, spec: OutputSpec) -> tuple[str, Any, str]:
+        """The first way that works: its source, a matcher at the beginning, and why this way."""
         refusals: list[GrammarError] = []
         for way in self._ways(spec):
             try:
                 source = way.source()
-                base = self._tried(spec, source)
+                return source, self._tried(spec, source), way.reason
             except GrammarError as error:
                 refusals.append(error)
-                continue
-            size = _BYTES_PER_CHARACTER * len(source)
-            return Grammar(spec, self.name, base, size, time.perf_counter() - start, reason=way.reason)
         # The lowering names the keyword and its place.
         raise max(
             refusals, key=lambda error: isinstance(error, UnsupportedSpecError | UnsatisfiableSpecError)

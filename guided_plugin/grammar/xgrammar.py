@@ -17,7 +17,7 @@ import numpy as np
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
-from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher
+from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar_schema import prepare_tag_schemas, prepared_schema
 from guided_plugin.hookspecs import hookimpl
@@ -109,6 +109,14 @@ class XGrammarBackend:
         grammar = Grammar(spec, self.name, compiled, int(compiled.memory_size_bytes), seconds)
         self._check_satisfiable(grammar)
         return grammar
+
+    def prepare(self, spec: OutputSpec) -> Prepared:
+        """Compile, to see that it goes well. What comes out is larger and slower to move than to make."""
+        return Prepared(self.compile(spec).spec, self.name, None)
+
+    def load(self, prepared: Prepared) -> Grammar:
+        """Compile again."""
+        return self.compile(prepared.spec)
 
     def _compile(self, spec: OutputSpec) -> Any:
         if spec.kind == "json_schema":

@@ -1,0 +1,137 @@
+"""Which backend takes a spec: by what it enforces, then by what its masks and compiles cost.
+
+Touches plugins and backends. Chooses for each spec by itself; requests of one batch may be served by
+different backends. Works where it is called: limits are the business of compiler and guard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Container, Iterator
+from typing import TypeVar
+
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GrammarError, GuidedError, PluginError, UnsupportedSpecError
+from guided_plugin.grammar.base import Backend, Grammar, Lowering, Prepared
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["Candidate", "Chooser"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T", Grammar, Prepared)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """A backend that may take a spec, and why it is asked."""
+
+    backend: str
+    reason: str
+
+
+class Chooser:
+    """The backends of one vocabulary, made at first use, and the order in which a spec tries them."""
+
+    def __init__(self, vocabulary: Vocabulary, config: GuidedConfig, plugins: Plugins) -> None:
+        self.vocabulary = vocabulary
+        self.config = config
+        self.plugins = plugins
+        self._lock = threading.Lock()
+        self._backends: dict[str, Backend] = {}
+
+    def backend(self, name: str) -> Backend:
+        """A backend by name."""
+        with self._lock:
+            backend = self._backends.get(name)
+        if backend is None:
+            factory = self.plugins.backend(name)
+            made = _blamed(f"backend {name!r}", lambda: factory(self.vocabulary, self.config))
+            with self._lock:
+                backend = self._backends.setdefault(name, made)
+        return backend
+
+    def candidates(self, spec: OutputSpec) -> list[Candidate]:
+        """The backends to try, in order."""
+        if spec.backend != "auto":
+            return [Candidate(spec.backend, "the spec names it")]
+        if self.config.backend != "auto":
+            return [Candidate(self.config.backend, "the configuration names it")]
+        names = list(self.plugins.backends)
+        if not names:
+            raise GrammarError("no backend is registered", hint="enable the plugin `xgrammar`")
+        return list(_ordered(spec, names))
+
+    def first(self, spec: OutputSpec, act: Callable[[Candidate], T]) -> T:
+        """What the first candidate that can makes of a spec, with the reasons why it was this one."""
+        refusals: list[GrammarError] = []
+        reasons: list[str] = []
+        for candidate in self.candidates(spec):
+            try:
+                made = act(candidate)
+            except GrammarError as error:
+                _log.debug("%s refused %s: %s", candidate.backend, spec.summary(), error)
+                refusals.append(error)
+                reasons.append(f"{candidate.backend} refused: {error.what}")
+                continue
+            reasons.append("; ".join(filter(None, [candidate.reason, made.reason])))
+            _log.debug("%s took %s: %s", candidate.backend, spec.summary(), reasons[-1])
+            return dataclasses.replace(made, reason="; ".join(reasons))
+        raise _most_telling(refusals)
+
+    def compile(self, candidate: Candidate, spec: OutputSpec) -> Grammar:
+        """Compile here and now."""
+        spec = self.lowered(spec, candidate.backend)
+        backend = self.backend(candidate.backend)
+        return _blamed(f"backend {candidate.backend!r}", lambda: backend.compile(spec))
+
+    def prepare(self, candidate: Candidate, spec: OutputSpec) -> Prepared:
+        """The first half of compiling."""
+        spec = self.lowered(spec, candidate.backend)
+        backend = self.backend(candidate.backend)
+        return _blamed(f"backend {candidate.backend!r}", lambda: backend.prepare(spec))
+
+    def lowered(self, spec: OutputSpec, backend: str, *, but: Container[str] = ()) -> OutputSpec:
+        """A spec as the lowerings for a backend rewrite it, all but some."""
+        for name, lowering in self.plugins.lowerings.items():
+            wanted = getattr(lowering, "backends", None)
+            if name not in but and (wanted is None or backend in wanted):
+                spec = _rewritten(name, lowering, spec)
+        return spec
+
+
+def _rewritten(name: str, lowering: Lowering, spec: OutputSpec) -> OutputSpec:
+    return _blamed(f"lowering {name!r}", lambda: lowering(spec))
+
+
+def _ordered(spec: OutputSpec, names: list[str]) -> Iterator[Candidate]:
+    """As registered, but for JSON schemas: there llguidance enforces more of the standard, compiles in
+    milliseconds what xgrammar may take seconds for, and has no masks of milliseconds (docs/maskbench.md).
+    """
+    if spec.kind == "json_schema" and "llguidance" in names:
+        yield Candidate("llguidance", "enforces most of JSON Schema and compiles it fastest")
+        names = [name for name in names if name != "llguidance"]
+    for name in names:
+        yield Candidate(name, f"next in turn for {spec.kind}")
+
+
+def _most_telling(refusals: list[GrammarError]) -> GrammarError:
+    """A keyword that is not enforced, by name, tells more than a backend's own words."""
+    return next((error for error in refusals if isinstance(error, UnsupportedSpecError)), refusals[0])
+
+
+R = TypeVar("R")
+
+
+def _blamed(what: str, act: Callable[[], R]) -> R:
+    """Somebody else's code: whatever it raises is told with its name."""
+    try:
+        return act()
+    except (GuidedError, MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        raise PluginError(f"failed: {error!r}", where=what, hint="report it to its authors") from error
