@@ -134,7 +134,7 @@ class CompileGuard:
                 self._waiting -= 1
                 if not changed:
                     raise PipelineError(
-                        f"all {self._config.compile_processes} compile processes were busy for {seconds:.2g} s",
+                        f"all {self._config.compile_processes} helpers were busy for {seconds:.2g} s",
                         hint="try again, or raise compile_processes",
                     )
         try:

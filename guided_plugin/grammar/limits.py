@@ -26,6 +26,7 @@ _LENGTHS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "
 # What may be compiled in the process that asked: below this, backends take milliseconds.
 _SMALL_SCHEMA = 8_192
 _SMALL_ENTANGLED = 2_048
+_SMALL_GRAMMAR = 1_024
 _SMALL_TEXT = 256
 _SMALL_UNROLLED = 2_000
 _ENTANGLED = re.compile(r'"(?:allOf|anyOf|oneOf|not|if|dependencies|dependentSchemas|\$ref)"')
@@ -65,6 +66,9 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
     if spec.kind == "regex":
         unrolled = _unrolled(spec.text)
         return len(spec.text) <= _SMALL_TEXT and unrolled is not None and unrolled <= _SMALL_TEXT
+    if spec.kind == "grammar":
+        bounds = [_bound(found) for found in _BOUNDS.finditer(spec.text)]
+        return len(spec.text) <= _SMALL_GRAMMAR and max(bounds, default=0) <= _SMALL_TEXT
     return False
 
 
