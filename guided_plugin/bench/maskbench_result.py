@@ -78,7 +78,8 @@ def summarise(results: Sequence[FileResult]) -> dict[str, Any]:
 
 def quantile(values: NDArray[Any], share: float) -> float:
     """The smallest value that is not below this share of the values: one that was measured."""
-    return float(np.partition(values, rank := max(0, math.ceil(share * len(values)) - 1))[rank])
+    rank = max(0, math.ceil(share * len(values)) - 1)
+    return float(np.partition(values, rank)[rank])
 
 
 def _mask_statistics(nanoseconds: NDArray[np.int64]) -> dict[str, Any]:
@@ -139,4 +140,4 @@ def _outcome(row: Mapping[str, Any]) -> str:
 
 def _listed(verb: str, tests: Iterable[int]) -> list[str]:
     places = ", ".join(map(str, tests))
-    return [f"wrongly {verb} {places}"] if places else []
+    return [f"wrongly {verb} tests {places}"] if places else []
