@@ -1,8 +1,8 @@
 """The process that measures MaskBench files, one at a time, and may hang or crash at it.
 
-Started by `maskbench.py` as `python -m guided_plugin.bench.maskbench_child FD`; speaks pickles over that
-socket. First its settings come in and a `Ready` goes out, then for each path that comes in: a line of text
-at each stage, so that the parent can say where it died, and a `FileResult`.
+Started by `maskbench.py`; speaks pickles over a socket. First its settings come in and a `Ready` goes out,
+or the error that keeps it from starting. Then for each path that comes in: a text at each stage, so that
+the parent can say where it died, and a `FileResult`. What a backend raises ends it, with a traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import gc
 import json
 import math
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ import numpy as np
 from guided_plugin.bench.maskbench_result import FileResult
 from guided_plugin.bench.text_tokens import TextTokens
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, GuidedError, SpecError
+from guided_plugin.errors import GrammarError, GuidedError, SpecError, VocabularyError
 from guided_plugin.grammar.base import Backend, Grammar, Matcher, MatcherBatch
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -57,7 +56,7 @@ class Ready:
     """What the clock shows for a call that does nothing; contained in every mask's time."""
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """A file that isn't of the format."""
 
 
@@ -83,15 +82,16 @@ class FileBench:
         try:
             self._stage("reading")
             schema, tests = _read(path)
-        except Unreadable as error:
+            tokens = [(valid, self._tokens(text)) for valid, text in tests]
+        except (UnreadableError, VocabularyError) as error:
             result.status, result.error = "unreadable", str(error)
         else:
             result.tests = len(tests)
-            self._measure(schema, tests, result)
+            self._measure(schema, tokens, result)
         result.seconds = time.perf_counter() - start
         return result
 
-    def _measure(self, schema: Any, tests: list[tuple[bool, str]], result: FileResult) -> None:
+    def _measure(self, schema: Any, tests: list[tuple[bool, list[int]]], result: FileResult) -> None:
         self._stage("compiling")
         try:
             spec = OutputSpec.json_schema(schema, strict=False, whitespace="flexible")
@@ -103,10 +103,9 @@ class FileBench:
             return
         result.backend, result.reason = grammar.backend, grammar.reason
         times: list[int] = []
-        for index, (valid, text) in enumerate(tests):
+        for index, (valid, tokens) in enumerate(tests):
             self._stage(f"matching test {index}")
             matcher = backend.start(grammar, self._stops)
-            tokens = self._tokens(text)
             accepted, fault = self._match(matcher, backend.batch([matcher]), tokens, times)
             if fault:
                 result.faults.append(f"test {index}: {fault}")
@@ -135,13 +134,117 @@ class FileBench:
             batch.fill(mask, _ROW)
             times.append(clock() - start)
             if not int(row[token >> 5]) >> (token & 31) & 1:
-                return False, "" if row.any() else f"no token is allowed at token {position}"
+                return False, self._dead_end(matcher, position)
             if not batch.accept([token])[0]:
                 return False, f"the mask allows token {position}, and it is refused"
         start = clock()
         batch.fill(mask, _ROW)
         times.append(clock() - start)
-        allowed = any(int(row[token >> 5]) >> (token & 31) & 1 for token in self._stops)
-        if allowed != matcher.complete:
-            return allowed, "at the end, the mask and the matcher disagree on whether it may stop"
-        return allowed, "" if row.any() else "no token is allowed at the end"
+        accepted = any(int(row[token >> 5]) >> (token & 31) & 1 for token in self._stops)
+        if accepted != matcher.complete:
+            return accepted, "at the end, mask and matcher disagree on whether it may stop"
+        return accepted, "" if accepted else self._dead_end(matcher, len(tokens))
+
+    def _dead_end(self, matcher: Matcher, position: int) -> str:
+        """A fault if the mask leaves nothing: no token, and the output isn't complete."""
+        others = self._mask[0].copy()
+        for token in self._stops:
+            others[token >> 5] &= ~np.int32(np.uint32(1 << (token & 31)).astype(np.int32))
+        return "" if others.any() or matcher.complete else f"no token is allowed at token {position}"
+
+    def _warm_up(self, backend: str) -> None:
+        """Let backends build what they keep per vocabulary, as a server does when it starts."""
+        names = [backend] if backend != "auto" else self._compiler.plugins.backends
+        for name in names:
+            # Not every backend takes every schema, and each may have a part of its own for strings.
+            for schema in ({"type": "boolean"}, {"type": "string", "maxLength": 3}):
+                with contextlib.suppress(GrammarError):
+                    spec = OutputSpec.json_schema(schema, backend=name)
+                    grammar = self._compiler.compile(spec)
+                    made = self._compiler.backend(grammar.backend)
+                    made.batch([made.start(grammar, self._stops)]).fill(self._mask, _ROW)
+
+    def empty_call_us(self) -> float:
+        """Median time of a call that does nothing, measured as a mask is."""
+        batch: Any = _NoBatch()
+        clock = time.perf_counter_ns
+        times = []
+        for _ in range(_EMPTY_CALLS):
+            start = clock()
+            batch.fill(self._mask, _ROW)
+            times.append(clock() - start)
+        return sorted(times)[_EMPTY_CALLS // 2] / 1e3
+
+
+class _NoBatch:
+    def fill(self, mask: Any, rows: list[int]) -> None:
+        """Nothing."""
+
+
+def _read(path: Path) -> tuple[Any, list[tuple[bool, str]]]:
+    """A file's schema, and its instances as (valid, text)."""
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UnreadableError(f"can't be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"is not JSON: {error}") from None
+    if not isinstance(document, dict) or not {"schema", "tests"} <= document.keys():
+        raise UnreadableError("is no object with `schema` and `tests`")
+    schema, tests = document["schema"], document["tests"]
+    if not isinstance(schema, dict | bool):
+        raise UnreadableError(f"schema: must be an object, true or false, not {type(schema).__name__}")
+    if not isinstance(tests, list):
+        raise UnreadableError(f"tests: must be a list, not {type(tests).__name__}")
+    return schema, [_instance(index, test) for index, test in enumerate(tests)]
+
+
+def _instance(index: int, test: Any) -> tuple[bool, str]:
+    if not isinstance(test, dict) or "data" not in test or not isinstance(test.get("valid"), bool):
+        raise UnreadableError(f"tests[{index}]: must have `valid`, true or false, and `data`")
+    try:
+        text = json.dumps(test["data"], ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"tests[{index}].data: can't be written as JSON: {error}") from None
+    # A lone surrogate has no UTF-8; what Python writes for it is its escape in JSON.
+    return test["valid"], text.encode(errors="backslashreplace").decode()
+
+
+def main(descriptor: int) -> None:
+    """Answer over a socket until the parent is gone."""
+    # Ctrl-C is the parent's business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        # When memory runs out, it is this process that shall die.
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _serve(Connection(descriptor))
+
+
+def _serve(connection: Connection) -> None:
+    settings: Settings = connection.recv()
+    try:
+        vocabulary = _vocabulary(settings.tokenizer)
+        bench = FileBench(vocabulary, settings.backend, connection.send)
+    except GuidedError as error:
+        connection.send(error)
+        return
+    # Collections would fall into some masks and not into others: they happen between files.
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    connection.send(Ready(vocabulary.size, bench.empty_call_us()))
+    while True:
+        path: Path = connection.recv()
+        signal.alarm(math.ceil(settings.limit) + _GRACE_SECONDS)
+        connection.send(bench.measure(path))
+        signal.alarm(0)
+        gc.collect()
+
+
+def _vocabulary(tokenizer: Path) -> Vocabulary:
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    return Vocabulary.from_tokenizer(AutoTokenizer.from_pretrained(tokenizer, local_files_only=True))
