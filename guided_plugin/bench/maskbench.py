@@ -51,12 +51,14 @@ def _unpack(archive: Path, folder: Path) -> dict[str, Path]:
     try:
         with tarfile.open(archive) as members:
             for member in members:
-                content = members.extractfile(member) if member.name.endswith(".json") else None
-                if content is not None:
-                    # Our own file names: those of an archive may lead anywhere.
-                    path = found.setdefault(member.name, folder / f"{len(found)}.json")
-                    path.write_bytes(content.read())
-    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, KeyError) as error:
+                content = members.extractfile(member) if member.isfile() else None
+                if content is None or not member.name.endswith(".json"):
+                    continue
+                # Our own file names: those of an archive may lead anywhere.
+                name = PurePosixPath(member.name.lstrip("/")).as_posix()
+                path = found.setdefault(name, folder / f"{len(found)}.json")
+                path.write_bytes(content.read())
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError) as error:
         raise GuidedError(f"is no folder, and no tar archive: {error}", where=str(archive)) from None
     except OSError as error:
         raise GuidedError(f"can't be read: {error.strerror or error}", where=str(archive)) from None

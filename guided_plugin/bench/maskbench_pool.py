@@ -1,0 +1,155 @@
+"""Child processes that measure one file each, killed when one takes too long, replaced when one dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any, cast
+
+from guided_plugin.bench.maskbench_child import Ready, Settings
+from guided_plugin.bench.maskbench_result import FileResult
+from guided_plugin.errors import GuidedError
+
+__all__ = ["Pool"]
+
+_START_SECONDS = 300.0
+_CODE = "import sys; from guided_plugin.bench.maskbench_child import main; main(int(sys.argv[1]))"
+_ERROR_CHARACTERS = 300
+
+
+class Pool:
+    """Measures files in up to `jobs` children."""
+
+    def __init__(self, settings: Settings, jobs: int) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._children: list[_Child] = []
+        self.vocabulary: int | None = None
+        """Tokens of the vocabulary; known once a child is up."""
+        self.empty_call_us: float | None = None
+
+    def run(self, files: Mapping[str, Path]) -> Iterator[FileResult]:
+        """The result of each file, as they come. Close it, and no child is left."""
+        waiting = list(reversed(files.items()))
+        try:
+            while waiting or self._children:
+                while waiting and len(self._children) < self._jobs:
+                    self._children.append(_Child(self._settings))
+                for child in self._heard_or_late():
+                    result, usable = child.news()
+                    if child.ready is not None:
+                        self.vocabulary, self.empty_call_us = child.ready.vocabulary, child.ready.empty_call_us
+                    if usable and child.name is None and waiting:
+                        child.give(*waiting.pop())
+                    elif not usable or child.name is None:
+                        self._children.remove(child)
+                        child.stop()
+                    if result is not None:
+                        yield result
+        finally:
+            while self._children:
+                self._children.pop().stop()
+
+    def _heard_or_late(self) -> list[_Child]:
+        """The children that have something to say, and those whose time is over."""
+        first = min(child.deadline for child in self._children)
+        heard = wait([child.connection for child in self._children], max(0.0, first - time.monotonic()))
+        now = time.monotonic()
+        return [child for child in self._children if child.connection in heard or child.deadline <= now]
+
+
+class _Child:
+    """One child process and the file that it has."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.ready: Ready | None = None
+        self.name: str | None = None
+        self.deadline = time.monotonic() + _START_SECONDS
+        self._limit = settings.limit
+        self._stage = "starting"
+        self._started = time.monotonic()
+        self._errors = tempfile.TemporaryFile()
+        self.connection, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CODE, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                # Ctrl-C on the terminal is for the parent alone.
+                start_new_session=True,
+            )
+        self._send(settings)
+
+    def give(self, name: str, path: Path) -> None:
+        """Let it measure a file."""
+        self.name, self._stage = name, "reading"
+        self._started = time.monotonic()
+        self.deadline = self._started + self._limit
+        # What it said so far belongs to earlier files.
+        self._errors.seek(0)
+        self._errors.truncate()
+        self._send(path)
+
+    def news(self) -> tuple[FileResult | None, bool]:
+        """A file's result, if this is the end of one, and whether the child can take another."""
+        try:
+            while self.connection.poll():
+                message = self.connection.recv()
+                if isinstance(message, str):
+                    self._stage = message
+                elif isinstance(message, GuidedError):
+                    raise message
+                elif isinstance(message, Ready):
+                    self.ready = message
+                    self.deadline = float("inf")
+                    return None, True
+                else:
+                    result = cast("FileResult", message)
+                    result.name, self.name = cast("str", self.name), None
+                    self.deadline = float("inf")
+                    return result, True
+        except (EOFError, OSError):
+            return self._died(self._crash()), False
+        if self.deadline > time.monotonic():
+            return None, True
+        return self._died(f"killed after {time.monotonic() - self._started:.0f} s, {self._stage}"), False
+
+    def stop(self) -> None:
+        """Kill it, whatever it does, and leave nothing behind."""
+        self._process.kill()
+        self._process.wait()
+        self.connection.close()
+        self._errors.close()
+
+    def _send(self, message: Any) -> None:
+        try:
+            self.connection.send(message)
+        except OSError:
+            return  # it died; that is read as the end of what it says
+
+    def _died(self, error: str) -> FileResult:
+        if self.name is None:
+            raise GuidedError(
+                f"a measuring process died: {error}",
+                where=f"backend {self._settings.backend}",
+                hint="nothing is measured without one",
+            )
+        seconds = time.monotonic() - self._started
+        return FileResult(self.name, "died", error[:_ERROR_CHARACTERS], round(seconds, 4))
+
+    def _crash(self) -> str:
+        """What it died of: a signal, or the last line that it wrote."""
+        try:
+            code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            code = 0
+        return ""
