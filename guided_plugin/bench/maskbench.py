@@ -76,7 +76,8 @@ def run_maskbench(
 ) -> dict[str, Any]:
     """Measure all files with each backend; `progress` hears of every file. Serialisable as JSON.
 
-    On KeyboardInterrupt the children are killed, and the result tells what was done: `interrupted`.
+    On KeyboardInterrupt, or when no child can be started any more, the children are killed and the result
+    tells what was done; `interrupted` says why.
     """
     result: dict[str, Any] = {
         "benchmark": "maskbench",
@@ -87,7 +88,7 @@ def run_maskbench(
         "files": len(files),
         "jobs": jobs,
         "limit_seconds": limit,
-        "interrupted": False,
+        "interrupted": "",
         "runs": [],
     }
     for backend in backends:
@@ -99,13 +100,18 @@ def run_maskbench(
                     done.append(row)
                     progress(backend, row)
         except KeyboardInterrupt:
-            result["interrupted"] = True
+            result["interrupted"] = "by the user"
+        except GuidedError as error:
+            if not done:
+                raise
+            result["interrupted"] = str(error)
         done.sort(key=lambda row: row.name)
-        result["vocabulary"] = pool.vocabulary or result["vocabulary"]
+        if pool.ready is not None:
+            result["vocabulary"] = pool.ready.vocabulary
         result["runs"].append(
             {
                 "backend": backend,
-                "empty_call_us": pool.empty_call_us,
+                "empty_call_us": None if pool.ready is None else pool.ready.empty_call_us,
                 "summary": summarise(done),
                 "files": [row.to_dict() for row in done],
             }

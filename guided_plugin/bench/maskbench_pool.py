@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ __all__ = ["Pool"]
 
 _START_SECONDS = 300.0
 _CODE = "import sys; from guided_plugin.bench.maskbench_child import main; main(int(sys.argv[1]))"
+_EXIT_SECONDS = 10.0
 _ERROR_CHARACTERS = 300
 
 
@@ -31,9 +31,8 @@ class Pool:
         self._settings = settings
         self._jobs = jobs
         self._children: list[_Child] = []
-        self.vocabulary: int | None = None
-        """Tokens of the vocabulary; known once a child is up."""
-        self.empty_call_us: float | None = None
+        self.ready: Ready | None = None
+        """What the last child that came up said of itself."""
 
     def run(self, files: Mapping[str, Path]) -> Iterator[FileResult]:
         """The result of each file, as they come. Close it, and no child is left."""
@@ -44,8 +43,7 @@ class Pool:
                     self._children.append(_Child(self._settings))
                 for child in self._heard_or_late():
                     result, usable = child.news()
-                    if child.ready is not None:
-                        self.vocabulary, self.empty_call_us = child.ready.vocabulary, child.ready.empty_call_us
+                    self.ready = child.ready or self.ready
                     if usable and child.name is None and waiting:
                         child.give(*waiting.pop())
                     elif not usable or child.name is None:
@@ -110,12 +108,10 @@ class _Child:
                     raise message
                 elif isinstance(message, Ready):
                     self.ready = message
-                    self.deadline = float("inf")
                     return None, True
                 else:
                     result = cast("FileResult", message)
                     result.name, self.name = cast("str", self.name), None
-                    self.deadline = float("inf")
                     return result, True
         except (EOFError, OSError):
             return self._died(self._crash()), False
@@ -149,7 +145,18 @@ class _Child:
     def _crash(self) -> str:
         """What it died of: a signal, or the last line that it wrote."""
         try:
-            code = self._process.wait(timeout=10)
+            code = self._process.wait(timeout=_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
-            code = 0
-        return ""
+            return f"stopped answering, {self._stage}"
+        cause = _signal_name(-code) if code < 0 else f"exit code {code}"
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return ": ".join([f"{cause}, {self._stage}", *lines[-1:]])
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return f"{name} (out of memory?)" if name == "SIGKILL" else name
