@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from guided_plugin.cli.loading import InputError, load_tokenizer, read_json
-from guided_plugin.errors import GuidedError
 
 if TYPE_CHECKING:
     from guided_plugin.bench.maskbench_result import FileResult, Flip
@@ -75,12 +74,116 @@ def maskbench(
     flips = [] if older is None else compare(older, result)
     if older is not None:
         result["compared"] = {"with": older["environment"], "flips": [flip.to_dict() for flip in flips]}
-    if json_output is not None:
-        json_output.write_text(json.dumps(result, indent=1) + "\n")
     _show(result)
     if older is not None:
         _show_flips(flips, older, result)
+    if json_output is not None:
+        json_output.write_text(json.dumps(result, indent=1) + "\n")
     if result["interrupted"]:
         raise typer.Exit(130 if result["interrupted"] == "by the user" else 2)
     if any(flip.worse for flip in flips):
         raise typer.Exit(1)
+
+
+def _backends(text: str) -> list[str]:
+    from guided_plugin.plugins import Plugins
+
+    names = list(dict.fromkeys(text.split(",")))
+    plugins = Plugins()
+    for name in names:
+        if name != "auto":
+            plugins.backend(name)
+    return names
+
+
+def _older(path: Path) -> dict[str, Any]:
+    """The result of an earlier run; found wanting before anything is measured."""
+    from guided_plugin.bench.maskbench_result import compare
+
+    document = read_json(path)
+    try:
+        if document["benchmark"] != "maskbench":
+            raise ValueError(document["benchmark"])
+        compare(document, document)
+        return {**document, "environment": document["environment"]}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InputError(
+            "is no result of maskbench", where=f"--compare: {path}", hint="give what --json wrote"
+        ) from None
+
+
+def _check_out(path: Path) -> None:
+    """Before anything is measured: nobody wants to lose the figures to a wrong path."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise InputError(f"can't write {path}: {error.strerror}", where="--json") from None
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[died]} died"),
+    )
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _show(result: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="left" if heading == "backend" else "right")
+    for run in result["runs"]:
+        summary = run["summary"]
+        counts = ("passing", "wrong_accepts", "wrong_refusals", "refused", "died")
+        table.add_row(
+            run["backend"],
+            *(str(summary[count]) for count in counts),
+            _times(summary["masks"], ("avg_us", "p99_us", "p99.9_us"), 1),
+            _times(summary["first_mask_ms"], ("p50", "p90", "p99"), 2),
+        )
+    console.print(table)
+    for run in result["runs"]:
+        for line in _remarks(run["summary"], result["files"]):
+            console.print(f"{run['backend']}: {line}", markup=False)
+    if result["interrupted"]:
+        console.print(f"interrupted: {_printable(result['interrupted'])}", markup=False)
+
+
+def _times(figures: dict[str, float], names: Sequence[str], digits: int) -> str:
+    return " / ".join(f"{figures[name]:.{digits}f}" for name in names) if set(names) <= set(figures) else "-"
+
+
+def _remarks(summary: dict[str, Any], files: int) -> list[str]:
+    """What the table has no column for, where there is any."""
+    remarks = []
+    if summary["files"] < files:
+        remarks.append(f"{summary['files']} of {files} files were measured")
+    if summary["unreadable"]:
+        remarks.append(f"{summary['unreadable']} files can't be read")
+    if summary["faults"]:
+        remarks.append(f"{summary['faults']} instances where a matcher contradicted itself or got stuck")
+    return remarks
+
+
+def _show_flips(flips: list[Flip], older: dict[str, Any], result: dict[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for setting in ("tokenizer", "limit_seconds", "jobs"):
+        if older.get(setting) != result[setting]:
+            console.print(f"{setting}: {older.get(setting)} then, {result[setting]} now", markup=False)
+    worse = sum(flip.worse for flip in flips)
+    console.print(f"{len(flips)} files flipped, {worse} of them passed before")
+    for flip in flips:
+        error = f" ({flip.error})" if flip.error else ""
+        line = f"{flip.backend}  {flip.name}: {flip.before} -> {flip.after}{error}"
+        console.print(_printable(line), markup=False)
+
+
+def _printable(text: str) -> str:
+    """On one line, and in UTF-8: file names and errors may hold anything."""
+    return " ".join(text.encode(errors="backslashreplace").decode().split())
