@@ -7,8 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from multiprocessing.connection import Connection, Pipe, wait
+from collections.abc import Generator, Mapping
+from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,9 +34,9 @@ class Pool:
         self.ready: Ready | None = None
         """What the last child that came up said of itself."""
 
-    def run(self, files: Mapping[str, Path]) -> Iterator[FileResult]:
+    def run(self, files: Mapping[str, Path]) -> Generator[FileResult, None, None]:
         """The result of each file, as they come. Close it, and no child is left."""
-        waiting = list(reversed(files.items()))
+        waiting = list(files.items())[::-1]
         try:
             while waiting or self._children:
                 while waiting and len(self._children) < self._jobs:
@@ -70,10 +70,10 @@ class _Child:
         self.ready: Ready | None = None
         self.name: str | None = None
         self.deadline = time.monotonic() + _START_SECONDS
-        self._limit = settings.limit
+        self._settings = settings
         self._stage = "starting"
         self._started = time.monotonic()
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -91,7 +91,7 @@ class _Child:
         """Let it measure a file."""
         self.name, self._stage = name, "reading"
         self._started = time.monotonic()
-        self.deadline = self._started + self._limit
+        self.deadline = self._started + self._settings.limit
         # What it said so far belongs to earlier files.
         self._errors.seek(0)
         self._errors.truncate()

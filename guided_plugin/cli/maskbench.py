@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 __all__ = ["maskbench"]
 
+# Fits in 80 columns.
 _HEADINGS = (
     "backend",
     "passing",
-    "wrong accepts",
-    "wrong refusals",
+    "wrong\naccepts",
+    "wrong\nrefusals",
     "refused",
     "died",
-    "mask us avg / p99 / p99.9",
-    "first ms p50 / p90 / p99",
+    "mask us\navg/p99/p99.9",
+    "first mask ms\np50/p90/p99",
 )
 
 
@@ -135,7 +136,7 @@ def _progress() -> Progress:
 
 def _show(result: dict[str, Any]) -> None:
     console = Console(highlight=False)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, padding=0)
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading == "backend" else "right")
     for run in result["runs"]:
@@ -144,8 +145,8 @@ def _show(result: dict[str, Any]) -> None:
         table.add_row(
             run["backend"],
             *(str(summary[count]) for count in counts),
-            _times(summary["masks"], ("avg_us", "p99_us", "p99.9_us"), 1),
-            _times(summary["first_mask_ms"], ("p50", "p90", "p99"), 2),
+            _times(summary["masks"], ("avg_us", "p99_us", "p99.9_us")),
+            _times(summary["first_mask_ms"], ("p50", "p90", "p99")),
         )
     console.print(table)
     for run in result["runs"]:
@@ -155,8 +156,11 @@ def _show(result: dict[str, Any]) -> None:
         console.print(f"interrupted: {_printable(result['interrupted'])}", markup=False)
 
 
-def _times(figures: dict[str, float], names: Sequence[str], digits: int) -> str:
-    return " / ".join(f"{figures[name]:.{digits}f}" for name in names) if set(names) <= set(figures) else "-"
+def _times(figures: dict[str, float], names: Sequence[str]) -> str:
+    """Three digits are more than these figures repeat to."""
+    if not set(names) <= figures.keys():
+        return "-"
+    return "/".join(f"{value:.0f}" if (value := figures[name]) >= 100 else f"{value:.3g}" for name in names)
 
 
 def _remarks(summary: dict[str, Any], files: int) -> list[str]:
