@@ -180,4 +180,101 @@ def test_a_sample_measured_and_written(run: Run, folder: Path, tmp_path: Path) -
     assert figures[:6] == ["llguidance", "2", "0", "0", "2", "0"]
     assert len(figures) == 8
     assert all(float(part) > 0 for figure in figures[6:] for part in figure.split("/"))
-    assert "llguidance: 1 files can't be read" in table
+    assert "llguidance: files that can't be read: 1" in table
+
+
+def test_what_hangs_or_crashes_costs_its_own_row(odd: Path, run: Run, tmp_path: Path) -> None:
+    titles = ["crash", "raise", "hang in a mask", "refuse", "break its word", "get stuck", "behave"]
+    for place, title in enumerate(titles):
+        (tmp_path / f"{place}.json").write_text(case({"title": title}, (True, 1), (False, 2)))
+    out = tmp_path / "result"
+    code, table, _ = run(tmp_path, "--backend", "odd", "--limit", "1", "--jobs", "2", "--json", out)
+    assert code == 0
+    crash, raised, hang, refused, liar, stuck, behaved = rows(out).values()
+    assert (crash["status"], crash["error"]) == ("died", "SIGABRT, compiling")
+    assert raised["status"] == "died"
+    assert raised["error"] == "exit code 1, compiling: RuntimeError: a bug in odd"
+    assert (hang["status"], hang["error"]) == ("died", "killed after 1 s, matching test 0")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(odd.read_text()), 0)
+    assert (refused["status"], refused["error"]) == ("refused", "#: odd as well")
+    assert (liar["status"], liar["wrong_refusals"]) == ("wrong", [0])
+    assert liar["faults"] == [f"test {i}: the mask allows token 0, and it is refused" for i in (0, 1)]
+    assert stuck["faults"] == [f"test {i}: no token is allowed at token 0" for i in (0, 1)]
+    # Its mask allows everything: also what isn't valid.
+    assert (behaved["status"], behaved["wrong_accepts"]) == ("wrong", [1])
+    assert behaved["reason"] == "threads 1"
+    assert "odd 0 1 2 1 3" in " ".join(table.split())
+    assert "odd: instances where a matcher contradicted itself or got stuck: 4" in table
+
+
+def test_ctrl_c_leaves_no_child_and_prints_what_was_done(odd: Path, tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text(case({"title": "refuse"}))
+    (tmp_path / "2.json").write_text(case({"title": "hang in a mask"}))
+    out = tmp_path / "result"
+    command = [sys.executable, "-m", "guided_plugin.cli", "maskbench", str(tmp_path), "--backend", "odd,auto"]
+    options = ["--tokenizer", str(MODEL_DIR), "--json", str(out)]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (odd.exists() and odd.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        table, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "files measured: 1 of 2" in table
+    assert "interrupted: by the user" in table
+    assert rows(out)["1.json"]["status"] == "refused"  # and `auto` was not begun
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(odd.read_text()), 0)
+
+
+def test_compare_tells_the_files_that_flipped(odd: Path, run: Run, tmp_path: Path) -> None:
+    sample, old, new = tmp_path / "sample", tmp_path / "old", tmp_path / "new"
+    sample.mkdir()
+    (sample / "1.json").write_text(case({}, (True, 1)))
+    (sample / "2.json").write_text(case({"title": "refuse"}, (True, 1)))
+    assert run(sample, "--backend", "odd", "--json", old)[0] == 0
+    (sample / "1.json").write_text(case({}, (False, 1)))
+    (sample / "2.json").write_text(case({}, (True, 1)))
+    code, table, _ = run(sample, "--backend", "odd", "--limit", "5", "--json", new, "--compare", old)
+    assert code == 1
+    assert table.splitlines()[-4:] == [
+        "limit_seconds: 60.0 then, 5.0 now",
+        "files that flipped: 2; of them, passed before: 1",
+        "odd  1.json: passing -> wrongly accepts tests 0",
+        "odd  2.json: refused -> passing",
+    ]
+    assert [flip["name"] for flip in json.loads(new.read_text())["compared"]["flips"]] == ["1.json", "2.json"]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--backend", "auto,xgramar"), "(did you mean 'xgrammar'?)"),
+        (("--json", "."), "error: --json: can't write .: Is a directory"),
+        (("--compare", "none.json"), "none.json: can't be read"),
+        (("--compare", "sample/a.json"), "is no result of maskbench (give what --json wrote)"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_measured(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sample").mkdir()
+    (tmp_path / "sample" / "a.json").write_text(case({}))
+    code, out, error = run("sample", *option)
+    assert (code, out) == (2, "")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_child_that_cannot_start_is_an_error(
+    odd: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(odd.parent / "nothing"))
+    monkeypatch.chdir(odd.parent)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    code, out, error = run(folder, "--backend", "odd")
+    assert (code, out) == (2, "")
+    assert error.startswith("error: backend odd: ")
+    assert error.count("\n") == 1

@@ -167,11 +167,11 @@ def _remarks(summary: dict[str, Any], files: int) -> list[str]:
     """What the table has no column for, where there is any."""
     remarks = []
     if summary["files"] < files:
-        remarks.append(f"{summary['files']} of {files} files were measured")
+        remarks.append(f"files measured: {summary['files']} of {files}")
     if summary["unreadable"]:
-        remarks.append(f"{summary['unreadable']} files can't be read")
+        remarks.append(f"files that can't be read: {summary['unreadable']}")
     if summary["faults"]:
-        remarks.append(f"{summary['faults']} instances where a matcher contradicted itself or got stuck")
+        remarks.append(f"instances where a matcher contradicted itself or got stuck: {summary['faults']}")
     return remarks
 
 
@@ -181,7 +181,7 @@ def _show_flips(flips: list[Flip], older: dict[str, Any], result: dict[str, Any]
         if older.get(setting) != result[setting]:
             console.print(f"{setting}: {older.get(setting)} then, {result[setting]} now", markup=False)
     worse = sum(flip.worse for flip in flips)
-    console.print(f"{len(flips)} files flipped, {worse} of them passed before")
+    console.print(f"files that flipped: {len(flips)}; of them, passed before: {worse}")
     for flip in flips:
         error = f" ({flip.error})" if flip.error else ""
         line = f"{flip.backend}  {flip.name}: {flip.before} -> {flip.after}{error}"
