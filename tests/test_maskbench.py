@@ -6,9 +6,9 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -208,19 +208,22 @@ def test_what_hangs_or_crashes_costs_its_own_row(odd: Path, run: Run, tmp_path: 
     assert "odd: instances where a matcher contradicted itself or got stuck: 4" in table
 
 
-def test_ctrl_c_leaves_no_child_and_prints_what_was_done(odd: Path, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_child_and_prints_what_was_done(odd: Path, run: Run, tmp_path: Path) -> None:
     (tmp_path / "1.json").write_text(case({"title": "refuse"}))
     (tmp_path / "2.json").write_text(case({"title": "hang in a mask"}))
     out = tmp_path / "result"
-    command = [sys.executable, "-m", "guided_plugin.cli", "maskbench", str(tmp_path), "--backend", "odd,auto"]
-    options = ["--tokenizer", str(MODEL_DIR), "--json", str(out)]
-    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+
+    def press() -> None:
         deadline = time.monotonic() + 60
         while not (odd.exists() and odd.read_text()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        table, _ = process.communicate(timeout=30)
-    assert process.returncode == 130
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    code, table, _ = run(tmp_path, "--backend", "odd,auto", "--json", out)
+    thread.join()
+    assert code == 130
     assert "files measured: 1 of 2" in table
     assert "interrupted: by the user" in table
     assert rows(out)["1.json"]["status"] == "refused"  # and `auto` was not begun
@@ -241,8 +244,8 @@ def test_compare_tells_the_files_that_flipped(odd: Path, run: Run, tmp_path: Pat
     assert table.splitlines()[-4:] == [
         "limit_seconds: 60.0 then, 5.0 now",
         "files that flipped: 2; of them, passed before: 1",
-        "odd  1.json: passing -> wrongly accepts tests 0",
-        "odd  2.json: refused -> passing",
+        "odd 1.json: passing -> wrongly accepts tests 0",
+        "odd 2.json: refused -> passing",
     ]
     assert [flip["name"] for flip in json.loads(new.read_text())["compared"]["flips"]] == ["1.json", "2.json"]
 

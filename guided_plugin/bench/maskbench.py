@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +23,7 @@ from guided_plugin.bench.maskbench_child import Settings
 from guided_plugin.bench.maskbench_pool import Pool
 from guided_plugin.bench.maskbench_result import FileResult, summarise
 from guided_plugin.errors import GuidedError
+from guided_plugin.grammar.vocabulary import Vocabulary
 
 __all__ = ["open_sample", "run_maskbench"]
 
@@ -67,24 +69,28 @@ def _unpack(archive: Path, folder: Path) -> dict[str, Path]:
 
 def run_maskbench(
     files: dict[str, Path],
-    tokenizer: Path,
+    tokenizer: Any,
     backends: Sequence[str],
     *,
     jobs: int = 1,
     limit: float = 60.0,
     progress: Callable[[str, FileResult], None] = lambda _, __: None,
 ) -> dict[str, Any]:
-    """Measure all files with each backend; `progress` hears of every file. Serialisable as JSON.
+    """Measure all files with each backend, for a transformers tokenizer. Serialisable as JSON.
+
+    `progress` hears of every file, with the name of the backend as it was given.
 
     On KeyboardInterrupt, or when no child can be started any more, the children are killed and the result
     tells what was done; `interrupted` says why.
     """
+    vocabulary = replace(Vocabulary.from_tokenizer(tokenizer), encode=None)
+    encoder = getattr(tokenizer, "backend_tokenizer", None)
     result: dict[str, Any] = {
         "benchmark": "maskbench",
         "environment": environment(),
         "machine": _machine(),
-        "tokenizer": tokenizer.resolve().name,
-        "vocabulary": None,
+        "vocabulary": vocabulary.size,
+        "tokens": "longest that fit" if encoder is None else "the tokenizer's",
         "files": len(files),
         "jobs": jobs,
         "limit_seconds": limit,
@@ -92,7 +98,7 @@ def run_maskbench(
         "runs": [],
     }
     for backend in backends:
-        pool = Pool(Settings(tokenizer, backend, limit), jobs)
+        pool = Pool(Settings(vocabulary, encoder, backend, limit), jobs)
         done: list[FileResult] = []
         try:
             with contextlib.closing(pool.run(files)) as rows:
@@ -106,8 +112,6 @@ def run_maskbench(
                 raise
             result["interrupted"] = str(error)
         done.sort(key=lambda row: row.name)
-        if pool.ready is not None:
-            result["vocabulary"] = pool.ready.vocabulary
         result["runs"].append(
             {
                 "backend": backend,

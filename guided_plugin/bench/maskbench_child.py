@@ -1,8 +1,8 @@
 """The process that measures MaskBench files, one at a time, and may hang or crash at it.
 
-Started by `maskbench.py`; speaks pickles over a socket. First its settings come in and a `Ready` goes out,
-or the error that keeps it from starting. Then for each path that comes in: a text at each stage, so that
-the parent can say where it died, and a `FileResult`. What a backend raises ends it, with a traceback.
+Started by `maskbench_pool.py` with a file of settings; speaks pickles over a socket. First a `Ready` goes
+out, or the error that keeps it from starting. Then for each path that comes in: a text at each stage, so
+that the parent can say where it died, and a `FileResult`. What a backend raises ends it, with a traceback.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import contextlib
 import gc
 import json
 import math
+import pickle
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,10 @@ _GRACE_SECONDS = 30
 class Settings:
     """What a child needs to know."""
 
-    tokenizer: Path
+    vocabulary: Vocabulary
+    """Without an encoder: that one doesn't pickle."""
+    encoder: Any
+    """A `tokenizers.Tokenizer`, or None. Loading it anew costs ten seconds a child, unpickling it one."""
     backend: str
     limit: float
 
@@ -51,7 +55,6 @@ class Settings:
 class Ready:
     """A child's first word."""
 
-    vocabulary: int
     empty_call_us: float
     """What the clock shows for a call that does nothing; contained in every mask's time."""
 
@@ -210,21 +213,23 @@ def _instance(index: int, test: Any) -> tuple[bool, str]:
     return test["valid"], text.encode(errors="backslashreplace").decode()
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, settings_file: Path) -> None:
     """Answer over a socket until the parent is gone."""
     # Ctrl-C is the parent's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         # When memory runs out, it is this process that shall die.
         Path("/proc/self/oom_score_adj").write_text("1000")
+    settings: Settings = pickle.loads(settings_file.read_bytes())
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        _serve(Connection(descriptor))
+        _serve(settings, Connection(descriptor))
 
 
-def _serve(connection: Connection) -> None:
-    settings: Settings = connection.recv()
+def _serve(settings: Settings, connection: Connection) -> None:
+    vocabulary, encoder = settings.vocabulary, settings.encoder
+    if encoder is not None:
+        vocabulary = replace(vocabulary, encode=lambda text: _encoded(encoder, text))
     try:
-        vocabulary = _vocabulary(settings.tokenizer)
         bench = FileBench(vocabulary, settings.backend, connection.send)
     except GuidedError as error:
         connection.send(error)
@@ -233,7 +238,7 @@ def _serve(connection: Connection) -> None:
     gc.disable()
     gc.collect()
     gc.freeze()
-    connection.send(Ready(vocabulary.size, bench.empty_call_us()))
+    connection.send(Ready(bench.empty_call_us()))
     while True:
         path: Path = connection.recv()
         signal.alarm(math.ceil(settings.limit) + _GRACE_SECONDS)
@@ -243,9 +248,5 @@ def _serve(connection: Connection) -> None:
         signal.alarm(0)
 
 
-def _vocabulary(tokenizer: Path) -> Vocabulary:
-    from transformers import AutoTokenizer
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    return Vocabulary.from_tokenizer(AutoTokenizer.from_pretrained(tokenizer, local_files_only=True))
+def _encoded(encoder: Any, text: str) -> list[int]:
+    return list(encoder.encode(text, add_special_tokens=False).ids)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import time
 from collections.abc import Generator, Mapping
 from multiprocessing.connection import Pipe, wait
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from guided_plugin.bench.maskbench_child import Ready, Settings
 from guided_plugin.bench.maskbench_result import FileResult
@@ -19,7 +21,12 @@ from guided_plugin.errors import GuidedError
 __all__ = ["Pool"]
 
 _START_SECONDS = 300.0
-_CODE = "import sys; from guided_plugin.bench.maskbench_child import main; main(int(sys.argv[1]))"
+_CODE = """
+import pathlib, sys
+from guided_plugin.bench.maskbench_child import main
+main(int(sys.argv[1]), pathlib.Path(sys.argv[2]))
+"""
+_TRACEBACK = "Traceback (most recent call last):"
 _EXIT_SECONDS = 10.0
 _ERROR_CHARACTERS = 300
 
@@ -37,23 +44,26 @@ class Pool:
     def run(self, files: Mapping[str, Path]) -> Generator[FileResult, None, None]:
         """The result of each file, as they come. Close it, and no child is left."""
         waiting = list(files.items())[::-1]
-        try:
-            while waiting or self._children:
-                while waiting and len(self._children) < self._jobs:
-                    self._children.append(_Child(self._settings))
-                for child in self._heard_or_late():
-                    result, usable = child.news()
-                    self.ready = child.ready or self.ready
-                    if usable and child.name is None and waiting:
-                        child.give(*waiting.pop())
-                    elif not usable or child.name is None:
-                        self._children.remove(child)
-                        child.stop()
-                    if result is not None:
-                        yield result
-        finally:
-            while self._children:
-                self._children.pop().stop()
+        with tempfile.NamedTemporaryFile(prefix="maskbench-") as settings:
+            settings.write(pickle.dumps(self._settings))
+            settings.flush()
+            try:
+                while waiting or self._children:
+                    while waiting and len(self._children) < self._jobs:
+                        self._children.append(_Child(self._settings, settings.name))
+                    for child in self._heard_or_late():
+                        result = child.news()
+                        self.ready = child.ready or self.ready
+                        if child.idle and waiting:
+                            child.give(*waiting.pop())
+                        elif child.idle or child.dead:
+                            self._children.remove(child)
+                            child.stop()
+                        if result is not None:
+                            yield result
+            finally:
+                while self._children:
+                    self._children.pop().stop()
 
     def _heard_or_late(self) -> list[_Child]:
         """The children that have something to say, and those whose time is over."""
@@ -66,9 +76,10 @@ class Pool:
 class _Child:
     """One child process and the file that it has."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, settings_file: str) -> None:
         self.ready: Ready | None = None
-        self.name: str | None = None
+        self.dead = False
+        self._name: str | None = None
         self.deadline = time.monotonic() + _START_SECONDS
         self._settings = settings
         self._stage = "starting"
@@ -77,7 +88,7 @@ class _Child:
         self.connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _CODE, str(theirs.fileno())],
+                [sys.executable, "-c", _CODE, str(theirs.fileno()), settings_file],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -85,20 +96,25 @@ class _Child:
                 # Ctrl-C on the terminal is for the parent alone.
                 start_new_session=True,
             )
-        self._send(settings)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it waits for a file."""
+        return self.ready is not None and self._name is None and not self.dead
 
     def give(self, name: str, path: Path) -> None:
         """Let it measure a file."""
-        self.name, self._stage = name, "reading"
+        self._name, self._stage = name, "reading"
         self._started = time.monotonic()
         self.deadline = self._started + self._settings.limit
         # What it said so far belongs to earlier files.
         self._errors.seek(0)
         self._errors.truncate()
-        self._send(path)
+        with contextlib.suppress(OSError):  # it died; that is read as the end of what it says
+            self.connection.send(path)
 
-    def news(self) -> tuple[FileResult | None, bool]:
-        """A file's result, if this is the end of one, and whether the child can take another."""
+    def news(self) -> FileResult | None:
+        """What became of its file, if this is known now."""
         try:
             while self.connection.poll():
                 message = self.connection.recv()
@@ -108,16 +124,15 @@ class _Child:
                     raise message
                 elif isinstance(message, Ready):
                     self.ready = message
-                    return None, True
+                    return None
                 else:
                     result = cast("FileResult", message)
-                    result.name, self.name = cast("str", self.name), None
-                    return result, True
+                    result.name, self._name = cast("str", self._name), None
+                    return result
         except (EOFError, OSError):
-            return self._died(self._crash()), False
-        if self.deadline > time.monotonic():
-            return None, True
-        return self._died(f"killed after {time.monotonic() - self._started:.0f} s, {self._stage}"), False
+            return self._died(self._crash())
+        late = time.monotonic() - self.deadline >= 0
+        return self._died(f"killed after {self._seconds():.0f} s, {self._stage}") if late else None
 
     def stop(self) -> None:
         """Kill it, whatever it does, and leave nothing behind."""
@@ -126,21 +141,18 @@ class _Child:
         self.connection.close()
         self._errors.close()
 
-    def _send(self, message: Any) -> None:
-        try:
-            self.connection.send(message)
-        except OSError:
-            return  # it died; that is read as the end of what it says
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
 
     def _died(self, error: str) -> FileResult:
-        if self.name is None:
+        self.dead = True
+        if self._name is None:
             raise GuidedError(
                 f"a measuring process died: {error}",
                 where=f"backend {self._settings.backend}",
-                hint="nothing is measured without one",
+                hint="nothing can be measured without one",
             )
-        seconds = time.monotonic() - self._started
-        return FileResult(self.name, "died", error[:_ERROR_CHARACTERS], round(seconds, 4))
+        return FileResult(self._name, "died", error[:_ERROR_CHARACTERS], self._seconds())
 
     def _crash(self) -> str:
         """What it died of: a signal, or the last line that it wrote."""
@@ -150,8 +162,17 @@ class _Child:
             return f"stopped answering, {self._stage}"
         cause = _signal_name(-code) if code < 0 else f"exit code {code}"
         self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return ": ".join([f"{cause}, {self._stage}", *lines[-1:]])
+        said = _last_words(self._errors.read().decode(errors="replace"))
+        return f"{cause}, {self._stage}" + (f": {said}" if said else "")
+
+
+def _last_words(text: str) -> str:
+    """The exception of a traceback; without one, the last line. Libraries may add to either when they go."""
+    lines = text.strip().splitlines()
+    if _TRACEBACK not in lines:
+        return lines[-1] if lines else ""
+    raised = lines[len(lines) - lines[::-1].index(_TRACEBACK) :]
+    return next((line for line in raised if not line.startswith(" ")), "")
 
 
 def _signal_name(number: int) -> str:

@@ -61,7 +61,7 @@ def maskbench(
     older = None if compare_with is None else _older(compare_with)
     if json_output is not None:
         _check_out(json_output)
-    load_tokenizer(tokenizer)  # for its errors: the children load their own
+    loaded = load_tokenizer(tokenizer)
     with open_sample(source) as files, _progress() as progress:
         chosen = dict(list(files.items())[::every])
         tasks = {name: progress.add_task(name, total=len(chosen), died=0) for name in backends}
@@ -71,7 +71,8 @@ def maskbench(
             died[name] += row.status == "died"
             progress.update(tasks[name], advance=1, died=died[name])
 
-        result = run_maskbench(chosen, tokenizer, backends, jobs=jobs, limit=limit, progress=advance)
+        result = run_maskbench(chosen, loaded, backends, jobs=jobs, limit=limit, progress=advance)
+    result["tokenizer"] = tokenizer.resolve().name
     flips = [] if older is None else compare(older, result)
     if older is not None:
         result["compared"] = {"with": older["environment"], "flips": [flip.to_dict() for flip in flips]}
@@ -184,7 +185,7 @@ def _show_flips(flips: list[Flip], older: dict[str, Any], result: dict[str, Any]
     console.print(f"files that flipped: {len(flips)}; of them, passed before: {worse}")
     for flip in flips:
         error = f" ({flip.error})" if flip.error else ""
-        line = f"{flip.backend}  {flip.name}: {flip.before} -> {flip.after}{error}"
+        line = f"{flip.backend} {flip.name}: {flip.before} -> {flip.after}{error}"
         console.print(_printable(line), markup=False)
 
 
