@@ -47,13 +47,13 @@ class Batch:
         self.does = matchers[0].does
 
     def fill(self, mask, rows):
-        if self.does == "hang in a mask":
-            with open(os.environ["ODD_PID"], "w") as file:
-                file.write(str(os.getpid()))
-            time.sleep(1000)
         mask[rows] = 0 if self.does == "get stuck" else -1
 
     def accept(self, tokens):
+        if self.does == "hang":
+            with open(os.environ["ODD_PID"], "w") as file:
+                file.write(str(os.getpid()))
+            time.sleep(1000)
         return [self.does != "break its word"]
 
 
@@ -184,16 +184,16 @@ def test_a_sample_measured_and_written(run: Run, folder: Path, tmp_path: Path) -
 
 
 def test_what_hangs_or_crashes_costs_its_own_row(odd: Path, run: Run, tmp_path: Path) -> None:
-    titles = ["crash", "raise", "hang in a mask", "refuse", "break its word", "get stuck", "behave"]
+    titles = ["crash", "raise", "hang", "refuse", "break its word", "get stuck", "behave"]
     for place, title in enumerate(titles):
         (tmp_path / f"{place}.json").write_text(case({"title": title}, (True, 1), (False, 2)))
     out = tmp_path / "result"
     code, table, _ = run(tmp_path, "--backend", "odd", "--limit", "1", "--jobs", "2", "--json", out)
     assert code == 0
     crash, raised, hang, refused, liar, stuck, behaved = rows(out).values()
-    assert (crash["status"], crash["error"]) == ("died", "SIGABRT, compiling")
+    assert (crash["status"], crash["error"]) == ("died", "SIGABRT, before the first mask")
     assert raised["status"] == "died"
-    assert raised["error"] == "exit code 1, compiling: RuntimeError: a bug in odd"
+    assert raised["error"] == "exit code 1, before the first mask: RuntimeError: a bug in odd"
     assert (hang["status"], hang["error"]) == ("died", "killed after 1 s, matching test 0")
     with pytest.raises(ProcessLookupError):
         os.kill(int(odd.read_text()), 0)
@@ -210,7 +210,7 @@ def test_what_hangs_or_crashes_costs_its_own_row(odd: Path, run: Run, tmp_path: 
 
 def test_ctrl_c_leaves_no_child_and_prints_what_was_done(odd: Path, run: Run, tmp_path: Path) -> None:
     (tmp_path / "1.json").write_text(case({"title": "refuse"}))
-    (tmp_path / "2.json").write_text(case({"title": "hang in a mask"}))
+    (tmp_path / "2.json").write_text(case({"title": "hang"}, (True, 1)))
     out = tmp_path / "result"
 
     def press() -> None:
@@ -281,3 +281,166 @@ def test_a_child_that_cannot_start_is_an_error(
     assert (code, out) == (2, "")
     assert error.startswith("error: backend odd: ")
     assert error.count("\n") == 1
+
+
+def archive(path: Path, members: dict[str, bytes], mode: str = "w:xz") -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_a_folder_and_its_archive_have_the_same_names(folder: Path, tmp_path: Path) -> None:
+    members = {f"./maskbench/data/{name}": text.encode() for name, text in SAMPLE.items()}
+    tar = archive(tmp_path / "sample.tar.xz", {**members, "maskbench/README.md": b"no sample"})
+    with open_sample(folder) as from_folder, open_sample(tar) as from_tar:
+        assert list(from_folder) == list(from_tar) == sorted(SAMPLE)
+        assert {name: path.read_text() for name, path in from_tar.items()} == SAMPLE
+    assert not any(path.exists() for path in from_tar.values())
+    assert all(path.exists() for path in from_folder.values())
+
+
+def test_an_archive_writes_nowhere_else(tmp_path: Path) -> None:
+    members = {"../outside.json": b"1", "/root.json": b"2", "../../outside.json": b"3"}
+    with open_sample(archive(tmp_path / "deep.tar", members, "w")) as files:
+        assert sorted(path.read_bytes() for path in files.values()) == [b"1", b"2", b"3"]
+        assert len({path.parent for path in files.values()}) == 1
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"plain text", "is no folder, and no tar archive"),
+        (None, "can't be read: No such file"),
+        ("cut", "is no folder, and no tar archive"),
+        ("empty", "holds no .json file"),
+    ],
+)
+def test_what_is_no_sample(tmp_path: Path, content: Any, message: str) -> None:
+    path = tmp_path / "sample.tar.xz"
+    if content in ("cut", "empty"):
+        archive(path, {} if content == "empty" else {"a.json": os.urandom(50_000)})
+        if content == "cut":
+            path.write_bytes(path.read_bytes()[:30_000])
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(GuidedError, match=message), open_sample(path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[]", "is no object with `schema` and `tests`"),
+        ('{"schema": {}}', "is no object with `schema` and `tests`"),
+        ('{"schema": "{}", "tests": []}', "schema: must be an object, true or false, not str"),
+        ('{"schema": {}, "tests": {}}', "tests: must be a list, not dict"),
+        ('{"schema": {}, "tests": [{"valid": 1, "data": 1}]}', "tests[0]: must have `valid`"),
+        ('{"schema": {}, "tests": [{"valid": true}]}', "tests[0]: must have `valid`"),
+        ('{"schema": {}, "tests": [{"valid": true, "data": 1e999}]}', "tests[0].data: can't be written"),
+        ("\ud800".encode(errors="surrogatepass"), "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        (None, "can't be read: No such file"),
+    ],
+)
+def test_a_file_that_is_not_of_the_format(bench: FileBench, tmp_path: Path, text: Any, error: str) -> None:
+    path = tmp_path / "file.json"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    result = bench.measure(path)
+    assert result.status == "unreadable"
+    assert result.error.startswith(error)
+
+
+@pytest.fixture(scope="module")
+def bench(byte_vocabulary: Vocabulary) -> FileBench:
+    """In this process, with a vocabulary that has no encoder."""
+    pytest.importorskip("llguidance")
+    return FileBench(byte_vocabulary, "llguidance")
+
+
+def test_instances_are_matched_as_python_writes_them(bench: FileBench, tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    schema = {"type": "object", "properties": {"b": {"pattern": "^\\W*$"}, "a": {"type": "string"}}}
+    # In their own order, with spaces, as characters; a lone surrogate as its escape; open objects.
+    tests = (True, {"b": "", "a": "é\ud800", "c": [1.0, None]}), (False, {"a": 1}), (True, {"b": "--"})
+    path.write_text(case(schema, *tests))
+    result = bench.measure(path)
+    assert (result.status, result.error, result.faults) == ("passing", "", [])
+    texts = ['{"b": "", "a": "é\\ud800", "c": [1.0, null]}', '{"a": ', '{"b": "--"}']
+    greedy = TextTokens(Vocabulary.from_tokens(bench._tokens._vocabulary.tokens, [0]))
+    # A mask a token and one at the end; the wrong token has one too.
+    assert len(result.mask_ns) == sum(len(greedy(text)) + 1 for text in texts)
+    assert (result.mask_ns > 0).all()
+
+
+def test_first_masks_are_of_an_empty_cache(bench: FileBench, tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text(case({"type": "integer"}))
+    for _ in range(2):
+        assert bench.measure(tmp_path / "file.json").first_mask_ms
+    statistics = bench._compiler.cache_statistics()
+    assert (statistics.hits, statistics.entries) == (0, 0)
+
+
+def test_texts_as_tokens(byte_vocabulary: Vocabulary) -> None:
+    pieces = byte_vocabulary.tokens
+    assert [pieces[t] for t in TextTokens(byte_vocabulary)('{"é":true')] == [
+        b'{"',
+        "é".encode(),
+        b'":',
+        b"true",
+    ]
+    # An encoder that changes the text, or takes it for a control token, isn't used for that text.
+    for wrong in ([1], [byte_vocabulary.stop_token_ids[0]]):
+        tokens = TextTokens(Vocabulary(pieces, (266,), frozenset({266}), encode=lambda _, w=wrong: w))
+        assert b"".join(pieces[t] for t in tokens("</s>")) == b"</s>"
+        assert 266 not in tokens("</s>")
+    right = TextTokens(Vocabulary(pieces, (266,), encode=lambda text: list(text.encode())))
+    assert right("true") == list(b"true")
+    with pytest.raises(VocabularyError, match="no token spells byte 0x78"):
+        TextTokens(Vocabulary.from_tokens([b"a", b"</s>"], [1]))("x")
+
+
+def test_quantiles_are_measured_values() -> None:
+    values = np.arange(1, 1001)[::-1].copy()
+    assert [quantile(values, share) for share in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]
+    assert quantile(np.array([7]), 0.5) == 7
+
+
+def test_a_summary_weighs_every_mask_the_same() -> None:
+    long = FileResult("long", first_mask_ms=1.0, mask_ns=np.full(98, 1000))
+    short = FileResult("short", "wrong", wrong_accepts=[1], wrong_refusals=[0], mask_ns=np.full(2, 51_000))
+    summary = summarise([long, short, FileResult("dead", "died")])
+    assert summary["masks"]["count"] == 100
+    assert summary["masks"]["avg_us"] == 2.0
+    assert (summary["masks"]["p50_us"], summary["masks"]["p99_us"]) == (1.0, 51.0)
+    assert summary["first_mask_ms"] == {"p50": 1.0, "p90": 1.0, "p99": 1.0}
+    counts = ("files", "passing", "wrong_accepts", "wrong_refusals", "refused", "died", "unreadable")
+    assert [summary[name] for name in counts] == [3, 1, 1, 1, 0, 1, 0]
+
+
+def test_a_summary_of_nothing() -> None:
+    summary = summarise([])
+    assert (summary["files"], summary["masks"], summary["first_mask_ms"]) == (0, {"count": 0}, {})
+
+
+def test_other_wrong_answers_are_a_flip_and_missing_files_are_not() -> None:
+    def result(backend: str, *files: FileResult) -> dict[str, Any]:
+        return {"runs": [{"backend": backend, "files": [file.to_dict() for file in files]}]}
+
+    def wrong(accepts: list[int]) -> FileResult:
+        return FileResult("x", "wrong", wrong_accepts=accepts, wrong_refusals=[4])
+
+    flips = compare(result("a", wrong([1]), FileResult("gone")), result("a", wrong([1, 2])))
+    assert [(flip.before, flip.after, flip.worse) for flip in flips] == [
+        (
+            "wrongly accepts tests 1, wrongly refuses tests 4",
+            "wrongly accepts tests 1, 2, wrongly refuses tests 4",
+            False,
+        )
+    ]
+    assert compare(result("a", wrong([1])), result("a", wrong([1]))) == []
+    assert compare(result("a", wrong([1])), result("b", wrong([2]))) == []

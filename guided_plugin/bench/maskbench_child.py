@@ -95,7 +95,7 @@ class FileBench:
         return result
 
     def _measure(self, schema: Any, tests: list[tuple[bool, list[int]]], result: FileResult) -> None:
-        self._stage("compiling")
+        self._stage("before the first mask")
         try:
             spec = OutputSpec.json_schema(schema, strict=False, whitespace="flexible")
             start = time.perf_counter_ns()
