@@ -26,7 +26,7 @@ app = typer.Typer(
 app.command("demo", short_help="Three prompts, unguided and guided, with the demo model.")(demo.demo)
 app.command("generate", short_help="Guided text from a local model.")(generate.generate)
 app.command("check", short_help="Does a spec compile, and which texts does it take?")(check.check)
-app.command("maskbench", short_help="Coverage, soundness and speed on real-world schemas.")(
+app.command("maskbench", short_help="How much of a sample of schemas is right, and how fast.")(
     maskbench.maskbench
 )
 app.add_typer(bench.app, name="bench")
