@@ -17,9 +17,9 @@ import weakref
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError, GuidedError, PipelineError
-from guided_plugin.grammar import frames
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.chooser import Candidate, Chooser
+from guided_plugin.grammar.frames import PeerGone, receive, send
 from guided_plugin.grammar.guard_process import WARMING
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
@@ -69,7 +69,7 @@ class CompileGuard:
                 where=spec.kind,
                 hint="simplify the spec, or raise compile_seconds",
             ) from None
-        except frames.PeerGone:
+        except PeerGone:
             self._drop(helper)
             raise CompileLimitError(
                 f"compiling with {candidate.backend} needed more than "
@@ -196,9 +196,9 @@ class _Helper:
     def greet(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
         """Send what all its compiles share, and wait until it is ready."""
         try:
-            frames.send(self._to, (vocabulary, config))
-            names = frames.receive(self._from, time.monotonic() + _START_SECONDS)
-        except (frames.PeerGone, TimeoutError) as error:
+            send(self._to, (vocabulary, config))
+            names = receive(self._from, time.monotonic() + _START_SECONDS)
+        except (PeerGone, TimeoutError) as error:
             raise PipelineError(
                 f"a compile process can't be started: {error or 'it did not answer'}",
                 hint="set isolate_compiles to false to compile in this process",
@@ -208,13 +208,13 @@ class _Helper:
     def ask(self, candidate: Candidate, spec: OutputSpec, seconds: float) -> Prepared | GuidedError:
         """One compile. Raises TimeoutError or PeerGone."""
         deadline = time.monotonic() + seconds
-        frames.send(self._to, (candidate, spec))
-        answer = frames.receive(self._from, deadline)
+        send(self._to, (candidate, spec))
+        answer = receive(self._from, deadline)
         if answer == WARMING:
-            frames.receive(self._from, time.monotonic() + _START_SECONDS)
-            answer = frames.receive(self._from, time.monotonic() + seconds)
+            receive(self._from, time.monotonic() + _START_SECONDS)
+            answer = receive(self._from, time.monotonic() + seconds)
         if not isinstance(answer, Prepared | GuidedError):
-            raise frames.PeerGone("no answer")
+            raise PeerGone("no answer")
         return answer
 
     def stop(self) -> None:

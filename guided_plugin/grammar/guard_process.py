@@ -11,9 +11,9 @@ import threading
 from typing import Any
 
 from guided_plugin.errors import GuidedError, PluginError
-from guided_plugin.grammar import frames
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.chooser import Candidate, Chooser
+from guided_plugin.grammar.frames import PeerGone, receive, send
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
@@ -32,25 +32,25 @@ def main() -> None:
     vocabulary, config = messages.get()
     chooser = Chooser(vocabulary, config, Plugins(disabled=config.disabled_plugins))
     warm: set[str] = set()
-    frames.send(answers, (list(chooser.plugins.backends), list(chooser.plugins.lowerings)))
+    send(answers, (list(chooser.plugins.backends), list(chooser.plugins.lowerings)))
     while True:
         candidate, spec = messages.get()
         if candidate.backend not in warm:
             # Not part of the compile, and not under its limits.
-            frames.send(answers, WARMING)
+            send(answers, WARMING)
             _warm(chooser, candidate.backend)
             warm.add(candidate.backend)
             _limit_memory(config.compile_bytes)
-            frames.send(answers, WARM)
-        frames.send(answers, _prepared(chooser, candidate, spec))
+            send(answers, WARM)
+        send(answers, _prepared(chooser, candidate, spec))
 
 
 def _listen(messages: queue.SimpleQueue[Any]) -> None:
     """Hand on what arrives, and end with the parent, also in the middle of a compile."""
     while True:
         try:
-            messages.put(frames.receive(0))
-        except frames.PeerGone:
+            messages.put(receive(0))
+        except PeerGone:
             os._exit(0)
 
 
@@ -88,5 +88,5 @@ def _prepared(chooser: Chooser, candidate: Candidate, spec: OutputSpec) -> Prepa
 if __name__ == "__main__":
     try:
         main()
-    except (KeyboardInterrupt, frames.PeerGone):
+    except (KeyboardInterrupt, PeerGone):
         sys.exit(0)
