@@ -1,0 +1,524 @@
+"""The engine's side of a grammar worker: requests, plans, journals. Never waits for the worker in a step.
+
+What is true of the requests is kept here; messages only tell a worker what changed. So a session can end
+at any moment, and the next one is told everything again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
+from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.spec import OutputSpec
+from guided_plugin.step import UNGUIDED, Admission, StepPlan
+from guided_plugin.worker.channel import Channel
+from guided_plugin.worker.journal import LiveRequest
+from guided_plugin.worker.layout import (
+    PLAN_DEPTH,
+    TOKEN_DEPTH,
+    Counter,
+    PlanField,
+    Region,
+    Shape,
+    Time,
+    unwrap,
+)
+from guided_plugin.worker.messages import Add, Compile, Failed, Hello, Ready, Remove, Sync, Synced, Verdict
+
+__all__ = ["WorkerClient"]
+
+_KNOWN_SPECS = 4096
+
+
+@dataclass(slots=True, eq=False)
+class _Published:
+    """A plan as workers see it; the same object as long as the host's plan is."""
+
+    plan_id: int
+    slots: NDArray[np.int32]
+    requests: tuple[LiveRequest, ...]
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """A spec whose verdict is awaited."""
+
+    spec: OutputSpec
+    verdict: Future[Admission]
+    deaths: int = 0
+
+
+_NOTHING = _Published(0, np.zeros(0, np.int32), ())
+
+
+class WorkerClient:
+    """Requests and steps of one engine, whichever worker serves them. Touched by two threads: the
+    host's, and the supervisor's."""
+
+    def __init__(self, compiler: GrammarCompiler, max_slots: int, *, first_step: int = 0) -> None:
+        self.compiler = compiler
+        self.region = Region.create(Shape(max_slots, compiler.vocabulary.words))
+        for counter in (Counter.PLANNED, Counter.SAMPLED, Counter.FILLED, Counter.ACCEPTED):
+            self.region.store(counter, first_step)
+        self.lock = threading.RLock()
+        self.wake: Callable[[], None] = lambda: None
+        """Tells the supervisor that there is something to do."""
+        self.failures: deque[LiveRequest] = deque()
+        """Requests that failed since the host last looked."""
+        self._vocabulary = dataclasses.replace(compiler.vocabulary, encode=None)
+        self._numbers = itertools.count(1)
+        self._live: dict[int, LiveRequest] = {}
+        self._known: OrderedDict[OutputSpec, Admission] = OrderedDict()
+        self._tickets: dict[int, _Ticket] = {}
+        self._syncs: dict[int, tuple[Future[frozenset[int]], int]] = {}
+        self._settled: tuple[int, int, frozenset[int]] = (-1, -1, frozenset())
+        self._refusal: GuidedError | None = None
+        self._refused_until = 0.0
+        self._channel: Channel | None = None
+        self._messages = self._changes = 0
+        self._planned = self._follows = first_step
+        self._last_plan: StepPlan | None = None
+        self._published = _NOTHING
+        # What each entry of the plan ring holds: step, the step it follows, its plan.
+        self._entries: list[tuple[int, int, _Published]] = [(first_step, first_step, _NOTHING)] * PLAN_DEPTH
+        self._heads = [memoryview(plan).cast("B").cast("I") for plan in self.region.plans]
+        self._times = memoryview(self.region.times).cast("B").cast("q")
+        self._unread: deque[tuple[int, _Published]] = deque()
+        """Sampled steps whose tokens are not in the journals yet."""
+        self._forked = False
+        _clients.add(self)
+
+    # Requests
+
+    def prepare(self, spec: OutputSpec) -> Future[Admission]:
+        """Have a spec compiled; never blocks."""
+        spec = self._normal(spec)
+        key = dataclasses.replace(spec, stop_token_ids=None, start_after=None)
+        verdict: Future[Admission] = Future()
+        verdict.set_running_or_notify_cancel()  # others may wait for the same one: it can't be cancelled
+        with self.lock:
+            known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)
+                verdict.set_result(known)
+                return verdict
+            if self._refused():
+                verdict.set_exception(self._refused())
+                return verdict
+            for waiting in self._tickets.values():
+                if waiting.spec == key:
+                    return waiting.verdict
+            ticket = next(self._numbers)
+            self._tickets[ticket] = _Ticket(key, verdict)
+            self._send(Compile(ticket, key))
+        self.wake()
+        return verdict
+
+    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
+        """Start a request in a slot; never blocks. A grammar that isn't there yet is waited for by the
+        first step that has the request in it."""
+        spec = self._normal(spec)
+        stops = spec.stop_token_ids or self._vocabulary.stop_token_ids
+        with self.lock:
+            refusal = self._refused()
+            if refusal is not None:
+                raise refusal.for_request(request_id)
+            request = LiveRequest(next(self._numbers), slot, request_id, spec, stops)
+            request.extend(tokens)
+            self._live[slot] = request
+            self._send(self._add_message(request))
+        self.wake()
+
+    def remove(self, slot: int) -> None:
+        """Free a slot; never blocks."""
+        with self.lock:
+            del self._live[slot]
+            self._last_plan = None
+            self._send(Remove(slot))
+
+    def request(self, slot: int) -> LiveRequest:
+        """The request in a slot, once everything that happened to it so far is known. Waits for that."""
+        self._settle(slot)
+        self.harvest()
+        return self._live[slot]
+
+    def take_failures(self) -> list[LiveRequest]:
+        """The requests that failed since the last call, without those that have left."""
+        found = []
+        while self.failures:
+            request = self.failures.popleft()
+            if self._live.get(request.slot) is request:
+                found.append(request)
+        return found
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody would miss the worker."""
+        return bool(self._live or self._tickets or self._syncs)
+
+    # Steps
+
+    def plan(self, plan: StepPlan) -> int:
+        """Announce the next step, and its number."""
+        if self._forked:
+            raise _forked()
+        step = self._planned + 1
+        if unwrap(self.region.load(Counter.FILLED), step) <= step - PLAN_DEPTH:
+            self._wait(step - PLAN_DEPTH + 1)  # the host is further ahead than the rings are deep
+        with self.lock:
+            if plan is not self._last_plan:
+                self._publish(plan)
+            entry = step % PLAN_DEPTH
+            head, published = self._heads[entry], self._published
+            if self._entries[entry][2] is not published:
+                head[PlanField.COUNT] = len(published.slots)
+                head[PlanField.PLAN_ID] = published.plan_id
+                end = PlanField.SLOTS + len(published.slots)
+                self.region.plans[entry, PlanField.SLOTS : end] = published.slots.view(np.uint32)
+            head[PlanField.STEP] = step & 0xFFFFFFFF
+            head[PlanField.FOLLOWS] = self._follows & 0xFFFFFFFF
+            head[PlanField.MESSAGES] = self._messages
+            at = step % TOKEN_DEPTH * len(Time)
+            self._times[at + Time.STEP] = step
+            self._times[at + Time.PLANNED] = time.perf_counter_ns()
+            self._entries[entry] = step, self._follows, published
+            self._planned = step
+            self.region.store(Counter.PLANNED, step)
+            if self._refusal is not None:
+                self._close_rows(step, published)
+                self.region.store(Counter.FILLED, step)
+            if len(self._unread) > TOKEN_DEPTH // 2:
+                self.harvest()
+        return step
+
+    def scheduled(self, step: int) -> None:
+        """The step is sampled, and its tokens will land. Call it before they can."""
+        with self.lock:
+            self._follows = step
+            self._unread.append((step, self._entries[step % PLAN_DEPTH][2]))
+
+    def retract(self, step: int) -> None:
+        """They will not land after all."""
+        with self.lock:
+            self._follows = self._entries[step % PLAN_DEPTH][1]
+            if self._unread and self._unread[-1][0] == step:
+                self._unread.pop()
+
+    def wait_mask(self, step: int) -> None:
+        """Wait on the host for the masks of a step; the supervisor sees to it that this ends."""
+        self._wait(step)
+
+    def harvest(self) -> None:
+        """Take what landed into the journals."""
+        with self.lock:
+            landed = unwrap(self.region.load(Counter.SAMPLED), self._planned)
+            while self._unread and self._unread[0][0] <= landed:
+                published = self._unread[0][1]
+                entries = []
+                while self._unread and self._unread[0][0] <= landed and self._unread[0][1] is published:
+                    entries.append(self._unread.popleft()[0] % TOKEN_DEPTH)
+                # [requests, steps], in the order of the plan
+                block = np.ascontiguousarray(self.region.tokens[entries, : len(published.slots)].T)
+                for request, tokens in zip(published.requests, block, strict=True):
+                    request.tokens.frombytes(tokens.tobytes())
+
+    # Sessions: called by the supervisor
+
+    def begin_session(self, channel: Channel, *, careful: bool) -> None:
+        """Tell a new worker everything: the vocabulary, the live requests, the steps in flight."""
+        with self.lock:
+            self.region.check()
+            self.harvest()
+            accepted = unwrap(self.region.load(Counter.SAMPLED), self._planned)
+            filled = self.filled
+            self.region.store(Counter.ACCEPTED, accepted)
+            self.region.store(Counter.DOING, 0)
+            self.region.store(Counter.HEARTBEAT, 0)
+            plugins = self.compiler.plugins
+            self._channel, self._messages = channel, 0
+            channel.send(
+                Hello(
+                    self._vocabulary,
+                    self.compiler.config,
+                    plugins.entry_points,
+                    tuple(_import_path()),
+                    self.region.shape,
+                    self.region.identity,
+                    filled,
+                    accepted,
+                    self._planned + 1 if careful else min(filled, accepted),
+                )
+            )
+            for request in self._live.values():
+                self._send(self._add_message(request))
+            for ticket, waiting in self._tickets.items():
+                self._send(Compile(ticket, waiting.spec))
+            for ticket, (_, after) in self._syncs.items():
+                self._send(Sync(ticket, after))
+            for step, _, published in self._entries:
+                if step > min(filled, accepted):
+                    self._rewrite(step, published)
+
+    def end_session(self) -> None:
+        """There is no worker."""
+        with self.lock:
+            self._channel = None
+
+    def received(self, message: object) -> None:
+        """Take a message of the worker."""
+        with self.lock:
+            if isinstance(message, Verdict):
+                self._judge(message)
+            elif isinstance(message, Failed):
+                request = next((r for r in self._live.values() if r.serial == message.serial), None)
+                if request is not None:
+                    self._fail(request, message.error, message.count)
+            elif isinstance(message, Synced):
+                future, _ = self._syncs.pop(message.ticket)
+                future.set_result(message.starting)
+            elif isinstance(message, Ready):
+                self._compare_plugins(message)
+
+    @property
+    def filled(self) -> int:
+        """The newest step whose masks are there."""
+        return unwrap(self.region.load(Counter.FILLED), self._planned)
+
+    @property
+    def owed(self) -> bool:
+        """Whether a worker has all that it needs for a step it hasn't filled."""
+        filled = self.filled
+        if filled >= self._planned:
+            return False
+        _, follows, _ = self._entries[(filled + 1) % PLAN_DEPTH]
+        return unwrap(self.region.load(Counter.SAMPLED), self._planned) >= follows
+
+    def close_outstanding(self, error: GuidedError) -> None:
+        """Fail the rows of the steps that nobody fills, and let the device go on. No worker may run."""
+        with self.lock:
+            self.harvest()
+            for step in range(self.filled + 1, self._planned + 1):
+                published = self._entries[step % PLAN_DEPTH][2]
+                for request in published.requests:
+                    if self._live.get(request.slot) is request:
+                        self._fail(request, error)
+                self._close_rows(step, published)
+                self.region.store(Counter.FILLED, step)
+
+    def blame(self, slot: int | None, reason: str) -> None:
+        """A worker died: maybe of the request in `slot`, maybe of a spec it was compiling. Twice is
+        enough."""
+        with self.lock:
+            suspects = {} if slot is None else {slot: self._live.get(slot)}
+            if slot is None and self.owed:
+                published = self._entries[(self.filled + 1) % PLAN_DEPTH][2]
+                suspects = {request.slot: request for request in published.requests}
+            for request in suspects.values():
+                if request is None or self._live.get(request.slot) is not request:
+                    continue
+                request.deaths += 1
+                # Only one that a worker was alone with is failed for it: the others are merely near.
+                if request.deaths >= 2 and slot is not None:
+                    self._fail(request, _deadly("working on this request", reason))
+            if slot is None:
+                for ticket, waiting in list(self._tickets.items()):
+                    waiting.deaths += 1
+                    if waiting.deaths >= 2:
+                        del self._tickets[ticket]
+                        waiting.verdict.set_exception(_deadly("compiling this spec", reason))
+
+    def refuse(self, error: GuidedError, seconds: float) -> None:
+        """Fail every request, and refuse new ones for a while. What is planned gets closed masks at once."""
+        with self.lock:
+            self._refusal, self._refused_until = error, time.monotonic() + seconds
+            self.close_outstanding(error)
+            for request in self._live.values():
+                if request.error is None:
+                    self._fail(request, error)
+            tickets, self._tickets = self._tickets, {}
+            for waiting in tickets.values():
+                waiting.verdict.set_exception(error)
+            syncs, self._syncs = self._syncs, {}
+            for future, _ in syncs.values():
+                future.set_result(frozenset())
+
+    @property
+    def refusing(self) -> bool:
+        """Whether guided requests are refused."""
+        return self._refusal is not None
+
+    # Inside
+
+    def _refused(self) -> GuidedError | None:
+        if self._forked:
+            return _forked()
+        if self._refusal is not None and time.monotonic() >= self._refused_until:
+            self._refusal = None
+            self.wake()
+        return self._refusal
+
+    def _normal(self, spec: OutputSpec) -> OutputSpec:
+        """The spec as a worker can read it: no text that takes a tokenizer."""
+        for token in spec.stop_token_ids or ():
+            if token >= self._vocabulary.size:
+                raise RequestError(
+                    f"stop token {token} is outside the vocabulary",
+                    where="stop_token_ids",
+                    hint=f"the vocabulary has {self._vocabulary.size} tokens",
+                )
+        if isinstance(spec.start_after, str):
+            trigger = self.compiler.vocabulary.sequence(spec.start_after)
+            return dataclasses.replace(spec, start_after=trigger or None)
+        return spec
+
+    def _send(self, message: object) -> None:
+        self._changes += 1
+        if self._channel is not None:
+            self._messages += 1
+            self._channel.send(message)
+
+    def _add_message(self, request: LiveRequest) -> Add:
+        return Add(
+            request.serial, request.slot, request.request_id, request.spec, request.counted(), request.error
+        )
+
+    def _publish(self, plan: StepPlan) -> None:
+        requests = tuple(self._live[slot] for slot in plan.slots)
+        self._published = _Published(
+            next(self._numbers) & 0xFFFFFFFF, np.array(plan.slots, np.int32), requests
+        )
+        self._last_plan = plan
+
+    def _rewrite(self, step: int, published: _Published) -> None:
+        """Make a plan in flight one of this session: all requests are told, some have left since."""
+        entry = step % PLAN_DEPTH
+        head = self._heads[entry]
+        head[PlanField.MESSAGES] = self._messages
+        head[PlanField.PLAN_ID] = next(self._numbers) & 0xFFFFFFFF
+        slots = [r.slot if self._live.get(r.slot) is r else UNGUIDED for r in published.requests]
+        end = PlanField.SLOTS + len(slots)
+        self.region.plans[entry, PlanField.SLOTS : end] = np.array(slots, np.int32).view(np.uint32)
+        # Another object, so that the next plan in this entry is written out again.
+        follows = self._entries[entry][1]
+        self._entries[entry] = step, follows, dataclasses.replace(published)
+
+    def _close_rows(self, step: int, published: _Published) -> None:
+        for row, request in enumerate(published.requests):
+            self.region.close_row(step, row, request.stop_token_ids)
+
+    def _fail(self, request: LiveRequest, error: GuidedError, count: int | None = None) -> None:
+        if request.error is None:
+            request.fail(error, count)
+            self.failures.append(request)
+
+    def _judge(self, message: Verdict) -> None:
+        waiting = self._tickets.pop(message.ticket, None)
+        if waiting is None:
+            return
+        if isinstance(message.answer, GuidedError):
+            waiting.verdict.set_exception(message.answer)
+            return
+        self._known[waiting.spec] = message.answer
+        if len(self._known) > _KNOWN_SPECS:
+            self._known.popitem(last=False)
+        waiting.verdict.set_result(message.answer)
+
+    def _compare_plugins(self, ready: Ready) -> None:
+        missing = set(self.compiler.plugins.backends) - ready.backends
+        missing |= set(self.compiler.plugins.lowerings) - ready.lowerings
+        if missing:
+            self.refuse(
+                PluginError(
+                    f"the grammar worker can't load {', '.join(sorted(missing))}",
+                    hint="offer it through the entry-point group guided_plugin, or use mode='inline'",
+                ),
+                float("inf"),
+            )
+
+    def _settle(self, slot: int) -> None:
+        while not self._forked:
+            with self.lock:
+                follows, changes, starting = self._settled
+                if self._refusal is not None:
+                    return
+                if (follows, changes) == (self._follows, self._changes) and slot not in starting:
+                    return
+                ticket = next(self._numbers)
+                future: Future[frozenset[int]] = Future()
+                self._syncs[ticket] = future, self._follows
+                self._send(Sync(ticket, self._follows))
+                follows, changes = self._follows, self._changes
+            self.wake()
+            starting = future.result()
+            with self.lock:
+                self._settled = follows, changes, starting
+            if slot in starting:
+                time.sleep(0.002)
+        raise _forked()
+
+    def _wait(self, step: int) -> None:
+        for _ in range(50):
+            if unwrap(self.region.load(Counter.FILLED), step) >= step:
+                return
+        while unwrap(self.region.load(Counter.FILLED), step) < step:
+            time.sleep(2e-5)
+
+    def close(self) -> None:
+        """Nobody plans any more: let go what waits, on the device or here."""
+        if self._forked:
+            return
+        closed = PipelineError("is closed", where="pipeline", hint="make a new StepPipeline")
+        self.refuse(closed, float("inf"))
+        self.region.close()
+
+    def _after_fork(self) -> None:
+        self._forked = True
+        self.lock = threading.RLock()
+        if self._channel is not None:
+            self._channel.sock.close()
+        self.region.close()
+
+
+def _import_path() -> list[str]:
+    import sys
+
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
+def _deadly(doing: str, reason: str) -> GuidedError:
+    return RequestError(
+        f"{doing} ended the grammar worker twice",
+        hint=f"it is not tried a third time; the last one {reason}",
+    )
+
+
+def _forked() -> PipelineError:
+    return PipelineError(
+        "belongs to the process that this one was forked from",
+        where="pipeline",
+        hint="make a StepPipeline in each process that decodes",
+    )
+
+
+_clients: weakref.WeakSet[WorkerClient] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
