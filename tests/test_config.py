@@ -16,6 +16,9 @@ def test_defaults():
         "cache_bytes": 512 * 1024 * 1024,
         "threads": 0,
         "disabled_plugins": (),
+        "worker_step_ms": 2_000,
+        "worker_grammar_ms": 10_000,
+        "worker_spin_us": 50,
     }
 
 

@@ -170,7 +170,7 @@ def test_public_names():
 
 
 LAYERS = [
-    ["_version", "errors"],
+    ["_version", "errors", "metrics"],
     ["config", "regexes", "schema"],
     ["disjoint", "spec"],
     ["spec_forms", "hookspecs", "step"],
@@ -178,6 +178,11 @@ LAYERS = [
     ["grammar.__init__", "grammar.base", "grammar.vocabulary"],
     ["grammar.xgrammar_schema", "grammar.compiler", "grammar.table"],
     ["grammar.xgrammar", "grammar.llguidance", "slots", "kernels", "buffers"],
+    ["inline", "worker.__init__", "worker.layout", "worker.channel", "worker.start", "streamops"],
+    ["worker.messages", "worker.journal", "worker.timing", "worker.buffers"],
+    ["worker.process", "worker.client", "worker.cuda"],
+    ["worker.forkserver", "worker.supervisor"],
+    ["worker.side"],
     ["pipeline", "pipeline_plugin"],
     ["loop", "report", "demo", "bench"],
     ["cli"],

@@ -94,8 +94,8 @@ class WorkerClient:
         self._published = _NOTHING
         # What each entry of the plan ring holds: step, the step it follows, its plan.
         self._entries: list[tuple[int, int, _Published]] = [(first_step, first_step, _NOTHING)] * PLAN_DEPTH
-        self._heads = [memoryview(plan).cast("B").cast("I") for plan in self.region.plans]
-        self._times = memoryview(self.region.times).cast("B").cast("q")
+        self._heads = [memoryview(plan.data).cast("B").cast("I") for plan in self.region.plans]
+        self._times = memoryview(self.region.times.data).cast("B").cast("q")
         self._unread: deque[tuple[int, _Published]] = deque()
         """Sampled steps whose tokens are not in the journals yet."""
         self._forked = False

@@ -21,7 +21,7 @@ import socket
 import sys
 from typing import NoReturn
 
-from guided_plugin.worker import process
+from guided_plugin.worker.process import main as serve_engine
 
 _PR_SET_PDEATHSIG = 1
 _HEAVY = ("numpy", "xgrammar", "llguidance")
@@ -40,9 +40,10 @@ class _Server:
             handles = [fd for fd in self._children.values() if fd is not None]
             # Without a descriptor for each child, look at them often; a lost host is noticed anyway.
             watched = len(handles) == len(self._children)
-            ready, _, _ = select.select([self._control, *handles], [], [], 1.0 if watched else 0.02)
+            control = self._control.fileno()
+            ready, _, _ = select.select([control, *handles], [], [], 1.0 if watched else 0.02)
             self._reap()
-            if self._control in ready and not self._answer():
+            if control in ready and not self._answer():
                 return
 
     def _answer(self) -> bool:
@@ -59,7 +60,7 @@ class _Server:
         with contextlib.suppress(AttributeError, OSError):
             handle = os.pidfd_open(pid)
         self._children[pid] = handle
-        answer = json.dumps({"pid": pid}).encode()
+        answer = json.dumps({"number": int(command), "pid": pid}).encode()
         socket.send_fds(self._control, [answer], [] if handle is None else [handle])
         return True
 
@@ -74,7 +75,7 @@ class _Server:
             for handle in self._children.values():
                 if handle is not None:
                     os.close(handle)
-            code = process.main(channel, region)
+            code = serve_engine(channel, region)
         finally:
             os._exit(code)
 

@@ -26,6 +26,7 @@ import threading
 import zlib
 from dataclasses import astuple, dataclass
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,7 @@ _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
 _MAGIC = b"GUIDEDPL"
 _VERSION = 1
+_Number = TypeVar("_Number", bound=np.generic)
 _HEADER = struct.Struct("<8sIIIIIQ16s")
 _DIRECTORY = "/dev/shm"
 
@@ -198,7 +200,7 @@ class Region:
             os.close(self.fd)
             self.fd = -1
 
-    def _array(self, dtype: type, offset: int, *sizes: int) -> NDArray[np.generic]:
+    def _array(self, dtype: type[_Number], offset: int, *sizes: int) -> NDArray[_Number]:
         count = int(np.prod(sizes))
         return np.frombuffer(self._map, dtype, count, offset).reshape(sizes)
 

@@ -297,7 +297,11 @@ class GrammarWorker:
             return False
         step = self._filled + 1
         plan = self._read_plan(step)
-        if plan.messages > self._applied or plan.follows > self._accepted or not self._all_started(plan.slots):
+        if (
+            plan.messages > self._applied
+            or plan.follows > self._accepted
+            or not self._all_started(plan.slots)
+        ):
             return False
         self._mark(step, Time.FILL)
         mask = self.region.masks[step % PLAN_DEPTH]

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from guided_plugin.errors import PipelineError
 
@@ -67,6 +68,7 @@ class ForkServer:
                 "sys.executable is not set: there is no Python to run it with", where=_WHERE, hint=_INLINE
             )
         self._lock = threading.Lock()
+        self._number = 0
         self._exits: dict[int, int] = {}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -90,32 +92,35 @@ class ForkServer:
         """Whether it runs."""
         return self._process.poll() is None
 
-    def fork(self, region_fd: int, timeout: float) -> WorkerProcess:
+    def fork(
+        self, region_fd: int, timeout: float, cancelled: Callable[[], bool] = lambda: False
+    ) -> WorkerProcess:
         """A new worker for a region. Waits for the server's imports, the first time."""
         ours, theirs = socket.socketpair()
         try:
             with theirs, self._lock:
-                socket.send_fds(self._control, [b"fork"], [theirs.fileno(), region_fd])
-                answer, descriptors = self._answer(timeout)
+                self._number += 1
+                command = str(self._number).encode()
+                socket.send_fds(self._control, [command], [theirs.fileno(), region_fd])
+                pid, handle = self._answer(timeout, cancelled)
         except OSError as error:
             ours.close()
             raise PipelineError(
                 f"can't be started: its fork server is gone ({error})", where=_WHERE, hint=_INLINE
             ) from error
         except PipelineError:
-            # A late answer would be taken for the next one's.
-            self._process.kill()
+            # Should the worker come after all, it finds its channel closed and ends.
             ours.close()
             raise
-        return WorkerProcess(answer["pid"], descriptors[0] if descriptors else None, ours)
+        return WorkerProcess(pid, handle, ours)
 
     def exit_code(self, pid: int, wait: float = 0.5) -> int | None:
         """How a worker ended (a negative signal number, as subprocess has it), or None if not known."""
         end = time.monotonic() + wait
         try:
             while pid not in self._exits and time.monotonic() < end:
-                with self._lock, contextlib.suppress(PipelineError):
-                    self._answer(0.02, fork=False)
+                with self._lock:
+                    self._read(0.02)
         except OSError:  # the server is gone as well
             return None
         return self._exits.pop(pid, None)
@@ -132,22 +137,28 @@ class ForkServer:
         self._control.close()
         self._process.returncode = 0
 
-    def _answer(self, timeout: float, *, fork: bool = True) -> tuple[dict[str, int], list[int]]:
-        """Read until an answer to `fork` comes; notices about workers that ended are kept."""
+    def _answer(self, timeout: float, cancelled: Callable[[], bool]) -> tuple[int, int | None]:
+        """The process id of the worker that was asked for last, and its handle."""
         end = time.monotonic() + timeout
-        while (left := end - time.monotonic()) > 0:
-            if not _readable(self._control, left):
-                break
-            data, descriptors, _, _ = socket.recv_fds(self._control, 1024, 1)
-            if not data:
-                raise ConnectionResetError(f"exit code {self._process.wait()}")
-            message: dict[str, int] = json.loads(data)
-            if "pid" in message:
-                return message, descriptors
-            self._exits[message["exited"]] = message["code"]
-            if not fork:
-                break
+        while time.monotonic() < end and not cancelled():
+            message, handle = self._read(0.05)
+            if message.get("number") == self._number:
+                return message["pid"], handle
+            if handle is not None:
+                os.close(handle)
         raise PipelineError(f"did not start within {timeout:.0f} s", where=_WHERE, hint=_INLINE)
+
+    def _read(self, seconds: float) -> tuple[dict[str, int], int | None]:
+        """One message of the server, or nothing; how workers ended is kept."""
+        if not _readable(self._control, seconds):
+            return {}, None
+        data, descriptors, _, _ = socket.recv_fds(self._control, 1024, 1)
+        if not data:
+            raise ConnectionResetError(f"exit code {self._process.wait()}")
+        message: dict[str, int] = json.loads(data)
+        if "exited" in message:
+            self._exits[message["exited"]] = message["code"]
+        return message, descriptors[0] if descriptors else None
 
 
 _INLINE = "mode='inline' needs no process"

@@ -55,9 +55,10 @@ class Supervisor:
         self._closing = False
         self._pid = os.getpid()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_lock = threading.RLock()
         client.wake = self.wake
-        self._thread = threading.Thread(target=self._run, name="guided-supervisor", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="guided-supervisor", daemon=True)
+        self.thread.start()
 
     @property
     def worker_pid(self) -> int | None:
@@ -67,19 +68,18 @@ class Supervisor:
 
     def wake(self) -> None:
         """There is something to do."""
-        if not self._closing:
-            with contextlib.suppress(OSError):  # its counter is full: awake enough
+        with self._wake_lock:
+            if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
         """End the worker, and whatever still waits for it."""
         if self._closing or os.getpid() != self._pid:
             return
-        self.wake()
         self._closing = True
-        os.eventfd_write(self._wake, 1)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self.wake()
+        if threading.current_thread() is not self.thread:
+            self.thread.join()
 
     def _run(self) -> None:
         try:
@@ -94,7 +94,9 @@ class Supervisor:
             self._client.close()
             if self._server is not None:
                 return_server(self._server)
-            os.close(self._wake)
+            with self._wake_lock:
+                os.close(self._wake)
+                self._wake = -1
 
     def _start(self, *, careful: bool) -> None:
         while not self._closing and not self._client.refusing:
@@ -104,7 +106,7 @@ class Supervisor:
                     self._server = None
                 if self._server is None:
                     self._server = borrow_server()
-                self._worker = self._server.fork(self._client.region.fd, START_SECONDS)
+                self._worker = self._server.fork(self._client.region.fd, START_SECONDS, lambda: self._closing)
                 self._channel = Channel(self._worker.sock)
                 self._ready, self._last_words, self._beat = False, "", -1
                 self._alive_at = self._looked_at = time.monotonic()
@@ -181,7 +183,7 @@ class Supervisor:
         self._client.close_outstanding(
             RequestError(
                 f"the grammar worker {reason}",
-                hint="only stop tokens were allowed from here on; raise worker_step_ms if its work takes so long",
+                hint="only stop tokens were allowed from here on; worker_step_ms sets the limit",
             )
         )
         self._died(reason)
