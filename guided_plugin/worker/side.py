@@ -115,6 +115,9 @@ class WorkerSide:
 
     def close(self) -> None:
         """End the worker."""
-        self.supervisor.close()
-        if threading.current_thread() is not self.supervisor.thread:
+        if threading.current_thread() is self.supervisor.thread:
+            # A garbage collection brought it here: that thread can't wait for its own end.
+            threading.Thread(target=self.close, name="guided-close").start()
+            return
+        if self.supervisor.close():
             self._buffers.close()

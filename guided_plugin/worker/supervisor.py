@@ -72,14 +72,14 @@ class Supervisor:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
-    def close(self) -> None:
-        """End the worker, and whatever still waits for it."""
-        if self._closing or os.getpid() != self._pid:
-            return
+    def close(self) -> bool:
+        """End the worker, and whatever still waits for it. False in a fork of the process it belongs to."""
+        if os.getpid() != self._pid:
+            return False
         self._closing = True
         self.wake()
-        if threading.current_thread() is not self.thread:
-            self.thread.join()
+        self.thread.join()
+        return True
 
     def _run(self) -> None:
         try:
