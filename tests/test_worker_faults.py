@@ -204,14 +204,16 @@ def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(ma
     pipe = make()
     run = Run(pipe, one=LONG)
     run.step()
+    watched = pipe._side.supervisor
     for _ in range(3):
-        watched = pipe._side.supervisor
         until(lambda: watched.worker_pid is not None)
         pid = watched.worker_pid
         os.kill(pid, signal.SIGKILL)
         until(lambda pid=pid: watched.worker_pid != pid)
     until(lambda: pipe._side.client.refusing)
-    with pytest.raises(RequestError, match=r"refused: .* 3 times within 4 s.*SIGKILL.*unguided requests go on"):
+    with pytest.raises(
+        RequestError, match=r"refused: .* 3 times within 4 s.*SIGKILL.*unguided requests go on"
+    ):
         pipe.add_request("two", LONG)
     with pytest.raises(RequestError, match="refused"):
         pipe.prepare(PAREN).result(1)
