@@ -9,16 +9,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import sys
 import threading
 import time
 import weakref
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
 from guided_plugin.grammar.compiler import GrammarCompiler
@@ -26,30 +25,13 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, StepPlan
 from guided_plugin.worker.channel import Channel
 from guided_plugin.worker.journal import LiveRequest
-from guided_plugin.worker.layout import (
-    PLAN_DEPTH,
-    TOKEN_DEPTH,
-    Counter,
-    PlanField,
-    Region,
-    Shape,
-    Time,
-    unwrap,
-)
+from guided_plugin.worker.layout import Counter, Region, Shape
 from guided_plugin.worker.messages import Add, Compile, Failed, Hello, Ready, Remove, Sync, Synced, Verdict
+from guided_plugin.worker.steps import Published, StepRing
 
 __all__ = ["WorkerClient"]
 
 _KNOWN_SPECS = 4096
-
-
-@dataclass(slots=True, eq=False)
-class _Published:
-    """A plan as workers see it; the same object as long as the host's plan is."""
-
-    plan_id: int
-    slots: NDArray[np.int32]
-    requests: tuple[LiveRequest, ...]
 
 
 @dataclass(slots=True)
@@ -61,9 +43,6 @@ class _Ticket:
     deaths: int = 0
 
 
-_NOTHING = _Published(0, np.zeros(0, np.int32), ())
-
-
 class WorkerClient:
     """Requests and steps of one engine, whichever worker serves them. Touched by two threads: the
     host's, and the supervisor's."""
@@ -71,8 +50,7 @@ class WorkerClient:
     def __init__(self, compiler: GrammarCompiler, max_slots: int, *, first_step: int = 0) -> None:
         self.compiler = compiler
         self.region = Region.create(Shape(max_slots, compiler.vocabulary.words))
-        for counter in (Counter.PLANNED, Counter.SAMPLED, Counter.FILLED, Counter.ACCEPTED):
-            self.region.store(counter, first_step)
+        self.steps = StepRing(self.region, first_step)
         self.lock = threading.RLock()
         self.wake: Callable[[], None] = lambda: None
         """Tells the supervisor that there is something to do."""
@@ -89,15 +67,8 @@ class WorkerClient:
         self._refused_until = 0.0
         self._channel: Channel | None = None
         self._messages = self._changes = 0
-        self._planned = self._follows = first_step
-        self._last_plan: StepPlan | None = None
-        self._published = _NOTHING
-        # What each entry of the plan ring holds: step, the step it follows, its plan.
-        self._entries: list[tuple[int, int, _Published]] = [(first_step, first_step, _NOTHING)] * PLAN_DEPTH
-        self._heads = [memoryview(plan.data).cast("B").cast("I") for plan in self.region.plans]
-        self._times = memoryview(self.region.times.data).cast("B").cast("q")
-        self._unread: deque[tuple[int, _Published]] = deque()
-        """Sampled steps whose tokens are not in the journals yet."""
+        self._last_plan = StepPlan((), ())
+        self._published = Published(0, array("i"), ())
         self._forked = False
         _clients.add(self)
 
@@ -146,7 +117,7 @@ class WorkerClient:
         """Free a slot; never blocks."""
         with self.lock:
             del self._live[slot]
-            self._last_plan = None
+            self._last_plan = StepPlan((), ())
             self._send(Remove(slot))
 
     def request(self, slot: int) -> LiveRequest:
@@ -172,68 +143,32 @@ class WorkerClient:
     # Steps
 
     def plan(self, plan: StepPlan) -> int:
-        """Announce the next step, and its number."""
+        """Announce the next step, and its number. Waits only for a host that is a whole ring ahead."""
         if self._forked:
             raise _forked()
-        step = self._planned + 1
-        if unwrap(self.region.load(Counter.FILLED), step) <= step - PLAN_DEPTH:
-            self._wait(step - PLAN_DEPTH + 1)  # the host is further ahead than the rings are deep
+        self.steps.make_room()
         with self.lock:
             if plan is not self._last_plan:
                 self._publish(plan)
-            entry = step % PLAN_DEPTH
-            head, published = self._heads[entry], self._published
-            if self._entries[entry][2] is not published:
-                head[PlanField.COUNT] = len(published.slots)
-                head[PlanField.PLAN_ID] = published.plan_id
-                end = PlanField.SLOTS + len(published.slots)
-                self.region.plans[entry, PlanField.SLOTS : end] = published.slots.view(np.uint32)
-            head[PlanField.STEP] = step & 0xFFFFFFFF
-            head[PlanField.FOLLOWS] = self._follows & 0xFFFFFFFF
-            head[PlanField.MESSAGES] = self._messages
-            at = step % TOKEN_DEPTH * len(Time)
-            self._times[at + Time.STEP] = step
-            self._times[at + Time.PLANNED] = time.perf_counter_ns()
-            self._entries[entry] = step, self._follows, published
-            self._planned = step
-            self.region.store(Counter.PLANNED, step)
+            step = self.steps.announce(self._published, self._messages)
             if self._refusal is not None:
-                self._close_rows(step, published)
-                self.region.store(Counter.FILLED, step)
-            if len(self._unread) > TOKEN_DEPTH // 2:
-                self.harvest()
+                self.steps.close_rows(step)
         return step
 
     def scheduled(self, step: int) -> None:
         """The step is sampled, and its tokens will land. Call it before they can."""
         with self.lock:
-            self._follows = step
-            self._unread.append((step, self._entries[step % PLAN_DEPTH][2]))
+            self.steps.scheduled(step)
 
     def retract(self, step: int) -> None:
         """They will not land after all."""
         with self.lock:
-            self._follows = self._entries[step % PLAN_DEPTH][1]
-            if self._unread and self._unread[-1][0] == step:
-                self._unread.pop()
-
-    def wait_mask(self, step: int) -> None:
-        """Wait on the host for the masks of a step; the supervisor sees to it that this ends."""
-        self._wait(step)
+            self.steps.retract(step)
 
     def harvest(self) -> None:
         """Take what landed into the journals."""
         with self.lock:
-            landed = unwrap(self.region.load(Counter.SAMPLED), self._planned)
-            while self._unread and self._unread[0][0] <= landed:
-                published = self._unread[0][1]
-                entries = []
-                while self._unread and self._unread[0][0] <= landed and self._unread[0][1] is published:
-                    entries.append(self._unread.popleft()[0] % TOKEN_DEPTH)
-                # [requests, steps], in the order of the plan
-                block = np.ascontiguousarray(self.region.tokens[entries, : len(published.slots)].T)
-                for request, tokens in zip(published.requests, block, strict=True):
-                    request.tokens.frombytes(tokens.tobytes())
+            self.steps.harvest()
 
     # Sessions: called by the supervisor
 
@@ -241,9 +176,8 @@ class WorkerClient:
         """Tell a new worker everything: the vocabulary, the live requests, the steps in flight."""
         with self.lock:
             self.region.check()
-            self.harvest()
-            accepted = unwrap(self.region.load(Counter.SAMPLED), self._planned)
-            filled = self.filled
+            accepted, filled = self.steps.landed, self.steps.filled
+            self.steps.harvest(accepted)
             self.region.store(Counter.ACCEPTED, accepted)
             self.region.store(Counter.DOING, 0)
             self.region.store(Counter.HEARTBEAT, 0)
@@ -259,7 +193,7 @@ class WorkerClient:
                     self.region.identity,
                     filled,
                     accepted,
-                    self._planned + 1 if careful else min(filled, accepted),
+                    self.steps.planned + 1 if careful else min(filled, accepted),
                 )
             )
             for request in self._live.values():
@@ -268,9 +202,10 @@ class WorkerClient:
                 self._send(Compile(ticket, waiting.spec))
             for ticket, (_, after) in self._syncs.items():
                 self._send(Sync(ticket, after))
-            for step, _, published in self._entries:
-                if step > min(filled, accepted):
-                    self._rewrite(step, published)
+            for step, published in list(self.steps.in_flight(min(filled, accepted))):
+                # All requests are told; some that were planned have left since.
+                slots = [r.slot if self._live.get(r.slot) is r else UNGUIDED for r in published.requests]
+                self.steps.rewrite(step, slots, self._next_id(), self._messages)
 
     def end_session(self) -> None:
         """There is no worker."""
@@ -292,40 +227,24 @@ class WorkerClient:
             elif isinstance(message, Ready):
                 self._compare_plugins(message)
 
-    @property
-    def filled(self) -> int:
-        """The newest step whose masks are there."""
-        return unwrap(self.region.load(Counter.FILLED), self._planned)
-
-    @property
-    def owed(self) -> bool:
-        """Whether a worker has all that it needs for a step it hasn't filled."""
-        filled = self.filled
-        if filled >= self._planned:
-            return False
-        _, follows, _ = self._entries[(filled + 1) % PLAN_DEPTH]
-        return unwrap(self.region.load(Counter.SAMPLED), self._planned) >= follows
-
     def close_outstanding(self, error: GuidedError) -> None:
         """Fail the rows of the steps that nobody fills, and let the device go on. No worker may run."""
         with self.lock:
-            self.harvest()
-            for step in range(self.filled + 1, self._planned + 1):
-                published = self._entries[step % PLAN_DEPTH][2]
+            self.steps.harvest()
+            for step, published in list(self.steps.outstanding()):
                 for request in published.requests:
                     if self._live.get(request.slot) is request:
                         self._fail(request, error)
-                self._close_rows(step, published)
-                self.region.store(Counter.FILLED, step)
+                self.steps.close_rows(step)
 
     def blame(self, slot: int | None, reason: str) -> None:
         """A worker died: maybe of the request in `slot`, maybe of a spec it was compiling. Twice is
         enough."""
         with self.lock:
             suspects = {} if slot is None else {slot: self._live.get(slot)}
-            if slot is None and self.owed:
-                published = self._entries[(self.filled + 1) % PLAN_DEPTH][2]
-                suspects = {request.slot: request for request in published.requests}
+            owed = self.steps.owed
+            if slot is None and owed is not None:
+                suspects = {request.slot: request for request in owed.requests}
             for request in suspects.values():
                 if request is None or self._live.get(request.slot) is not request:
                     continue
@@ -396,28 +315,12 @@ class WorkerClient:
         )
 
     def _publish(self, plan: StepPlan) -> None:
-        requests = tuple(self._live[slot] for slot in plan.slots)
-        self._published = _Published(
-            next(self._numbers) & 0xFFFFFFFF, np.array(plan.slots, np.int32), requests
-        )
+        requests = tuple(map(self._live.__getitem__, plan.slots))
+        self._published = Published(self._next_id(), array("i", plan.slots), requests)
         self._last_plan = plan
 
-    def _rewrite(self, step: int, published: _Published) -> None:
-        """Make a plan in flight one of this session: all requests are told, some have left since."""
-        entry = step % PLAN_DEPTH
-        head = self._heads[entry]
-        head[PlanField.MESSAGES] = self._messages
-        head[PlanField.PLAN_ID] = next(self._numbers) & 0xFFFFFFFF
-        slots = [r.slot if self._live.get(r.slot) is r else UNGUIDED for r in published.requests]
-        end = PlanField.SLOTS + len(slots)
-        self.region.plans[entry, PlanField.SLOTS : end] = np.array(slots, np.int32).view(np.uint32)
-        # Another object, so that the next plan in this entry is written out again.
-        follows = self._entries[entry][1]
-        self._entries[entry] = step, follows, dataclasses.replace(published)
-
-    def _close_rows(self, step: int, published: _Published) -> None:
-        for row, request in enumerate(published.requests):
-            self.region.close_row(step, row, request.stop_token_ids)
+    def _next_id(self) -> int:
+        return next(self._numbers) & 0xFFFFFFFF
 
     def _fail(self, request: LiveRequest, error: GuidedError, count: int | None = None) -> None:
         if request.error is None:
@@ -454,13 +357,13 @@ class WorkerClient:
                 follows, changes, starting = self._settled
                 if self._refusal is not None:
                     return
-                if (follows, changes) == (self._follows, self._changes) and slot not in starting:
+                if (follows, changes) == (self.steps.follows, self._changes) and slot not in starting:
                     return
                 ticket = next(self._numbers)
                 future: Future[frozenset[int]] = Future()
-                self._syncs[ticket] = future, self._follows
-                self._send(Sync(ticket, self._follows))
-                follows, changes = self._follows, self._changes
+                self._syncs[ticket] = future, self.steps.follows
+                self._send(Sync(ticket, self.steps.follows))
+                follows, changes = self.steps.follows, self._changes
             self.wake()
             starting = future.result()
             with self.lock:
@@ -468,13 +371,6 @@ class WorkerClient:
             if slot in starting:
                 time.sleep(0.002)
         raise _forked()
-
-    def _wait(self, step: int) -> None:
-        for _ in range(50):
-            if unwrap(self.region.load(Counter.FILLED), step) >= step:
-                return
-        while unwrap(self.region.load(Counter.FILLED), step) < step:
-            time.sleep(2e-5)
 
     def close(self) -> None:
         """Nobody plans any more: let go what waits, on the device or here."""
@@ -493,8 +389,6 @@ class WorkerClient:
 
 
 def _import_path() -> list[str]:
-    import sys
-
     return [os.path.abspath(entry) for entry in sys.path]
 
 

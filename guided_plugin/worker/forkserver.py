@@ -47,7 +47,10 @@ class _Server:
                 return
 
     def _answer(self) -> bool:
-        command, descriptors, _, _ = socket.recv_fds(self._control, 64, 2)
+        try:
+            command, descriptors, _, _ = socket.recv_fds(self._control, 64, 2)
+        except ConnectionResetError:  # the host left notices unread
+            return False
         if not command:
             return False
         channel, region = descriptors

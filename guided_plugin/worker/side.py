@@ -42,10 +42,10 @@ class WorkerSide:
 
     def _make_buffers(self, device: torch.device) -> WorkerBuffers:
         if device.type != "cuda":
-            return HostWorkerBuffers(self.client.region, self.client.wait_mask)
+            return HostWorkerBuffers(self.client.region, self.client.steps.wait_filled)
         from guided_plugin.worker.cuda import CudaWorkerBuffers
 
-        return CudaWorkerBuffers(self.client.region, device, self.client.wait_mask)
+        return CudaWorkerBuffers(self.client.region, device, self.client.steps.wait_filled)
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Compile a spec in the worker."""

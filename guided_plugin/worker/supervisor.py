@@ -170,7 +170,7 @@ class Supervisor:
         if beat != self._beat or late:
             # Late: this thread did not run either. Both were stopped, or nobody was there to be missed.
             self._beat, self._alive_at = beat, now
-        if not self._client.owed:
+        if self._client.steps.owed is None:
             self._owed_at = now
         if self._ready or now - self._owed_at >= self._limit:
             return now - self._alive_at >= self._limit
