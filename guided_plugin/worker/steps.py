@@ -35,15 +35,6 @@ class Published:
     requests: tuple[LiveRequest, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """What an entry of the plan ring holds."""
-
-    step: int
-    follows: int
-    published: Published
-
-
 class StepRing:
     """Steps by number, without bounds; only what is written into the region wraps."""
 
@@ -54,7 +45,8 @@ class StepRing:
         for counter in (Counter.PLANNED, Counter.SAMPLED, Counter.FILLED, Counter.ACCEPTED):
             region.store(counter, first_step)
         nothing = Published(0, array("i"), ())
-        self._entries = [_Entry(first_step, first_step, nothing)] * PLAN_DEPTH
+        # What each place in the plan ring holds: step, the step it follows, its plan.
+        self._entries = [(first_step, first_step, nothing)] * PLAN_DEPTH
         self._heads = [memoryview(plan.data).cast("B").cast("I") for plan in region.plans]
         self._slots = [memoryview(plan.data).cast("B").cast("i")[_SLOTS:] for plan in region.plans]
         self._times = memoryview(region.times.data).cast("B").cast("q")
@@ -77,8 +69,8 @@ class StepRing:
         filled = self.filled
         if filled >= self.planned:
             return None
-        entry = self._entries[(filled + 1) % PLAN_DEPTH]
-        return entry.published if self.landed >= entry.follows else None
+        _, follows, published = self._entries[(filled + 1) % PLAN_DEPTH]
+        return published if self.landed >= follows else None
 
     def make_room(self) -> None:
         """Wait until the next step has a place: the host may be ahead by as many steps as rings are deep."""
@@ -89,7 +81,7 @@ class StepRing:
         step = self.planned + 1
         at = step % PLAN_DEPTH
         head = self._heads[at]
-        if self._entries[at].published is not published:
+        if self._entries[at][2] is not published:
             head[_COUNT] = len(published.slots)
             head[_PLAN_ID] = published.plan_id
             self._slots[at][: len(published.slots)] = memoryview(published.slots)
@@ -99,7 +91,7 @@ class StepRing:
         row = step % TOKEN_DEPTH * _TIMES
         self._times[row + _TIME_STEP] = step
         self._times[row + _TIME_PLANNED] = time.perf_counter_ns()
-        self._entries[at] = _Entry(step, self.follows, published)
+        self._entries[at] = step, self.follows, published
         self.planned = step
         self._region.store(Counter.PLANNED, step)
         if len(self._unread) > TOKEN_DEPTH // 2:
@@ -109,11 +101,11 @@ class StepRing:
     def scheduled(self, step: int) -> None:
         """The step is sampled, and its tokens will land. Call it before they can."""
         self.follows = step
-        self._unread.append((step, self._entries[step % PLAN_DEPTH].published))
+        self._unread.append((step, self._entries[step % PLAN_DEPTH][2]))
 
     def retract(self, step: int) -> None:
         """They will not land after all."""
-        self.follows = self._entries[step % PLAN_DEPTH].follows
+        self.follows = self._entries[step % PLAN_DEPTH][1]
         if self._unread and self._unread[-1][0] == step:
             self._unread.pop()
 
@@ -134,26 +126,26 @@ class StepRing:
     def outstanding(self) -> Iterator[tuple[int, Published]]:
         """The steps that nobody has filled yet."""
         for step in range(self.filled + 1, self.planned + 1):
-            yield step, self._entries[step % PLAN_DEPTH].published
+            yield step, self._entries[step % PLAN_DEPTH][2]
 
     def in_flight(self, after: int) -> Iterator[tuple[int, Published]]:
         """The steps after one: those that a new worker has to know."""
-        for entry in self._entries:
-            if entry.step > after:
-                yield entry.step, entry.published
+        for step, _, published in self._entries:
+            if step > after:
+                yield step, published
 
     def rewrite(self, step: int, slots: Sequence[int], plan_id: int, messages: int) -> None:
         """Make a plan in flight one of a new session."""
         at = step % PLAN_DEPTH
-        head, entry = self._heads[at], self._entries[at]
+        head, (_, follows, published) = self._heads[at], self._entries[at]
         head[_MESSAGES], head[_PLAN_ID] = messages, plan_id
         self._slots[at][: len(slots)] = memoryview(array("i", slots))
         # Another object, so that the next plan in this place is written out again.
-        self._entries[at] = dataclasses.replace(entry, published=dataclasses.replace(entry.published))
+        self._entries[at] = step, follows, dataclasses.replace(published)
 
     def close_rows(self, step: int) -> None:
         """Fill a step's masks with stop tokens alone, and raise its flag. No worker may run."""
-        published = self._entries[step % PLAN_DEPTH].published
+        published = self._entries[step % PLAN_DEPTH][2]
         for row, request in enumerate(published.requests):
             self._region.close_row(step, row, request.stop_token_ids)
         self._region.store(Counter.FILLED, step)
