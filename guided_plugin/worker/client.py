@@ -32,6 +32,9 @@ from guided_plugin.worker.steps import Published, StepRing
 __all__ = ["WorkerClient"]
 
 _KNOWN_SPECS = 4096
+"""Specs that are known to compile, so that a request with one of them need not wait for the verdict."""
+
+_Moment = tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -61,8 +64,8 @@ class WorkerClient:
         self._live: dict[int, LiveRequest] = {}
         self._known: OrderedDict[OutputSpec, Admission] = OrderedDict()
         self._tickets: dict[int, _Ticket] = {}
-        self._syncs: dict[int, tuple[Future[frozenset[int]], int]] = {}
-        self._settled: tuple[int, int, frozenset[int]] = (-1, -1, frozenset())
+        self._syncs: dict[int, tuple[Future[frozenset[int]], Sync]] = {}
+        self._settled: tuple[_Moment, frozenset[int]] = ((-1, -1, -1), frozenset())
         self._refusal: GuidedError | None = None
         self._refused_until = 0.0
         self._channel: Channel | None = None
@@ -137,8 +140,9 @@ class WorkerClient:
 
     @property
     def busy(self) -> bool:
-        """Whether anybody would miss the worker."""
-        return bool(self._live or self._tickets or self._syncs)
+        """Whether anybody would miss the worker: a request, or a device that waits for masks."""
+        waiting = self.steps.filled < self.steps.planned
+        return waiting or bool(self._live or self._tickets or self._syncs)
 
     # Steps
 
@@ -200,8 +204,8 @@ class WorkerClient:
                 self._send(self._add_message(request))
             for ticket, waiting in self._tickets.items():
                 self._send(Compile(ticket, waiting.spec))
-            for ticket, (_, after) in self._syncs.items():
-                self._send(Sync(ticket, after))
+            for _, sync in self._syncs.values():
+                self._send(sync)
             for step, published in list(self.steps.in_flight(min(filled, accepted))):
                 # All requests are told; some that were planned have left since.
                 slots = [r.slot if self._live.get(r.slot) is r else UNGUIDED for r in published.requests]
@@ -222,8 +226,9 @@ class WorkerClient:
                 if request is not None:
                     self._fail(request, message.error, message.count)
             elif isinstance(message, Synced):
-                future, _ = self._syncs.pop(message.ticket)
-                future.set_result(message.starting)
+                waiting = self._syncs.pop(message.ticket, None)
+                if waiting is not None:
+                    waiting[0].set_result(message.starting)
             elif isinstance(message, Ready):
                 self._compare_plugins(message)
 
@@ -352,25 +357,29 @@ class WorkerClient:
             )
 
     def _settle(self, slot: int) -> None:
+        """Wait until the worker has dealt with all there is so far; nothing, if it said so before."""
         while not self._forked:
             with self.lock:
-                follows, changes, starting = self._settled
-                if self._refusal is not None:
-                    return
-                if (follows, changes) == (self.steps.follows, self._changes) and slot not in starting:
+                moment, starting = self._settled
+                if self._refusal is not None or (moment == self._moment() and slot not in starting):
                     return
                 ticket = next(self._numbers)
+                sync = Sync(ticket, self.steps.follows, self.steps.planned)
                 future: Future[frozenset[int]] = Future()
-                self._syncs[ticket] = future, self.steps.follows
-                self._send(Sync(ticket, self.steps.follows))
-                follows, changes = self.steps.follows, self._changes
+                self._syncs[ticket] = future, sync
+                self._send(sync)
+                moment = self._moment()
             self.wake()
             starting = future.result()
             with self.lock:
-                self._settled = follows, changes, starting
+                self._settled = moment, starting
             if slot in starting:
                 time.sleep(0.002)
         raise _forked()
+
+    def _moment(self) -> _Moment:
+        """What changes when there is anything new to wait for."""
+        return self.steps.follows, self.steps.planned, self._changes
 
     def close(self) -> None:
         """Nobody plans any more: let go what waits, on the device or here."""

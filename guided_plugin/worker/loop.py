@@ -177,7 +177,9 @@ class GrammarWorker:
             for slot, error in failures:
                 count = len(self._table.tokens(slot))
                 self.channel.send(Failed(self._serials[slot], error, count))
-        for sync in [sync for sync in self._syncs if sync.after <= self._accepted]:
+        for sync in list(self._syncs):
+            if sync.after > self._accepted or sync.filled > self._filled:
+                continue
             self._syncs.remove(sync)
             self.channel.send(Synced(sync.ticket, frozenset(self._starting)))
         if self.channel.pending:

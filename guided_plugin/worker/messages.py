@@ -61,10 +61,12 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Engine: answer when the messages before this one and the tokens of step `after` are dealt with."""
+    """Engine: answer when the messages before this one, the tokens of step `after` and the masks of step
+    `filled` are dealt with."""
 
     ticket: int
     after: int
+    filled: int
 
 
 @dataclass(frozen=True, slots=True)

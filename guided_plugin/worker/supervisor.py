@@ -160,6 +160,8 @@ class Supervisor:
             elif isinstance(message, Crashed):
                 self._last_words = message.reason
             self._client.received(message)
+        if self._client.refusing:  # it offers too little: whoever closes rows must be alone with them
+            self._end_worker()
 
     def _stuck(self) -> bool:
         """Whether the worker has made no progress for too long."""
