@@ -180,7 +180,7 @@ LAYERS = [
     ["grammar.xgrammar", "grammar.llguidance", "slots", "kernels", "buffers"],
     ["inline", "worker.__init__", "worker.layout", "worker.channel", "worker.start", "streamops"],
     ["worker.messages", "worker.journal", "worker.timing", "worker.buffers"],
-    ["worker.steps", "worker.loop", "worker.cuda"],
+    ["worker.steps", "worker.loop", "worker.cuda", "worker.admissions"],
     ["worker.process", "worker.client"],
     ["worker.forkserver", "worker.supervisor"],
     ["worker.side"],

@@ -14,36 +14,24 @@ import threading
 import time
 import weakref
 from array import array
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 
 from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, StepPlan
+from guided_plugin.worker.admissions import Admissions
 from guided_plugin.worker.channel import Channel
 from guided_plugin.worker.journal import LiveRequest
 from guided_plugin.worker.layout import Counter, Region, Shape
-from guided_plugin.worker.messages import Add, Compile, Failed, Hello, Ready, Remove, Sync, Synced, Verdict
+from guided_plugin.worker.messages import Add, Failed, Hello, Ready, Remove, Sync, Synced, Verdict
 from guided_plugin.worker.steps import Published, StepRing
 
 __all__ = ["WorkerClient"]
 
-_KNOWN_SPECS = 4096
-"""Specs that are known to compile, so that a request with one of them need not wait for the verdict."""
-
 _Moment = tuple[int, int, int]
-
-
-@dataclass(slots=True)
-class _Ticket:
-    """A spec whose verdict is awaited."""
-
-    spec: OutputSpec
-    verdict: Future[Admission]
-    deaths: int = 0
 
 
 class WorkerClient:
@@ -62,8 +50,7 @@ class WorkerClient:
         self._vocabulary = dataclasses.replace(compiler.vocabulary, encode=None)
         self._numbers = itertools.count(1)
         self._live: dict[int, LiveRequest] = {}
-        self._known: OrderedDict[OutputSpec, Admission] = OrderedDict()
-        self._tickets: dict[int, _Ticket] = {}
+        self._admissions = Admissions()
         self._syncs: dict[int, tuple[Future[frozenset[int]], Sync]] = {}
         self._settled: tuple[_Moment, frozenset[int]] = ((-1, -1, -1), frozenset())
         self._refusal: GuidedError | None = None
@@ -80,24 +67,15 @@ class WorkerClient:
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Have a spec compiled; never blocks."""
         spec = self._normal(spec)
-        key = dataclasses.replace(spec, stop_token_ids=None, start_after=None)
-        verdict: Future[Admission] = Future()
-        verdict.set_running_or_notify_cancel()  # others may wait for the same one: it can't be cancelled
         with self.lock:
-            known = self._known.get(key)
-            if known is not None:
-                self._known.move_to_end(key)
-                verdict.set_result(known)
-                return verdict
-            if self._refused():
-                verdict.set_exception(self._refused())
-                return verdict
-            for waiting in self._tickets.values():
-                if waiting.spec == key:
-                    return waiting.verdict
-            ticket = next(self._numbers)
-            self._tickets[ticket] = _Ticket(key, verdict)
-            self._send(Compile(ticket, key))
+            verdict = self._admissions.lookup(spec)
+            if verdict is None:
+                verdict, question = self._admissions.open(next(self._numbers), spec)
+                refusal = self._refused()
+                if refusal is None:
+                    self._send(question)
+                else:
+                    self._admissions.refuse(refusal)
         self.wake()
         return verdict
 
@@ -142,7 +120,7 @@ class WorkerClient:
     def busy(self) -> bool:
         """Whether anybody would miss the worker: a request, or a device that waits for masks."""
         waiting = self.steps.filled < self.steps.planned
-        return waiting or bool(self._live or self._tickets or self._syncs)
+        return waiting or bool(self._live or self._admissions or self._syncs)
 
     # Steps
 
@@ -202,8 +180,8 @@ class WorkerClient:
             )
             for request in self._live.values():
                 self._send(self._add_message(request))
-            for ticket, waiting in self._tickets.items():
-                self._send(Compile(ticket, waiting.spec))
+            for question in self._admissions.questions():
+                self._send(question)
             for _, sync in self._syncs.values():
                 self._send(sync)
             for step, published in list(self.steps.in_flight(min(filled, accepted))):
@@ -220,7 +198,7 @@ class WorkerClient:
         """Take a message of the worker."""
         with self.lock:
             if isinstance(message, Verdict):
-                self._judge(message)
+                self._admissions.judge(message)
             elif isinstance(message, Failed):
                 request = next((r for r in self._live.values() if r.serial == message.serial), None)
                 if request is not None:
@@ -258,11 +236,7 @@ class WorkerClient:
                 if request.deaths >= 2 and slot is not None:
                     self._fail(request, _deadly("working on this request", reason))
             if slot is None:
-                for ticket, waiting in list(self._tickets.items()):
-                    waiting.deaths += 1
-                    if waiting.deaths >= 2:
-                        del self._tickets[ticket]
-                        waiting.verdict.set_exception(_deadly("compiling this spec", reason))
+                self._admissions.blame(_deadly("compiling this spec", reason))
 
     def refuse(self, error: GuidedError, seconds: float) -> None:
         """Fail every request, and refuse new ones for a while. What is planned gets closed masks at once."""
@@ -272,9 +246,7 @@ class WorkerClient:
             for request in self._live.values():
                 if request.error is None:
                     self._fail(request, error)
-            tickets, self._tickets = self._tickets, {}
-            for waiting in tickets.values():
-                waiting.verdict.set_exception(error)
+            self._admissions.refuse(error)
             syncs, self._syncs = self._syncs, {}
             for future, _ in syncs.values():
                 future.set_result(frozenset())
@@ -331,18 +303,6 @@ class WorkerClient:
         if request.error is None:
             request.fail(error, count)
             self.failures.append(request)
-
-    def _judge(self, message: Verdict) -> None:
-        waiting = self._tickets.pop(message.ticket, None)
-        if waiting is None:
-            return
-        if isinstance(message.answer, GuidedError):
-            waiting.verdict.set_exception(message.answer)
-            return
-        self._known[waiting.spec] = message.answer
-        if len(self._known) > _KNOWN_SPECS:
-            self._known.popitem(last=False)
-        waiting.verdict.set_result(message.answer)
 
     def _compare_plugins(self, ready: Ready) -> None:
         missing = set(self.compiler.plugins.backends) - ready.backends
