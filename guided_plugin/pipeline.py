@@ -250,6 +250,10 @@ class StepPipeline:
             raise PipelineError("schedule_update twice in one step", hint="call plan and fill_mask first")
         if tokens.dim() != 1:
             raise PipelineError(f"sampled tokens must be [rows], not {tuple(tokens.shape)}")
+        if self._plan.rows[-1] >= tokens.shape[0]:
+            raise PipelineError(f"row {self._plan.rows[-1]} is planned, {tokens.shape[0]} tokens are sampled")
+        if tokens.device.type != self.device.type:
+            raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
         self._side.sampled(tokens)
         self._sampled = True
         self._clock[3] = time.perf_counter() - start

@@ -207,13 +207,21 @@ def test_a_host_may_plan_without_sampling_and_sample_late(pipe):
     assert pipe.tokens("one") == tuple(token)
 
 
-def test_tokens_that_can_not_be_taken_leave_the_step_as_it_was(pipe):
+def test_tokens_that_can_not_be_taken_leave_the_step_as_it_was(pipe, monkeypatch):
     slot = pipe.add_request("one", SPECS[0])
     pipe.plan([gp.UNGUIDED, gp.UNGUIDED, slot])
     pipe.fill_mask()
     pipe.apply_mask(torch.rand(3, WIDTH))
-    with pytest.raises(IndexError):
+    with pytest.raises(PipelineError, match="row 2 is planned, 2 tokens"):
         pipe.schedule_update(torch.tensor([1, 2]))
+
+    def fail(step, tokens):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipe._side._buffers, "download", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            pipe.schedule_update(torch.tensor([1, 2, 3]))
     assert pipe.tokens("one") == ()
     pipe.schedule_update(torch.tensor([1, 2, ord("y")]))
     pipe.finish_update()

@@ -39,6 +39,10 @@ class WorkerBuffers(Protocol):
         """The logits rows that are guided from this step on."""
         ...
 
+    def claim(self, step: int) -> None:
+        """Make sure that the worker may fill a step's place in the ring."""
+        ...
+
     def upload(self, step: int, count: int) -> None:
         """Bring the first `count` masks of a step to the device once they are filled."""
         ...
@@ -71,6 +75,9 @@ class HostWorkerBuffers:
     def set_rows(self, rows: Sequence[int]) -> None:
         """The logits rows that are guided from this step on."""
         self._rows = torch.tensor(rows, dtype=torch.int32)
+
+    def claim(self, step: int) -> None:
+        """What was there has been used."""
 
     def upload(self, step: int, count: int) -> None:
         """Nothing to copy."""

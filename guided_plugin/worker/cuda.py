@@ -73,15 +73,16 @@ class CudaWorkerBuffers:
         """The logits rows that are guided from this step on."""
         self._rows.set(rows)
 
+    def claim(self, step: int) -> None:
+        """Make sure that the last copy out of a step's place in the ring is done."""
+        event = self._uploaded[step % PLAN_DEPTH]
+        if not event.query():
+            event.synchronize()  # only a host that plans without sampling gets that far ahead
+
     def upload(self, step: int, count: int) -> None:
         """Let the side stream wait for the masks and copy them."""
-        entry = step % PLAN_DEPTH
-        if not self._uploaded[entry].query():
-            # Only a host that plans without sampling gets that far ahead: the worker may fill this entry
-            # of the ring again only when its last copy is done.
-            self._uploaded[entry].synchronize()
         if self._downloaded < step - PLAN_DEPTH:
-            # Nor has the side stream waited for the kernel that read this entry on the device.
+            # Nor has the side stream waited for the kernel that read this place on the device.
             self._freed.record(torch.cuda.current_stream(self._device))
             self._side.wait_event(self._freed)
         if self._raiser is None:

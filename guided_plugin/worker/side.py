@@ -34,7 +34,11 @@ class WorkerSide:
         self, compiler: GrammarCompiler, max_slots: int, device: torch.device, *, first_step: int = 0
     ) -> None:
         self.client = WorkerClient(compiler, max_slots, first_step=first_step)
-        self._buffers = self._make_buffers(device)
+        try:
+            self._buffers = self._make_buffers(device)
+        except BaseException:
+            self.client.close()
+            raise
         self.supervisor = Supervisor(self.client)
         self._rows: tuple[int, ...] = ()
         self._step = first_step
@@ -68,6 +72,7 @@ class WorkerSide:
         if plan.rows != self._rows:
             self._buffers.set_rows(plan.rows)
             self._rows = plan.rows
+        self._buffers.claim(self._step + 1)
         self._step = self.client.plan(plan)
         self._count = len(plan.rows)
 
