@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import InitVar, dataclass, field
 from functools import partial
+from typing import NoReturn
 
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.grammar.base import Grammar
@@ -38,7 +39,7 @@ from guided_plugin.worker.messages import (
 
 __all__ = ["GrammarWorker"]
 
-_NAPS = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 2e-3))
+_NAPS = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 3e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
 
 _COMPILES = 8
@@ -110,7 +111,11 @@ class GrammarWorker:
         for step in range(max(self._accepted, self._filled - PLAN_DEPTH) + 1, self._filled + 1):
             self._read_plan(step)
 
-    def run(self) -> None:
+    def close(self) -> None:
+        """Compile no more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def run(self) -> NoReturn:
         """Serve until the engine hangs up, which raises ChannelClosedError."""
         self._warm_up()
         while True:
@@ -192,6 +197,8 @@ class GrammarWorker:
 
     def _judge(self, ticket: int, done: Future[Grammar]) -> None:
         """Runs in the compiling thread: the loop may be asleep."""
+        if done.cancelled():
+            return
         error = done.exception()
         if error is not None:
             self.channel.send(Verdict(ticket, _guided(error)))

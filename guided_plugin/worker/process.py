@@ -8,6 +8,8 @@ import select
 import socket
 import sys
 import traceback
+from contextlib import closing
+from typing import NoReturn
 
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.compiler import GrammarCompiler
@@ -22,29 +24,32 @@ __all__ = ["main"]
 
 def main(channel_fd: int, region_fd: int) -> int:
     """Serve an engine until it hangs up; the exit code."""
-    channel = Channel(socket.socket(fileno=channel_fd))
-    try:
-        hello, rest = _greeting(channel)
-        sys.path.extend(entry for entry in hello.sys_path if entry not in sys.path)
-        sys.setswitchinterval(5e-4)  # compile threads give way to the step in half a millisecond
-        _fine_timers()
-        region = Region(region_fd, hello.shape, hello.identity)
+    with closing(Channel(socket.socket(fileno=channel_fd))) as channel:
+        try:
+            _serve(channel, region_fd)
+        except ChannelClosedError:
+            return 0
+        except BaseException as error:
+            if not isinstance(error, GuidedError):
+                traceback.print_exc()
+            channel.send(Crashed(str(error) if isinstance(error, GuidedError) else repr(error)))
+            channel.drain(1.0)
+    return 1
+
+
+def _serve(channel: Channel, region_fd: int) -> NoReturn:
+    hello, rest = _greeting(channel)
+    sys.path.extend(entry for entry in hello.sys_path if entry not in sys.path)
+    sys.setswitchinterval(5e-4)  # compile threads give way to the step in half a millisecond
+    _fine_timers()
+    with closing(Region(region_fd, hello.shape, hello.identity)) as region:
         plugins = Plugins(disabled=hello.config.disabled_plugins, entry_points=hello.entry_points)
         compiler = GrammarCompiler(hello.vocabulary, config=hello.config, plugins=plugins)
-        worker = GrammarWorker(channel, region, hello, compiler, rest)
-        channel.send(Ready(frozenset(plugins.backends), frozenset(plugins.lowerings)))
-        gc.collect()
-        gc.freeze()  # a full collection of the vocabulary would take longer than a step
-        worker.run()
-    except ChannelClosedError:
-        return 0
-    except BaseException as error:
-        if not isinstance(error, GuidedError):
-            traceback.print_exc()
-        channel.send(Crashed(str(error) if isinstance(error, GuidedError) else repr(error)))
-        channel.drain(1.0)
-        return 1
-    return 0
+        with closing(GrammarWorker(channel, region, hello, compiler, rest)) as worker:
+            channel.send(Ready(frozenset(plugins.backends), frozenset(plugins.lowerings)))
+            gc.collect()
+            gc.freeze()  # a full collection of the vocabulary would take longer than a step
+            worker.run()
 
 
 def _greeting(channel: Channel) -> tuple[Hello, list[object]]:
