@@ -31,7 +31,7 @@ class InlineSide:
     def __init__(self, compiler: GrammarCompiler, max_slots: int, device: torch.device) -> None:
         self._compiler = compiler
         self._table = GrammarTable(compiler.vocabulary)
-        self._buffers = make_buffers(device, max_slots, compiler.vocabulary.words)
+        self.buffers = make_buffers(device, max_slots, compiler.vocabulary.words)
         self._plan = StepPlan((), ())
         self._step = -1
         self._unaccepted: tuple[StepPlan, int] | None = None
@@ -74,28 +74,28 @@ class InlineSide:
         if plan is not self._plan:
             self._accept()
             self._plan = plan
-            self._buffers.set_rows(plan.rows)
+            self.buffers.set_rows(plan.rows)
 
     def fill(self) -> None:
         """Accept what is left of the last step, then fill this step's masks and send them up."""
         self._accept()
         entry = self._step % RING_DEPTH
-        self._table.fill(self._plan.slots, self._buffers.mask_np(entry))
-        self._buffers.upload(entry, len(self._plan.rows))
+        self._table.fill(self._plan.slots, self.buffers.mask_np(entry))
+        self.buffers.upload(entry, len(self._plan.rows))
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """The step's masks and row numbers."""
-        return self._buffers.mask_dev(self._step % RING_DEPTH, len(self._plan.rows))
+        return self.buffers.mask_dev(self._step % RING_DEPTH, len(self._plan.rows))
 
     def sampled(self, tokens: Tensor) -> None:
         """Start copying the step's tokens to the host."""
         entry = self._step % RING_DEPTH
-        self._buffers.download(entry, tokens)
+        self.buffers.download(entry, tokens)
         self._unaccepted = self._plan, entry
 
     def finish(self) -> None:
         """Accept the tokens if they have landed."""
-        if self._unaccepted is not None and self._buffers.landed(self._unaccepted[1]):
+        if self._unaccepted is not None and self.buffers.landed(self._unaccepted[1]):
             self._accept()
 
     def tokens(self, slot: int) -> tuple[int, ...]:
@@ -131,4 +131,4 @@ class InlineSide:
         if self._unaccepted is None:
             return
         (plan, entry), self._unaccepted = self._unaccepted, None
-        self._table.accept(plan.slots, self._buffers.tokens(entry))
+        self._table.accept(plan.slots, self.buffers.tokens(entry))

@@ -127,10 +127,11 @@ class StepPipeline:
         self.device = torch.device(device)
         self._slots = Slots(max_slots)
         self._requests: dict[int, RequestInfo] = {}
-        self._side = self._make_side(mode)
-        self.mode = "inline" if isinstance(self._side, InlineSide) else "process"
+        self.side = self._make_side(mode)
+        """Where the grammars live."""
+        self.mode = "inline" if isinstance(self.side, InlineSide) else "process"
         # At the latest when the interpreter exits. The side holds no reference to this object.
-        self._finalizer = weakref.finalize(self, self._side.close)
+        self._finalizer = weakref.finalize(self, self.side.close)
         self._step = 0
         self._last_slots: tuple[int, ...] = ()
         self._plan = _NOTHING
@@ -146,7 +147,7 @@ class StepPipeline:
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Start compiling a spec, and don't wait. `add_request` is quick once the future has a result."""
-        return self._side.prepare(spec)
+        return self.side.prepare(spec)
 
     def add_request(self, request_id: str, spec: OutputSpec, *, tokens: Iterable[int] = ()) -> int:
         """Compile a spec, start it, and give it a slot. `tokens` replays what it had produced before.
@@ -154,10 +155,10 @@ class StepPipeline:
         Waits for the compile. Raises the spec's own error; the pipeline and its other requests are as
         they were.
         """
-        admission = self._side.admit(spec)
+        admission = self.side.admit(spec)
         slot = self._slots.take(request_id)
         try:
-            self._side.add(slot, request_id, spec, tokens)
+            self.side.add(slot, request_id, spec, tokens)
         except GuidedError:
             self._slots.give_back(request_id)
             raise
@@ -170,7 +171,7 @@ class StepPipeline:
     def remove_request(self, request_id: str) -> RequestInfo:
         """End a request, finished or not; its slot is free."""
         slot = self._slots.give_back(request_id)
-        self._side.remove(slot)
+        self.side.remove(slot)
         self._report_failures()
         # Slot numbers come back: a kept plan must not be taken for the new request's.
         self._last_slots, self._plan = (), _NOTHING
@@ -181,19 +182,19 @@ class StepPipeline:
     def request(self, request_id: str) -> RequestInfo:
         """A running request; its `error` is set once it failed. Waits for the steps so far."""
         slot = self._slot_of(request_id)
-        self._side.settle(slot)
+        self.side.settle(slot)
         self._report_failures()
         return self._requests[slot]
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
         """What a request has produced, as its grammar saw it. Waits for the steps so far."""
-        tokens = self._side.tokens(self._slot_of(request_id))
+        tokens = self.side.tokens(self._slot_of(request_id))
         self._report_failures()
         return tokens
 
     def phase(self, request_id: str) -> Phase:
         """Whether a request is waiting for its start, active, done or failed. Waits for the steps so far."""
-        phase = self._side.phase(self._slot_of(request_id))
+        phase = self.side.phase(self._slot_of(request_id))
         self._report_failures()
         return phase
 
@@ -208,7 +209,7 @@ class StepPipeline:
             self._plan = self._make_plan(chosen)
             self._last_slots = chosen
         if self._plan.rows:
-            self._side.plan(self._plan)
+            self.side.plan(self._plan)
         self._clock[0] = time.perf_counter() - start
 
     def fill_mask(self) -> None:
@@ -216,7 +217,7 @@ class StepPipeline:
         if not self._plan.rows:
             return
         start = time.perf_counter()
-        self._side.fill()
+        self.side.fill()
         self._filled = True
         self._report_failures()
         self._clock[1] = time.perf_counter() - start
@@ -236,7 +237,7 @@ class StepPipeline:
             raise PipelineError(
                 f"row {self._plan.rows[-1]} is planned, the logits have {logits.shape[0]} rows"
             )
-        mask, rows = self._side.masks()
+        mask, rows = self.side.masks()
         mask_rows(logits, mask, rows, self.compiler.vocabulary.size)
         self._clock[2] = time.perf_counter() - start
         return logits
@@ -254,7 +255,7 @@ class StepPipeline:
             raise PipelineError(f"row {self._plan.rows[-1]} is planned, {tokens.shape[0]} tokens are sampled")
         if tokens.device.type != self.device.type:
             raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
-        self._side.sampled(tokens)
+        self.side.sampled(tokens)
         self._sampled = True
         self._clock[3] = time.perf_counter() - start
 
@@ -263,7 +264,7 @@ class StepPipeline:
         start = time.perf_counter()
         guided = len(self._plan.rows)
         if self._sampled:
-            self._side.finish()
+            self.side.finish()
             self._report_failures()
         self._step += 1
         if guided:
@@ -287,7 +288,7 @@ class StepPipeline:
             failed=self._failed,
             backends=dict(self._backends),
             main_thread=self.statistics.main_thread if self.statistics is not None else 0.0,
-            worker=self._side.metrics(),
+            worker=self.side.metrics(),
         )
 
     def close(self) -> None:
@@ -334,7 +335,7 @@ class StepPipeline:
         self._width = logits.shape[1]
 
     def _report_failures(self) -> None:
-        for slot, error in self._side.take_failures():
+        for slot, error in self.side.take_failures():
             old = self._requests[slot]
             failed = RequestInfo(old.request_id, slot, old.spec, old.backend, error)
             self._requests[slot] = failed

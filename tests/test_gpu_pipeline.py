@@ -77,7 +77,7 @@ def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None):
     gpu, _ = pipeline("cuda", requests, mode)
     assert gpu.mode == mode
     if source is not None:
-        assert gpu._side._buffers._ops.source == source
+        assert gpu.side.buffers._ops.source == source
     generator = torch.Generator().manual_seed(3)
     for step in range(steps):
         order = torch.randperm(requests, generator=generator).tolist()
@@ -148,7 +148,7 @@ def test_a_hung_worker_does_not_hang_the_device():
         logits = torch.randn(2, WIDTH, device="cuda")
         run(pipe, slots, logits.clone())
         torch.cuda.synchronize()
-        os.kill(pipe._side.supervisor.worker_pid, signal.SIGSTOP)
+        os.kill(pipe.side.supervisor.worker_pid, signal.SIGSTOP)
         start = time.monotonic()
         masked = logits.clone()
         tokens = run(pipe, slots, masked)  # enqueued: the device waits, this thread doesn't
@@ -169,7 +169,7 @@ def test_a_killed_worker_is_replaced_while_the_device_waits():
         out = []
         for step in range(12):
             if step in (4, 8):
-                os.kill(pipe._side.supervisor.worker_pid, signal.SIGKILL)
+                os.kill(pipe.side.supervisor.worker_pid, signal.SIGKILL)
             out.append(run(pipe, [slot], torch.randn(1, WIDTH, device="cuda")))
         out = [tokens.item() for tokens in out]
         assert pipe.request("one").error is None
@@ -206,7 +206,7 @@ def test_beside_a_forward_pass_in_a_cuda_graph(pipeline):
         assert all(matcher.accept(token) for token in pipe.tokens(f"r{i}"))
     worker = pipe.metrics().worker
     assert worker.steps == 201
-    assert pipe._side._buffers.waits.steps >= 2
+    assert pipe.side.buffers.waits.steps >= 2
     assert worker.exposed_wait >= 0.0
 
 

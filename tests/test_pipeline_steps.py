@@ -102,7 +102,7 @@ def test_nothing_happens_without_a_guided_row(pipe, monkeypatch):
         raise AssertionError("called")
 
     for name in ("plan", "fill", "masks", "sampled", "finish"):
-        monkeypatch.setattr(pipe._side, name, never)
+        monkeypatch.setattr(pipe.side, name, never)
     monkeypatch.setattr(pipeline, "mask_rows", never)
     logits = torch.randn(2, WIDTH)
     before = logits.clone()
@@ -112,10 +112,10 @@ def test_nothing_happens_without_a_guided_row(pipe, monkeypatch):
 
 def test_acceptance_is_deferred_until_the_tokens_have_landed(inline, monkeypatch):
     events = []
-    monkeypatch.setattr(inline._side._buffers, "landed", lambda entry: False)
-    accept, fill = inline._side._table.accept, inline._side._table.fill
-    monkeypatch.setattr(inline._side._table, "accept", lambda *a: (events.append("accept"), accept(*a)))
-    monkeypatch.setattr(inline._side._table, "fill", lambda *a: (events.append("fill"), fill(*a)))
+    monkeypatch.setattr(inline.side.buffers, "landed", lambda entry: False)
+    accept, fill = inline.side._table.accept, inline.side._table.fill
+    monkeypatch.setattr(inline.side._table, "accept", lambda *a: (events.append("accept"), accept(*a)))
+    monkeypatch.setattr(inline.side._table, "fill", lambda *a: (events.append("fill"), fill(*a)))
     slot = inline.add_request("one", SPECS[3])
     step(inline, [slot], None)
     assert events == ["fill"]
@@ -125,7 +125,7 @@ def test_acceptance_is_deferred_until_the_tokens_have_landed(inline, monkeypatch
 
 
 def test_tokens_in_flight_count_for_a_request_that_is_removed(inline, monkeypatch):
-    monkeypatch.setattr(inline._side._buffers, "landed", lambda entry: False)
+    monkeypatch.setattr(inline.side.buffers, "landed", lambda entry: False)
     slot = inline.add_request("one", SPECS[0])
     step(inline, [slot], None)
     inline.remove_request("one")

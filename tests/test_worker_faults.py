@@ -122,10 +122,10 @@ def test_killed_from_outside_between_steps_and_in_the_middle_of_one(make):
     pipe = make()
     run = Run(pipe, one=LONG, two=PAREN)
     run.steps(3)
-    pid = pipe._side.supervisor.worker_pid
+    pid = pipe.side.supervisor.worker_pid
     os.kill(pid, signal.SIGKILL)
     run.steps(3)
-    os.kill(pipe._side.supervisor.worker_pid, signal.SIGKILL)
+    os.kill(pipe.side.supervisor.worker_pid, signal.SIGKILL)
     pipe.plan([run.slots["one"], run.slots["two"]])
     pipe.fill_mask()
     run.steps(10)
@@ -148,7 +148,7 @@ def test_without_progress_rows_fail_closed_and_the_others_go_on(make, how):
     pipe.compiler.plugins.register(listener)
     run = Run(pipe, bad=faulty("fill 3 hang") if how == "hung" else LONG, other=LONG, waiting=PAREN)
     run.steps(2)
-    pid = pipe._side.supervisor.worker_pid
+    pid = pipe.side.supervisor.worker_pid
     if how == "stopped":
         os.kill(pid, signal.SIGSTOP)
     run.step(["bad", "other"])
@@ -204,13 +204,13 @@ def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(ma
     pipe = make()
     run = Run(pipe, one=LONG)
     run.step()
-    watched = pipe._side.supervisor
+    watched = pipe.side.supervisor
     for _ in range(3):
         until(lambda: watched.worker_pid is not None)
         pid = watched.worker_pid
         os.kill(pid, signal.SIGKILL)
         until(lambda pid=pid: watched.worker_pid != pid)
-    until(lambda: pipe._side.client.refusing)
+    until(lambda: pipe.side.client.refusing)
     with pytest.raises(
         RequestError, match=r"refused: .* 3 times within 4 s.*SIGKILL.*unguided requests go on"
     ):
@@ -231,21 +231,21 @@ def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(ma
 def test_a_stopped_worker_never_makes_the_host_wait_to_send(make):
     pipe = make(slots=64, worker_step_ms=60_000)
     run = Run(pipe, one=LONG)
-    pid = pipe._side.supervisor.worker_pid
+    pid = pipe.side.supervisor.worker_pid
     os.kill(pid, signal.SIGSTOP)
     start = time.monotonic()
     big = [gp.OutputSpec.choice([f"{i}-{'x' * 2000}"], backend="xgrammar") for i in range(400)]
     verdicts = [pipe.prepare(spec) for spec in big]
     for spec in big[:60]:
-        pipe._side.add(len(run.slots), "many", spec, ())
-        pipe._side.remove(len(run.slots))
+        pipe.side.add(len(run.slots), "many", spec, ())
+        pipe.side.remove(len(run.slots))
     assert time.monotonic() - start < 1.0
-    assert pipe._side.client._channel.pending
+    assert pipe.side.client._channel.pending
     os.kill(pid, signal.SIGCONT)
     assert {verdict.result(60).backend for verdict in verdicts} == {"xgrammar"}
     run.steps(16)
     run.check()
-    assert pipe._side.supervisor.worker_pid == pid
+    assert pipe.side.supervisor.worker_pid == pid
 
 
 def test_a_grammar_that_is_not_there_in_time_fails_its_row_alone(make):
@@ -253,7 +253,7 @@ def test_a_grammar_that_is_not_there_in_time_fails_its_row_alone(make):
     run = Run(pipe, good=LONG)
     slow = faulty("compile 1 hang")
     slot = pipe._slots.take("slow")
-    pipe._side.add(slot, "slow", slow, ())
+    pipe.side.add(slot, "slow", slow, ())
     pipe._requests[slot] = gp.RequestInfo("slow", slot, slow, "faulty")
     start = time.monotonic()
     run.steps(5)  # not in the plan: nobody waits for it
@@ -270,8 +270,8 @@ def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
     pipe = make()
     run = Run(pipe, one=LONG)
     run.step()
-    pipe._side.client.region._map[8] ^= 1
-    os.kill(pipe._side.supervisor.worker_pid, signal.SIGKILL)
+    pipe.side.client.region._map[8] ^= 1
+    os.kill(pipe.side.supervisor.worker_pid, signal.SIGKILL)
     run.steps(2)
     assert run.out["one"][-1] == END
     with pytest.raises(RequestError, match="header is damaged"):
@@ -283,7 +283,7 @@ def test_the_fork_server_can_die_too(fork_server, make):
     pipe = make()
     run = Run(pipe, one=LONG)
     run.steps(2)
-    server, worker = fork_server.pid, pipe._side.supervisor.worker_pid
+    server, worker = fork_server.pid, pipe.side.supervisor.worker_pid
     os.kill(server, signal.SIGKILL)
     until(lambda: gone(worker))
     try:

@@ -35,7 +35,7 @@ def decode(pipe, slot, steps):
     return bytes(out).decode()
 
 def pids(pipe):
-    supervisor = pipe._side.supervisor
+    supervisor = pipe.side.supervisor
     return [supervisor.worker_pid, supervisor._server.pid]
 
 ABC = gp.OutputSpec.regex("[a-c]{40}", backend="xgrammar")

@@ -219,7 +219,7 @@ def test_tokens_that_can_not_be_taken_leave_the_step_as_it_was(pipe, monkeypatch
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipe._side._buffers, "download", fail)
+        patch.setattr(pipe.side.buffers, "download", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
             pipe.schedule_update(torch.tensor([1, 2, 3]))
     assert pipe.tokens("one") == ()
@@ -254,7 +254,7 @@ def test_specs_are_compiled_once_and_in_the_background(pipe):
 
 def test_an_idle_worker_takes_little_of_a_processor(pipe):
     slot = pipe.add_request("one", SPECS[1])
-    pid = pipe._side.supervisor.worker_pid
+    pid = pipe.side.supervisor.worker_pid
     step(pipe, [slot], torch.rand(1, WIDTH))
     assert pipe.phase("one") is Phase.ACTIVE
     time.sleep(1.2)

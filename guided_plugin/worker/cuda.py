@@ -47,7 +47,7 @@ class CudaWorkerBuffers:
         max_slots, words = region.shape.max_slots, region.shape.words
         torch.cuda.init()
         index = device.index if device.index is not None else torch.cuda.current_device()
-        self._side = torch.cuda.Stream(index)
+        self.side_stream = torch.cuda.Stream(index)
         # [PLAN_DEPTH, max_slots, words] int32, device
         self._mask_dev = torch.zeros(PLAN_DEPTH, max_slots, words, dtype=torch.int32, device=device)
         # [max_slots] int64, device: used by the side stream alone, one step after the other
@@ -84,7 +84,7 @@ class CudaWorkerBuffers:
         if self._downloaded < step - PLAN_DEPTH:
             # Nor has the side stream waited for the kernel that read this place on the device.
             self._freed.record(torch.cuda.current_stream(self._device))
-            self._side.wait_event(self._freed)
+            self.side_stream.wait_event(self._freed)
         if self._raiser is None:
             self._enqueue_upload(step, count)
 
@@ -113,22 +113,22 @@ class CudaWorkerBuffers:
         """Gather and copy the guided rows' tokens on the side stream, then raise the flag."""
         main = torch.cuda.current_stream(self._device)
         self._sampled.record(main)
-        self._side.wait_event(self._sampled)
+        self.side_stream.wait_event(self._sampled)
         self._downloaded = step
         count = len(self._rows.newest)
-        with torch.cuda.stream(self._side):
+        with torch.cuda.stream(self.side_stream):
             chosen = tokens[:count] if self._rows.leading else tokens.index_select(0, self._rows.newest)
             if chosen.dtype != torch.int64 or not chosen.is_contiguous():
                 chosen = self._gathered[:count].copy_(chosen)
         # Whoever made these may free them before the side stream has read them.
-        tokens.record_stream(self._side)
-        side = self._side.cuda_stream
+        tokens.record_stream(self.side_stream)
+        side = self.side_stream.cuda_stream
         ring = self._region.shape.tokens + 8 * (step % TOKEN_DEPTH) * self._region.shape.max_slots
         self._ops.copy_down(side, self._region.address + ring, chosen.data_ptr(), 8 * count)
         if self._raiser is None:
             self._ops.write(side, self._base + self._region.counter_offset(Counter.SAMPLED), step)
         else:
-            self._raiser.raise_after(self._side, step)
+            self._raiser.raise_after(self.side_stream, step)
 
     def close(self) -> None:
         """Let go of the shared memory."""
@@ -139,7 +139,7 @@ class CudaWorkerBuffers:
             unregister_host(self._region.address)
 
     def _enqueue_upload(self, step: int, count: int) -> None:
-        side, entry = self._side.cuda_stream, step % PLAN_DEPTH
+        side, entry = self.side_stream.cuda_stream, step % PLAN_DEPTH
         shape = self._region.shape
         if self._raiser is None:
             self._ops.wait(side, self._base + self._region.counter_offset(Counter.FILLED), step)
@@ -150,8 +150,8 @@ class CudaWorkerBuffers:
         if step % _SAMPLE_EVERY == 0:
             self._read_waits()
             self._timed = torch.cuda.Event(enable_timing=True)
-            self._timed.record(self._side)
-        self._uploaded[entry].record(self._side)
+            self._timed.record(self.side_stream)
+        self._uploaded[entry].record(self.side_stream)
 
     def _read_waits(self) -> None:
         """What the step that was looked at last waited for; the device is long past it."""

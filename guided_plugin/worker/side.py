@@ -35,7 +35,7 @@ class WorkerSide:
     ) -> None:
         self.client = WorkerClient(compiler, max_slots, first_step=first_step)
         try:
-            self._buffers = self._make_buffers(device)
+            self.buffers = self._make_buffers(device)
         except BaseException:
             self.client.close()
             raise
@@ -70,25 +70,25 @@ class WorkerSide:
     def plan(self, plan: StepPlan) -> None:
         """Announce the step to the worker."""
         if plan.rows != self._rows:
-            self._buffers.set_rows(plan.rows)
+            self.buffers.set_rows(plan.rows)
             self._rows = plan.rows
-        self._buffers.claim(self._step + 1)
+        self.buffers.claim(self._step + 1)
         self._step = self.client.plan(plan)
         self._count = len(plan.rows)
 
     def fill(self) -> None:
         """The worker fills; the device fetches when it has."""
-        self._buffers.upload(self._step, self._count)
+        self.buffers.upload(self._step, self._count)
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """The step's masks and row numbers."""
-        return self._buffers.mask_dev(self._step, self._count)
+        return self.buffers.mask_dev(self._step, self._count)
 
     def sampled(self, tokens: Tensor) -> None:
         """Send the step's tokens to the worker."""
         self.client.scheduled(self._step)
         try:
-            self._buffers.download(self._step, tokens)
+            self.buffers.download(self._step, tokens)
         except BaseException:
             self.client.retract(self._step)
             raise
@@ -116,7 +116,7 @@ class WorkerSide:
 
     def metrics(self) -> WorkerMetrics:
         """What the worker did lately."""
-        return worker_metrics(self.client.region, self._step, self.supervisor.restarts, self._buffers.waits)
+        return worker_metrics(self.client.region, self._step, self.supervisor.restarts, self.buffers.waits)
 
     def close(self) -> None:
         """End the worker."""
@@ -125,4 +125,4 @@ class WorkerSide:
             threading.Thread(target=self.close, name="guided-close").start()
             return
         if self.supervisor.close():
-            self._buffers.close()
+            self.buffers.close()
