@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import guided_plugin as gp
-from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
+from guided_plugin.errors import PipelineError, PluginError, RequestError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.worker import supervisor as supervisor_module
 
@@ -279,20 +279,22 @@ def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
 
 
 def test_the_fork_server_can_die_too(fork_server, make):
-    # Last of its kind in this file: every later pipeline waits for a new server's imports.
-    pipe = make()
-    run = Run(pipe, one=LONG)
+    pipe = make(worker_step_ms=500)
+    run = Run(pipe, one=LONG, waiting=PAREN)
     run.steps(2)
     server, worker = fork_server.pid, pipe.side.supervisor.worker_pid
     os.kill(server, signal.SIGKILL)
     until(lambda: gone(worker))
-    try:
-        run2 = Run(pipe, two=PAREN)
-    except GuidedError as error:
-        pytest.fail(str(error))
-    run2.steps(3)
-    run2.check()
-    run.check()
+    # The imports of the next one take seconds: no step is kept waiting for so long.
+    run.step(["one"])
+    assert run.out["one"][-1] == END
+    assert 0.4 < run.slowest < 1.5
+    assert pipe.phase("waiting") is Phase.ACTIVE
+    run.slowest = 0.0
+    for _ in range(3):
+        run.step(["waiting"])
+    run.check(failed=["one"])
+    assert "there was no grammar worker for 0.5 s" in str(pipe.request("one").error)
 
 
 def test_what_only_this_process_has_is_refused_with_a_way_out(make):

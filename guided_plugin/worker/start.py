@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from guided_plugin.errors import PipelineError
 
@@ -98,7 +98,7 @@ class ForkServer:
         """A new worker for a region. Waits for the server's imports, the first time."""
         ours, theirs = socket.socketpair()
         try:
-            with theirs, self._lock:
+            with theirs, self._turn(timeout, cancelled):
                 self._number += 1
                 command = str(self._number).encode()
                 socket.send_fds(self._control, [command], [theirs.fileno(), region_fd])
@@ -137,6 +137,18 @@ class ForkServer:
         self._control.close()
         self._process.returncode = 0
 
+    @contextlib.contextmanager
+    def _turn(self, timeout: float, cancelled: Callable[[], bool]) -> Iterator[None]:
+        """The only one to talk to the server: another pipeline may be waiting for its imports."""
+        end = time.monotonic() + timeout
+        while not self._lock.acquire(timeout=0.05):
+            if cancelled() or time.monotonic() > end:
+                raise _late(timeout)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     def _answer(self, timeout: float, cancelled: Callable[[], bool]) -> tuple[int, int | None]:
         """The process id of the worker that was asked for last, and its handle."""
         end = time.monotonic() + timeout
@@ -146,7 +158,7 @@ class ForkServer:
                 return message["pid"], handle
             if handle is not None:
                 os.close(handle)
-        raise PipelineError(f"did not start within {timeout:.0f} s", where=_WHERE, hint=_INLINE)
+        raise _late(timeout)
 
     def _read(self, seconds: float) -> tuple[dict[str, int], int | None]:
         """One message of the server, or nothing; how workers ended is kept."""
@@ -162,6 +174,11 @@ class ForkServer:
 
 
 _INLINE = "mode='inline' needs no process"
+
+
+def _late(seconds: float) -> PipelineError:
+    return PipelineError(f"did not start within {seconds:.0f} s", where=_WHERE, hint=_INLINE)
+
 
 _shared: ForkServer | None = None
 _users = 0

@@ -88,6 +88,7 @@ class Supervisor:
                 self._watch()
         except BaseException as error:  # a defect of ours must not leave a device waiting
             _log.exception("the supervisor of the grammar worker failed")
+            self._end_worker()  # whoever closes rows must be alone with them
             self._client.refuse(RequestError(f"the grammar worker's supervisor failed: {error!r}"), 1e9)
         finally:
             self._end_worker()
@@ -106,16 +107,30 @@ class Supervisor:
                     self._server = None
                 if self._server is None:
                     self._server = borrow_server()
-                self._worker = self._server.fork(self._client.region.fd, START_SECONDS, lambda: self._closing)
+                self._worker = self._server.fork(self._client.region.fd, START_SECONDS, self._no_longer)
                 self._channel = Channel(self._worker.sock)
                 self._ready, self._last_words, self._beat = False, "", -1
                 self._alive_at = self._looked_at = time.monotonic()
-                self._owed_at = self._alive_at
                 self._client.begin_session(self._channel, careful=careful)
                 return
             except (GuidedError, OSError) as error:
                 self._end_worker()
-                self._count_death(f"could not be started: {error}")
+                if not self._closing:
+                    self._count_death(f"could not be started: {error}")
+
+    def _no_longer(self) -> bool:
+        """Whether a worker that is on its way isn't wanted any more. Steps are not kept waiting for it."""
+        now = time.monotonic()
+        if self._client.steps.owed is None:
+            self._owed_at = now
+        elif now - self._owed_at >= self._limit:
+            self._client.close_outstanding(
+                RequestError(
+                    f"there was no grammar worker for {self._limit:g} s",
+                    hint="only stop tokens were allowed from here on; worker_step_ms sets the limit",
+                )
+            )
+        return self._closing
 
     def _watch(self) -> None:
         """Wait for something to happen, and see to it."""
@@ -124,6 +139,7 @@ class Supervisor:
             self._poll(None)
             if not self._client.refusing and not self._closing:
                 self._deaths.clear()
+                self._owed_at = time.monotonic()
                 self.restarts += 1
                 self._start(careful=True)
             return
@@ -160,7 +176,7 @@ class Supervisor:
             elif isinstance(message, Crashed):
                 self._last_words = message.reason
             self._client.received(message)
-        if self._client.refusing:  # it offers too little: whoever closes rows must be alone with them
+        if self._client.refusing:  # it offers too little
             self._end_worker()
 
     def _stuck(self) -> bool:
@@ -192,6 +208,7 @@ class Supervisor:
 
     def _died(self, reason: str) -> None:
         """Lay it at somebody's door, and start another."""
+        self._owed_at = time.monotonic()
         self._end_worker()
         doing = self._client.region.load(Counter.DOING)
         self._client.blame(doing - 1 if doing else None, reason)
