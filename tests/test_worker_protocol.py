@@ -1,10 +1,13 @@
 """The shared memory, the channel and the order of messages and steps; worker mode against inline mode."""
 
 import functools
+import gc
+import json
 import os
 import pathlib
 import random
 import socket
+import subprocess
 import threading
 import time
 
@@ -15,6 +18,7 @@ import guided_plugin as gp
 from guided_plugin import pipeline as pipeline_module
 from guided_plugin.errors import PipelineError, RequestError, VocabularyError
 from guided_plugin.grammar.table import Phase
+from guided_plugin.worker import forkserver
 from guided_plugin.worker.channel import Channel, ChannelClosedError
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region, Shape, unwrap
 from guided_plugin.worker.side import WorkerSide
@@ -302,3 +306,34 @@ def test_closing_is_final_and_can_be_repeated(compiler, fork_server):
 def test_an_unknown_mode_is_refused(compiler):
     with pytest.raises(gp.errors.ConfigError, match="did you mean 'inline'"):
         gp.StepPipeline(compiler, max_slots=1, mode="inlin")
+
+
+def test_the_fork_server_answers_reaps_and_ends_with_its_host(monkeypatch):
+    """In a thread, with children that only sleep: a process with threads must not fork."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    children = []
+
+    def fork():
+        children.append(subprocess.Popen(["sleep", "0.3"]))
+        return children[-1].pid
+
+    monkeypatch.setattr(forkserver.os, "fork", fork)
+    monkeypatch.setattr(forkserver.signal, "signal", lambda number, handler: None)
+    thread = threading.Thread(target=forkserver.main, args=(theirs.detach(), os.getppid()))
+    thread.start()
+    with ours:
+        read, write = os.pipe()
+        socket.send_fds(ours, [b"17"], [read, write])
+        data, handles, _, _ = socket.recv_fds(ours, 1024, 1)
+        assert json.loads(data) == {"number": 17, "pid": children[0].pid}
+        os.close(write)
+        # The descriptors are the worker's, not the server's: what was passed on is closed there.
+        assert os.read(read, 1) == b""
+        os.close(read)
+        assert json.loads(ours.recv(1024)) == {"exited": children[0].pid, "code": 0}
+        for handle in handles:
+            os.close(handle)
+    thread.join(10)
+    assert not thread.is_alive()
+    children[0].returncode = 0  # reaped by the server
+    gc.unfreeze()

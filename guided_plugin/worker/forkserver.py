@@ -105,7 +105,8 @@ def main(descriptor: int, host: int) -> None:
             importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    _Server(socket.socket(fileno=descriptor), host).serve()
+    with socket.socket(fileno=descriptor) as control:
+        _Server(control, host).serve()
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from guided_plugin.worker.messages import (
     Sync,
     Synced,
     Verdict,
+    Warm,
 )
 
 __all__ = ["GrammarWorker"]
@@ -92,6 +93,7 @@ class GrammarWorker:
     _plans: dict[int, _Plan] = field(default_factory=dict)
     _inbox: deque[object] = field(default_factory=deque)
     _syncs: list[Sync] = field(default_factory=list)
+    _warming: list[Future[Grammar]] | None = None
     _applied: int = 0
     _state: int = 0
     """Counts changes of which slots run."""
@@ -182,6 +184,9 @@ class GrammarWorker:
             for slot, error in failures:
                 count = len(self._table.tokens(slot))
                 self.channel.send(Failed(self._serials[slot], error, count))
+        if self._warming is not None and all(done.done() for done in self._warming):
+            self._warming = None
+            self.channel.send(Warm())
         for sync in list(self._syncs):
             if sync.after > self._accepted or sync.filled > self._filled:
                 continue
@@ -368,15 +373,15 @@ class GrammarWorker:
 
     def _warm_up(self) -> None:
         """Build what each backend needs of the vocabulary while nobody waits for it."""
-        for name in self.compiler.plugins.backends:
-            self._compile(OutputSpec.choice(["a"], backend=name))
+        names = self.compiler.plugins.backends
+        self._warming = [self._compile(OutputSpec.choice(["a"], backend=name)) for name in names]
 
     def _rest(self) -> None:
         """Poll closely after work, less and less later; a message always ends a pause."""
         quiet = time.monotonic() - self._last_work
         if quiet < self._spin:
             return
-        if self._serials or self._syncs:
+        if self._serials or self._syncs or self._warming:
             nap = next(nap for until, nap in _NAPS if quiet < until)
         else:
             nap = self._longest_nap

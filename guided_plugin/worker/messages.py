@@ -11,7 +11,19 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission
 from guided_plugin.worker.layout import Shape
 
-__all__ = ["Add", "Compile", "Crashed", "Failed", "Hello", "Ready", "Remove", "Sync", "Synced", "Verdict"]
+__all__ = [
+    "Add",
+    "Compile",
+    "Crashed",
+    "Failed",
+    "Hello",
+    "Ready",
+    "Remove",
+    "Sync",
+    "Synced",
+    "Verdict",
+    "Warm",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,12 @@ class Ready:
 
     backends: frozenset[str]
     lowerings: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """Worker: its backends have taken in the vocabulary, which may hold it up for longer than a step may
+    take."""
 
 
 @dataclass(frozen=True, slots=True)

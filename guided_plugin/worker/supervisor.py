@@ -20,7 +20,7 @@ from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.worker.channel import Channel, ChannelClosedError
 from guided_plugin.worker.client import WorkerClient
 from guided_plugin.worker.layout import Counter
-from guided_plugin.worker.messages import Crashed, Ready
+from guided_plugin.worker.messages import Crashed, Warm
 from guided_plugin.worker.start import ForkServer, WorkerProcess, borrow_server, return_server
 
 __all__ = ["Supervisor"]
@@ -45,7 +45,7 @@ class Supervisor:
         self._server: ForkServer | None = None
         self._worker: WorkerProcess | None = None
         self._channel: Channel | None = None
-        self._ready = False
+        self._warm = False
         self._last_words = ""
         self._deaths: deque[float] = deque()
         self.restarts = 0
@@ -109,7 +109,7 @@ class Supervisor:
                     self._server = borrow_server()
                 self._worker = self._server.fork(self._client.region.fd, START_SECONDS, self._no_longer)
                 self._channel = Channel(self._worker.sock)
-                self._ready, self._last_words, self._beat = False, "", -1
+                self._warm, self._last_words, self._beat = False, "", -1
                 self._alive_at = self._looked_at = time.monotonic()
                 self._client.begin_session(self._channel, careful=careful)
                 return
@@ -143,7 +143,7 @@ class Supervisor:
                 self.restarts += 1
                 self._start(careful=True)
             return
-        self._poll(self._tick if self._client.busy or not self._ready else None)
+        self._poll(self._tick if self._client.busy or not self._warm else None)
         try:
             self._receive()
         except ChannelClosedError:
@@ -171,8 +171,8 @@ class Supervisor:
             return
         channel.flush()
         for message in channel.receive():
-            if isinstance(message, Ready):
-                self._ready = True
+            if isinstance(message, Warm):
+                self._warm = True
             elif isinstance(message, Crashed):
                 self._last_words = message.reason
             self._client.received(message)
@@ -190,7 +190,7 @@ class Supervisor:
             self._beat, self._alive_at = beat, now
         if self._client.steps.owed is None:
             self._owed_at = now
-        if self._ready or now - self._owed_at >= self._limit:
+        if self._warm or now - self._owed_at >= self._limit:
             return now - self._alive_at >= self._limit
         return now - self._alive_at >= START_SECONDS
 
