@@ -222,7 +222,6 @@ def test_a_pipeline_that_nobody_holds_ends_its_worker(run):
         pipe.itself = pipe
         del pipe
         gc.collect()
-        time.sleep(0.5)
         left = []
         for pid in found:
             try:

@@ -314,7 +314,7 @@ def test_the_fork_server_answers_reaps_and_ends_with_its_host(monkeypatch):
     children = []
 
     def fork():
-        children.append(subprocess.Popen(["sleep", "0.3"]))
+        children.append(subprocess.Popen(["sleep", "0.3" if not children else "60"]))
         return children[-1].pid
 
     monkeypatch.setattr(forkserver.os, "fork", fork)
@@ -333,7 +333,12 @@ def test_the_fork_server_answers_reaps_and_ends_with_its_host(monkeypatch):
         assert json.loads(ours.recv(1024)) == {"exited": children[0].pid, "code": 0}
         for handle in handles:
             os.close(handle)
+        socket.send_fds(ours, [b"18"], [0, 0])
+        assert json.loads(ours.recv(1024))["number"] == 18
     thread.join(10)
     assert not thread.is_alive()
-    children[0].returncode = 0  # reaped by the server
+    for child in children:
+        with pytest.raises(ChildProcessError):  # reaped, the one that still ran as well
+            os.waitpid(child.pid, os.WNOHANG)
+        child.returncode = 0
     gc.unfreeze()

@@ -46,6 +46,13 @@ class _Server:
             if control in ready and not self._answer():
                 return
 
+    def close(self) -> None:
+        """End all workers, and reap them: whoever inherits them may never do it."""
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+
     def _answer(self) -> bool:
         try:
             command, descriptors, _, _ = socket.recv_fds(self._control, 64, 2)
@@ -105,8 +112,8 @@ def main(descriptor: int, host: int) -> None:
             importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    with socket.socket(fileno=descriptor) as control:
-        _Server(control, host).serve()
+    with socket.socket(fileno=descriptor) as control, contextlib.closing(_Server(control, host)) as server:
+        server.serve()
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ class ForkServer:
             )
         self._lock = threading.Lock()
         self._number = 0
+        self._has_forked = False
         self._exits: dict[int, int] = {}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -128,6 +129,10 @@ class ForkServer:
     def close(self) -> None:
         """End it; its workers end with it."""
         self._control.close()
+        # It reaps its workers before it goes. While it is still importing it has none, and wouldn't listen.
+        if self._has_forked:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2.0)
         if self.alive:
             self._process.kill()
         self._process.wait()
@@ -154,6 +159,7 @@ class ForkServer:
         end = time.monotonic() + timeout
         while time.monotonic() < end and not cancelled():
             message, handle = self._read(0.05)
+            self._has_forked |= "number" in message
             if message.get("number") == self._number:
                 return message["pid"], handle
             if handle is not None:
