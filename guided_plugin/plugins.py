@@ -38,6 +38,8 @@ class Plugins:
 
     def __init__(self, *, disabled: Iterable[str] = (), entry_points: bool = True) -> None:
         self.disabled = frozenset(disabled)
+        self.entry_points = entry_points
+        """Whether third parties were looked for: a grammar worker loads the same plugins."""
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         for name, module in BUILTIN_PLUGINS.items():

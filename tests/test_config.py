@@ -26,6 +26,9 @@ def test_defaults():
         "max_repetition": 1_000_000,
         "unenforced_keywords": (),
         "disabled_plugins": (),
+        "worker_step_ms": 2_000,
+        "worker_grammar_ms": 10_000,
+        "worker_spin_us": 50,
     }
 
 

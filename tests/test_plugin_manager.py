@@ -170,7 +170,7 @@ def test_public_names():
 
 
 LAYERS = [
-    ["_version", "errors"],
+    ["_version", "errors", "metrics"],
     ["config", "regexes", "schema"],
     ["disjoint", "spec"],
     ["spec_forms", "hookspecs", "step"],
@@ -182,6 +182,12 @@ LAYERS = [
     ["grammar.guard"],
     ["grammar.compiler"],
     ["grammar.xgrammar", "grammar.llguidance", "slots", "kernels", "buffers"],
+    ["inline", "worker.__init__", "worker.layout", "worker.channel", "worker.start", "streamops"],
+    ["worker.messages", "worker.journal", "worker.timing", "worker.buffers"],
+    ["worker.steps", "worker.loop", "worker.cuda", "worker.admissions"],
+    ["worker.process", "worker.client"],
+    ["worker.forkserver", "worker.supervisor"],
+    ["worker.side"],
     ["pipeline", "pipeline_plugin"],
     ["loop", "report", "demo", "bench"],
     ["cli"],

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from guided_plugin.cli import bench, check, demo, generate, maskbench
+from guided_plugin.cli import bench, check, demo, generate, maskbench, trace
 from guided_plugin.cli.loading import InputError
 from guided_plugin.errors import GrammarError, GuidedError, RequestError
 
@@ -29,6 +29,7 @@ app.command("check", short_help="Does a spec compile, and which texts does it ta
 app.command("maskbench", short_help="How much of a sample of schemas is right, and how fast.")(
     maskbench.maskbench
 )
+app.command("trace", short_help="A timeline of some decode steps, to look at.")(trace.trace)
 app.add_typer(bench.app, name="bench")
 
 
