@@ -579,6 +579,7 @@ def test_the_commands() -> None:
         ("demo",),
         ("generate",),
         ("check",),
+        ("maskbench",),
         ("trace",),
         ("bench",),
         ("bench", "loop"),

@@ -91,7 +91,8 @@ def make(plugin, monkeypatch):
 
 
 def strange(what):
-    return OutputSpec.grammar(f"root ::= {what}", backend="strange")
+    # Too long to be compiled in this process.
+    return OutputSpec.grammar(f"root ::= {what}" + " # padding" * 200, backend="strange")
 
 
 def alive(pid):
@@ -212,7 +213,7 @@ HOST = """
     large = {"enum": ["x" * 50 + str(i) for i in range(400)]}
     compiler.compile(OutputSpec.json_schema(large))
     print(*compiler._guard.processes(), flush=True)
-    spec = OutputSpec.grammar("root ::= sleep", backend="strange")
+    spec = OutputSpec.grammar("root ::= sleep" + " # padding" * 200, backend="strange")
     threading.Thread(target=lambda: compiler.compile(spec), daemon=True).start()
     time.sleep(0.5)
 """

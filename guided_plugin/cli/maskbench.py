@@ -34,9 +34,7 @@ _HEADINGS = (
 
 
 def maskbench(
-    source: Annotated[
-        Path, typer.Argument(metavar="DIR_OR_TAR", help="Folder or tar archive of MaskBench files.")
-    ],
+    source: Annotated[Path, typer.Argument(help="Folder or tar archive of MaskBench files.")],
     tokenizer: Annotated[Path, typer.Option(help="Folder of a transformers tokenizer.")],
     backend: Annotated[str, typer.Option(help="Backends, separated by commas: a row each.")] = "auto",
     jobs: Annotated[int, typer.Option(min=1, help="Files measured side by side.")] = 1,
