@@ -204,7 +204,7 @@ def test_what_hangs_or_crashes_costs_its_own_row(odd: Path, run: Run, tmp_path: 
     assert stuck["faults"] == [f"test {i}: no token is allowed at token 0" for i in (0, 1)]
     # Its mask allows everything: also what isn't valid.
     assert (behaved["status"], behaved["wrong_accepts"]) == ("wrong", [1])
-    assert behaved["reason"] == "threads 1"
+    assert behaved["reason"] == "the configuration names it; threads 1"
     assert "odd 0 1 2 1 3" in " ".join(table.split())
     assert "odd: instances where a matcher contradicted itself or got stuck: 4" in table
 
