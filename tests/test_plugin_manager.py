@@ -179,6 +179,7 @@ LAYERS = [
     ["grammar.__init__", "grammar.base", "grammar.vocabulary"],
     ["grammar.xgrammar_schema", "grammar.frames", "grammar.limits", "grammar.chooser", "grammar.table"],
     ["grammar.guard_process"],
+    ["grammar.helper"],
     ["grammar.guard"],
     ["grammar.compiler"],
     ["grammar.xgrammar", "grammar.llguidance", "slots", "kernels", "buffers"],

@@ -51,6 +51,11 @@ class Vocabulary:
                     hint="the stop tokens must come from this tokenizer",
                 )
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Plain data for other processes: no encoder, which belongs to a tokenizer, and nothing computed.
+        fields = ("tokens", "stop_token_ids", "special_ids", "kind")
+        return {**{name: getattr(self, name) for name in fields}, "encode": None}
+
     @property
     def size(self) -> int:
         """How many ids there are. A model's logits may be wider (padding), see `check_width`."""
