@@ -105,7 +105,7 @@ class CudaBuffers:
 
     def __init__(self, device: torch.device, max_rows: int, words: int) -> None:
         self._device = device
-        self._side = torch.cuda.Stream(device)
+        self.side_stream = torch.cuda.Stream(device)
         # [RING_DEPTH, max_rows, words] int32
         self._mask_host = torch.zeros(RING_DEPTH, max_rows, words, dtype=torch.int32, pin_memory=True)
         self._mask_dev = torch.zeros(RING_DEPTH, max_rows, words, dtype=torch.int32, device=device)
@@ -144,7 +144,7 @@ class CudaBuffers:
     def upload(self, entry: int, count: int) -> None:
         """Start copying mask rows on the side stream."""
         # The side stream has waited for the last sampling, so the kernel that read this entry is done.
-        with torch.cuda.stream(self._side):
+        with torch.cuda.stream(self.side_stream):
             self._mask_dev[entry, :count].copy_(self._mask_host[entry, :count], non_blocking=True)
             self._uploaded[entry].record()
 
@@ -157,15 +157,15 @@ class CudaBuffers:
         """Gather and copy the guided rows' tokens on the side stream."""
         main = torch.cuda.current_stream(self._device)
         self._sampled.record(main)
-        self._side.wait_event(self._sampled)
+        self.side_stream.wait_event(self._sampled)
         count = self._counts[entry] = self._count
-        with torch.cuda.stream(self._side):
+        with torch.cuda.stream(self.side_stream):
             gathered = tokens.index_select(0, self._rows_dev[self._rows_entry, :count])
             self._tokens_dev[entry, :count].copy_(gathered)  # casts any integer dtype
             self._tokens_host[entry, :count].copy_(self._tokens_dev[entry, :count], non_blocking=True)
             self._copied[entry].record()
         # The host may free its tensor before the side stream has read it.
-        tokens.record_stream(self._side)
+        tokens.record_stream(self.side_stream)
 
     def landed(self, entry: int) -> bool:
         """Whether the tokens are on the host."""

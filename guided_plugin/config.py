@@ -55,6 +55,12 @@ class GuidedConfig:
     """JSON Schema keywords to treat as annotations, such as `uniqueItems`: output may then break them."""
     disabled_plugins: tuple[str, ...] = ()
     """Names of plugins that must not be loaded."""
+    worker_step_ms: int = 2_000
+    """How long the grammar worker may be without progress before it is replaced."""
+    worker_grammar_ms: int = 10_000
+    """How long a step waits for a grammar that is still compiling before that row fails closed."""
+    worker_spin_us: int = 50
+    """How long the grammar worker polls without a pause after work; it sleeps in between later on."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -70,6 +76,11 @@ class GuidedConfig:
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError("must be more than 0", where=name)
+        for name in ("worker_step_ms", "worker_grammar_ms"):
+            if getattr(self, name) < 1:
+                raise ConfigError("must be at least 1", where=name, hint="in milliseconds")
+        if self.worker_spin_us < 0:
+            raise ConfigError("must not be negative", where="worker_spin_us", hint="0 sleeps at once")
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> GuidedConfig:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from guided_plugin.errors import ConfigError, GuidedError
 from guided_plugin.grammar.compiler import GrammarCompiler
-from guided_plugin.pipeline import StepPipeline
+from guided_plugin.pipeline import Mode, StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, DecodeStep
 
@@ -64,10 +64,11 @@ class DecodeLoop:
         *,
         max_rows: int = 64,
         processors: Sequence[str] = ("guided",),
+        mode: Mode = "auto",
     ) -> None:
         self._model = model
         self._plugins = compiler.plugins
-        self.pipeline = StepPipeline(compiler, max_slots=max_rows, device=model.device)
+        self.pipeline = StepPipeline(compiler, max_slots=max_rows, device=model.device, mode=mode)
         compiler.vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
         factories = [self._plugins.logits_processor(name) for name in processors]
         self._processors = [factory(self.pipeline) for factory in factories]

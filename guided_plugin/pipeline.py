@@ -1,4 +1,4 @@
-"""`StepPipeline`: the five verbs of a decode step. Touches the grammar table, buffers and kernels.
+"""`StepPipeline`: the five verbs of a decode step. Touches the grammar side and the kernels.
 
     plan(n)             which slots sit in which logits rows this step
     fill_mask(n)        the grammar side fills the masks of those rows
@@ -8,93 +8,171 @@
        append, stop     (host)
     finish_update(n)    the grammars accept the tokens
 
-The grammar side runs inline, in the calling thread. On CUDA nothing but the wait for a step's own token
-copy blocks the host: `finish_update` accepts at once what has landed and leaves the rest to the next
-`fill_mask`, which a host calls when its next forward pass is already launched.
+The grammar side is one of two, with the same calls: `InlineSide` works in the calling thread,
+`WorkerSide` in a process of its own, where the host's thread waits for nothing.
 """
 
 from __future__ import annotations
 
+import logging
 import time
+import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from guided_plugin.buffers import RING_DEPTH, make_buffers
-from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.errors import ConfigError, GuidedError, PipelineError, did_you_mean
 from guided_plugin.grammar.compiler import GrammarCompiler
-from guided_plugin.grammar.table import GrammarTable, Phase
+from guided_plugin.grammar.table import Phase
+from guided_plugin.inline import InlineSide
 from guided_plugin.kernels import mask_rows
+from guided_plugin.metrics import PipelineMetrics, WorkerMetrics
 from guided_plugin.slots import Slots
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, RequestInfo, StepStatistics
+from guided_plugin.step import UNGUIDED, Admission, RequestInfo, StepPlan, StepStatistics
+from guided_plugin.worker.side import WorkerSide
 
-__all__ = ["StepPipeline"]
+__all__ = ["MODES", "GrammarSide", "Mode", "StepPipeline"]
 
+_log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """The guided rows of a step; reused as long as they don't change."""
-
-    rows: tuple[int, ...]
-    slots: tuple[int, ...]
+Mode = Literal["auto", "inline", "process"]
+MODES = ("auto", "inline", "process")
 
 
-_NOTHING = _Plan((), ())
+class GrammarSide(Protocol):
+    """Where the grammars of one pipeline live. Slots are taken and plans are checked before it is called."""
+
+    def prepare(self, spec: OutputSpec) -> Future[Admission]:
+        """Have a spec compiled; doesn't wait."""
+        ...
+
+    def admit(self, spec: OutputSpec) -> Admission:
+        """Wait until a spec has compiled, or raise its error."""
+        ...
+
+    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
+        """Start a request in a slot, after the tokens it had produced before."""
+        ...
+
+    def remove(self, slot: int) -> None:
+        """Free a slot."""
+        ...
+
+    def plan(self, plan: StepPlan) -> None:
+        """The next step; it has at least one row."""
+        ...
+
+    def fill(self) -> None:
+        """Get the step's masks on their way to the device."""
+        ...
+
+    def masks(self) -> tuple[Tensor, Tensor]:
+        """Masks and row numbers on the device; what is launched next sees them complete."""
+        ...
+
+    def sampled(self, tokens: Tensor) -> None:
+        """Get the step's tokens on their way to the grammars."""
+        ...
+
+    def finish(self) -> None:
+        """The step is over."""
+        ...
+
+    def settle(self, slot: int) -> None:
+        """Wait until all that happened to a request is known."""
+        ...
+
+    def tokens(self, slot: int) -> tuple[int, ...]:
+        """What the request in a slot has produced; settles."""
+        ...
+
+    def phase(self, slot: int) -> Phase:
+        """Where it is; settles."""
+        ...
+
+    def take_failures(self) -> list[tuple[int, GuidedError]]:
+        """Slots that failed since the last call."""
+        ...
+
+    def metrics(self) -> WorkerMetrics:
+        """Figures of the worker, if there is one."""
+        ...
+
+    def close(self) -> None:
+        """End what runs."""
+        ...
+
+
+_NOTHING = StepPlan((), ())
 
 
 class StepPipeline:
     """Guides the rows of one decode loop."""
 
     def __init__(
-        self, compiler: GrammarCompiler, *, max_slots: int, device: torch.device | str = "cpu"
+        self,
+        compiler: GrammarCompiler,
+        *,
+        max_slots: int,
+        device: torch.device | str = "cpu",
+        mode: Mode = "auto",
     ) -> None:
+        """`mode` says where the grammars work: `inline`, `process`, or `auto`: a process where the logits
+        live on CUDA. The process starts in the background."""
         self.compiler = compiler
         self.device = torch.device(device)
         self._slots = Slots(max_slots)
         self._requests: dict[int, RequestInfo] = {}
-        self._table = GrammarTable(compiler.vocabulary)
-        self._buffers = make_buffers(self.device, max_slots, compiler.vocabulary.words)
+        self.side = self._make_side(mode)
+        """Where the grammars live."""
+        self.mode = "inline" if isinstance(self.side, InlineSide) else "process"
+        # At the latest when the interpreter exits. The side holds no reference to this object.
+        self._finalizer = weakref.finalize(self, self.side.close)
         self._step = 0
         self._last_slots: tuple[int, ...] = ()
         self._plan = _NOTHING
-        self._unaccepted: tuple[_Plan, int] | None = None
         self._width = -1
-        self._filled = False
+        self._filled = self._sampled = False
         self._clock = [0.0] * 5
+        self._steps = self._rows = self._failed = 0
+        self._backends: dict[str, int] = {}
         self.statistics: StepStatistics | None = None
         """Of the last finished step."""
 
     # Requests
 
+    def prepare(self, spec: OutputSpec) -> Future[Admission]:
+        """Start compiling a spec, and don't wait. `add_request` is quick once the future has a result."""
+        return self.side.prepare(spec)
+
     def add_request(self, request_id: str, spec: OutputSpec, *, tokens: Iterable[int] = ()) -> int:
         """Compile a spec, start it, and give it a slot. `tokens` replays what it had produced before.
 
-        Raises the spec's own error; the pipeline and its other requests are as they were.
+        Waits for the compile. Raises the spec's own error; the pipeline and its other requests are as
+        they were.
         """
-        grammar = self.compiler.compile(spec)
-        backend = self.compiler.backend(grammar.backend)
+        admission = self.side.admit(spec)
         slot = self._slots.take(request_id)
         try:
-            self._table.add(slot, request_id, spec, grammar, backend, tokens)
+            self.side.add(slot, request_id, spec, tokens)
         except GuidedError:
             self._slots.give_back(request_id)
             raise
-        self._requests[slot] = RequestInfo(request_id, slot, spec, grammar.backend)
+        self._requests[slot] = RequestInfo(request_id, slot, spec, admission.backend)
+        self._backends[admission.backend] = self._backends.get(admission.backend, 0) + 1
         self.compiler.plugins.request_added(self._requests[slot])
         self._report_failures()
         return slot
 
     def remove_request(self, request_id: str) -> RequestInfo:
         """End a request, finished or not; its slot is free."""
-        slot = self._slots.of(request_id)
-        if slot is not None:
-            # Its tokens may still be on their way: they count, and must not reach the slot's next user.
-            self._settle()
         slot = self._slots.give_back(request_id)
-        self._table.remove(slot)
+        self.side.remove(slot)
+        self._report_failures()
         # Slot numbers come back: a kept plan must not be taken for the new request's.
         self._last_slots, self._plan = (), _NOTHING
         request = self._requests.pop(slot)
@@ -102,44 +180,44 @@ class StepPipeline:
         return request
 
     def request(self, request_id: str) -> RequestInfo:
-        """A running request; its `error` is set once it failed."""
-        self._settle()
-        return self._requests[self._slot_of(request_id)]
+        """A running request; its `error` is set once it failed. Waits for the steps so far."""
+        slot = self._slot_of(request_id)
+        self.side.settle(slot)
+        self._report_failures()
+        return self._requests[slot]
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
-        """What a request has produced, as its grammar saw it."""
-        self._settle()
-        return self._table.tokens(self._slot_of(request_id))
+        """What a request has produced, as its grammar saw it. Waits for the steps so far."""
+        tokens = self.side.tokens(self._slot_of(request_id))
+        self._report_failures()
+        return tokens
 
     def phase(self, request_id: str) -> Phase:
-        """Whether a request is waiting for its start, active, done or failed."""
-        self._settle()
-        return self._table.phase(self._slot_of(request_id))
+        """Whether a request is waiting for its start, active, done or failed. Waits for the steps so far."""
+        phase = self.side.phase(self._slot_of(request_id))
+        self._report_failures()
+        return phase
 
     # The five verbs
 
     def plan(self, slots: Sequence[int]) -> None:
         """Say which slot sits in each logits row of this step; UNGUIDED where no grammar does."""
         start = time.perf_counter()
-        self._filled = False
+        self._filled = self._sampled = False
         chosen = tuple(slots)
         if chosen != self._last_slots:
-            self._settle()
             self._plan = self._make_plan(chosen)
             self._last_slots = chosen
-            if self._plan.rows:
-                self._buffers.set_rows(self._plan.rows)
+        if self._plan.rows:
+            self.side.plan(self._plan)
         self._clock[0] = time.perf_counter() - start
 
     def fill_mask(self) -> None:
-        """Accept what is left of the last step, then fill this step's masks and send them up."""
+        """Have this step's masks filled and sent up."""
         if not self._plan.rows:
             return
         start = time.perf_counter()
-        self._settle()
-        entry = self._step % RING_DEPTH
-        self._table.fill(self._plan.slots, self._buffers.mask_np(entry))
-        self._buffers.upload(entry, len(self._plan.rows))
+        self.side.fill()
         self._filled = True
         self._report_failures()
         self._clock[1] = time.perf_counter() - start
@@ -159,7 +237,7 @@ class StepPipeline:
             raise PipelineError(
                 f"row {self._plan.rows[-1]} is planned, the logits have {logits.shape[0]} rows"
             )
-        mask, rows = self._buffers.mask_dev(self._step % RING_DEPTH, len(self._plan.rows))
+        mask, rows = self.side.masks()
         mask_rows(logits, mask, rows, self.compiler.vocabulary.size)
         self._clock[2] = time.perf_counter() - start
         return logits
@@ -169,46 +247,82 @@ class StepPipeline:
         if not self._plan.rows:
             return
         start = time.perf_counter()
-        if self._unaccepted is not None:
+        if self._sampled:
             raise PipelineError("schedule_update twice in one step", hint="call plan and fill_mask first")
         if tokens.dim() != 1:
             raise PipelineError(f"sampled tokens must be [rows], not {tuple(tokens.shape)}")
-        entry = self._step % RING_DEPTH
-        self._buffers.download(entry, tokens)
-        self._unaccepted = self._plan, entry
+        if self._plan.rows[-1] >= tokens.shape[0]:
+            raise PipelineError(f"row {self._plan.rows[-1]} is planned, {tokens.shape[0]} tokens are sampled")
+        if tokens.device.type != self.device.type:
+            raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
+        self.side.sampled(tokens)
+        self._sampled = True
         self._clock[3] = time.perf_counter() - start
 
     def finish_update(self) -> None:
-        """After the append and stop kernels: accept the tokens that landed, end the step."""
+        """After the append and stop kernels: let tokens that landed be accepted, end the step."""
         start = time.perf_counter()
         guided = len(self._plan.rows)
-        if self._unaccepted is not None and self._buffers.landed(self._unaccepted[1]):
-            self._settle()
+        if self._sampled:
+            self.side.finish()
+            self._report_failures()
         self._step += 1
         if guided:
+            self._steps += 1
+            self._rows += guided
             self._clock[4] = time.perf_counter() - start
             self.statistics = StepStatistics(self._step - 1, guided, *self._clock)
             if self.compiler.plugins.wants_statistics:
                 self.compiler.plugins.step_finished(self.statistics)
 
+    # Around them
+
+    def metrics(self) -> PipelineMetrics:
+        """Counts and times since the start. Not for every step: it computes medians."""
+        return PipelineMetrics(
+            mode=self.mode,
+            steps=self._steps,
+            rows=self._rows,
+            running=len(self._slots),
+            added=sum(self._backends.values()),
+            failed=self._failed,
+            backends=dict(self._backends),
+            main_thread=self.statistics.main_thread if self.statistics is not None else 0.0,
+            worker=self.side.metrics(),
+        )
+
+    def close(self) -> None:
+        """End the worker, if there is one. The pipeline is of no use afterwards."""
+        self._finalizer()
+
+    def __enter__(self) -> StepPipeline:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     # Inside
 
-    def _settle(self) -> None:
-        """Accept the tokens of the last sampled step, waiting for them if they are still on their way."""
-        if self._unaccepted is None:
-            return
-        (plan, entry), self._unaccepted = self._unaccepted, None
-        self._table.accept(plan.slots, self._buffers.tokens(entry))
-        self._report_failures()
+    def _make_side(self, mode: str) -> GrammarSide:
+        if mode not in MODES:
+            raise ConfigError(f"unknown mode {mode!r}", where="mode", hint=did_you_mean(mode, MODES))
+        if mode == "process" or (mode == "auto" and self.device.type == "cuda"):
+            try:
+                return WorkerSide(self.compiler, self._slots.capacity, self.device)
+            except (PipelineError, OSError) as error:
+                if mode == "process":
+                    raise
+                _log.warning("grammars work inline, which is slower: %s", error)
+        return InlineSide(self.compiler, self._slots.capacity, self.device)
 
-    def _make_plan(self, slots: tuple[int, ...]) -> _Plan:
+    def _make_plan(self, slots: tuple[int, ...]) -> StepPlan:
         guided = [(row, slot) for row, slot in enumerate(slots) if slot != UNGUIDED]
         for row, slot in guided:
             if slot not in self._requests:
                 raise PipelineError(f"slot {slot} of row {row} has no request", hint="call add_request first")
         if len({slot for _, slot in guided}) != len(guided):
             raise PipelineError("a slot is planned for two rows", hint="each request has one row a step")
-        return _Plan(tuple(row for row, _ in guided), tuple(slot for _, slot in guided))
+        return StepPlan(tuple(row for row, _ in guided), tuple(slot for _, slot in guided))
 
     def _check_logits(self, logits: Tensor) -> None:
         if logits.dim() != 2 or not logits.is_floating_point():
@@ -221,13 +335,11 @@ class StepPipeline:
         self._width = logits.shape[1]
 
     def _report_failures(self) -> None:
-        if not self._table.failures:
-            return
-        failures, self._table.failures = self._table.failures, []
-        for slot, error in failures:
+        for slot, error in self.side.take_failures():
             old = self._requests[slot]
             failed = RequestInfo(old.request_id, slot, old.spec, old.backend, error)
             self._requests[slot] = failed
+            self._failed += 1
             self.compiler.plugins.request_failed(failed)
 
     def _slot_of(self, request_id: str) -> int:

@@ -13,7 +13,16 @@ if TYPE_CHECKING:
 
     from guided_plugin.spec import OutputSpec
 
-__all__ = ["UNGUIDED", "DecodeStep", "LogitsProcessor", "ProcessorFactory", "RequestInfo", "StepStatistics"]
+__all__ = [
+    "UNGUIDED",
+    "Admission",
+    "DecodeStep",
+    "LogitsProcessor",
+    "ProcessorFactory",
+    "RequestInfo",
+    "StepPlan",
+    "StepStatistics",
+]
 
 UNGUIDED = -1
 """The slot number of a row that no grammar guides."""
@@ -28,6 +37,23 @@ class DecodeStep:
     """The slot of each logits row that generates in this step; UNGUIDED where there is none."""
     tokens: Tensor | None = None
     """[rows] integers on the logits' device; set once they are sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """The guided rows of a step, and their slots; the same object as long as they don't change."""
+
+    rows: tuple[int, ...]
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A spec compiles: with which backend, and how long it took."""
+
+    backend: str
+    seconds: float
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,6 +35,24 @@ def byte_vocabulary() -> Vocabulary:
 def byte_stop(byte_vocabulary: Vocabulary) -> int:
     """The stop token of `byte_vocabulary`."""
     return byte_vocabulary.stop_token_ids[0]
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[Any]:
+    """Keeps the fork server between pipelines in process mode: its imports take seconds."""
+    from guided_plugin.worker.start import borrow_server, return_server
+
+    server = borrow_server()
+    yield server
+    return_server(server)
+
+
+@pytest.fixture(params=["inline", "process"])
+def mode(request: pytest.FixtureRequest) -> str:
+    """Both places where grammars can work."""
+    if request.param == "process":
+        request.getfixturevalue("fork_server")
+    return str(request.param)
 
 
 @pytest.fixture

@@ -574,7 +574,15 @@ def _command(path: tuple[str, ...]) -> Any:
 
 
 def test_the_commands() -> None:
-    assert _commands() == [(), ("demo",), ("generate",), ("check",), ("bench",), ("bench", "loop")]
+    assert _commands() == [
+        (),
+        ("demo",),
+        ("generate",),
+        ("check",),
+        ("trace",),
+        ("bench",),
+        ("bench", "loop"),
+    ]
 
 
 @pytest.mark.parametrize("path", _commands(), ids=lambda path: " ".join(path) or "root")

@@ -15,8 +15,20 @@ def test_defaults():
         "backend": "auto",
         "cache_bytes": 512 * 1024 * 1024,
         "threads": 0,
+        "isolate_compiles": True,
+        "compile_seconds": 10.0,
+        "compile_bytes": 2 * 1024**3,
+        "compile_processes": 4,
+        "max_spec_bytes": 1024**2,
+        "max_depth": 200,
+        "max_enum": 20_000,
+        "max_properties": 5_000,
+        "max_repetition": 1_000_000,
         "unenforced_keywords": (),
         "disabled_plugins": (),
+        "worker_step_ms": 2_000,
+        "worker_grammar_ms": 10_000,
+        "worker_spin_us": 50,
     }
 
 

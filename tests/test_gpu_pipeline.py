@@ -1,9 +1,18 @@
 """The pipeline on CUDA: no call synchronises, and the tokens are those of the CPU twin."""
 
+import functools
+import os
+import signal
+import sys
+import time
+
 import pytest
 import torch
 
 import guided_plugin as gp
+from guided_plugin import pipeline as pipeline_module
+from guided_plugin.worker import cuda as worker_cuda
+from guided_plugin.worker.side import WorkerSide
 
 pytestmark = [
     pytest.mark.gpu,
@@ -23,17 +32,52 @@ SPECS = [
 ]
 
 
-def pipeline(device, requests):
-    pipe = gp.StepPipeline(gp.GrammarCompiler(VOCABULARY), max_slots=requests, device=device)
-    slots = [pipe.add_request(f"r{i}", SPECS[i % len(SPECS)]) for i in range(requests)]
-    return pipe, slots
+@pytest.fixture
+def pipeline():
+    """Makes pipelines with their requests; ends them."""
+    made = []
+
+    def make(device, requests, mode="inline"):
+        pipe = gp.StepPipeline(gp.GrammarCompiler(VOCABULARY), max_slots=requests, device=device, mode=mode)
+        made.append(pipe)
+        return pipe, [pipe.add_request(f"r{i}", SPECS[i % len(SPECS)]) for i in range(requests)]
+
+    yield make
+    torch.cuda.set_sync_debug_mode("default")
+    for pipe in made:
+        pipe.close()
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_no_call_synchronises_and_tokens_are_the_cpu_twins(dtype):
+@pytest.mark.parametrize("mode", ["inline", "process"])
+def test_no_call_synchronises_and_tokens_are_the_cpu_twins(pipeline, dtype, mode):
+    compare_with_the_cpu(pipeline, dtype, mode, strict_sync=True)
+
+
+@pytest.mark.parametrize("first", [2**31 - 9, 2**32 - 9])
+def test_step_numbers_wrap_on_the_device(pipeline, monkeypatch, first):
+    monkeypatch.setattr(pipeline_module, "WorkerSide", functools.partial(WorkerSide, first_step=first))
+    compare_with_the_cpu(pipeline, torch.int64, "process", strict_sync=True)
+
+
+def test_without_stream_operations_the_host_waits_and_the_tokens_are_the_same(pipeline, monkeypatch):
+    without = functools.partial(worker_cuda.CudaWorkerBuffers, stream_ops=False)
+    monkeypatch.setattr(worker_cuda, "CudaWorkerBuffers", without)
+    compare_with_the_cpu(pipeline, torch.int32, "process", strict_sync=False)
+
+
+def test_without_cuda_bindings_the_driver_library_does(pipeline, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    compare_with_the_cpu(pipeline, torch.int64, "process", strict_sync=True, source="libcuda")
+
+
+def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None):
     steps, requests = 40, 12
     cpu, slots = pipeline("cpu", requests)
-    gpu, _ = pipeline("cuda", requests)
+    gpu, _ = pipeline("cuda", requests, mode)
+    assert gpu.mode == mode
+    if source is not None:
+        assert gpu.side.buffers._ops.source == source
     generator = torch.Generator().manual_seed(3)
     for step in range(steps):
         order = torch.randperm(requests, generator=generator).tolist()
@@ -43,7 +87,7 @@ def test_no_call_synchronises_and_tokens_are_the_cpu_twins(dtype):
         torch.cuda.synchronize()
         found = []
         for pipe, rows in ((cpu, logits), (gpu, there)):
-            strict = pipe is gpu and step > 0  # the first step compiles the kernel
+            strict = strict_sync and pipe is gpu and step > 0  # the first step compiles the kernel
             torch.cuda.set_sync_debug_mode("error" if strict else "default")
             try:
                 pipe.plan(planned)
@@ -63,9 +107,12 @@ def test_no_call_synchronises_and_tokens_are_the_cpu_twins(dtype):
         assert gpu.request(f"r{i}").error is None
 
 
-def test_slots_are_recycled_while_tokens_are_in_flight():
+@pytest.mark.parametrize("mode", ["inline", "process"])
+def test_slots_are_recycled_while_tokens_are_in_flight(pipeline, mode):
     compiler = gp.GrammarCompiler(VOCABULARY)
-    pipe = gp.StepPipeline(compiler, max_slots=16, device="cuda")
+    pipe, slots = pipeline("cuda", 16, mode)
+    for i in range(len(slots)):
+        pipe.remove_request(f"r{i}")
     generator = torch.Generator("cuda").manual_seed(5)
     running, finished, count = {}, 0, 0
     for step in range(300):
@@ -92,3 +139,82 @@ def test_slots_are_recycled_while_tokens_are_in_flight():
                 del running[name]
                 finished += 1
     assert finished > 100
+
+
+def test_a_hung_worker_does_not_hang_the_device():
+    compiler = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(worker_step_ms=500))
+    with gp.StepPipeline(compiler, max_slots=2, device="cuda", mode="process") as pipe:
+        slots = [pipe.add_request("bad", SPECS[1]), gp.UNGUIDED]
+        logits = torch.randn(2, WIDTH, device="cuda")
+        run(pipe, slots, logits.clone())
+        torch.cuda.synchronize()
+        os.kill(pipe.side.supervisor.worker_pid, signal.SIGSTOP)
+        start = time.monotonic()
+        masked = logits.clone()
+        tokens = run(pipe, slots, masked)  # enqueued: the device waits, this thread doesn't
+        assert time.monotonic() - start < 0.3
+        torch.cuda.synchronize()
+        assert 0.3 < time.monotonic() - start < 3.0
+        assert tokens[0].item() == END
+        assert torch.equal(masked[1], logits[1])
+        assert "no progress" in str(pipe.request("bad").error)
+        pipe.add_request("next", SPECS[3])
+        assert chr(run(pipe, [gp.UNGUIDED, 1], logits.clone())[1].item()) in "ynm"
+
+
+def test_a_killed_worker_is_replaced_while_the_device_waits():
+    compiler = gp.GrammarCompiler(VOCABULARY)
+    with gp.StepPipeline(compiler, max_slots=2, device="cuda", mode="process") as pipe:
+        slot = pipe.add_request("one", SPECS[1])
+        out = []
+        for step in range(12):
+            if step in (4, 8):
+                os.kill(pipe.side.supervisor.worker_pid, signal.SIGKILL)
+            out.append(run(pipe, [slot], torch.randn(1, WIDTH, device="cuda")))
+        out = [tokens.item() for tokens in out]
+        assert pipe.request("one").error is None
+        end = out.index(END) + 1 if END in out else len(out)
+        assert pipe.tokens("one") == tuple(out[:end])
+        assert pipe.metrics().worker.restarts == 2
+
+
+def test_beside_a_forward_pass_in_a_cuda_graph(pipeline):
+    pipe, slots = pipeline("cuda", 8, "process")
+    weights = torch.randn(WIDTH, WIDTH, device="cuda")
+    state, logits = torch.randn(8, WIDTH, device="cuda"), torch.empty(8, WIDTH, device="cuda")
+    warm_up = torch.cuda.Stream()
+    with torch.cuda.stream(warm_up):
+        torch.mm(state, weights, out=logits)
+    torch.cuda.current_stream().wait_stream(warm_up)
+    run(pipe, slots, logits.clone())  # compiles the kernel
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.mm(state, weights, out=logits)
+    out = []
+    for _ in range(200):
+        state.normal_()
+        graph.replay()
+        out.append(run(pipe, slots, logits).clone())
+    found = torch.stack(out).T.tolist()
+    compiler = gp.GrammarCompiler(VOCABULARY)
+    for i, tokens in enumerate(found):
+        spec = SPECS[i % len(SPECS)]
+        counted = pipe.tokens(f"r{i}")[1:]
+        assert counted == tuple(tokens[: len(counted)])
+        grammar = compiler.compile(spec)
+        matcher = compiler.backend(grammar.backend).start(grammar, (END,))
+        assert all(matcher.accept(token) for token in pipe.tokens(f"r{i}"))
+    worker = pipe.metrics().worker
+    assert worker.steps == 201
+    assert pipe.side.buffers.waits.steps >= 2
+    assert worker.exposed_wait >= 0.0
+
+
+def run(pipe, slots, logits):
+    pipe.plan(slots)
+    pipe.fill_mask()
+    pipe.apply_mask(logits)
+    tokens = logits.argmax(-1)
+    pipe.schedule_update(tokens)
+    pipe.finish_update()
+    return tokens

@@ -133,10 +133,15 @@ def test_what_looks_like_too_much_and_is_not(spec):
         ("){3}((", 3, 2),
         ("a{" + "9" * 5000 + "}", 10**18, 0),
         ("[" * 100, 1, 0),
+        ("a.b", 3, 0),
     ],
 )
 def test_patterns_are_measured_as_written_out(pattern, size, depth):
     assert unrolled(pattern) == (size, depth)
+
+
+def test_classes_can_be_counted_alone():
+    assert unrolled(r"abc[a-z]{3}d.\d{2}(xy){9}", letter=0)[0] == 6
 
 
 def test_texts_of_a_grammar_are_no_brackets():
@@ -170,7 +175,8 @@ SMALL = [
 NOT_SMALL = [
     OutputSpec.choice(["x" * 5000]),
     OutputSpec.regex("(a|b)*a(a|b){255}"),
-    OutputSpec.grammar('root ::= "a"'),
+    OutputSpec.grammar("root ::= [^a]{1000}"),
+    OutputSpec.grammar('root ::= "' + "a" * 2000 + '"'),
     OutputSpec.structural_tag({"format": {"type": "any_text"}}),
     schema(description="x" * 5000),
     schema(allOf=[{"type": "integer"}, {"minimum": 3}]),
@@ -187,6 +193,10 @@ def test_small_is_what_llguidance_compiles_in_a_moment():
     assert [spec.summary() for spec in NOT_SMALL if is_small(spec, "llguidance")] == []
 
 
-def test_others_compile_next_to_nothing_in_process():
-    assert [spec.kind for spec in SMALL if is_small(spec, "xgrammar")] == ["json_object", "choice"]
+def test_xgrammar_compiles_little_and_third_parties_nothing_in_process():
+    pattern = OutputSpec.regex("[^a]{250}")
+    assert is_small(pattern, "llguidance")
+    assert not is_small(pattern, "xgrammar")
+    assert [spec.kind for spec in SMALL if is_small(spec, "xgrammar")] == ["json_object", "choice", "regex"]
     assert not any(is_small(spec, "xgrammar") for spec in NOT_SMALL)
+    assert not any(is_small(spec, "third-party") for spec in SMALL)

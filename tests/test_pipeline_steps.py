@@ -30,8 +30,14 @@ def compiler():
 
 
 @pytest.fixture
-def pipe(compiler):
-    return gp.StepPipeline(compiler, max_slots=8)
+def pipe(compiler, mode):
+    with gp.StepPipeline(compiler, max_slots=8, mode=mode) as pipe:
+        yield pipe
+
+
+@pytest.fixture
+def inline(compiler):
+    return gp.StepPipeline(compiler, max_slots=8, mode="inline")
 
 
 def step(pipe, slots, generator, logits=None):
@@ -95,9 +101,8 @@ def test_nothing_happens_without_a_guided_row(pipe, monkeypatch):
     def never(*arguments):
         raise AssertionError("called")
 
-    for name in ("mask_np", "upload", "mask_dev", "download", "set_rows"):
-        monkeypatch.setattr(pipe._buffers, name, never)
-    monkeypatch.setattr(pipe._table, "fill", never)
+    for name in ("plan", "fill", "masks", "sampled", "finish"):
+        monkeypatch.setattr(pipe.side, name, never)
     monkeypatch.setattr(pipeline, "mask_rows", never)
     logits = torch.randn(2, WIDTH)
     before = logits.clone()
@@ -105,29 +110,29 @@ def test_nothing_happens_without_a_guided_row(pipe, monkeypatch):
     assert torch.equal(logits, before)
 
 
-def test_acceptance_is_deferred_until_the_tokens_have_landed(pipe, monkeypatch):
+def test_acceptance_is_deferred_until_the_tokens_have_landed(inline, monkeypatch):
     events = []
-    monkeypatch.setattr(pipe._buffers, "landed", lambda entry: False)
-    accept, fill = pipe._table.accept, pipe._table.fill
-    monkeypatch.setattr(pipe._table, "accept", lambda *a: (events.append("accept"), accept(*a)))
-    monkeypatch.setattr(pipe._table, "fill", lambda *a: (events.append("fill"), fill(*a)))
-    slot = pipe.add_request("one", SPECS[3])
-    step(pipe, [slot], None)
+    monkeypatch.setattr(inline.side.buffers, "landed", lambda entry: False)
+    accept, fill = inline.side._table.accept, inline.side._table.fill
+    monkeypatch.setattr(inline.side._table, "accept", lambda *a: (events.append("accept"), accept(*a)))
+    monkeypatch.setattr(inline.side._table, "fill", lambda *a: (events.append("fill"), fill(*a)))
+    slot = inline.add_request("one", SPECS[3])
+    step(inline, [slot], None)
     assert events == ["fill"]
-    step(pipe, [slot], None)
+    step(inline, [slot], None)
     assert events == ["fill", "accept", "fill"]
-    assert len(pipe.tokens("one")) == 2
+    assert len(inline.tokens("one")) == 2
 
 
-def test_tokens_in_flight_count_for_a_request_that_is_removed(pipe, monkeypatch):
-    monkeypatch.setattr(pipe._buffers, "landed", lambda entry: False)
-    slot = pipe.add_request("one", SPECS[0])
-    step(pipe, [slot], None)
-    pipe.remove_request("one")
-    assert pipe.add_request("two", SPECS[1]) == slot
-    tokens, _ = step(pipe, [slot], None)
+def test_tokens_in_flight_count_for_a_request_that_is_removed(inline, monkeypatch):
+    monkeypatch.setattr(inline.side.buffers, "landed", lambda entry: False)
+    slot = inline.add_request("one", SPECS[0])
+    step(inline, [slot], None)
+    inline.remove_request("one")
+    assert inline.add_request("two", SPECS[1]) == slot
+    tokens, _ = step(inline, [slot], None)
     assert bytes(tokens) in (b"a", b"b", b"c")
-    assert pipe.tokens("two") == tuple(tokens)
+    assert inline.tokens("two") == tuple(tokens)
 
 
 def test_replay_is_the_same_as_having_been_there(pipe):
@@ -140,7 +145,7 @@ def test_replay_is_the_same_as_having_been_there(pipe):
     assert torch.equal(logits[0], logits[1])
 
 
-def test_a_token_from_elsewhere_fails_its_row_closed_and_no_other(compiler):
+def test_a_token_from_elsewhere_fails_its_row_closed_and_no_other(pipe, compiler):
     failed = []
 
     class Listener:
@@ -151,7 +156,6 @@ def test_a_token_from_elsewhere_fails_its_row_closed_and_no_other(compiler):
     listener = Listener()
     compiler.plugins.register(listener)
     try:
-        pipe = gp.StepPipeline(compiler, max_slots=2)
         bad, good = pipe.add_request("bad", SPECS[0]), pipe.add_request("good", SPECS[3])
         pipe.plan([bad, good])
         pipe.fill_mask()
@@ -159,10 +163,12 @@ def test_a_token_from_elsewhere_fails_its_row_closed_and_no_other(compiler):
         pipe.schedule_update(torch.tensor([ord("z"), ord("(")], dtype=torch.int32))
         pipe.finish_update()
         tokens, logits = step(pipe, [bad, good], None)
+        assert "breaks the grammar" in str(pipe.request("bad").error)
     finally:
         compiler.plugins.unregister(listener)
     assert [request.request_id for request in failed] == ["bad"]
-    assert "breaks the grammar" in str(pipe.request("bad").error)
+    assert pipe.phase("bad") is Phase.FAILED
+    assert pipe.tokens("bad") == ()
     assert tokens[0] == END
     assert (logits[0] > -torch.inf).sum() == 1
     assert pipe.request("good").error is None

@@ -15,6 +15,20 @@ from guided_plugin.report import check_spec
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
+@pytest.fixture
+def make_loop(mode):
+    """Makes loops whose grammars work in either place; ends them."""
+    loops = []
+
+    def make(model, compiler, **options):
+        loops.append(gp.DecodeLoop(model, compiler, mode=mode, **options))
+        return loops[-1]
+
+    yield make
+    for loop in loops:
+        loop.pipeline.close()
+
+
 @pytest.fixture(scope="module", params=DEVICES)
 def parts(request):
     if request.param == "cuda" and not torch.cuda.is_available():
@@ -32,7 +46,7 @@ def prompts(tokenizer):
     return [tokenizer.encode(demo.prompt) for demo in DEMOS]
 
 
-def test_hooks_are_called_in_this_order_and_no_other(parts, monkeypatch):
+def test_hooks_are_called_in_this_order_and_no_other(parts, make_loop, monkeypatch):
     tokenizer, model, compiler = parts
     calls = []
 
@@ -69,7 +83,7 @@ def test_hooks_are_called_in_this_order_and_no_other(parts, monkeypatch):
     compiler.plugins.register(recorder)
     compiler.plugins.logits_processors["first"] = First
     try:
-        loop = gp.DecodeLoop(model, compiler, processors=("first", "guided"))
+        loop = make_loop(model, compiler, processors=("first", "guided"))
         verbs = ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
         for verb in verbs:
             original = getattr(loop.pipeline, verb)
@@ -90,9 +104,9 @@ def test_hooks_are_called_in_this_order_and_no_other(parts, monkeypatch):
 
 
 @pytest.mark.parametrize("sampling", [gp.Sampling(), *(gp.Sampling(0.8, seed=seed) for seed in range(3))])
-def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, sampling):
+def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, make_loop, sampling):
     tokenizer, model, compiler = parts
-    loop = gp.DecodeLoop(model, compiler)
+    loop = make_loop(model, compiler)
     bare = gp.DecodeLoop(model, compiler, processors=())
     every = prompts(tokenizer) * 2
     outputs = loop.run(every, [*SPECS, None, None, None], sampling=sampling)
@@ -110,9 +124,9 @@ def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, sampling):
     assert [output.tokens for output in outputs[3:]] == [output.tokens for output in without[3:]]
 
 
-def test_sampling_limits(parts):
+def test_sampling_limits(parts, make_loop):
     tokenizer, model, compiler = parts
-    loop = gp.DecodeLoop(model, compiler)
+    loop = make_loop(model, compiler)
     prompt = prompts(tokenizer)
     greedy = loop.run(prompt, SPECS)
     assert greedy == loop.run(prompt, SPECS, sampling=gp.Sampling(2.0, top_k=1))
@@ -122,9 +136,9 @@ def test_sampling_limits(parts):
     assert loop.run(prompt, SPECS, sampling=hot) != loop.run(prompt, SPECS, sampling=gp.Sampling(1.0, seed=2))
 
 
-def test_one_rows_trouble_stays_with_it(parts):
+def test_one_rows_trouble_stays_with_it(parts, make_loop):
     tokenizer, model, compiler = parts
-    loop = gp.DecodeLoop(model, compiler, max_rows=4)
+    loop = make_loop(model, compiler, max_rows=4)
     prompt = prompts(tokenizer)[0]
     specs = [SPECS[0], gp.OutputSpec.regex("a(?=b)"), None, gp.OutputSpec.choice(["yes", "no"])]
     outputs = loop.run([prompt, prompt, [], prompt], specs)
@@ -135,9 +149,9 @@ def test_one_rows_trouble_stays_with_it(parts):
     assert outputs[1].tokens == outputs[2].tokens == ()
 
 
-def test_limits_stop_tokens_and_late_starts(parts):
+def test_limits_stop_tokens_and_late_starts(parts, make_loop):
     tokenizer, model, compiler = parts
-    loop = gp.DecodeLoop(model, compiler)
+    loop = make_loop(model, compiler)
     prompt = prompts(tokenizer)[0]
     (cut,) = loop.run([prompt], [SPECS[0]], max_new_tokens=5)
     assert len(cut.tokens) == 5
@@ -152,9 +166,9 @@ def test_limits_stop_tokens_and_late_starts(parts):
     assert not late.stopped or text.endswith("{yes") or "{" not in text
 
 
-def test_everything_is_given_back_when_the_model_fails(parts, monkeypatch):
+def test_everything_is_given_back_when_the_model_fails(parts, make_loop, monkeypatch):
     tokenizer, model, compiler = parts
-    loop = gp.DecodeLoop(model, compiler, max_rows=1)
+    loop = make_loop(model, compiler, max_rows=1)
     names = compiler.plugins.names()
 
     def fail(self):

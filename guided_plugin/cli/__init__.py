@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from guided_plugin.cli import bench, check, demo, generate
+from guided_plugin.cli import bench, check, demo, generate, maskbench, trace
 from guided_plugin.cli.loading import InputError
 from guided_plugin.errors import GrammarError, GuidedError, RequestError
 
@@ -26,6 +26,10 @@ app = typer.Typer(
 app.command("demo", short_help="Three prompts, unguided and guided, with the demo model.")(demo.demo)
 app.command("generate", short_help="Guided text from a local model.")(generate.generate)
 app.command("check", short_help="Does a spec compile, and which texts does it take?")(check.check)
+app.command("maskbench", short_help="How much of a sample of schemas is right, and how fast.")(
+    maskbench.maskbench
+)
+app.command("trace", short_help="A timeline of some decode steps, to look at.")(trace.trace)
 app.add_typer(bench.app, name="bench")
 
 

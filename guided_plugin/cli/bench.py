@@ -24,7 +24,7 @@ from guided_plugin.cli.loading import (
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import did_you_mean
 
-__all__ = ["app"]
+__all__ = ["app", "check_out"]
 
 app = typer.Typer(help="Measure what guiding costs.", no_args_is_help=True)
 
@@ -56,7 +56,7 @@ def loop(
     """The reference loop: milliseconds a step unguided and guided, and the plugin's share of it."""
     counts, schemas = _rows(rows), _schemas(schema)
     if out is not None:
-        _check_out(out)
+        check_out(out)
     with working("loading the model"):
         from guided_plugin.bench.loop import SHAPES, bench_loop, random_model
         from guided_plugin.grammar.vocabulary import Vocabulary
@@ -108,7 +108,7 @@ def loop(
     Console().print(table)
 
 
-def _check_out(path: Path) -> None:
+def check_out(path: Path) -> None:
     """Before anything is measured: nobody wants to lose the figures to a wrong path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -81,7 +81,10 @@ class Chooser:
             reasons.append("; ".join(filter(None, [candidate.reason, made.reason])))
             _log.debug("%s took %s: %s", candidate.backend, spec.summary(), reasons[-1])
             return dataclasses.replace(made, reason="; ".join(reasons))
-        raise _most_telling(refusals)
+        if spec.kind == "json_schema":
+            # A keyword that is not enforced, by name, tells more than a backend's own words.
+            raise next((error for error in refusals if isinstance(error, UnsupportedSpecError)), refusals[0])
+        raise refusals[0]
 
     def compile(self, candidate: Candidate, spec: OutputSpec) -> Grammar:
         """Compile here and now."""
@@ -94,6 +97,11 @@ class Chooser:
         spec = self.lowered(spec, candidate.backend)
         backend = self.backend(candidate.backend)
         return _blamed(f"backend {candidate.backend!r}", lambda: backend.prepare(spec))
+
+    def load(self, prepared: Prepared) -> Grammar:
+        """The second half of compiling."""
+        backend = self.backend(prepared.backend)
+        return _blamed(f"backend {prepared.backend!r}", lambda: backend.load(prepared))
 
     def lowered(self, spec: OutputSpec, backend: str, *, but: Container[str] = ()) -> OutputSpec:
         """A spec as the lowerings for a backend rewrite it, all but some."""
@@ -112,16 +120,15 @@ def _ordered(spec: OutputSpec, names: list[str]) -> Iterator[Candidate]:
     """As registered, but for JSON schemas: there llguidance enforces more of the standard, compiles in
     milliseconds what xgrammar may take seconds for, and has no masks of milliseconds (docs/maskbench.md).
     """
-    if spec.kind == "json_schema" and "llguidance" in names:
-        yield Candidate("llguidance", "enforces most of JSON Schema and compiles it fastest")
-        names = [name for name in names if name != "llguidance"]
+    preferred = {
+        "json_schema": ("llguidance", "enforces most of JSON Schema and compiles it fastest"),
+        "lark": ("llguidance", "reads Lark"),
+    }.get(spec.syntax if spec.kind == "grammar" else spec.kind)
+    if preferred is not None and preferred[0] in names:
+        yield Candidate(*preferred)
+        names = [name for name in names if name != preferred[0]]
     for name in names:
         yield Candidate(name, f"next in turn for {spec.kind}")
-
-
-def _most_telling(refusals: list[GrammarError]) -> GrammarError:
-    """A keyword that is not enforced, by name, tells more than a backend's own words."""
-    return next((error for error in refusals if isinstance(error, UnsupportedSpecError)), refusals[0])
 
 
 R = TypeVar("R")

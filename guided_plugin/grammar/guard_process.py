@@ -18,9 +18,9 @@ from typing import Any
 from guided_plugin import errors
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError, GuidedError, PluginError
-from guided_plugin.grammar import frames
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.chooser import Candidate, Chooser
+from guided_plugin.grammar.frames import PeerGone, pack, receive, send
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
@@ -77,7 +77,7 @@ class Answer:
 
 def main() -> None:
     """Serve until the other end of standard input closes."""
-    with contextlib.suppress(frames.PeerGone):
+    with contextlib.suppress(PeerGone):
         _serve(int(sys.argv[1]))
 
 
@@ -91,11 +91,11 @@ def _serve(parent: int) -> None:
     try:
         helper = _Helper(messages.get())
     except GuidedError as error:
-        frames.send(answers, frames.pack(Answer(_plain(error))))
+        send(answers, pack(Answer(_plain(error))))
         return
-    frames.send(answers, frames.pack(helper.ready()))
+    send(answers, pack(helper.ready()))
     while True:
-        frames.send(answers, helper.answer(messages.get()))
+        send(answers, helper.answer(messages.get()))
 
 
 def _end_with(parent: int) -> None:
@@ -113,8 +113,8 @@ def _listen(messages: queue.SimpleQueue[Any]) -> None:
     """Hand on what arrives, and end with the parent where the kernel can't be told to."""
     while True:
         try:
-            messages.put(frames.receive(0))
-        except frames.PeerGone:
+            messages.put(receive(0))
+        except PeerGone:
             os._exit(0)
 
 
@@ -137,14 +137,14 @@ class _Helper:
             with contextlib.suppress(GuidedError):
                 self._chooser.compile(Candidate(message.backend, ""), OutputSpec.choice(["a"]))
             self._memory.settle()
-            return frames.pack(Answer(None))
+            return pack(Answer(None))
         self._memory.limit()
         result = self._prepared(message.candidate, message.spec)
         try:
-            return frames.pack(Answer(result, self._memory.is_worn()))
+            return pack(Answer(result, self._memory.is_worn()))
         except Exception as error:
             what = f"its answer can't be sent to another process: {error!r}"
-            return frames.pack(Answer(PluginError(what, where=f"backend {message.candidate.backend!r}")))
+            return pack(Answer(PluginError(what, where=f"backend {message.candidate.backend!r}")))
 
     def _prepared(self, candidate: Candidate, spec: OutputSpec) -> Prepared | GuidedError:
         where = f"backend {candidate.backend!r}"

@@ -16,11 +16,10 @@ import threading
 import time
 from concurrent.futures import Future
 
-from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError, GuidedError, PipelineError, PluginError
-from guided_plugin.grammar import frames
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.chooser import Candidate
+from guided_plugin.grammar.frames import PeerGone, pack, receive, send
 from guided_plugin.grammar.guard_process import OUT_OF_MEMORY, Answer, Compile, Greeting, Ready, Warm
 from guided_plugin.spec import OutputSpec
 
@@ -56,10 +55,10 @@ class Helper:
     def greet(self, greeting: Greeting) -> Ready:
         """Send what all compiles share; what the process says it has."""
         try:
-            ready = self._ask(frames.pack(greeting), time.monotonic() + START_SECONDS)
+            ready = self._ask(pack(greeting), time.monotonic() + START_SECONDS)
         except HelperLost as lost:
             raise _cannot_start(str(lost)) from lost
-        except (frames.PeerGone, TimeoutError) as error:
+        except (PeerGone, TimeoutError) as error:
             raise _cannot_start(str(error) or "it did not answer") from error
         if isinstance(ready, Answer) and isinstance(ready.result, GuidedError):
             raise ready.result
@@ -72,8 +71,8 @@ class Helper:
         if backend in self._warm:
             return
         try:
-            self._ask(frames.pack(Warm(backend)), time.monotonic() + START_SECONDS)
-        except (frames.PeerGone, TimeoutError) as error:
+            self._ask(pack(Warm(backend)), time.monotonic() + START_SECONDS)
+        except (PeerGone, TimeoutError) as error:
             raise PluginError(
                 f"can't be made in a compile process: {str(error) or 'it took too long'}",
                 where=f"backend {backend!r}",
@@ -84,14 +83,14 @@ class Helper:
     def prepare(self, candidate: Candidate, spec: OutputSpec, seconds: float) -> Prepared:
         """One compile. Raises its error, or a limit's, or HelperLost."""
         try:
-            answer = self._ask(frames.pack(Compile(candidate, spec)), time.monotonic() + seconds)
+            answer = self._ask(pack(Compile(candidate, spec)), time.monotonic() + seconds)
         except TimeoutError:
             raise CompileLimitError(
                 f"compiling with {candidate.backend} took longer than {seconds:.2g} s and was stopped",
                 where=spec.kind,
                 hint="simplify the spec, or raise compile_seconds",
             ) from None
-        except frames.PeerGone as error:
+        except PeerGone as error:
             raise self._died(candidate, spec, str(error)) from None
         if not isinstance(answer, Answer) or answer.result is None:
             self.usable = False
@@ -105,10 +104,10 @@ class Helper:
         """Send and wait. Raises HelperLost, PeerGone or TimeoutError; the helper is of no use then."""
         self.usable = False
         try:
-            frames.send(self._to, frame, deadline)
-        except frames.PeerGone as error:
+            send(self._to, frame, deadline)
+        except PeerGone as error:
             raise HelperLost(str(error)) from error
-        answer = frames.receive(self._from, deadline)
+        answer = receive(self._from, deadline)
         self.usable = True
         return answer
 

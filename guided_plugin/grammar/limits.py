@@ -23,8 +23,10 @@ _LENGTHS = (
     *("minContains", "maxContains"),
 )
 
-# What may be compiled in the process that asked: for these, llguidance takes a few milliseconds.
+# What may be compiled in the process that asked (docs/benchmarks/notes.md has what these cost at most).
 _SMALL_TEXT = 4_096
+_SMALL_SOURCE = 1_024
+_SMALL_CLASSES = 12
 _SMALL_PATTERN = 256
 _SMALL_LENGTH = 2_000
 _SMALL_BRANCHES = 32
@@ -62,27 +64,30 @@ def check_limits(spec: OutputSpec, config: GuidedConfig) -> None:
 
 
 def is_small(spec: OutputSpec, backend: str) -> bool:
-    """Whether a backend certainly compiles a spec in a moment and in little memory.
+    """Whether a backend compiles a spec in a moment and in little memory, whoever wrote it.
 
-    Only llguidance is known to: xgrammar takes seconds for some patterns of ten characters.
+    Of xgrammar that is known for little, since each class in a pattern may cost it 40 ms, and of backends
+    of third parties for nothing.
     """
-    if len(spec.text) > _SMALL_TEXT:
+    if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT:
         return False
     if spec.kind == "json_object":
         return True
-    if spec.kind == "choice":
-        return backend == "llguidance" or len(spec.text) <= _SMALL_PATTERN
+    if spec.kind in ("regex", "grammar"):
+        if len(spec.text) > _SMALL_SOURCE or (spec.kind == "regex" and not _is_small_pattern(spec.text)):
+            return False
+        classes, _ = unrolled(spec.text, grammar=spec.kind == "grammar", letter=0)
+        return classes <= (_SMALL_PATTERN if backend == "llguidance" else _SMALL_CLASSES)
     if backend != "llguidance":
-        return False
-    if spec.kind == "regex":
-        return _is_small_pattern(spec.text)
-    return spec.kind == "json_schema" and _is_small_schema(spec.document())
+        return spec.kind == "choice" and len(spec.text) <= _SMALL_SOURCE
+    return spec.kind == "choice" or (spec.kind == "json_schema" and _is_small_schema(spec.document()))
 
 
-def unrolled(pattern: str, *, grammar: bool = False) -> tuple[int, int]:
+def unrolled(pattern: str, *, grammar: bool = False, letter: int = 1) -> tuple[int, int]:
     """How many characters a pattern has with its repetitions written out, and how deep its groups go.
 
-    A grammar is read as one pattern with texts in quotes, which is near enough.
+    A grammar is read as one pattern with texts in quotes, which is near enough. `letter` is what a plain
+    character counts beside a class.
     """
     sizes, atom, deepest = [0], 0, 1  # of each open group; of what a quantifier would repeat
     for found in (_GRAMMAR_PIECE if grammar else _PIECE).finditer(pattern):
@@ -99,7 +104,8 @@ def unrolled(pattern: str, *, grammar: bool = False) -> tuple[int, int]:
                 deepest = max(deepest, len(sizes))
                 atom = 0
             elif found["run"] is not None:
-                sizes[-1] += len(piece) - 1
+                sizes[-1] += letter * (len(piece) - 1)
+                atom = letter
     return sum(sizes) + atom, deepest - 1
 
 
@@ -107,7 +113,7 @@ _MANY = 10**18
 
 _PIECES = r"""
     \{(?P<low>\d+)(?:,(?P<high>\d*))?\}
-    | (?P<run>[^\\\[(){}"]+)
+    | (?P<run>[^\\\[(){}".]+)
     | \\.
     | \[\^?\]?(?:[^\]\\]++|\\.)*+\]?
     | .

@@ -273,13 +273,20 @@ class LLGuidanceBatch:
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         """Write the mask of matcher i into mask[rows[i]]."""
-        pairs = list(zip(self._handles, rows, strict=True))
-        self._executor.unsafe_compute_mask_ptr(pairs, mask.ctypes.data, mask.strides[0], mask.shape[0])
+        if len(rows) == 1:
+            row = mask[rows[0]]
+            self._handles[0].unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        else:
+            self._fill_all(mask, rows)
         if self._impossible is not None:
             word, bit = divmod(self._impossible, 32)
             mask[rows, word] &= _cleared(bit)
         for i in self._own_stops:
             self._matchers[i].fix_stops(mask[rows[i]])
+
+    def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
+        pairs = list(zip(self._handles, rows, strict=True))
+        self._executor.unsafe_compute_mask_ptr(pairs, mask.ctypes.data, mask.strides[0], mask.shape[0])
 
 
 def _cleared(bit: int) -> np.int32:

@@ -1,0 +1,252 @@
+"""The process that measures MaskBench files, one at a time, and may hang or crash at it.
+
+Started by `maskbench_pool.py` with a file of settings; speaks pickles over a socket. First a `Ready` goes
+out, or the error that keeps it from starting. Then for each path that comes in: a text at each stage, so
+that the parent can say where it died, and a `FileResult`. What a backend raises ends it, with a traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import math
+import pickle
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from guided_plugin.bench.maskbench_result import FileResult
+from guided_plugin.bench.text_tokens import TextTokens
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GrammarError, GuidedError, SpecError, VocabularyError
+from guided_plugin.grammar.base import Backend, Grammar, Matcher, MatcherBatch
+from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["FileBench", "Ready", "Settings", "main"]
+
+_ROW = [0]
+_EMPTY_CALLS = 10_001
+# The parent kills a child that is over its time; this is for the child whose parent is gone.
+_GRACE_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a child needs to know."""
+
+    vocabulary: Vocabulary
+    """Without an encoder: that one doesn't pickle."""
+    encoder: Any
+    """A `tokenizers.Tokenizer`, or None. Loading it anew costs ten seconds a child, unpickling it one."""
+    backend: str
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A child's first word."""
+
+    empty_call_us: float
+    """What the clock shows for a call that does nothing; contained in every mask's time."""
+
+
+class UnreadableError(Exception):
+    """A file that isn't of the format."""
+
+
+class FileBench:
+    """Measures files with one backend and one vocabulary."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, backend: str, stage: Callable[[str], None] = lambda _: None
+    ) -> None:
+        # Nothing stays in the cache: of two files with one schema both compile it.
+        config = GuidedConfig(backend=backend, threads=1, cache_bytes=0)
+        self._compiler = GrammarCompiler(vocabulary, config=config)
+        self._stops = vocabulary.stop_token_ids
+        self._tokens = TextTokens(vocabulary)
+        self._mask = np.zeros((1, vocabulary.words), np.int32)
+        self._stage = stage
+        self._warm_up(backend)
+
+    def measure(self, path: Path) -> FileResult:
+        """One file. Whatever a backend raises, other than a refusal, is raised."""
+        start = time.perf_counter()
+        result = FileResult(path.name)
+        try:
+            self._stage("reading")
+            schema, tests = _read(path)
+            tokens = [(valid, self._tokens(text)) for valid, text in tests]
+        except (UnreadableError, VocabularyError) as error:
+            result.status, result.error = "unreadable", str(error)
+        else:
+            result.tests = len(tests)
+            self._measure(schema, tokens, result)
+        result.seconds = time.perf_counter() - start
+        return result
+
+    def _measure(self, schema: Any, tests: list[tuple[bool, list[int]]], result: FileResult) -> None:
+        self._stage("before the first mask")
+        try:
+            spec = OutputSpec.json_schema(schema, strict=False, whitespace="flexible")
+            start = time.perf_counter_ns()
+            grammar, backend = self._first_mask(spec)
+            result.first_mask_ms = (time.perf_counter_ns() - start) / 1e6
+        except (GrammarError, SpecError) as error:
+            result.status, result.error = "refused", str(error)
+            return
+        result.backend, result.reason = grammar.backend, grammar.reason
+        times: list[int] = []
+        for index, (valid, tokens) in enumerate(tests):
+            self._stage(f"matching test {index}")
+            matcher = backend.start(grammar, self._stops)
+            accepted, fault = self._match(matcher, backend.batch([matcher]), tokens, times)
+            if fault:
+                result.faults.append(f"test {index}: {fault}")
+            if accepted and not valid:
+                result.wrong_accepts.append(index)
+            if valid and not accepted:
+                result.wrong_refusals.append(index)
+        if result.wrong_accepts or result.wrong_refusals:
+            result.status = "wrong"
+        result.mask_ns = np.array(times, np.int64)
+
+    def _first_mask(self, spec: OutputSpec) -> tuple[Grammar, Backend]:
+        grammar = self._compiler.compile(spec)
+        backend = self._compiler.backend(grammar.backend)
+        backend.batch([backend.start(grammar, self._stops)]).fill(self._mask, _ROW)
+        return grammar, backend
+
+    def _match(
+        self, matcher: Matcher, batch: MatcherBatch, tokens: list[int], times: list[int]
+    ) -> tuple[bool, str]:
+        """Whether the tokens are a whole output, and in what way the matcher contradicted itself."""
+        mask, clock = self._mask, time.perf_counter_ns
+        row = mask[0]
+        for position, token in enumerate(tokens):
+            start = clock()
+            batch.fill(mask, _ROW)
+            times.append(clock() - start)
+            if not int(row[token >> 5]) >> (token & 31) & 1:
+                return False, self._dead_end(matcher, position)
+            if not batch.accept([token])[0]:
+                return False, f"the mask allows token {position}, and it is refused"
+        start = clock()
+        batch.fill(mask, _ROW)
+        times.append(clock() - start)
+        accepted = any(int(row[token >> 5]) >> (token & 31) & 1 for token in self._stops)
+        if accepted != matcher.complete:
+            return accepted, "at the end, mask and matcher disagree on whether it may stop"
+        return accepted, "" if accepted else self._dead_end(matcher, len(tokens))
+
+    def _dead_end(self, matcher: Matcher, position: int) -> str:
+        """A fault if the mask leaves nothing: no token, and the output isn't complete."""
+        others = self._mask[0].copy()
+        for token in self._stops:
+            others[token >> 5] &= ~np.int32(np.uint32(1 << (token & 31)).astype(np.int32))
+        return "" if others.any() or matcher.complete else f"no token is allowed at token {position}"
+
+    def _warm_up(self, backend: str) -> None:
+        """Let backends build what they keep per vocabulary, as a server does when it starts."""
+        names = [backend] if backend != "auto" else self._compiler.plugins.backends
+        for name in names:
+            # Not every backend takes every schema, and each may have a part of its own for strings.
+            for schema in ({"type": "boolean"}, {"type": "string", "maxLength": 3}):
+                with contextlib.suppress(GrammarError):
+                    spec = OutputSpec.json_schema(schema, backend=name)
+                    grammar = self._compiler.compile(spec)
+                    made = self._compiler.backend(grammar.backend)
+                    made.batch([made.start(grammar, self._stops)]).fill(self._mask, _ROW)
+
+    def empty_call_us(self) -> float:
+        """Median time of a call that does nothing, measured as a mask is."""
+        batch: Any = _NoBatch()
+        clock = time.perf_counter_ns
+        times = []
+        for _ in range(_EMPTY_CALLS):
+            start = clock()
+            batch.fill(self._mask, _ROW)
+            times.append(clock() - start)
+        return sorted(times)[_EMPTY_CALLS // 2] / 1e3
+
+
+class _NoBatch:
+    def fill(self, mask: Any, rows: list[int]) -> None:
+        """Nothing."""
+
+
+def _read(path: Path) -> tuple[Any, list[tuple[bool, str]]]:
+    """A file's schema, and its instances as (valid, text)."""
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UnreadableError(f"can't be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"is not JSON: {error}") from None
+    if not isinstance(document, dict) or not {"schema", "tests"} <= document.keys():
+        raise UnreadableError("is no object with `schema` and `tests`")
+    schema, tests = document["schema"], document["tests"]
+    if not isinstance(schema, dict | bool):
+        raise UnreadableError(f"schema: must be an object, true or false, not {type(schema).__name__}")
+    if not isinstance(tests, list):
+        raise UnreadableError(f"tests: must be a list, not {type(tests).__name__}")
+    return schema, [_instance(index, test) for index, test in enumerate(tests)]
+
+
+def _instance(index: int, test: Any) -> tuple[bool, str]:
+    if not isinstance(test, dict) or "data" not in test or not isinstance(test.get("valid"), bool):
+        raise UnreadableError(f"tests[{index}]: must have `valid`, true or false, and `data`")
+    try:
+        text = json.dumps(test["data"], ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"tests[{index}].data: can't be written as JSON: {error}") from None
+    # A lone surrogate has no UTF-8; what Python writes for it is its escape in JSON.
+    return test["valid"], text.encode(errors="backslashreplace").decode()
+
+
+def main(descriptor: int, settings_file: Path) -> None:
+    """Answer over a socket until the parent is gone."""
+    # Ctrl-C is the parent's business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        # When memory runs out, it is this process that shall die.
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    settings: Settings = pickle.loads(settings_file.read_bytes())
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _serve(settings, Connection(descriptor))
+
+
+def _serve(settings: Settings, connection: Connection) -> None:
+    vocabulary, encoder = settings.vocabulary, settings.encoder
+    if encoder is not None:
+        vocabulary = replace(vocabulary, encode=lambda text: _encoded(encoder, text))
+    try:
+        bench = FileBench(vocabulary, settings.backend, connection.send)
+    except GuidedError as error:
+        connection.send(error)
+        return
+    # Collections would fall into some masks and not into others: they happen between files.
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    connection.send(Ready(bench.empty_call_us()))
+    while True:
+        path: Path = connection.recv()
+        signal.alarm(math.ceil(settings.limit) + _GRACE_SECONDS)
+        result = bench.measure(path)
+        gc.collect()  # before the answer: what crashes here is this file's fault
+        connection.send(result)
+        signal.alarm(0)
+
+
+def _encoded(encoder: Any, text: str) -> list[int]:
+    return list(encoder.encode(text, add_special_tokens=False).ids)

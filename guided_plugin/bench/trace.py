@@ -1,0 +1,177 @@
+"""A timeline of the reference loop: who does what when, host, device and worker on one clock. Imports torch.
+
+The host's calls are timed where they are made, the worker's from its ring of times, and what the device
+does by timed events around each launch, so that a trace costs some microseconds a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.loop import DecodeLoop
+from guided_plugin.pipeline import Mode
+from guided_plugin.spec import OutputSpec
+from guided_plugin.worker.layout import Time
+from guided_plugin.worker.side import WorkerSide
+from guided_plugin.worker.timing import step_times
+
+__all__ = ["TRACKS", "Span", "chrome_trace", "trace_loop"]
+
+TRACKS = ("engine thread", "main stream", "side stream", "worker")
+
+_WARM_UP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that took its time. Nanoseconds of the monotonic clock."""
+
+    track: str
+    name: str
+    start: int
+    end: int
+    step: int
+
+
+def trace_loop(
+    model: Any, compiler: GrammarCompiler, spec: OutputSpec, *, rows: int, steps: int, mode: Mode = "auto"
+) -> list[Span]:
+    """Decode `steps` tokens in `rows` guided rows, and say what happened in them."""
+    recorder = _Recorder(model.device)
+    loop = _TracedLoop(model, compiler, max_rows=rows, mode=mode, recorder=recorder)
+    try:
+        outputs = loop.run(
+            [[1 + row % 7, 2, 3] for row in range(rows)],
+            [spec] * rows,
+            max_new_tokens=steps + _WARM_UP,
+            ignore_stop=True,
+        )
+        for output in outputs:
+            if output.error is not None:
+                raise output.error
+        spans = recorder.spans()
+        if isinstance(loop.pipeline.side, WorkerSide):
+            spans += _worker_spans(loop.pipeline.side)
+    finally:
+        loop.pipeline.close()
+    return sorted((span for span in spans if span.step >= _WARM_UP), key=lambda span: span.start)
+
+
+def chrome_trace(spans: list[Span]) -> dict[str, Any]:
+    """The same as Chrome and Perfetto read it."""
+    origin = min((span.start for span in spans), default=0)
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": track}}
+        for tid, track in enumerate(TRACKS)
+    ]
+    events += [
+        {
+            "ph": "X",
+            "name": span.name,
+            "pid": 0,
+            "tid": TRACKS.index(span.track),
+            "ts": (span.start - origin) / 1e3,
+            "dur": (span.end - span.start) / 1e3,
+            "args": {"step": span.step},
+        }
+        for span in spans
+    ]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+class _TracedLoop(DecodeLoop):
+    """The reference loop, with everything that it calls in a step timed."""
+
+    def __init__(self, *arguments: Any, recorder: _Recorder, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._recorder = recorder
+        for verb in ("plan", "fill_mask", "schedule_update", "finish_update"):
+            recorder.wrap(self.pipeline, verb)
+        recorder.wrap(self.pipeline, "apply_mask", "main stream", current=True)
+        side: Any = self.pipeline.side
+        recorder.wrap(side.buffers, "upload", "side stream")
+        recorder.wrap(side.buffers, "download", "side stream")
+
+    def _batch(self, *arguments: Any) -> Any:
+        batch = super()._batch(*arguments)
+        for name in ("forward", "sample", "append", "check_stop"):
+            self._recorder.wrap(batch, name, "main stream", current=True)
+        return batch
+
+    def step(self, batch: Any, index: int) -> None:
+        """One decode step."""
+        self._recorder.step = index
+        super().step(batch, index)
+
+
+class _Recorder:
+    """Times calls on the host and, on CUDA, what they launched."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.step = 0
+        self._cuda = device.type == "cuda"
+        self._host: list[Span] = []
+        self._device: list[tuple[str, str, int, Any, Any]] = []
+        self._origin: Any = None
+        self._origin_ns = 0
+        if self._cuda:
+            self._origin = self._event(None)
+            torch.cuda.synchronize(device)
+            self._origin_ns = time.perf_counter_ns()
+
+    def wrap(self, owner: Any, name: str, track: str = "", *, current: bool = False) -> None:
+        """Time a method of one object; `track` is where the device does what it launches."""
+        original: Callable[..., Any] = getattr(owner, name)
+        side = None if current else getattr(owner, "side_stream", None)
+        on_device = self._cuda and bool(track) and (current or side is not None)
+
+        def call(*arguments: Any) -> Any:
+            before = self._event(side) if on_device else None
+            start = time.perf_counter_ns()
+            result = original(*arguments)
+            end = time.perf_counter_ns()
+            if on_device:
+                self._device.append((track, name, self.step, before, self._event(side)))
+            # What runs inside a verb is part of that verb's time on the host.
+            if current or not track:
+                self._host.append(Span("engine thread", name, start, end, self.step))
+            return result
+
+        setattr(owner, name, call)
+
+    def spans(self) -> list[Span]:
+        """Everything so far; waits for the device."""
+        found = list(self._host)
+        if self._cuda:
+            torch.cuda.synchronize()
+        for track, name, step, before, after in self._device:
+            start = self._origin_ns + int(self._origin.elapsed_time(before) * 1e6)
+            end = self._origin_ns + int(self._origin.elapsed_time(after) * 1e6)
+            found.append(Span(track, name, start, end, step))
+        return found
+
+    def _event(self, stream: Any) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        if stream is None:
+            event.record()
+        else:
+            event.record(stream)
+        return event
+
+
+def _worker_spans(side: WorkerSide) -> list[Span]:
+    """What the worker did, from its ring. The pipeline is new: its step n is the loop's n - 1."""
+    region = side.client.region
+    spans = []
+    for row in step_times(region, side.client.steps.planned).tolist():
+        step = row[Time.STEP] - 1
+        spans.append(Span("worker", "fill", row[Time.FILL], row[Time.FILLED], step))
+        if row[Time.ACCEPTED] > row[Time.PLANNED]:
+            spans.append(Span("worker", "accept", row[Time.ACCEPT], row[Time.ACCEPTED], step))
+    return spans

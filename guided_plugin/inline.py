@@ -1,0 +1,134 @@
+"""`InlineSide`: the grammar side of a pipeline in the calling thread. Touches the table and the buffers.
+
+On CUDA nothing but the wait for a step's own token copy blocks the host: `finish` accepts at once what
+has landed and leaves the rest to the next `fill`, which a host calls when its next forward pass is
+already launched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+import torch
+from torch import Tensor
+
+from guided_plugin.buffers import RING_DEPTH, make_buffers
+from guided_plugin.errors import GuidedError
+from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.grammar.table import GrammarTable, Phase
+from guided_plugin.metrics import WorkerMetrics
+from guided_plugin.spec import OutputSpec
+from guided_plugin.step import Admission, StepPlan
+
+__all__ = ["InlineSide"]
+
+
+class InlineSide:
+    """See `pipeline.GrammarSide`."""
+
+    def __init__(self, compiler: GrammarCompiler, max_slots: int, device: torch.device) -> None:
+        self._compiler = compiler
+        self._table = GrammarTable(compiler.vocabulary)
+        self.buffers = make_buffers(device, max_slots, compiler.vocabulary.words)
+        self._plan = StepPlan((), ())
+        self._step = -1
+        self._unaccepted: tuple[StepPlan, int] | None = None
+
+    def prepare(self, spec: OutputSpec) -> Future[Admission]:
+        """Compile a spec in a thread of its own."""
+        verdict: Future[Admission] = Future()
+        verdict.set_running_or_notify_cancel()
+
+        def judge() -> None:
+            try:
+                grammar = self._compiler.compile(spec)
+            except BaseException as error:
+                verdict.set_exception(error)
+            else:
+                verdict.set_result(Admission(grammar.backend, grammar.seconds, grammar.warnings))
+
+        threading.Thread(target=judge, name="guided-compile", daemon=True).start()
+        return verdict
+
+    def admit(self, spec: OutputSpec) -> Admission:
+        """Compile a spec here and now."""
+        grammar = self._compiler.compile(spec)
+        return Admission(grammar.backend, grammar.seconds, grammar.warnings)
+
+    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
+        """Start a request in a slot."""
+        grammar = self._compiler.compile(spec)
+        self._table.add(slot, request_id, spec, grammar, self._compiler.backend(grammar.backend), tokens)
+
+    def remove(self, slot: int) -> None:
+        """Free a slot."""
+        # Its tokens may still be on their way: they count, and must not reach the slot's next user.
+        self.settle(slot)
+        self._table.remove(slot)
+
+    def plan(self, plan: StepPlan) -> None:
+        """Take the step's rows."""
+        self._step += 1
+        if plan is not self._plan:
+            self._accept()
+            self._plan = plan
+            self.buffers.set_rows(plan.rows)
+
+    def fill(self) -> None:
+        """Accept what is left of the last step, then fill this step's masks and send them up."""
+        self._accept()
+        entry = self._step % RING_DEPTH
+        self._table.fill(self._plan.slots, self.buffers.mask_np(entry))
+        self.buffers.upload(entry, len(self._plan.rows))
+
+    def masks(self) -> tuple[Tensor, Tensor]:
+        """The step's masks and row numbers."""
+        return self.buffers.mask_dev(self._step % RING_DEPTH, len(self._plan.rows))
+
+    def sampled(self, tokens: Tensor) -> None:
+        """Start copying the step's tokens to the host."""
+        entry = self._step % RING_DEPTH
+        self.buffers.download(entry, tokens)
+        self._unaccepted = self._plan, entry
+
+    def finish(self) -> None:
+        """Accept the tokens if they have landed."""
+        if self._unaccepted is not None and self.buffers.landed(self._unaccepted[1]):
+            self._accept()
+
+    def tokens(self, slot: int) -> tuple[int, ...]:
+        """What the request in a slot has produced."""
+        self.settle(slot)
+        return self._table.tokens(slot)
+
+    def phase(self, slot: int) -> Phase:
+        """Where it is."""
+        self.settle(slot)
+        return self._table.phase(slot)
+
+    def settle(self, slot: int) -> None:
+        """Wait until all that happened to a request is known."""
+        self._accept()
+
+    def take_failures(self) -> list[tuple[int, GuidedError]]:
+        """Slots that failed since the last call."""
+        if not self._table.failures:
+            return []
+        failures, self._table.failures = self._table.failures, []
+        return failures
+
+    def metrics(self) -> WorkerMetrics:
+        """There is no worker."""
+        return WorkerMetrics()
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+    def _accept(self) -> None:
+        """Accept the tokens of the last sampled step, waiting for them if they are still on their way."""
+        if self._unaccepted is None:
+            return
+        (plan, entry), self._unaccepted = self._unaccepted, None
+        self._table.accept(plan.slots, self.buffers.tokens(entry))

@@ -1,0 +1,101 @@
+"""Numbers about a running pipeline: plain values, and Prometheus metrics where its client is installed.
+
+Touches nothing of the package: a pipeline makes these values, whoever wants them reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+__all__ = ["PipelineMetrics", "WorkerMetrics", "prometheus_collector"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMetrics:
+    """A grammar worker. Times in seconds, over the steps that its ring of times still holds."""
+
+    steps: int = 0
+    """Steps that these medians are taken over."""
+    plan_to_mask: float = 0.0
+    """Median time from a plan, or from the tokens it had to wait for if they came later, to its masks."""
+    plan_to_mask_p99: float = 0.0
+    accept: float = 0.0
+    """Median time that accepting a step's tokens took."""
+    fill: float = 0.0
+    """Median time that filling a step's masks took."""
+    exposed_wait: float = 0.0
+    """How long the logits waited for their masks in the newest step that was looked at."""
+    margin: float = 0.0
+    """How long the masks had been there before the logits in that step; negative when they were late."""
+    restarts: int = 0
+    """Workers that had to be replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineMetrics:
+    """A pipeline since its start."""
+
+    mode: str
+    """`inline` or `process`."""
+    steps: int
+    """Steps with a guided row."""
+    rows: int
+    """Guided rows in all of them."""
+    running: int
+    """Guided requests that have a slot now."""
+    added: int
+    failed: int
+    """Requests that failed while they ran."""
+    backends: dict[str, int]
+    """Requests added, by backend."""
+    main_thread: float
+    """Seconds that the host's thread spent in the last step's calls."""
+    worker: WorkerMetrics = WorkerMetrics()
+
+
+_COUNTERS = {"steps", "rows", "added", "failed", "restarts"}
+
+
+def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "guided_plugin") -> Any:
+    """A collector for `prometheus_client.REGISTRY.register`; reads the values when it is scraped.
+
+    Raises ImportError where prometheus_client is not installed.
+    """
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    def family(name: str, value: float) -> Any:
+        kind = CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily
+        return kind(f"{prefix}_{name}", _HELP.get(name, name.replace("_", " ")), value=value)
+
+    class Collector:
+        """Reads one pipeline."""
+
+        def collect(self) -> Iterator[Any]:
+            """All metrics, as of now."""
+            now = read()
+            for name in ("steps", "rows", "running", "added", "failed", "main_thread"):
+                yield family(name, getattr(now, name))
+            for field in fields(now.worker):
+                name = field.name if field.name in _COUNTERS - {"steps"} else f"worker_{field.name}"
+                yield family(name, getattr(now.worker, field.name))
+            by_backend = CounterMetricFamily(
+                f"{prefix}_requests", "guided requests by backend", labels=["backend"]
+            )
+            for backend, count in now.backends.items():
+                by_backend.add_metric([backend], count)
+            yield by_backend
+
+    return Collector()
+
+
+_HELP = {
+    "steps": "decode steps with a guided row",
+    "rows": "guided rows over all steps",
+    "running": "guided requests that have a slot",
+    "added": "guided requests since the start",
+    "failed": "guided requests that failed while they ran",
+    "restarts": "grammar workers that had to be replaced",
+    "main_thread": "seconds of the host's thread in the last step",
+}

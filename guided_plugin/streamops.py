@@ -1,0 +1,177 @@
+"""Stream memory operations: a CUDA stream waits for a word of host memory, or writes one. No tensors.
+
+Through `cuda.bindings` where it is installed, else through ctypes on the driver library itself; both
+are the same four driver calls. All of them enqueue and return.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from guided_plugin.errors import PipelineError
+
+__all__ = ["StreamOps", "load_stream_ops", "register_host", "supported", "unregister_host"]
+
+_WAIT_GEQ = 0
+"""Greater or equal by signed difference, so that step numbers may wrap."""
+
+_WRITE = 0
+"""With a barrier in front: what the stream wrote before is visible to whoever sees the word."""
+
+_PORTABLE_MAPPED = 3
+
+# Their numbers in CUdevice_attribute: the operations as of CUDA 11.7, and their first version.
+_CAN_USE_64_BIT_MEM_OPS = 122
+_CAN_USE_MEM_OPS_V1 = 92
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOps:
+    """The driver calls of a step. Streams are handles; `device` addresses are the device's."""
+
+    source: str
+    """`cuda.bindings` or `libcuda`."""
+    wait: Callable[[int, int, int], None]
+    """wait(stream, device address, value): what follows in the stream runs once the word has come that
+    far."""
+    write: Callable[[int, int, int], None]
+    """write(stream, device address, value): after all that precedes in the stream."""
+    copy_up: Callable[[int, int, int, int], None]
+    """copy_up(stream, device address, host address, bytes)."""
+    copy_down: Callable[[int, int, int, int], None]
+    """copy_down(stream, host address, device address, bytes)."""
+
+
+class _Driver:
+    """The driver's functions as ints and a check; one way to call them or the other."""
+
+    def __init__(self) -> None:
+        self.source = "cuda.bindings"
+        self._module: Any = None
+        try:
+            from cuda.bindings import driver
+
+            self._module = driver
+        except ImportError:
+            self.source = "libcuda"
+            try:
+                self._library = ctypes.CDLL("libcuda.so.1")
+            except OSError as error:
+                raise PipelineError(
+                    f"the driver library can't be loaded: {error}", where="CUDA", hint="use mode='inline'"
+                ) from error
+
+    def function(self, name: str, *kinds: Any) -> Callable[..., None]:
+        """A driver call that returns nothing but a status. `kinds` are ctypes types; the values are ints."""
+        if self._module is not None:
+            return self._bound(name, kinds)
+        raw = getattr(self._library, _VERSIONED.get(name, name), None)
+        if raw is None:
+            raise PipelineError(f"the driver has no {name}", where="CUDA", hint="CUDA 11.7 or later has it")
+        raw.argtypes, raw.restype = list(kinds), ctypes.c_int
+
+        def call(*values: int) -> None:
+            status = raw(*values)
+            if status:
+                raise _failed(name, status)
+
+        return call
+
+    def _bound(self, name: str, kinds: tuple[Any, ...]) -> Callable[..., None]:
+        raw, stream = getattr(self._module, name), self._module.CUstream
+        # Only streams need an object of the binding's own; where the stream is follows from `kinds`.
+        position = kinds.index(_STREAM) if _STREAM in kinds else -1
+
+        def call(*values: int) -> None:
+            arguments: list[Any] = list(values)
+            if position >= 0:
+                arguments[position] = stream(values[position])
+            (status,) = raw(*arguments)
+            if status:
+                raise _failed(name, int(status))
+
+        return call
+
+    def attribute(self, device: int, attribute: int) -> int:
+        """An attribute of a device; 0 where the driver doesn't know it."""
+        if self._module is not None:
+            kind = self._module.CUdevice_attribute
+            try:
+                status, value = self._module.cuDeviceGetAttribute(kind(attribute), device)
+            except ValueError:
+                return 0
+            return 0 if status else int(value)
+        found = ctypes.c_int()
+        status = self._library.cuDeviceGetAttribute(ctypes.byref(found), attribute, device)
+        return 0 if status else found.value
+
+    def device_address(self, host_address: int) -> int:
+        """Where the device sees registered host memory."""
+        if self._module is not None:
+            status, address = self._module.cuMemHostGetDevicePointer(host_address, 0)
+            if status:
+                raise _failed("cuMemHostGetDevicePointer", int(status))
+            return int(address)
+        found = ctypes.c_uint64()
+        get = self._library.cuMemHostGetDevicePointer_v2
+        get.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
+        status = get(ctypes.addressof(found), host_address, 0)
+        if status:
+            raise _failed("cuMemHostGetDevicePointer", status)
+        return found.value
+
+
+_STREAM = ctypes.c_void_p
+_ADDRESS = ctypes.c_uint64
+_HOST = ctypes.c_size_t
+_VERSIONED = {
+    "cuStreamWaitValue32": "cuStreamWaitValue32_v2",
+    "cuStreamWriteValue32": "cuStreamWriteValue32_v2",
+    "cuMemcpyHtoDAsync": "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync": "cuMemcpyDtoHAsync_v2",
+    "cuMemHostRegister": "cuMemHostRegister_v2",
+}
+
+
+def supported(device: int) -> bool:
+    """Whether a device can wait for memory in a stream."""
+    driver = _Driver()
+    return bool(
+        driver.attribute(device, _CAN_USE_64_BIT_MEM_OPS) or driver.attribute(device, _CAN_USE_MEM_OPS_V1)
+    )
+
+
+def load_stream_ops() -> StreamOps:
+    """The calls of a step, ready to use."""
+    driver = _Driver()
+    wait = driver.function("cuStreamWaitValue32", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
+    write = driver.function("cuStreamWriteValue32", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
+    up = driver.function("cuMemcpyHtoDAsync", _ADDRESS, _HOST, ctypes.c_size_t, _STREAM)
+    down = driver.function("cuMemcpyDtoHAsync", _HOST, _ADDRESS, ctypes.c_size_t, _STREAM)
+    return StreamOps(
+        driver.source,
+        lambda stream, address, value: wait(stream, address, value & 0xFFFFFFFF, _WAIT_GEQ),
+        lambda stream, address, value: write(stream, address, value & 0xFFFFFFFF, _WRITE),
+        lambda stream, device, host, size: up(device, host, size, stream),
+        lambda stream, host, device, size: down(host, device, size, stream),
+    )
+
+
+def register_host(address: int, size: int) -> int:
+    """Make host memory the device's to read and write; its address there. Needs a current context."""
+    driver = _Driver()
+    register = driver.function("cuMemHostRegister", _HOST, ctypes.c_size_t, ctypes.c_uint)
+    register(address, size, _PORTABLE_MAPPED)
+    return driver.device_address(address)
+
+
+def unregister_host(address: int) -> None:
+    """Take that back. Nothing on the device may use it any more."""
+    _Driver().function("cuMemHostUnregister", _HOST)(address)
+
+
+def _failed(call: str, status: int) -> PipelineError:
+    return PipelineError(f"{call} failed with error {status}", where="CUDA", hint="use mode='inline'")

@@ -1,0 +1,95 @@
+"""Which specs are known to compile, and whose verdict is awaited. No processes here; its client locks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from guided_plugin.errors import GuidedError
+from guided_plugin.spec import OutputSpec
+from guided_plugin.step import Admission
+from guided_plugin.worker.messages import Compile, Verdict
+
+__all__ = ["Admissions"]
+
+_KNOWN_SPECS = 4096
+"""Specs that are known to compile, so that a request with one of them need not wait for the verdict."""
+
+
+@dataclass(slots=True)
+class _Ticket:
+    spec: OutputSpec
+    verdict: Future[Admission]
+    deaths: int = 0
+    """Workers that died while it was open."""
+
+
+class Admissions:
+    """Verdicts by spec; what belongs to a request alone (stop tokens, triggers) makes no other spec."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[OutputSpec, Admission] = OrderedDict()
+        self._tickets: dict[int, _Ticket] = {}
+
+    def __bool__(self) -> bool:
+        """Whether a verdict is awaited."""
+        return bool(self._tickets)
+
+    def lookup(self, spec: OutputSpec) -> Future[Admission] | None:
+        """The verdict on a spec, there or awaited."""
+        key = _key(spec)
+        if key in self._known:
+            self._known.move_to_end(key)
+            verdict = _verdict()
+            verdict.set_result(self._known[key])
+            return verdict
+        return next((ticket.verdict for ticket in self._tickets.values() if ticket.spec == key), None)
+
+    def open(self, number: int, spec: OutputSpec) -> tuple[Future[Admission], Compile]:
+        """Await a verdict; with the message that asks for it."""
+        ticket = self._tickets[number] = _Ticket(_key(spec), _verdict())
+        return ticket.verdict, Compile(number, ticket.spec)
+
+    def questions(self) -> Iterable[Compile]:
+        """The messages that ask for all verdicts awaited."""
+        return [Compile(number, ticket.spec) for number, ticket in self._tickets.items()]
+
+    def judge(self, message: Verdict) -> None:
+        """A verdict has come."""
+        ticket = self._tickets.pop(message.ticket, None)
+        if ticket is None:
+            return
+        if isinstance(message.answer, GuidedError):
+            ticket.verdict.set_exception(message.answer)
+            return
+        self._known[ticket.spec] = message.answer
+        if len(self._known) > _KNOWN_SPECS:
+            self._known.popitem(last=False)
+        ticket.verdict.set_result(message.answer)
+
+    def blame(self, error: GuidedError) -> None:
+        """A worker died, maybe of one of these. Whichever saw it twice is given up."""
+        for number, ticket in list(self._tickets.items()):
+            ticket.deaths += 1
+            if ticket.deaths >= 2:
+                del self._tickets[number]
+                ticket.verdict.set_exception(error)
+
+    def refuse(self, error: GuidedError) -> None:
+        """No verdict will come."""
+        tickets, self._tickets = self._tickets, {}
+        for ticket in tickets.values():
+            ticket.verdict.set_exception(error)
+
+
+def _key(spec: OutputSpec) -> OutputSpec:
+    return dataclasses.replace(spec, stop_token_ids=None, start_after=None)
+
+
+def _verdict() -> Future[Admission]:
+    verdict: Future[Admission] = Future()
+    verdict.set_running_or_notify_cancel()  # others may wait for the same one: it can't be cancelled
+    return verdict

@@ -1,0 +1,101 @@
+"""The way between the shared memory and the logits, by step number. Imports torch.
+
+`HostWorkerBuffers` is the CPU twin of `worker.cuda`: the same calls on the same rings, with the host
+itself waiting for a mask and raising the flag of its tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
+
+__all__ = ["HostWorkerBuffers", "Waits", "WorkerBuffers"]
+
+
+@dataclass(slots=True)
+class Waits:
+    """What steps waited for their masks, of those that were looked at. Seconds."""
+
+    exposed: float = 0.0
+    """How long the logits of the newest of them waited."""
+    margin: float = 0.0
+    """How long its masks had been there before; negative when they were late."""
+    steps: int = 0
+
+
+class WorkerBuffers(Protocol):
+    """What a pipeline calls in a step. Nothing here waits for the worker on CUDA."""
+
+    waits: Waits
+
+    def set_rows(self, rows: Sequence[int]) -> None:
+        """The logits rows that are guided from this step on."""
+        ...
+
+    def claim(self, step: int) -> None:
+        """Make sure that the worker may fill a step's place in the ring."""
+        ...
+
+    def upload(self, step: int, count: int) -> None:
+        """Bring the first `count` masks of a step to the device once they are filled."""
+        ...
+
+    def mask_dev(self, step: int, count: int) -> tuple[Tensor, Tensor]:
+        """The masks and row numbers; what is launched next sees them complete."""
+        ...
+
+    def download(self, step: int, tokens: Tensor) -> None:
+        """Bring the guided rows' sampled tokens to the ring, then say that they are there."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the shared memory; every flag that is waited for has been raised."""
+        ...
+
+
+class HostWorkerBuffers:
+    """See `WorkerBuffers`."""
+
+    def __init__(self, region: Region, wait: Callable[[int], None]) -> None:
+        self.waits = Waits()
+        self._region = region
+        self._wait = wait
+        # [PLAN_DEPTH, max_rows, words] int32, the shared memory itself
+        self._masks = torch.from_numpy(region.masks)
+        self._tokens = torch.from_numpy(region.tokens)
+        self._rows = torch.zeros(0, dtype=torch.int32)
+
+    def set_rows(self, rows: Sequence[int]) -> None:
+        """The logits rows that are guided from this step on."""
+        self._rows = torch.tensor(rows, dtype=torch.int32)
+
+    def claim(self, step: int) -> None:
+        """What was there has been used."""
+
+    def upload(self, step: int, count: int) -> None:
+        """Nothing to copy."""
+
+    def mask_dev(self, step: int, count: int) -> tuple[Tensor, Tensor]:
+        """The masks and row numbers."""
+        start = time.perf_counter()
+        self._wait(step)
+        self.waits.exposed = time.perf_counter() - start
+        self.waits.margin = -self.waits.exposed
+        self.waits.steps += 1
+        return self._masks[step % PLAN_DEPTH, :count], self._rows
+
+    def download(self, step: int, tokens: Tensor) -> None:
+        """Write the tokens and raise the flag."""
+        chosen = tokens.index_select(0, self._rows.long())
+        self._tokens[step % TOKEN_DEPTH, : len(self._rows)] = chosen
+        self._region.store(Counter.SAMPLED, step)
+
+    def close(self) -> None:
+        """Nothing is registered."""

@@ -1,0 +1,220 @@
+"""The way between the shared memory and the logits on CUDA. Imports torch.
+
+    side stream   wait until FILLED reaches n, copy masks n up, event | after sampling: gather, copy
+                  tokens n down, write n into SAMPLED
+    main stream   wait for the event, mask | sample
+
+The host enqueues all of it and waits for none. Where the device can't wait for memory, the same is done
+by the host: it waits for the masks in `mask_dev`, and a thread raises SAMPLED when the tokens have landed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from guided_plugin.streamops import StreamOps, load_stream_ops, register_host, supported, unregister_host
+from guided_plugin.worker.buffers import Waits
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
+
+__all__ = ["CudaWorkerBuffers"]
+
+_SAMPLE_EVERY = 64
+"""Steps between two looks at what the device waited for: timed events cost more than plain ones."""
+
+
+class CudaWorkerBuffers:
+    """See `WorkerBuffers`."""
+
+    def __init__(
+        self,
+        region: Region,
+        device: torch.device,
+        wait: Callable[[int], None],
+        *,
+        stream_ops: bool | None = None,
+    ) -> None:
+        self.waits = Waits()
+        self._region = region
+        self._device = device
+        self._wait = wait
+        max_slots, words = region.shape.max_slots, region.shape.words
+        torch.cuda.init()
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        self.side_stream = torch.cuda.Stream(index)
+        # [PLAN_DEPTH, max_slots, words] int32, device
+        self._mask_dev = torch.zeros(PLAN_DEPTH, max_slots, words, dtype=torch.int32, device=device)
+        # [max_slots] int64, device: used by the side stream alone, one step after the other
+        self._gathered = torch.zeros(max_slots, dtype=torch.int64, device=device)
+        self._rows = _RowNumbers(device, max_slots)
+        self._uploaded = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
+        self._sampled = torch.cuda.Event()
+        self._freed = torch.cuda.Event()
+        self._downloaded = -1
+        """The newest step whose sampling the side stream has waited for."""
+        self._views: dict[tuple[int, int], Tensor] = {}
+        self._sampled_waits: tuple[Any, Any] | None = None
+        self._timed: Any = None
+        with torch.cuda.device(index):
+            self._base = register_host(region.address, region.shape.size)
+            able = supported(index) if stream_ops is None else stream_ops
+            self._ops: StreamOps = load_stream_ops()
+        self._raiser = None if able else _Raiser(region, index)
+        # The buffers above were zeroed on the main stream; the side stream may overwrite them now.
+        torch.cuda.current_stream(device).synchronize()
+
+    def set_rows(self, rows: Sequence[int]) -> None:
+        """The logits rows that are guided from this step on."""
+        self._rows.set(rows)
+
+    def claim(self, step: int) -> None:
+        """Make sure that the last copy out of a step's place in the ring is done."""
+        event = self._uploaded[step % PLAN_DEPTH]
+        if not event.query():
+            event.synchronize()  # only a host that plans without sampling gets that far ahead
+
+    def upload(self, step: int, count: int) -> None:
+        """Let the side stream wait for the masks and copy them."""
+        if self._downloaded < step - PLAN_DEPTH:
+            # Nor has the side stream waited for the kernel that read this place on the device.
+            self._freed.record(torch.cuda.current_stream(self._device))
+            self.side_stream.wait_event(self._freed)
+        if self._raiser is None:
+            self._enqueue_upload(step, count)
+
+    def mask_dev(self, step: int, count: int) -> tuple[Tensor, Tensor]:
+        """Masks and row numbers; the main stream waits for them."""
+        if self._raiser is not None:
+            start = time.perf_counter()
+            self._wait(step)
+            self.waits.exposed = time.perf_counter() - start
+            self.waits.margin = -self.waits.exposed
+            self.waits.steps += 1
+            self._enqueue_upload(step, count)
+        entry = step % PLAN_DEPTH
+        main = torch.cuda.current_stream(self._device)
+        if self._timed is not None:
+            logits_there = torch.cuda.Event(enable_timing=True)
+            logits_there.record(main)
+            self._sampled_waits, self._timed = (logits_there, self._timed), None
+        main.wait_event(self._uploaded[entry])
+        view = self._views.get((entry, count))
+        if view is None:
+            view = self._views[entry, count] = self._mask_dev[entry, :count]
+        return view, self._rows.newest
+
+    def download(self, step: int, tokens: Tensor) -> None:
+        """Gather and copy the guided rows' tokens on the side stream, then raise the flag."""
+        main = torch.cuda.current_stream(self._device)
+        self._sampled.record(main)
+        self.side_stream.wait_event(self._sampled)
+        self._downloaded = step
+        count = len(self._rows.newest)
+        with torch.cuda.stream(self.side_stream):
+            chosen = tokens[:count] if self._rows.leading else tokens.index_select(0, self._rows.newest)
+            if chosen.dtype != torch.int64 or not chosen.is_contiguous():
+                chosen = self._gathered[:count].copy_(chosen)
+        # Whoever made these may free them before the side stream has read them.
+        tokens.record_stream(self.side_stream)
+        side = self.side_stream.cuda_stream
+        ring = self._region.shape.tokens + 8 * (step % TOKEN_DEPTH) * self._region.shape.max_slots
+        self._ops.copy_down(side, self._region.address + ring, chosen.data_ptr(), 8 * count)
+        if self._raiser is None:
+            self._ops.write(side, self._base + self._region.counter_offset(Counter.SAMPLED), step)
+        else:
+            self._raiser.raise_after(self.side_stream, step)
+
+    def close(self) -> None:
+        """Let go of the shared memory."""
+        torch.cuda.synchronize(self._device)
+        if self._raiser is not None:
+            self._raiser.close()
+        with torch.cuda.device(self._device):
+            unregister_host(self._region.address)
+
+    def _enqueue_upload(self, step: int, count: int) -> None:
+        side, entry = self.side_stream.cuda_stream, step % PLAN_DEPTH
+        shape = self._region.shape
+        if self._raiser is None:
+            self._ops.wait(side, self._base + self._region.counter_offset(Counter.FILLED), step)
+        row = 4 * shape.words
+        masks = self._region.address + shape.masks + entry * shape.max_slots * row
+        target = self._mask_dev.data_ptr() + entry * shape.max_slots * row
+        self._ops.copy_up(side, target, masks, count * row)
+        if step % _SAMPLE_EVERY == 0:
+            self._read_waits()
+            self._timed = torch.cuda.Event(enable_timing=True)
+            self._timed.record(self.side_stream)
+        self._uploaded[entry].record(self.side_stream)
+
+    def _read_waits(self) -> None:
+        """What the step that was looked at last waited for; the device is long past it."""
+        if self._raiser is not None or self._sampled_waits is None:
+            return
+        logits_there, masks_there = self._sampled_waits
+        if logits_there.query() and masks_there.query():
+            self.waits.margin = masks_there.elapsed_time(logits_there) / 1e3
+            self.waits.exposed = max(0.0, -self.waits.margin)
+            self.waits.steps += 1
+        self._sampled_waits = None
+
+
+class _RowNumbers:
+    """Which logits rows are guided, on the device. Changes rarely; each change takes a fresh entry."""
+
+    def __init__(self, device: torch.device, max_slots: int) -> None:
+        # [PLAN_DEPTH, max_slots] int32
+        self._host = torch.zeros(PLAN_DEPTH, max_slots, dtype=torch.int32, pin_memory=True)
+        self._dev = torch.zeros(PLAN_DEPTH, max_slots, dtype=torch.int32, device=device)
+        self._copied = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
+        self._entry = 0
+        self.newest = self._dev[0, :0]
+        self.leading = True
+        """Whether they are 0, 1, 2, ...: then there is nothing to gather."""
+
+    def set(self, rows: Sequence[int]) -> None:
+        """Send row numbers up, on the main stream."""
+        entry = self._entry = (self._entry + 1) % PLAN_DEPTH
+        self._copied[entry].synchronize()  # of PLAN_DEPTH changes ago
+        count = len(rows)
+        self._host.numpy()[entry, :count] = rows
+        # On the main stream: kernels that still use an older entry are before it, later ones after.
+        self._dev[entry, :count].copy_(self._host[entry, :count], non_blocking=True)
+        self._copied[entry].record()
+        self.newest = self._dev[entry, :count]
+        self.leading = rows[-1] == count - 1
+
+
+class _Raiser:
+    """Raises SAMPLED for a device that can't: a thread that waits for events."""
+
+    def __init__(self, region: Region, index: int) -> None:
+        self._region = region
+        self._index = index
+        self._queue: SimpleQueue[tuple[Any, int] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="guided-raiser", daemon=True)
+        self._thread.start()
+
+    def raise_after(self, stream: Any, step: int) -> None:
+        """Raise the flag once all that is in the stream now is done."""
+        event = torch.cuda.Event()
+        event.record(stream)
+        self._queue.put((event, step))
+
+    def close(self) -> None:
+        """Raise what is left, and end."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        torch.cuda.set_device(self._index)
+        while (item := self._queue.get()) is not None:
+            event, step = item
+            event.synchronize()
+            self._region.store(Counter.SAMPLED, step)

@@ -1,0 +1,274 @@
+"""The shared memory between an engine and its grammar worker. Both sides use this file; no tensors.
+
+    page 0    header: sizes and identity, with a checksum; checked by whoever maps the region
+    page 1    counters, one a cache line, written after the data that they announce
+    plans     [PLAN_DEPTH]   a step's guided slots                        engine -> worker
+    masks     [PLAN_DEPTH]   [max_slots, words] int32                     worker -> device
+    tokens    [TOKEN_DEPTH]  [max_slots] int64                            device -> worker
+    times     [TOKEN_DEPTH]  when a step was planned, accepted, filled    both -> statistics
+
+The file has no name (O_TMPFILE), so nothing can be left behind however the processes end; the worker
+gets it as a file descriptor. Its pages are reserved when it is made: a full file system is an error
+then and there, not a SIGBUS in the middle of a step.
+
+Step numbers are 32 bits in here and wrap; each process counts without bounds and compares as the GPU
+does, by signed difference.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import platform
+import struct
+import threading
+import zlib
+from dataclasses import astuple, dataclass
+from enum import IntEnum
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guided_plugin.errors import PipelineError
+from guided_plugin.grammar.base import MaskArray
+
+__all__ = ["PLAN_DEPTH", "TOKEN_DEPTH", "Counter", "PlanField", "Region", "Shape", "Time", "unwrap"]
+
+PLAN_DEPTH = 4
+"""Steps in flight: one that is masked, one that is filled, and room for a host that runs ahead."""
+
+TOKEN_DEPTH = 1024
+"""Deep enough to be the journal's source: whoever keeps journals reads a hundred steps at a time, and
+what a dead worker had not told anybody is still here."""
+
+_PAGE = 4096
+_LINE = 128  # two lines of 64: neighbours are prefetched in pairs
+_MAGIC = b"GUIDEDPL"
+_VERSION = 1
+_Number = TypeVar("_Number", bound=np.generic)
+_HEADER = struct.Struct("<8sIIIIIQ16s")
+_DIRECTORY = "/dev/shm"
+
+
+class Counter(IntEnum):
+    """What is announced, and by whom."""
+
+    PLANNED = 0
+    """Engine: the newest plan."""
+    SAMPLED = 1
+    """Device: the newest step whose tokens are in the ring."""
+    FILLED = 2
+    """Worker: the newest step whose masks are in the ring. The device waits for this one."""
+    ACCEPTED = 3
+    """Worker: the newest step whose tokens the grammars have seen."""
+    HEARTBEAT = 4
+    """Worker: changes as long as it makes any progress, idle or not."""
+    DOING = 5
+    """Worker: 1 + the slot it works on alone, so that a crash can be laid at somebody's door; else 0."""
+
+
+class PlanField(IntEnum):
+    """The head of a plan; the slots follow at SLOTS, in row order."""
+
+    STEP = 0
+    FOLLOWS = 1
+    """The last step that was sampled before this one: its tokens come first."""
+    MESSAGES = 2
+    """How many messages of this session precede the plan."""
+    PLAN_ID = 3
+    """Changes whenever the slots do."""
+    COUNT = 4
+    SLOTS = 16
+
+
+class Time(IntEnum):
+    """Monotonic nanoseconds of a step."""
+
+    STEP = 0
+    """Which step the row is about."""
+    PLANNED = 1
+    ACCEPT = 2
+    """The worker saw the step's tokens."""
+    ACCEPTED = 3
+    FILL = 4
+    """The worker had all that it needs to fill the step's masks."""
+    FILLED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the sizes follow from."""
+
+    max_slots: int
+    words: int
+
+    @property
+    def plans(self) -> int:
+        """Where the plans begin."""
+        return 2 * _PAGE
+
+    @property
+    def masks(self) -> int:
+        """Where the masks begin."""
+        return _to_page(self.plans + 4 * PLAN_DEPTH * (PlanField.SLOTS + self.max_slots))
+
+    @property
+    def tokens(self) -> int:
+        """Where the tokens begin."""
+        return _to_page(self.masks + 4 * PLAN_DEPTH * self.max_slots * self.words)
+
+    @property
+    def times(self) -> int:
+        """Where the times begin."""
+        return _to_page(self.tokens + 8 * TOKEN_DEPTH * self.max_slots)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole region."""
+        return _to_page(self.times + 8 * TOKEN_DEPTH * len(Time))
+
+
+class Region:
+    """One mapping of the shared memory, checked."""
+
+    def __init__(self, fd: int, shape: Shape, identity: bytes) -> None:
+        """Map a region that exists; `shape` and `identity` are what its maker says they are."""
+        self.fd = fd
+        self.shape = shape
+        self.identity = identity
+        size = os.fstat(fd).st_size
+        if size != shape.size:
+            raise PipelineError(
+                f"has {size} bytes where {shape.size} were agreed on", where="shared memory", hint=_MISFIT
+            )
+        self._map = mmap.mmap(fd, size)
+        self.check()
+        self._counters = memoryview(self._map)[_PAGE : 2 * _PAGE].cast("I")
+        self.plans = self._array(np.uint32, shape.plans, PLAN_DEPTH, PlanField.SLOTS + shape.max_slots)
+        self.masks: MaskArray = self._array(np.int32, shape.masks, PLAN_DEPTH, shape.max_slots, shape.words)
+        self.tokens = self._array(np.int64, shape.tokens, TOKEN_DEPTH, shape.max_slots)
+        self.times = self._array(np.int64, shape.times, TOKEN_DEPTH, len(Time))
+        self.address: int = self._array(np.uint8, 0, size).ctypes.data
+
+    @classmethod
+    def create(cls, shape: Shape) -> Region:
+        """A new region of this process."""
+        identity = os.getpid().to_bytes(4, "little") + os.urandom(12)
+        fd = _unnamed_file(shape.size)
+        try:
+            os.pwrite(fd, _header(shape, identity), 0)
+            return cls(fd, shape, identity)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def check(self) -> None:
+        """Refuse memory that was not laid out by this version, with these sizes, for this session."""
+        expected = _header(self.shape, self.identity)
+        found = self._map[: len(expected)]
+        if found != expected:
+            kind = "of another version or engine" if _intact(found) else "damaged"
+            raise PipelineError(f"its header is {kind}", where="shared memory", hint=_MISFIT)
+
+    def load(self, counter: Counter) -> int:
+        """A counter; what it announces may be read now."""
+        value = self._counters[counter * (_LINE // 4)]
+        _fence()
+        return value
+
+    def store(self, counter: Counter, value: int) -> None:
+        """Raise a counter; what it announces was written before."""
+        _fence()
+        self._counters[counter * (_LINE // 4)] = value & 0xFFFFFFFF
+
+    def counter_offset(self, counter: Counter) -> int:
+        """Where in the region a counter is, for the device."""
+        return _PAGE + counter * _LINE
+
+    def close_row(self, step: int, row: int, stop_token_ids: tuple[int, ...]) -> None:
+        """Fail a row closed: a mask that allows nothing but stop tokens."""
+        words = self.masks[step % PLAN_DEPTH, row].view(np.uint32)
+        words[:] = 0
+        for token in stop_token_ids:
+            words[token // 32] |= np.uint32(1 << (token % 32))
+
+    def close(self) -> None:
+        """Give the file back; the memory goes with the last array that shows it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _array(self, dtype: type[_Number], offset: int, *sizes: int) -> NDArray[_Number]:
+        count = int(np.prod(sizes))
+        return np.frombuffer(self._map, dtype, count, offset).reshape(sizes)
+
+
+def unwrap(value: int, near: int) -> int:
+    """The unbounded number that a 32-bit one stands for, given one less than 2**31 away."""
+    return near + ((value - near + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+
+
+_MISFIT = "engine and worker must run the same version; nothing else may write to this memory"
+
+
+def _to_page(offset: int) -> int:
+    return -(-offset // _PAGE) * _PAGE
+
+
+def _header(shape: Shape, identity: bytes) -> bytes:
+    head = _HEADER.pack(_MAGIC, _VERSION, *astuple(shape), PLAN_DEPTH, TOKEN_DEPTH, shape.size, identity)
+    return head + zlib.crc32(head).to_bytes(4, "little")
+
+
+def _intact(header: bytes) -> bool:
+    return zlib.crc32(header[:-4]) == int.from_bytes(header[-4:], "little")
+
+
+def _unnamed_file(size: int) -> int:
+    try:
+        fd = os.open(_DIRECTORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EOPNOTSUPP):
+            raise _no_memory(size, error) from error
+        # No unnamed files here: it has a name for the length of one call.
+        name = f"{_DIRECTORY}/guided_plugin-{os.getpid()}-{os.urandom(8).hex()}"
+        fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        os.unlink(name)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        os.close(fd)
+        raise _no_memory(size, error) from error
+    return fd
+
+
+def _no_memory(size: int, error: OSError) -> PipelineError:
+    return PipelineError(
+        f"{size / 2**20:.1f} MiB can't be had: {error.strerror}",
+        where=_DIRECTORY,
+        hint="give it more room (containers: --shm-size), lower max_slots, or use mode='inline'",
+    )
+
+
+_barrier = threading.Lock()
+
+
+def _full_fence() -> None:
+    """Order every access before against every access after, for other processors.
+
+    Python has no fence, but its locks must be ones: a release orders what was before it, an acquire what
+    comes after, and an acquire never overtakes a release.
+    """
+    with _barrier:
+        pass
+    with _barrier:
+        pass
+
+
+def _no_fence() -> None:
+    """x86 shows stores in the order in which they were made, and loads likewise."""
+
+
+_fence = _no_fence if platform.machine() in ("x86_64", "AMD64") else _full_fence

@@ -1,0 +1,446 @@
+"""`guided-plugin maskbench`: files are measured in children, and what hangs or crashes costs one row."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from guided_plugin.bench.maskbench import open_sample
+from guided_plugin.bench.maskbench_child import FileBench
+from guided_plugin.bench.maskbench_result import FileResult, compare, quantile, summarise
+from guided_plugin.bench.text_tokens import TextTokens
+from guided_plugin.cli import main
+from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import GuidedError, VocabularyError
+from guided_plugin.grammar.vocabulary import Vocabulary
+
+ODD = '''
+"""A backend `odd` that does what a schema's title says."""
+import os, time
+import numpy as np
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.base import Grammar
+from guided_plugin.hookspecs import hookimpl
+
+
+class Matcher:
+    complete = True
+
+    def __init__(self, does):
+        self.does = does
+
+
+class Batch:
+    def __init__(self, matchers):
+        self.does = matchers[0].does
+
+    def fill(self, mask, rows):
+        mask[rows] = 0 if self.does == "get stuck" else -1
+
+    def accept(self, tokens):
+        if self.does == "hang":
+            with open(os.environ["ODD_PID"], "w") as file:
+                file.write(str(os.getpid()))
+            time.sleep(1000)
+        return [self.does != "break its word"]
+
+
+class Backend:
+    name = "odd"
+
+    def __init__(self, vocabulary, config):
+        self.threads = config.thread_count()
+
+    def compile(self, spec):
+        does = spec.document().get("title", "")
+        if does == "refuse":
+            raise UnsupportedSpecError("odd as well", where="#")
+        if does == "crash":
+            os.abort()
+        if does == "raise":
+            raise RuntimeError("a bug in odd")
+        return Grammar(spec, "odd", does, 1000, 0.0, reason=f"threads {self.threads}")
+
+    def start(self, grammar, stops):
+        matcher = Matcher(grammar.handle)
+        matcher.complete = matcher.does != "get stuck"
+        return matcher
+
+    def batch(self, matchers):
+        return Batch(matchers)
+
+
+@hookimpl
+def register_backends(register):
+    register("odd", Backend)
+'''
+
+
+@pytest.fixture
+def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The backend `odd`, installed for this process and its children; where a hanging child leaves its id."""
+    site = tmp_path / "site"
+    info = site / "odd_backend-1.dist-info"
+    info.mkdir(parents=True)
+    (site / "odd_backend.py").write_text(ODD)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-backend\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[guided_plugin]\nodd = odd_backend\n")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(Path.cwd())]))
+    pid = tmp_path / "pid"
+    monkeypatch.setenv("ODD_PID", str(pid))
+    return pid
+
+
+def case(schema: Any, *tests: tuple[bool, Any]) -> str:
+    return json.dumps({"schema": schema, "tests": [{"valid": valid, "data": data} for valid, data in tests]})
+
+
+SAMPLE = {
+    "a/passing.json": case({"type": "integer"}, (True, 12), (False, "12"), (True, -3)),
+    "a/refused.json": case({"type": "array", "uniqueItems": True}, (True, [])),
+    "b/no-tests.json": case({"type": "boolean"}),
+    "b/unsatisfiable.json": case({"enum": []}),
+    "b/text.json": "no JSON",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A sample of the format, with a file that isn't."""
+    for name, text in SAMPLE.items():
+        path = tmp_path / "sample" / "deep" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "sample"
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command with the demo's tokenizer: exit code, stdout, stderr."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        command = ["guided-plugin", "maskbench", *map(str, arguments), "--tokenizer", str(MODEL_DIR)]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def rows(path: Path) -> dict[str, dict[str, Any]]:
+    (run,) = json.loads(path.read_text())["runs"]
+    return {row["name"]: row for row in run["files"]}
+
+
+def test_a_sample_measured_and_written(run: Run, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "out.json"
+    code, table, errors = run(folder, "--json", out, "--backend", "llguidance")
+    assert (code, errors.strip()) == (0, "")
+    found = rows(out)
+    assert {name: row["status"] for name, row in found.items()} == {
+        "a/passing.json": "passing",
+        "a/refused.json": "refused",
+        "b/no-tests.json": "passing",
+        "b/text.json": "unreadable",
+        "b/unsatisfiable.json": "refused",
+    }
+    passing = found["a/passing.json"]
+    assert (passing["backend"], passing["reason"].rpartition("; ")[2]) == ("llguidance", "as a JSON schema")
+    assert passing["first_mask_ms"] > 0
+    assert passing["masks"]["p50_us"] <= passing["masks"]["p99_us"] <= passing["masks"]["max_us"]
+    assert "uniqueItems" in found["a/refused.json"]["error"]
+    assert found["a/refused.json"]["first_mask_ms"] is None
+    assert found["b/no-tests.json"]["first_mask_ms"] > 0
+    assert found["b/no-tests.json"]["masks"] == {"count": 0}
+    result = json.loads(out.read_text())
+    assert result["environment"]["versions"]["llguidance"]
+    assert (result["files"], result["jobs"], result["limit_seconds"]) == (5, 1, 60.0)
+    assert 0 < result["runs"][0]["empty_call_us"] < 100
+    assert result["runs"][0]["summary"]["unreadable"] == 1
+    figures = next(line for line in table.splitlines() if "llguidance" in line).split()
+    assert figures[:6] == ["llguidance", "2", "0", "0", "2", "0"]
+    assert len(figures) == 8
+    assert all(float(part) > 0 for figure in figures[6:] for part in figure.split("/"))
+    assert "llguidance: files that can't be read: 1" in table
+
+
+def test_what_hangs_or_crashes_costs_its_own_row(odd: Path, run: Run, tmp_path: Path) -> None:
+    titles = ["crash", "raise", "hang", "refuse", "break its word", "get stuck", "behave"]
+    for place, title in enumerate(titles):
+        (tmp_path / f"{place}.json").write_text(case({"title": title}, (True, 1), (False, 2)))
+    out = tmp_path / "result"
+    code, table, _ = run(tmp_path, "--backend", "odd", "--limit", "1", "--jobs", "2", "--json", out)
+    assert code == 0
+    crash, raised, hang, refused, liar, stuck, behaved = rows(out).values()
+    assert (crash["status"], crash["error"]) == ("died", "SIGABRT, before the first mask")
+    assert raised["status"] == "died"
+    assert raised["error"] == "exit code 1, before the first mask: RuntimeError: a bug in odd"
+    assert (hang["status"], hang["error"]) == ("died", "killed after 1 s, matching test 0")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(odd.read_text()), 0)
+    assert (refused["status"], refused["error"]) == ("refused", "#: odd as well")
+    assert (liar["status"], liar["wrong_refusals"]) == ("wrong", [0])
+    assert liar["faults"] == [f"test {i}: the mask allows token 0, and it is refused" for i in (0, 1)]
+    assert stuck["faults"] == [f"test {i}: no token is allowed at token 0" for i in (0, 1)]
+    # Its mask allows everything: also what isn't valid.
+    assert (behaved["status"], behaved["wrong_accepts"]) == ("wrong", [1])
+    assert behaved["reason"] == "threads 1"
+    assert "odd 0 1 2 1 3" in " ".join(table.split())
+    assert "odd: instances where a matcher contradicted itself or got stuck: 4" in table
+
+
+def test_ctrl_c_leaves_no_child_and_prints_what_was_done(odd: Path, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text(case({"title": "refuse"}))
+    (tmp_path / "2.json").write_text(case({"title": "hang"}, (True, 1)))
+    out = tmp_path / "result"
+
+    def press() -> None:
+        deadline = time.monotonic() + 60
+        while not (odd.exists() and odd.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    code, table, _ = run(tmp_path, "--backend", "odd,auto", "--json", out)
+    thread.join()
+    assert code == 130
+    assert "files measured: 1 of 2" in table
+    assert "interrupted: by the user" in table
+    assert rows(out)["1.json"]["status"] == "refused"  # and `auto` was not begun
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(odd.read_text()), 0)
+
+
+def test_compare_tells_the_files_that_flipped(odd: Path, run: Run, tmp_path: Path) -> None:
+    sample, old, new = tmp_path / "sample", tmp_path / "old", tmp_path / "new"
+    sample.mkdir()
+    (sample / "1.json").write_text(case({}, (True, 1)))
+    (sample / "2.json").write_text(case({"title": "refuse"}, (True, 1)))
+    assert run(sample, "--backend", "odd", "--json", old)[0] == 0
+    (sample / "1.json").write_text(case({}, (False, 1)))
+    (sample / "2.json").write_text(case({}, (True, 1)))
+    code, table, _ = run(sample, "--backend", "odd", "--limit", "5", "--json", new, "--compare", old)
+    assert code == 1
+    assert table.splitlines()[-4:] == [
+        "limit_seconds: 60.0 then, 5.0 now",
+        "files that flipped: 2; of them, passed before: 1",
+        "odd 1.json: passing -> wrongly accepts tests 0",
+        "odd 2.json: refused -> passing",
+    ]
+    assert [flip["name"] for flip in json.loads(new.read_text())["compared"]["flips"]] == ["1.json", "2.json"]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--backend", "auto,xgramar"), "(did you mean 'xgrammar'?)"),
+        (("--json", "."), "error: --json: can't write .: Is a directory"),
+        (("--compare", "none.json"), "none.json: can't be read"),
+        (("--compare", "sample/a.json"), "is no result of maskbench (give what --json wrote)"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_measured(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sample").mkdir()
+    (tmp_path / "sample" / "a.json").write_text(case({}))
+    code, out, error = run("sample", *option)
+    assert (code, out) == (2, "")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_child_that_cannot_start_is_an_error(
+    odd: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(odd.parent / "nothing"))
+    monkeypatch.chdir(odd.parent)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    code, out, error = run(folder, "--backend", "odd")
+    assert (code, out) == (2, "")
+    assert error.startswith("error: backend odd: ")
+    assert error.count("\n") == 1
+
+
+def archive(path: Path, members: dict[str, bytes], mode: str = "w:xz") -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_a_folder_and_its_archive_have_the_same_names(folder: Path, tmp_path: Path) -> None:
+    members = {f"./maskbench/data/{name}": text.encode() for name, text in SAMPLE.items()}
+    tar = archive(tmp_path / "sample.tar.xz", {**members, "maskbench/README.md": b"no sample"})
+    with open_sample(folder) as from_folder, open_sample(tar) as from_tar:
+        assert list(from_folder) == list(from_tar) == sorted(SAMPLE)
+        assert {name: path.read_text() for name, path in from_tar.items()} == SAMPLE
+    assert not any(path.exists() for path in from_tar.values())
+    assert all(path.exists() for path in from_folder.values())
+
+
+def test_an_archive_writes_nowhere_else(tmp_path: Path) -> None:
+    members = {"../outside.json": b"1", "/root.json": b"2", "../../outside.json": b"3"}
+    with open_sample(archive(tmp_path / "deep.tar", members, "w")) as files:
+        assert sorted(path.read_bytes() for path in files.values()) == [b"1", b"2", b"3"]
+        assert len({path.parent for path in files.values()}) == 1
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"plain text", "is no folder, and no tar archive"),
+        (None, "can't be read: No such file"),
+        ("cut", "is no folder, and no tar archive"),
+        ("empty", "holds no .json file"),
+    ],
+)
+def test_what_is_no_sample(tmp_path: Path, content: Any, message: str) -> None:
+    path = tmp_path / "sample.tar.xz"
+    if content in ("cut", "empty"):
+        archive(path, {} if content == "empty" else {"a.json": os.urandom(50_000)})
+        if content == "cut":
+            path.write_bytes(path.read_bytes()[:30_000])
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(GuidedError, match=message), open_sample(path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[]", "is no object with `schema` and `tests`"),
+        ('{"schema": {}}', "is no object with `schema` and `tests`"),
+        ('{"schema": "{}", "tests": []}', "schema: must be an object, true or false, not str"),
+        ('{"schema": {}, "tests": {}}', "tests: must be a list, not dict"),
+        ('{"schema": {}, "tests": [{"valid": 1, "data": 1}]}', "tests[0]: must have `valid`"),
+        ('{"schema": {}, "tests": [{"valid": true}]}', "tests[0]: must have `valid`"),
+        ('{"schema": {}, "tests": [{"valid": true, "data": 1e999}]}', "tests[0].data: can't be written"),
+        ("\ud800".encode(errors="surrogatepass"), "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        (None, "can't be read: No such file"),
+    ],
+)
+def test_a_file_that_is_not_of_the_format(bench: FileBench, tmp_path: Path, text: Any, error: str) -> None:
+    path = tmp_path / "file.json"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    result = bench.measure(path)
+    assert result.status == "unreadable"
+    assert result.error.startswith(error)
+
+
+@pytest.fixture(scope="module")
+def bench(byte_vocabulary: Vocabulary) -> FileBench:
+    """In this process, with a vocabulary that has no encoder."""
+    pytest.importorskip("llguidance")
+    return FileBench(byte_vocabulary, "llguidance")
+
+
+def test_instances_are_matched_as_python_writes_them(bench: FileBench, tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    schema = {"type": "object", "properties": {"b": {"pattern": "^\\W*$"}, "a": {"type": "string"}}}
+    # In their own order, with spaces, as characters; a lone surrogate as its escape; open objects.
+    tests = (True, {"b": "", "a": "é\ud800", "c": [1.0, None]}), (False, {"a": 1}), (True, {"b": "--"})
+    path.write_text(case(schema, *tests))
+    result = bench.measure(path)
+    assert (result.status, result.error, result.faults) == ("passing", "", [])
+    texts = ['{"b": "", "a": "é\\ud800", "c": [1.0, null]}', '{"a": ', '{"b": "--"}']
+    greedy = TextTokens(Vocabulary.from_tokens(bench._tokens._vocabulary.tokens, [0]))
+    # A mask a token and one at the end; the wrong token has one too.
+    assert len(result.mask_ns) == sum(len(greedy(text)) + 1 for text in texts)
+    assert (result.mask_ns > 0).all()
+
+
+def test_first_masks_are_of_an_empty_cache(bench: FileBench, tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text(case({"type": "integer"}))
+    for _ in range(2):
+        assert bench.measure(tmp_path / "file.json").first_mask_ms
+    statistics = bench._compiler.cache_statistics()
+    assert (statistics.hits, statistics.entries) == (0, 0)
+
+
+def test_texts_as_tokens(byte_vocabulary: Vocabulary) -> None:
+    pieces = byte_vocabulary.tokens
+    assert [pieces[t] for t in TextTokens(byte_vocabulary)('{"é":true')] == [
+        b'{"',
+        "é".encode(),
+        b'":',
+        b"true",
+    ]
+    # An encoder that changes the text, or takes it for a control token, isn't used for that text.
+    for wrong in ([1], [byte_vocabulary.stop_token_ids[0]]):
+        tokens = TextTokens(Vocabulary(pieces, (266,), frozenset({266}), encode=lambda _, w=wrong: w))
+        assert b"".join(pieces[t] for t in tokens("</s>")) == b"</s>"
+        assert 266 not in tokens("</s>")
+    right = TextTokens(Vocabulary(pieces, (266,), encode=lambda text: list(text.encode())))
+    assert right("true") == list(b"true")
+    with pytest.raises(VocabularyError, match="no token spells byte 0x78"):
+        TextTokens(Vocabulary.from_tokens([b"a", b"</s>"], [1]))("x")
+
+
+def test_quantiles_are_measured_values() -> None:
+    values = np.arange(1, 1001)[::-1].copy()
+    assert [quantile(values, share) for share in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]
+    assert quantile(np.array([7]), 0.5) == 7
+
+
+def test_a_summary_weighs_every_mask_the_same() -> None:
+    long = FileResult("long", first_mask_ms=1.0, mask_ns=np.full(98, 1000))
+    short = FileResult("short", "wrong", wrong_accepts=[1], wrong_refusals=[0], mask_ns=np.full(2, 51_000))
+    summary = summarise([long, short, FileResult("dead", "died")])
+    assert summary["masks"]["count"] == 100
+    assert summary["masks"]["avg_us"] == 2.0
+    assert (summary["masks"]["p50_us"], summary["masks"]["p99_us"]) == (1.0, 51.0)
+    assert summary["first_mask_ms"] == {"p50": 1.0, "p90": 1.0, "p99": 1.0}
+    counts = ("files", "passing", "wrong_accepts", "wrong_refusals", "refused", "died", "unreadable")
+    assert [summary[name] for name in counts] == [3, 1, 1, 1, 0, 1, 0]
+
+
+def test_a_summary_of_nothing() -> None:
+    summary = summarise([])
+    assert (summary["files"], summary["masks"], summary["first_mask_ms"]) == (0, {"count": 0}, {})
+
+
+def test_other_wrong_answers_are_a_flip_and_missing_files_are_not() -> None:
+    def result(backend: str, *files: FileResult) -> dict[str, Any]:
+        return {"runs": [{"backend": backend, "files": [file.to_dict() for file in files]}]}
+
+    def wrong(accepts: list[int]) -> FileResult:
+        return FileResult("x", "wrong", wrong_accepts=accepts, wrong_refusals=[4])
+
+    flips = compare(result("a", wrong([1]), FileResult("gone")), result("a", wrong([1, 2])))
+    assert [(flip.before, flip.after, flip.worse) for flip in flips] == [
+        (
+            "wrongly accepts tests 1, wrongly refuses tests 4",
+            "wrongly accepts tests 1, 2, wrongly refuses tests 4",
+            False,
+        )
+    ]
+    assert compare(result("a", wrong([1])), result("a", wrong([1]))) == []
+    assert compare(result("a", wrong([1])), result("b", wrong([2]))) == []

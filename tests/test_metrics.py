@@ -1,0 +1,63 @@
+"""Metrics: plain values, and the same for Prometheus."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from guided_plugin.metrics import PipelineMetrics, WorkerMetrics, prometheus_collector
+
+FOUND = PipelineMetrics(
+    mode="process",
+    steps=7,
+    rows=20,
+    running=2,
+    added=5,
+    failed=1,
+    backends={"xgrammar": 3, "llguidance": 2},
+    main_thread=4e-5,
+    worker=WorkerMetrics(steps=7, plan_to_mask=1e-3, exposed_wait=2e-6, restarts=1),
+)
+
+
+class Family:
+    def __init__(self, name, help, value=None, labels=()):
+        self.name, self.value, self.help, self.labels, self.samples = name, value, help, labels, []
+
+    def add_metric(self, labels, value):
+        self.samples.append((labels, value))
+
+
+class Counter(Family):
+    pass
+
+
+class Gauge(Family):
+    pass
+
+
+def test_what_prometheus_scrapes(monkeypatch):
+    core = ModuleType("prometheus_client.core")
+    core.CounterMetricFamily, core.GaugeMetricFamily = Counter, Gauge
+    monkeypatch.setitem(sys.modules, "prometheus_client", ModuleType("prometheus_client"))
+    monkeypatch.setitem(sys.modules, "prometheus_client.core", core)
+    families = {family.name: family for family in prometheus_collector(lambda: FOUND).collect()}
+    assert {name: family.value for name, family in families.items() if isinstance(family, Counter)} == {
+        "guided_plugin_steps": 7,
+        "guided_plugin_rows": 20,
+        "guided_plugin_added": 5,
+        "guided_plugin_failed": 1,
+        "guided_plugin_restarts": 1,
+        "guided_plugin_requests": None,
+    }
+    assert families["guided_plugin_requests"].samples == [(["xgrammar"], 3), (["llguidance"], 2)]
+    assert families["guided_plugin_running"].value == 2
+    assert families["guided_plugin_worker_steps"].value == 7
+    assert families["guided_plugin_worker_plan_to_mask"].value == 1e-3
+    assert all(family.help for family in families.values())
+
+
+def test_without_prometheus_it_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ImportError, match="prometheus_client"):
+        prometheus_collector(lambda: FOUND)

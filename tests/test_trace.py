@@ -1,0 +1,62 @@
+"""The trace of a run: every call of every step, on one clock, in a form that Perfetto opens."""
+
+import json
+
+import pytest
+
+from guided_plugin.bench.trace import TRACKS, chrome_trace, trace_loop
+from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.spec import OutputSpec
+
+CALLS = ["forward", "plan", "fill_mask", "apply_mask", "sample", "schedule_update"]
+CALLS += ["append", "check_stop", "finish_update"]
+
+
+def test_every_step_has_all_its_calls_in_order(demo_model, demo_vocabulary, config, mode):
+    spec = OutputSpec.json_schema({"type": "array", "items": {"type": "integer"}, "minItems": 99})
+    compiler = GrammarCompiler(demo_vocabulary, config=config)
+    spans = trace_loop(demo_model, compiler, spec, rows=3, steps=5, mode=mode)
+    by_step = {step: [s for s in spans if s.step == step] for step in range(8, 13)}
+    assert sum(map(len, by_step.values())) == len(spans)
+    for found in by_step.values():
+        assert all(span.start <= span.end for span in found)
+        assert [span.name for span in found if span.track == "engine thread"] == CALLS
+    if mode == "inline":
+        assert {span.track for span in spans} == {"engine thread"}
+        return
+    for step in range(8, 12):
+        at = {(span.track, span.name): span for span in by_step[step]}
+        fill, accept = at["worker", "fill"], at["worker", "accept"]
+        assert at["engine thread", "plan"].start < fill.start
+        assert fill.end < at["engine thread", "apply_mask"].end
+        assert at["engine thread", "schedule_update"].start < accept.start
+
+
+def test_the_command_writes_what_perfetto_opens(tmp_path, capsys):
+    from guided_plugin.cli import app
+
+    out = tmp_path / "trace.json"
+    app(
+        ["trace", "--out", str(out), "--rows", "2", "--steps", "3", "--mode", "inline"], standalone_mode=False
+    )
+    assert "27 spans of 3 steps" in capsys.readouterr().out
+    events = json.loads(out.read_text())["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert tuple(names.values()) == TRACKS
+    calls = [event for event in events if event["ph"] == "X"]
+    assert {event["name"] for event in calls} == set(CALLS)
+    assert min(event["ts"] for event in calls) == 0
+    assert all(event["dur"] >= 0 for event in calls)
+
+
+@pytest.mark.parametrize("wrong", [("--mode", "inlin"), ("--schema", "plane"), ("--shape", "qwen3-0.6")])
+def test_wrong_values_are_named_with_what_was_meant(tmp_path, wrong):
+    from guided_plugin.cli import app
+    from guided_plugin.cli.loading import InputError
+
+    with pytest.raises(InputError, match=f"{wrong[0]}.*did you mean"):
+        app(["trace", "--out", str(tmp_path / "t"), *wrong], standalone_mode=False)
+
+
+def test_nothing_makes_an_empty_trace():
+    assert len(chrome_trace([])["traceEvents"]) == len(TRACKS)

@@ -1,0 +1,237 @@
+"""Hosts of all kinds: forked, spawned, daemonic, killed, exiting. Nothing of a worker outlasts them."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PREAMBLE = """
+import json, os, sys, time, torch
+import guided_plugin as gp
+
+END = 256
+VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([b]) for b in range(256)), b"</s>"], [END])
+
+def make(**options):
+    compiler = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1, **options))
+    return gp.StepPipeline(compiler, max_slots=4, mode="process")
+
+def decode(pipe, slot, steps):
+    out = []
+    for _ in range(steps):
+        logits = torch.rand(1, 260)
+        pipe.plan([slot]); pipe.fill_mask(); pipe.apply_mask(logits)
+        tokens = logits.argmax(-1)
+        pipe.schedule_update(tokens); pipe.finish_update()
+        out += tokens.tolist()
+    return bytes(out).decode()
+
+def pids(pipe):
+    supervisor = pipe.side.supervisor
+    return [supervisor.worker_pid, supervisor._server.pid]
+
+ABC = gp.OutputSpec.regex("[a-c]{40}", backend="xgrammar")
+
+def say(**values):
+    print(json.dumps(values), flush=True)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Starts hosts, each with a script of its own; none outlives its test."""
+    started = []
+
+    def run(body):
+        script = tmp_path / f"host{len(started)}.py"
+        script.write_text(PREAMBLE + textwrap.dedent(body))
+        command = [sys.executable, "-W", "error::ResourceWarning", str(script)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(command, text=True, **pipes))
+        return started[-1]
+
+    yield run
+    for process in started:
+        with process:
+            process.kill()
+
+
+def finish(process, timeout=60):
+    out, err = process.communicate(timeout=timeout)
+    return [json.loads(line) for line in out.splitlines()], err
+
+
+def gone(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+def assert_gone(pids, seconds=3.0):
+    end = time.monotonic() + seconds
+    while not all(map(gone, pids)):
+        assert time.monotonic() < end, [pid for pid in pids if not gone(pid)]
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", ["raises", "hard exit"])
+def test_the_interpreter_ends_in_the_middle_of_a_step(run, how):
+    end, code = {"raises": ("raise SystemError('oops')", 1), "hard exit": ("os._exit(4)", 4)}[how]
+    process = run(
+        f"""
+        pipe = make()
+        slot = pipe.add_request("one", ABC)
+        say(text=decode(pipe, slot, 3), pids=pids(pipe))
+        pipe.plan([slot])
+        pipe.fill_mask()
+        {end}
+        """,
+    )
+    said, err = finish(process)
+    assert process.returncode == code
+    assert set(said[0]["text"]) <= set("abc")
+    assert "Exception ignored" not in err
+    assert ("oops" in err) == (how == "raises")
+    assert_gone(said[0]["pids"])
+
+
+def test_a_killed_host_takes_its_workers_along(run):
+    process = run(
+        """
+        pipe = make()
+        slot = pipe.add_request("one", ABC)
+        say(text=decode(pipe, slot, 3), pids=pids(pipe))
+        time.sleep(60)
+        """,
+    )
+    said = json.loads(process.stdout.readline())
+    os.kill(said["pids"][0], signal.SIGSTOP)  # nothing that it could do itself would help
+    process.kill()
+    process.communicate(timeout=10)
+    assert_gone(said["pids"])
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith("guided_plugin")]
+
+
+def test_a_forked_child_leaves_its_parents_pipeline_alone(run):
+    process = run(
+        """
+        import warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # this host does fork with threads
+        pipe = make()
+        slot = pipe.add_request("one", ABC)
+        decode(pipe, slot, 2)
+        child = os.fork()
+        if child == 0:
+            for call in (lambda: pipe.plan([slot]), lambda: pipe.add_request("two", ABC),
+                         lambda: pipe.tokens("one")):
+                try:
+                    call()
+                except gp.GuidedError as error:
+                    say(error=str(error))
+            pipe.close()
+            own = make()
+            slot = own.add_request("mine", ABC)
+            say(text=decode(own, slot, 3), pids=pids(own))
+            sys.exit(0)  # with everything that Python does at exit
+        _, status = os.waitpid(child, 0)
+        say(status=status, text=decode(pipe, slot, 3), pids=pids(pipe), error=str(pipe.request("one").error))
+        """,
+    )
+    said, err = finish(process)
+    assert process.returncode == 0, err
+    *errors, child, parent = said
+    assert len(errors) == 3
+    assert all("forked from" in line["error"] for line in errors)
+    assert set(child["text"]) <= set("abc")
+    assert parent["status"] == 0
+    assert parent["error"] == "None"
+    assert len(parent["text"]) == 3
+    assert_gone(child["pids"] + parent["pids"])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_daemonic_child_of_multiprocessing_has_workers_of_its_own(run, method):
+    process = run(
+        f"""
+        import multiprocessing
+
+        def engine():
+            pipe = make()
+            slot = pipe.add_request("one", ABC)
+            say(text=decode(pipe, slot, 3), pids=pids(pipe), name=__name__)
+
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("{method}")
+            child = context.Process(target=engine, daemon=True)
+            child.start()
+            child.join()
+            sys.exit(child.exitcode)
+        """,
+    )
+    said, err = finish(process)
+    assert process.returncode == 0, err
+    assert [line["name"] for line in said] == ["__main__" if method == "fork" else "__mp_main__"]
+    assert set(said[0]["text"]) <= set("abc")
+    assert_gone(said[0]["pids"])
+
+
+def test_two_engines_on_one_machine_and_two_in_one_process(run):
+    body = """
+        import signal
+        first, second = make(), make()
+        slots = [pipe.add_request("one", ABC) for pipe in (first, second)]
+        text = ""
+        for _ in range(5):
+            text += decode(first, slots[0], 1) + decode(second, slots[1], 1)
+        # One loses its worker: the other one doesn't notice.
+        before = pids(second)
+        os.kill(pids(first)[0], signal.SIGKILL)
+        text += decode(first, slots[0], 3) + decode(second, slots[1], 3)
+        say(text=text, pids=pids(first) + pids(second), same=pids(second) == before,
+            errors=[str(pipe.request("one").error) for pipe in (first, second)])
+        first.close()
+        say(text=decode(second, slots[1], 3))
+        """
+    processes = [run(body), run(body)]
+    for process in processes:
+        said, err = finish(process, 120)
+        assert process.returncode == 0, err
+        assert set(said[0]["text"] + said[1]["text"]) <= set("abc")
+        assert said[0]["same"]
+        assert said[0]["errors"] == ["None", "None"]
+        assert_gone(said[0]["pids"])
+
+
+def test_a_pipeline_that_nobody_holds_ends_its_worker(run):
+    process = run(
+        """
+        import gc
+        pipe = make()
+        pipe.add_request("one", ABC)
+        found = pids(pipe)
+        pipe.itself = pipe
+        del pipe
+        gc.collect()
+        left = []
+        for pid in found:
+            try:
+                os.kill(pid, 0)
+                left.append(pid)
+            except ProcessLookupError:
+                pass
+        say(left=left)
+        """,
+    )
+    said, err = finish(process)
+    assert process.returncode == 0, err
+    assert said == [{"left": []}]
