@@ -169,7 +169,8 @@ class _Helper:
 
 def _plain(error: GuidedError) -> GuidedError:
     """The error as one of the package's own: a plugin's subclass may not survive being sent."""
-    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    ours = (kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    kind: type[GuidedError] = next(ours)
     return kind(error.what, where=error.where, hint=error.hint)
 
 

@@ -154,6 +154,7 @@ def _is_deeper(document: Any, limit: int) -> bool:
 def _check_schema(
     node: Mapping[str, Any], config: GuidedConfig, place: str, path: tuple[str | int, ...]
 ) -> None:
+    size: float
     for key, value in node.items():
         if key == "enum" and isinstance(value, list):
             what, size, unit, option = "an enum", len(value), "values", "max_enum"
