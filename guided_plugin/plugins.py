@@ -40,6 +40,8 @@ class Plugins:
         self.disabled = frozenset(disabled)
         self.entry_points = entry_points
         """Whether third parties were looked for: a grammar worker loads the same plugins."""
+        self.local: set[str] = set()
+        """Backends and lowerings of plugins that were added as objects: no other process has them."""
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         for name, module in BUILTIN_PLUGINS.items():
@@ -63,8 +65,10 @@ class Plugins:
             raise PluginError(f"can't be registered: {error}", where=f"plugin {name or plugin!r}") from error
         if hasattr(self, "logits_processors"):
             self._check_pending()
+            before = {*self.backends, *self.lowerings}
             for hook in _SETUP_HOOKS:
                 self._collect(hook, getattr(self, hook.removeprefix("register_")), only=taken)
+            self.local |= {*self.backends, *self.lowerings} - before
 
     def unregister(self, plugin: object) -> None:
         """Take a plugin's hooks out again; what it registered at setup stays."""

@@ -98,6 +98,11 @@ class Chooser:
         backend = self.backend(candidate.backend)
         return _blamed(f"backend {candidate.backend!r}", lambda: backend.prepare(spec))
 
+    def load(self, prepared: Prepared) -> Grammar:
+        """The second half of compiling."""
+        backend = self.backend(prepared.backend)
+        return _blamed(f"backend {prepared.backend!r}", lambda: backend.load(prepared))
+
     def lowered(self, spec: OutputSpec, backend: str, *, but: Container[str] = ()) -> OutputSpec:
         """A spec as the lowerings for a backend rewrite it, all but some."""
         for name, lowering in self.plugins.lowerings.items():

@@ -7,21 +7,20 @@ refused at once when they come again. All but small specs compile in helper proc
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import queue
 import threading
-import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError, GrammarError
-from guided_plugin.grammar.base import Backend, Grammar
+from guided_plugin.grammar.background import Background
+from guided_plugin.grammar.base import Backend, Grammar, Prepared
 from guided_plugin.grammar.chooser import Candidate, Chooser
-from guided_plugin.grammar.guard import CompileGuard
+from guided_plugin.grammar.guard import Allowance, CompileGuard
 from guided_plugin.grammar.limits import check_limits, is_small
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
@@ -57,9 +56,9 @@ class GrammarCompiler:
         self.config = config or GuidedConfig()
         self.plugins = plugins or Plugins(disabled=self.config.disabled_plugins)
         self._chooser = Chooser(vocabulary, self.config, self.plugins)
-        self._guard = CompileGuard(vocabulary, self.config)
+        self._guard = CompileGuard(vocabulary, self.config, self.plugins)
         weakref.finalize(self, self._guard.close)
-        self._background = _Background(self.config.compile_processes + 1)
+        self._background: Background[Grammar] = Background()
         self._lock = threading.Lock()
         self._cache: OrderedDict[OutputSpec, Grammar] = OrderedDict()
         self._running: dict[OutputSpec, Future[Grammar]] = {}
@@ -69,14 +68,15 @@ class GrammarCompiler:
     def start(self) -> None:
         """Start a helper process in the background, so that the first large spec doesn't wait for it."""
         if self.config.isolate_compiles:
-            self._guard.start()
+            first = self._chooser.candidates(OutputSpec.json_object())[0]
+            self._guard.start([first.backend])
 
     def close(self) -> None:
-        """End the helper processes. Specs in the cache still compile."""
+        """End the helper processes; what they are at fails. Grammars in the cache are still given out."""
         self._guard.close()
 
     def compile_async(self, spec: OutputSpec) -> Future[Grammar]:
-        """The same in the background. Never blocks."""
+        """The same in the background. Never blocks, and the future can be cancelled until it runs."""
         return self._background.submit(lambda: self.compile(spec))
 
     def compile(self, spec: OutputSpec) -> Grammar:
@@ -91,7 +91,8 @@ class GrammarCompiler:
             refused = self._refused.get(key)
             if refused is not None:
                 self._refused.move_to_end(key)
-                raise refused
+                # A copy: one that many raise would gather the traceback of each.
+                raise copy.copy(refused)
             running = self._running.get(key)
             if running is None:
                 mine: Future[Grammar] = Future()
@@ -133,37 +134,45 @@ class GrammarCompiler:
 
     def _compile(self, spec: OutputSpec) -> Grammar:
         check_limits(spec, self.config)
-        deadline = time.monotonic() + self.config.compile_seconds
+        allowed = Allowance(self.config.compile_seconds)
         left = len(self._chooser.candidates(spec))
-
-        over: list[CompileLimitError] = []
+        over_limit = False
 
         def make(candidate: Candidate) -> Grammar:
-            nonlocal left
+            nonlocal left, over_limit
             # The last one gets all the time there is, those before it leave it half.
-            seconds = max(0.0, deadline - time.monotonic()) / (1 if left == 1 else 2)
+            share = 1.0 if left == 1 else 0.5
             left -= 1
-            if self.config.isolate_compiles and not is_small(spec, candidate.backend):
-                try:
-                    prepared = self._guard.prepare(candidate, spec, self._chooser, seconds)
-                except CompileLimitError as error:
-                    over.append(error)
-                    raise
-                if prepared is not None:
-                    return self._chooser.backend(candidate.backend).load(prepared)
+            try:
+                prepared = self._isolated(candidate, spec, allowed, share)
+            except CompileLimitError:
+                over_limit = True
+                raise
+            if prepared is not None:
+                return self._chooser.load(prepared)
             return self._chooser.compile(candidate, spec)
 
         try:
             return self._chooser.first(spec, make)
         except GrammarError as error:
-            if over:
+            if over_limit:
                 self._remember(spec, error)
             raise
+
+    def _isolated(
+        self, candidate: Candidate, spec: OutputSpec, allowed: Allowance, share: float
+    ) -> Prepared | None:
+        """A spec prepared by a helper process; None where it may, or must, compile in this one."""
+        if not self.config.isolate_compiles or is_small(spec, candidate.backend):
+            return None
+        if not hasattr(self._chooser.backend(candidate.backend), "prepare"):
+            return None
+        return self._guard.prepare(candidate, spec, self._chooser, allowed, share)
 
     def _remember(self, spec: OutputSpec, error: GrammarError) -> None:
         """A spec that went over a limit would do so again."""
         with self._lock:
-            self._refused[spec] = error
+            self._refused[spec] = copy.copy(error)
             while len(self._refused) > _MAX_REFUSED:
                 self._refused.popitem(last=False)
 
@@ -177,38 +186,6 @@ class GrammarCompiler:
             _, oldest = self._cache.popitem(last=False)
             self._size -= oldest.size_bytes
             self._evictions += 1
-
-
-class _Background:
-    """A few threads that run compiles. Daemons: a compile must not keep a program from ending."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._started = 0
-        self._lock = threading.Lock()
-        self._waiting: queue.SimpleQueue[tuple[Future[Grammar], Callable[[], Grammar]]] = queue.SimpleQueue()
-
-    def submit(self, act: Callable[[], Grammar]) -> Future[Grammar]:
-        future: Future[Grammar] = Future()
-        self._waiting.put((future, act))
-        with self._lock:
-            if self._started < self._count:
-                self._started += 1
-                threading.Thread(
-                    target=_work, args=(self._waiting,), name="guided-compile", daemon=True
-                ).start()
-        return future
-
-
-def _work(waiting: queue.SimpleQueue[tuple[Future[Grammar], Callable[[], Grammar]]]) -> None:
-    while True:
-        future, act = waiting.get()
-        if not future.set_running_or_notify_cancel():
-            continue
-        try:
-            future.set_result(act())
-        except BaseException as error:
-            future.set_exception(error)
 
 
 def _language(spec: OutputSpec) -> OutputSpec:

@@ -1,6 +1,6 @@
-"""Compiles specs in helper processes, under limits that hold whatever a compiler does. Touches frames.
+"""Compiles specs in helper processes, under limits that hold whatever a compiler does. Touches helpers.
 
-A helper that goes over its time or its memory, or that crashes, is killed; its spec is refused, and the
+A helper that goes over its time or its memory, or that crashes, is ended; its spec is refused, and the
 next one gets a new helper. Helpers are started with a command line of their own, not forked: an engine
 may hold threads and devices. They end when this process does, however it ends.
 """
@@ -9,221 +9,221 @@ from __future__ import annotations
 
 import atexit
 import os
-import subprocess
-import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import CompileLimitError, GuidedError, PipelineError
+from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.chooser import Candidate, Chooser
-from guided_plugin.grammar.frames import PeerGone, receive, send
-from guided_plugin.grammar.guard_process import WARMING
+from guided_plugin.grammar.guard_process import Greeting, Ready
+from guided_plugin.grammar.helper import Helper, HelperLost, Starter
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["CompileGuard"]
+__all__ = ["Allowance", "CompileGuard"]
 
-# A helper imports torch through xgrammar, which takes seconds on a busy machine.
-_START_SECONDS = 120.0
+# Helpers that were idle may be dead: a request asks so many before it gives up.
+_ATTEMPTS = 5
+
+
+class Allowance:
+    """The seconds that the candidates for one spec may take together."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
 
 
 class CompileGuard:
     """A few helper processes for one vocabulary, started as they are needed."""
 
-    def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary, config: GuidedConfig, plugins: Plugins) -> None:
         self._config = config
+        self._plugins = plugins
+        self._greeting = Greeting(vocabulary, config, plugins.disabled, plugins.entry_points)
+        self._starter = Starter()
         self._changed = threading.Condition()
-        self._idle: list[_Helper] = []
-        self._all: set[_Helper] = set()
+        self._idle: list[Helper] = []
+        self._all: set[Helper] = set()
+        self._count = 0
+        """Helpers that are there or being started."""
         self._starting = self._waiting = 0
+        """Helpers that no request waits for alone; requests that wait for any helper."""
+        self._ready: Ready | None = None
         self._closed = False
         self._owner = os.getpid()
         _guards.add(self)
 
-    def start(self) -> None:
+    def start(self, backends: Iterable[str] = ()) -> None:
         """Start the first helper in the background, so that it is there when it is needed."""
-        threading.Thread(target=self._start_one, name="guided-compile-start", daemon=True).start()
+        with self._changed:
+            if self._closed or self._count:
+                return
+            self._count += 1
+            self._starting += 1
+        threading.Thread(
+            target=self._start_early, args=(list(backends),), name="guided-compile-start", daemon=True
+        ).start()
 
     def prepare(
-        self, candidate: Candidate, spec: OutputSpec, chooser: Chooser, seconds: float
+        self, candidate: Candidate, spec: OutputSpec, chooser: Chooser, allowed: Allowance, share: float = 1.0
     ) -> Prepared | None:
-        """What a helper makes of a spec with one backend; None where it has no such backend.
+        """What a helper makes of a spec with one backend; None where helpers have no such backend.
 
-        Raises the compiler's error or a limit's.
+        Takes at most a share of the time allowed. Raises the backend's error or a limit's.
         """
-        helper = self._take(seconds)
+        if candidate.backend in self._plugins.local:
+            return None
+        for _ in range(_ATTEMPTS):
+            helper = self._take()
+            try:
+                return self._prepared(helper, candidate, spec, chooser, allowed, share)
+            except HelperLost:
+                continue
+            except GuidedError:
+                # That of a killed helper would be blamed on the spec.
+                self._check_open()
+                raise
+            except BaseException:
+                # Interrupted half-way: what the helper answers next would be taken for something else's.
+                helper.usable = False
+                raise
+            finally:
+                self._give_back(helper)
+        raise PipelineError(
+            f"{_ATTEMPTS} compile processes ended before they were asked",
+            hint="something on this machine ends them: look for it, or set isolate_compiles to false",
+        )
+
+    def _prepared(
+        self,
+        helper: Helper,
+        candidate: Candidate,
+        spec: OutputSpec,
+        chooser: Chooser,
+        allowed: Allowance,
+        share: float,
+    ) -> Prepared | None:
+        if self._ready is None or candidate.backend not in self._ready.backends:
+            return None
+        spec = chooser.lowered(spec, candidate.backend, but=self._ready.lowerings - self._plugins.local)
+        helper.warm(candidate.backend)
+        start = time.monotonic()
         try:
-            if candidate.backend not in helper.backends:
-                found = None
-            else:
-                spec = chooser.lowered(spec, candidate.backend, but=helper.lowerings)
-                found = helper.ask(candidate, spec, seconds)
-        except TimeoutError:
-            self._drop(helper)
-            raise CompileLimitError(
-                f"compiling with {candidate.backend} took longer than {seconds:.2g} s and was stopped",
-                where=spec.kind,
-                hint="simplify the spec, or raise compile_seconds",
-            ) from None
-        except PeerGone:
-            self._drop(helper)
-            raise CompileLimitError(
-                f"compiling with {candidate.backend} needed more than "
-                f"{self._config.compile_bytes / 2**30:g} GiB of memory, or crashed",
-                where=spec.kind,
-                hint="simplify the spec, or raise compile_bytes",
-            ) from None
-        except BaseException:
-            # Interrupted half-way: what the helper answers next would be taken for something else's.
-            self._drop(helper)
-            raise
-        with self._changed:
-            self._idle.append(helper)
-            self._changed.notify()
-        if isinstance(found, GuidedError):
-            raise found
-        return found
+            return helper.prepare(candidate, spec, allowed.seconds * share)
+        finally:
+            allowed.seconds -= time.monotonic() - start
 
     def processes(self) -> list[int]:
         """The helpers' process ids."""
         with self._changed:
-            return [helper.process.pid for helper in self._all]
+            return [helper.pid for helper in self._all]
 
     def close(self) -> None:
-        """End all helpers."""
+        """End all helpers. A compile that is under way fails."""
         if self._owner != os.getpid():
             return
         with self._changed:
             self._closed = True
-            helpers, self._all, self._idle = self._all, set(), []
+            idle, self._idle = self._idle, []
+            busy = self._all.difference(idle)
             self._changed.notify_all()
-        for helper in helpers:
-            helper.stop()
+        for helper in busy:
+            # Its pipes are in use: they are closed by the thread that uses them.
+            helper.kill()
+        for helper in idle:
+            self._drop(helper)
+        self._starter.close()
 
     # Inside
 
-    def _take(self, seconds: float) -> _Helper:
+    def _take(self) -> Helper:
         """An idle helper, or a new one, or the first that gets idle."""
+        deadline = time.monotonic() + self._config.compile_seconds
+        with self._changed:
+            while True:
+                self._check_open()
+                if self._idle:
+                    return self._idle.pop()
+                # One that is being started in the background will do for one request.
+                if self._count < self._config.compile_processes and self._starting <= self._waiting:
+                    self._count += 1
+                    break
+                self._wait(None if self._starting else deadline - time.monotonic())
+        return self._started()
+
+    def _wait(self, seconds: float | None) -> None:
+        self._waiting += 1
+        try:
+            changed = self._changed.wait(seconds)
+        finally:
+            self._waiting -= 1
+        if not changed:
+            raise PipelineError(
+                f"all {self._config.compile_processes} compile processes were busy for "
+                f"{self._config.compile_seconds:.2g} s",
+                hint="try again, or raise compile_processes",
+            )
+
+    def _started(self) -> Helper:
+        """A new helper, which counts already."""
+        helper = None
+        try:
+            helper = Helper(self._starter.start(), self._greeting)
+            with self._changed:
+                self._all.add(helper)
+                self._check_open()
+            ready = helper.greet(self._greeting)
+        except BaseException:
+            self._drop(helper)
+            raise
+        self._ready = ready
+        return helper
+
+    def _start_early(self, backends: list[str]) -> None:
+        helper = None
+        try:
+            helper = self._started()
+            for backend in backends:
+                helper.warm(backend)
+        except (GuidedError, HelperLost):
+            # Told to the first request, which tries for itself.
+            if helper is not None:
+                self._drop(helper)
+            helper = None
+        with self._changed:
+            self._starting -= 1
+            self._changed.notify_all()
+        if helper is not None:
+            self._give_back(helper)
+
+    def _give_back(self, helper: Helper) -> None:
+        with self._changed:
+            if helper.usable and not self._closed:
+                self._idle.append(helper)
+                self._changed.notify()
+                return
+        self._drop(helper)
+
+    def _drop(self, helper: Helper | None) -> None:
+        if helper is not None:
+            helper.stop()
+        with self._changed:
+            self._all.discard(helper)
+            self._count -= 1
+            self._changed.notify()
+
+    def _check_open(self) -> None:
         if self._owner != os.getpid():
             raise PipelineError(
                 "this compiler was made before a fork, and its helpers belong to the other process",
                 hint="make the compiler in the process that uses it",
             )
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            while True:
-                if self._closed:
-                    raise PipelineError("the compiler is closed")
-                while self._idle:
-                    helper = self._idle.pop()
-                    if helper.process.poll() is None:
-                        return helper
-                    self._all.discard(helper)
-                    helper.stop()
-                # One that is being started in the background will do for one request.
-                if self._starting < self._waiting + 1 and len(self._all) < self._config.compile_processes:
-                    helper = _Helper()
-                    self._all.add(helper)
-                    break
-                self._waiting += 1
-                changed = self._changed.wait(deadline - time.monotonic())
-                self._waiting -= 1
-                if not changed:
-                    raise PipelineError(
-                        f"all {self._config.compile_processes} helpers were busy for {seconds:.2g} s",
-                        hint="try again, or raise compile_processes",
-                    )
-        try:
-            helper.greet(self._vocabulary, self._config)
-        except BaseException:
-            self._drop(helper)
-            raise
-        return helper
-
-    def _start_one(self) -> None:
-        with self._changed:
-            if self._closed or self._all:
-                return
-            helper = _Helper()
-            self._all.add(helper)
-            self._starting += 1
-        ready = True
-        try:
-            helper.greet(self._vocabulary, self._config)
-        except GuidedError:
-            # Told to the first request, which tries for itself.
-            ready = False
-            self._drop(helper)
-        with self._changed:
-            self._starting -= 1
-            if ready:
-                self._idle.append(helper)
-            self._changed.notify_all()
-
-    def _drop(self, helper: _Helper) -> None:
-        helper.stop()
-        with self._changed:
-            self._all.discard(helper)
-            self._changed.notify()
-
-
-class _Helper:
-    """One process."""
-
-    def __init__(self) -> None:
-        # A path of ours first: the child must import this very package, wherever it was found.
-        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "guided_plugin.grammar.guard_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
-            bufsize=0,
-        )
-        if self.process.stdin is None or self.process.stdout is None:
-            raise PipelineError("a compile process without pipes")
-        self.backends: frozenset[str] = frozenset()
-        self.lowerings: frozenset[str] = frozenset()
-        """What it has registered: all but plugins that were registered as objects in this process."""
-        self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
-
-    def greet(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
-        """Send what all its compiles share, and wait until it is ready."""
-        try:
-            send(self._to, (vocabulary, config))
-            names = receive(self._from, time.monotonic() + _START_SECONDS)
-        except (PeerGone, TimeoutError) as error:
-            raise PipelineError(
-                f"a compile process can't be started: {error or 'it did not answer'}",
-                hint="set isolate_compiles to false to compile in this process",
-            ) from error
-        self.backends, self.lowerings = map(frozenset, names)
-
-    def ask(self, candidate: Candidate, spec: OutputSpec, seconds: float) -> Prepared | GuidedError:
-        """One compile. Raises TimeoutError or PeerGone."""
-        deadline = time.monotonic() + seconds
-        send(self._to, (candidate, spec))
-        answer = receive(self._from, deadline)
-        if answer == WARMING:
-            receive(self._from, time.monotonic() + _START_SECONDS)
-            answer = receive(self._from, time.monotonic() + seconds)
-        if not isinstance(answer, Prepared | GuidedError):
-            raise PeerGone("no answer")
-        return answer
-
-    def stop(self) -> None:
-        """Kill and forget."""
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        if self._closed:
+            raise PipelineError("the compiler is closed", hint="make another GrammarCompiler")
 
 
 _guards: weakref.WeakSet[CompileGuard] = weakref.WeakSet()

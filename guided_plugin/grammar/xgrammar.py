@@ -29,6 +29,10 @@ __all__ = ["XGrammarBackend"]
 _LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
 _COMPACT = {"any_whitespace": False, "separators": (",", ":")}
 _FLEXIBLE = {"any_whitespace": True}
+# A compiled grammar as text is up to ten times its size, and takes a quarter of a second a megabyte to write
+# and a tenth to read; beyond the first bound it is worse (docs/benchmarks/notes.md).
+_MOVABLE_MB = 8.0
+_SECONDS_PER_MB = 1.0
 # A character of a string with length bounds, as xgrammar writes its rule and as JSON has it. Texts of a
 # schema can't look like it: in a grammar their own backslashes are doubled.
 _BOUNDED = r"[^\"\\\r\n]"
@@ -73,18 +77,26 @@ class XGrammarBackend:
 
     @cached_property
     def _compiler(self) -> Any:
-        return self._make_compiler(self._vocabulary.text_tokens)
+        return self._make_compiler(self._info)
 
     @cached_property
     def _tag_compiler(self) -> Any:
+        return self._make_compiler(self._tag_info)
+
+    @cached_property
+    def _info(self) -> Any:
+        return self._make_info(self._vocabulary.text_tokens)
+
+    @cached_property
+    def _tag_info(self) -> Any:
         # Tool-call markers are often control tokens: structural tags may name them.
         stops = set(self._vocabulary.stop_token_ids)
-        return self._make_compiler(
+        return self._make_info(
             tuple(b"" if i in stops else token for i, token in enumerate(self._vocabulary.tokens))
         )
 
-    def _make_compiler(self, tokens: tuple[bytes, ...]) -> Any:
-        info = self._xgr.TokenizerInfo(
+    def _make_info(self, tokens: tuple[bytes, ...]) -> Any:
+        return self._xgr.TokenizerInfo(
             list(tokens),
             self._xgr.VocabType.RAW,
             # To the end of the last mask word: xgrammar would set the bits that no token owns.
@@ -93,6 +105,8 @@ class XGrammarBackend:
             # accept them, as empty text.
             stop_token_ids=[],
         )
+
+    def _make_compiler(self, info: Any) -> Any:
         # Caching is GrammarCompiler's job: one cache, with one bound, for all backends.
         return self._xgr.GrammarCompiler(info, max_threads=self._threads, cache_enabled=False)
 
@@ -101,9 +115,11 @@ class XGrammarBackend:
         start = time.perf_counter()
         try:
             compiled = self._compile(spec)
-        except GrammarError:
+        except (GrammarError, MemoryError):
             raise
         except Exception as error:
+            if "bad_alloc" in str(error):
+                raise MemoryError(str(error)) from error
             raise GrammarError(_first_line(error), where=f"{spec.kind} (xgrammar)") from error
         seconds = time.perf_counter() - start
         grammar = Grammar(spec, self.name, compiled, int(compiled.memory_size_bytes), seconds)
@@ -111,12 +127,21 @@ class XGrammarBackend:
         return grammar
 
     def prepare(self, spec: OutputSpec) -> Prepared:
-        """Compile, to see that it goes well. What comes out is larger and slower to move than to make."""
-        return Prepared(self.compile(spec).spec, self.name, None)
+        """Compile, to see that it goes well; the result goes along where that pays."""
+        grammar = self.compile(spec)
+        megabytes = grammar.size_bytes / 1e6
+        pays = megabytes <= _MOVABLE_MB and grammar.seconds >= megabytes * _SECONDS_PER_MB
+        return Prepared(spec, self.name, grammar.handle.serialize_json() if pays else None)
 
     def load(self, prepared: Prepared) -> Grammar:
-        """Compile again."""
-        return self.compile(prepared.spec)
+        """Read the compiled grammar, or compile again."""
+        if prepared.payload is None:
+            return self.compile(prepared.spec)
+        start = time.perf_counter()
+        info = self._tag_info if prepared.spec.kind == "structural_tag" else self._info
+        compiled = self._xgr.CompiledGrammar.deserialize_json(prepared.payload, info)
+        seconds = time.perf_counter() - start
+        return Grammar(prepared.spec, self.name, compiled, int(compiled.memory_size_bytes), seconds)
 
     def _compile(self, spec: OutputSpec) -> Any:
         if spec.kind == "json_schema":

@@ -1,0 +1,62 @@
+"""Threads that run compiles which nobody waits for. Touches nothing.
+
+They mostly wait themselves, for helper processes, so there may be many; and they are daemons, because a
+compile must not keep a program from ending. Each ends when it had nothing to do for a while.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+__all__ = ["Background"]
+
+_MAX_THREADS = 64
+_IDLE_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """Runs calls, each in a thread at once as long as there are fewer than a bound."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[tuple[Future[T], Callable[[], T]]] = queue.SimpleQueue()
+        self._threads = self._busy = 0
+        """Threads there are; calls that were submitted and have not ended."""
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Its result, later. Never blocks."""
+        future: Future[T] = Future()
+        with self._lock:
+            self._busy += 1
+            if self._busy > self._threads < _MAX_THREADS:
+                # The queue stays empty-handed if no thread can be started: better no promise than that.
+                threading.Thread(target=self._work, name="guided-compile", daemon=True).start()
+                self._threads += 1
+            self._waiting.put((future, call))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            try:
+                future, call = self._waiting.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    if self._waiting.empty():
+                        self._threads -= 1
+                        return
+                continue
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
+            # What they hold must not live until the next call comes.
+            del future, call
+            with self._lock:
+                self._busy -= 1
