@@ -279,10 +279,14 @@ class FakeMatcher:
 
     complete = True
 
-    def __init__(self) -> None:
+    def __init__(self, spec: OutputSpec, backend: FakeBackend) -> None:
+        self.spec = spec
+        self.backend = backend
         self.accepted: list[int] = []
 
     def accept(self, token: int) -> bool:
+        if self.backend.broken == "replay" and self.accepted:
+            raise RuntimeError("out of memory")
         if token not in (*ids("z"), END):
             return False
         self.accepted.append(token)
@@ -299,38 +303,54 @@ class FakeMatcher:
 
 
 class FakeBackend:
-    """A second backend beside xgrammar. `broken` names the batch call that raises."""
+    """A second backend beside xgrammar. `broken` names the call that raises, for `culprit` or for all."""
 
     name = "fake"
 
-    def __init__(self, broken: str = "") -> None:
+    def __init__(self, broken: str = "", culprit: OutputSpec | None = None) -> None:
         self.broken = broken
+        self.culprit = culprit
+        self.limit = 0
+        """Rows from which on a fill raises, whoever they are."""
         self.batches: list[int] = []
+        self.live: dict[str, FakeMatcher] = {}
+        """The matcher that was started last, by the text of its spec."""
 
     def compile(self, spec: OutputSpec) -> Grammar:
         return Grammar(spec, self.name, None, 0, 0.0)
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> FakeMatcher:
-        return FakeMatcher()
+        if self.broken == "start":
+            raise RuntimeError("out of matchers")
+        matcher = self.live[grammar.spec.text] = FakeMatcher(grammar.spec, self)
+        return matcher
 
-    def batch(self, matchers: Sequence[Matcher]) -> FakeBatch:
+    def batch(self, matchers: Sequence[FakeMatcher]) -> FakeBatch:
         self.batches.append(len(matchers))
         return FakeBatch(self, matchers)
 
 
 class FakeBatch:
-    def __init__(self, backend: FakeBackend, matchers: Sequence[Matcher]) -> None:
+    def __init__(self, backend: FakeBackend, matchers: Sequence[FakeMatcher]) -> None:
         self._backend = backend
         self._matchers = matchers
 
     def accept(self, tokens: list[int]) -> list[bool]:
         assert all(type(token) is int for token in tokens)
-        if self._backend.broken == "accept":
+        return [self._accepted(matcher, token) for matcher, token in zip(self._matchers, tokens, strict=True)]
+
+    def _accepted(self, matcher: FakeMatcher, token: int) -> bool:
+        if self._backend.broken == "accept" and self._guilty(matcher):
             raise RuntimeError("out of threads")
-        return [matcher.accept(token) for matcher, token in zip(self._matchers, tokens, strict=True)]
+        return matcher.accept(token)
+
+    def _guilty(self, matcher: FakeMatcher) -> bool:
+        return self._backend.culprit in (None, matcher.spec)
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
-        if self._backend.broken == "fill":
+        backend = self._backend
+        fatal = len(self._matchers) >= backend.limit if backend.limit else any(map(self._guilty, self._matchers))
+        if backend.broken == "fill" and fatal:
             raise RuntimeError("out of memory")
         assert len(rows) == len(self._matchers)
         mask[rows] = 0
@@ -393,6 +413,82 @@ class TestTwoBackends:
         ]
         assert table.mask(*slots) == [{B, END}, {END}, {A}, {B, END}, {END}]
         assert len(table.inner.failures) == 2
+
+
+class TestACulprit:
+    """Three rows of one backend, whose batch call raises for the one in the middle."""
+
+    CULPRIT = OutputSpec.regex("culprit")
+    SPECS = (OutputSpec.regex("first"), CULPRIT, OutputSpec.regex("last"))
+
+    @pytest.fixture
+    def fake(self, table) -> FakeBackend:
+        fake = FakeBackend(culprit=self.CULPRIT)
+        for slot, spec in enumerate(self.SPECS):
+            table.add(slot, spec, backend=fake)
+        table.inner.accept((0, 1, 2), [Z, Z, Z])
+        return fake
+
+    def test_its_accept_moves_the_others_once(self, table, fake):
+        fake.broken = "accept"
+        table.inner.accept((0, 1, 2), [Z, Z, END])
+        assert table.phases(0, 1, 2) == [Phase.ACTIVE, Phase.FAILED, Phase.DONE]
+        # The batch had moved the first row when it raised, and never came to the last.
+        assert fake.live["first"].accepted == [Z, Z]
+        assert fake.live["last"].accepted == [Z, END]
+        assert [table.inner.tokens(slot) for slot in (0, 1, 2)] == [(Z, Z), (Z,), (Z, END)]
+        assert table.failures() == [(1, "request r1: its backend failed: out of threads")]
+        assert table.mask(0, 1, 2) == [{Z, END}, {END}, {END}]
+
+    def test_the_others_go_on(self, table, fake):
+        fake.broken = "accept"
+        table.inner.accept((0, 1, 2), [Z, Z, Z])
+        table.inner.accept((0, 1, 2), [Z, Z, END])
+        assert table.phases(0, 1, 2) == [Phase.ACTIVE, Phase.FAILED, Phase.DONE]
+        assert fake.live["first"].accepted == [Z, Z, Z]
+        assert len(table.inner.failures) == 1
+
+    def test_a_wrong_token_beside_it_is_told_as_such(self, table, fake):
+        fake.broken = "accept"
+        table.inner.accept((0, 1, 2), [A, Z, Z])
+        assert table.phases(0, 1, 2) == [Phase.FAILED, Phase.FAILED, Phase.ACTIVE]
+        first, culprit = sorted(reason for _, reason in table.failures())
+        assert "breaks the grammar" in first
+        assert "out of threads" in culprit
+
+    def test_what_came_before_the_constrained_part_is_not_replayed(self, table, fake):
+        table.add(3, OutputSpec.regex("thought", start_after="<think>"), backend=fake)
+        slots = (0, 1, 2, 3)
+        for token in (A, THINK, Z):
+            table.inner.accept(slots, [Z, Z, Z, token])
+        fake.broken = "accept"
+        table.inner.accept(slots, [Z, Z, Z, Z])
+        assert fake.live["thought"].accepted == [Z, Z]
+        assert table.phases(*slots) == [Phase.ACTIVE, Phase.FAILED, Phase.ACTIVE, Phase.ACTIVE]
+
+    def test_its_fill_closes_its_row_only(self, table, fake):
+        fake.broken = "fill"
+        assert table.mask(0, 1, 2) == [{Z, END}, {END}, {Z, END}]
+        assert table.phases(0, 1, 2) == [Phase.ACTIVE, Phase.FAILED, Phase.ACTIVE]
+        assert table.failures() == [(1, "request r1: its backend failed: out of memory")]
+
+    def test_none_fails_when_the_rows_work_one_by_one(self, table, fake, caplog):
+        fake.broken, fake.limit = "fill", 2
+        assert table.mask(0, 1, 2) == [{Z, END}] * 3
+        assert table.failures() == []
+        assert "3 rows are retried one by one: out of memory" in caplog.text
+
+
+class TestABackendThatFailsAtTheStart:
+    @pytest.mark.parametrize(
+        ("broken", "what"), [("start", "out of matchers"), ("replay", "out of memory")], ids=["start", "replay"]
+    )
+    def test_takes_no_slot(self, table, broken, what):
+        with pytest.raises(RequestError, match=f"request r0: its backend failed: {what}"):
+            table.add(0, SPEC, [Z, Z], backend=FakeBackend(broken))
+        assert table.inner.failures == []
+        table.add(0, SPEC)
+        assert table.mask(0) == [{A}]
 
 
 class TestSlots:

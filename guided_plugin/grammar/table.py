@@ -7,6 +7,7 @@ closed (only stop tokens stay allowed) and `failures` tells why.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -19,6 +20,8 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["GrammarTable", "Phase"]
+
+_log = logging.getLogger(__name__)
 
 
 class Phase(Enum):
@@ -36,6 +39,7 @@ class Phase(Enum):
 @dataclass(slots=True)
 class _Entry:
     request_id: str
+    grammar: Grammar
     matcher: Matcher
     backend: Backend
     stop_token_ids: tuple[int, ...]
@@ -43,6 +47,8 @@ class _Entry:
     phase: Phase
     tokens: list[int] = field(default_factory=list)
     """Journal: every token that counts, for replay and for checking."""
+    start: int = 0
+    """Where in the journal the constrained part begins."""
     error: GuidedError | None = None
 
 
@@ -86,12 +92,21 @@ class GrammarTable:
                 raise RequestError(f"stop token {token} is outside the vocabulary", request_id=request_id)
         trigger = self._vocabulary.sequence(spec.start_after) if spec.start_after is not None else ()
         phase = Phase.WAITING if trigger else Phase.ACTIVE
-        matcher = backend.start(grammar, stops)
-        entry = _Entry(request_id, matcher, backend, stops, trigger, phase)
-        self._entries[slot] = entry
-        self._batched = None
-        for token in tokens:
-            self._accept_one(slot, entry, int(token))
+        journal = [int(token) for token in tokens]
+        try:
+            matcher = backend.start(grammar, stops)
+            entry = _Entry(request_id, grammar, matcher, backend, stops, trigger, phase)
+            self._entries[slot] = entry
+            for token in journal:
+                self._accept_one(slot, entry, token)
+        except BaseException as error:
+            # The host was never told that the slot is in use: nobody would give it back.
+            self._entries.pop(slot, None)
+            if not isinstance(error, Exception):
+                raise
+            raise RequestError(f"its backend failed: {error}", request_id=request_id) from error
+        finally:
+            self._batched = None
 
     def remove(self, slot: int) -> None:
         """Give a slot back. Nothing of its request stays."""
@@ -135,10 +150,13 @@ class GrammarTable:
             try:
                 verdicts = batch.matchers.accept(chosen)
             except Exception as error:
-                self._fail_all(batch, slots, error)
-                continue
+                _log.warning("%d rows are retried one by one: %s", len(chosen), error)
+                verdicts = self._accept_singly(batch, slots, chosen)
+                changed = True
             for position, token, accepted in zip(batch.positions, chosen, verdicts, strict=True):
                 entry = self._entries[slots[position]]
+                if entry.phase is Phase.FAILED:
+                    continue
                 if not accepted:
                     self._reject(slots[position], entry, token)
                     changed = True
@@ -167,6 +185,7 @@ class GrammarTable:
             entry.tokens.append(token)
             if tuple(entry.tokens[-len(entry.trigger) :]) == entry.trigger:
                 entry.phase = Phase.ACTIVE
+                entry.start = len(entry.tokens)
             elif token in entry.stop_token_ids:
                 entry.phase = Phase.DONE
 
@@ -181,14 +200,13 @@ class GrammarTable:
         )
 
     def _fill_batch(self, batch: _Batch, slots: tuple[int, ...], mask: MaskArray) -> None:
+        filled = batch.positions
         try:
             batch.matchers.fill(mask, batch.positions)
         except Exception as error:
-            self._fail_all(batch, slots, error)
-            for position in batch.positions:
-                mask[position] = self._stop_row(self._entries[slots[position]].stop_token_ids)
-            return
-        for position in _empty_rows(mask, batch.positions):
+            _log.warning("%d rows are retried one by one: %s", len(filled), error)
+            filled = self._fill_singly(batch, slots, mask)
+        for position in _empty_rows(mask, filled):
             slot = slots[position]
             entry = self._entries[slot]
             self.fail(
@@ -200,10 +218,40 @@ class GrammarTable:
             )
             mask[position] = self._stop_row(entry.stop_token_ids)
 
-    def _fail_all(self, batch: _Batch, slots: tuple[int, ...], error: Exception) -> None:
-        """A whole batch call raised: find out whose fault it was, and fail only those."""
+    def _accept_singly(self, batch: _Batch, slots: tuple[int, ...], tokens: list[int]) -> list[bool]:
+        """A batch call raised: find out whose fault it was, and fail only those.
+
+        Some matchers may have moved before it did, and none tells: each is made anew from its journal.
+        """
+        verdicts = []
+        for position, token in zip(batch.positions, tokens, strict=True):
+            slot = slots[position]
+            entry = self._entries[slot]
+            try:
+                matcher = entry.backend.start(entry.grammar, entry.stop_token_ids)
+                replayed = all(matcher.accept(past) for past in entry.tokens[entry.start :])
+                accepted = replayed and bool(entry.backend.batch([matcher]).accept([token])[0])
+            except Exception as error:
+                self.fail(slot, RequestError(f"its backend failed: {error}"))
+                accepted = False
+            else:
+                entry.matcher = matcher
+            verdicts.append(accepted)
+        return verdicts
+
+    def _fill_singly(self, batch: _Batch, slots: tuple[int, ...], mask: MaskArray) -> list[int]:
+        """The same for masks, which no matcher moves for. Returns the positions that were filled."""
+        filled = []
         for position in batch.positions:
-            self.fail(slots[position], RequestError(f"its backend failed: {error}"))
+            entry = self._entries[slots[position]]
+            try:
+                entry.backend.batch([entry.matcher]).fill(mask, [position])
+            except Exception as error:
+                self.fail(slots[position], RequestError(f"its backend failed: {error}"))
+                mask[position] = self._stop_row(entry.stop_token_ids)
+            else:
+                filled.append(position)
+        return filled
 
     def _batch(self, slots: tuple[int, ...]) -> None:
         """Group the slots of a step by backend; kept until slots or phases change."""
@@ -238,6 +286,8 @@ class GrammarTable:
 
 def _empty_rows(mask: MaskArray, positions: list[int]) -> list[int]:
     """Rows without a single allowed token. Most rows show one early: look there first."""
+    if not positions:
+        return []
     alive: list[bool] = np.any(mask[: positions[-1] + 1, :_HEAD_WORDS], axis=1).tolist()
     return [p for p in positions if not alive[p] and not np.any(mask[p])]
 
