@@ -172,7 +172,7 @@ def is_uri(text: str) -> bool:
     if not (_spelt(fragment, "/?:@") and _spelt(query, "/?:@")):
         return False
     if rest.startswith("//"):
-        authority, slash, path = rest[2:].partition("/")
+        authority, _, path = rest[2:].partition("/")
         return _is_authority(authority) and _spelt(path, "/:@")
     return _spelt(rest, "/:@")
 
