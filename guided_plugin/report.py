@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from guided_plugin.coverage import Coverage, coverage
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Matcher
 from guided_plugin.grammar.compiler import GrammarCompiler
@@ -59,6 +60,10 @@ class CheckReport:
     warnings: tuple[str, ...]
     instances: tuple[InstanceReport, ...]
     error: GuidedError | None = None
+    reason: str = ""
+    """Why this backend."""
+    coverage: Coverage | None = None
+    """What becomes of each keyword; of JSON schemas alone."""
 
     @property
     def ok(self) -> bool:
@@ -72,6 +77,7 @@ class CheckReport:
             "ok": self.ok,
             "spec": self.spec.to_dict(),
             "backend": self.backend,
+            "reason": self.reason,
             "compile_ms": round(self.compile_seconds * 1e3, 3),
             "memory_bytes": self.memory_bytes,
             "warnings": list(self.warnings),
@@ -93,6 +99,7 @@ class CheckReport:
                 }
                 for i in self.instances
             ],
+            "keywords": None if self.coverage is None else self.coverage.to_dict()["keywords"],
         }
 
 
@@ -108,11 +115,13 @@ def check_spec(
     For JSON specs a text that is JSON is matched as the spec would have it written: layout is the
     spec's business, content the instance's. `raw` matches it to the letter.
     """
-    warnings = misspelt_keywords(spec.document()) if spec.kind == "json_schema" else []
+    of_schema = spec.kind == "json_schema"
+    warnings = misspelt_keywords(spec.document()) if of_schema else []
+    covered = coverage(spec, compiler) if of_schema else None
     try:
         grammar = compiler.compile(spec)
     except GuidedError as error:
-        return CheckReport(spec, None, 0.0, 0, tuple(warnings), (), error)
+        return CheckReport(spec, None, 0.0, 0, tuple(warnings), (), error, coverage=covered)
     backend = compiler.backend(grammar.backend)
     stops = spec.stop_token_ids or compiler.vocabulary.stop_token_ids
     reports = []
@@ -126,6 +135,8 @@ def check_spec(
         grammar.size_bytes,
         (*warnings, *grammar.warnings),
         tuple(reports),
+        reason=grammar.reason,
+        coverage=covered,
     )
 
 

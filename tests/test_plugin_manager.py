@@ -197,7 +197,7 @@ LAYERS = [
     ["worker.forkserver", "worker.supervisor"],
     ["worker.side"],
     ["pipeline", "pipeline_plugin"],
-    ["loop", "report", "demo", "bench"],
+    ["loop", "coverage", "report", "demo", "bench"],
     ["cli"],
 ]
 

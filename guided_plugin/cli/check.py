@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from guided_plugin.cli.loading import load_spec, load_tokenizer, print_json, read_text, working
+from guided_plugin.coverage import Coverage
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.report import CheckReport, check_spec
 
@@ -36,7 +37,7 @@ def check(
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
 ) -> None:
-    """Compile a spec; tell backend, time, memory, warnings, and whether it takes each instance."""
+    """Compile a spec; tell backend, time, memory, warnings, the fate of each keyword, and whether it takes each instance."""
     options: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
     if open_objects:
         options["strict"] = False
@@ -66,14 +67,35 @@ def _show(report: CheckReport) -> None:
             f"[green]compiles[/green] with {report.backend} in {report.compile_seconds * 1e3:.1f} ms, "
             f"{report.memory_bytes / 1024:.1f} KiB"
         )
+        if report.reason:
+            console.print(f"chosen because {_escape(report.reason)}")
     for warning in report.warnings:
         console.print(f"[yellow]warning[/yellow]: {_escape(warning)}")
+    if report.coverage is not None and report.coverage.keywords:
+        console.print(_coverage_table(report.coverage))
     if report.instances:
         table = Table("instance", "verdict")
         for found in report.instances:
             colour = "green" if found.accepted else "red"
             table.add_row(_escape(found.name), f"[{colour}]{_escape(found.reason)}[/{colour}]")
         console.print(table)
+
+
+_COLOURS = {"refused": "red", "enforced": "green", "annotation": "yellow", "structure": "dim"}
+
+
+def _coverage_table(found: Coverage) -> Table:
+    table = Table("keyword", "count", "status", "first at", "note")
+    for group in found.groups():
+        colour = _COLOURS[group.status]
+        table.add_row(
+            _escape(group.keyword),
+            str(group.count),
+            f"[{colour}]{group.status}[/{colour}]",
+            _escape(group.first.where),
+            _escape(group.first.note),
+        )
+    return table
 
 
 def _escape(text: str) -> str:

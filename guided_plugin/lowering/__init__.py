@@ -17,7 +17,7 @@ from guided_plugin.lowering.algebra import Algebra
 from guided_plugin.lowering.document import KEYWORDS, Document, draft_of
 from guided_plugin.lowering.emitter import Emitter, Style
 from guided_plugin.lowering.rules import Reference
-from guided_plugin.schema import walk
+from guided_plugin.schema import pointer, walk
 
 __all__ = ["lowering_pays", "schema_to_lark"]
 
@@ -54,6 +54,8 @@ def schema_to_lark(
         start = emitter.root(algebra.literals(schema, document.root_base, ()))
     except RecursionError as error:
         raise UnsupportedSpecError("is nested too deep", where="json_schema") from error
+    except UnsupportedSpecError as error:
+        raise _placed(error, document) from None
     if isinstance(start, Reference) and not emitter.grammar.productive(start.rule):
         raise UnsatisfiableSpecError(
             "allows no output at all",
@@ -61,6 +63,25 @@ def schema_to_lark(
             hint="look for a recursion without an end, or for parts that contradict each other",
         )
     return emitter.grammar.lark(start, _FLEXIBLE_HEADER if flexible else _HEADER)
+
+
+def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecError:
+    """The error with the place of the pattern that it is about: what reads patterns knows no places."""
+    if error.where != "pattern":
+        return error
+    for node in document.nodes:
+        matching = node.keywords.get("patternProperties", {})
+        places = [(source, ("patternProperties", source)) for source in matching]
+        if "pattern" in node.keywords:
+            places.append((node.keywords["pattern"], ("pattern",)))
+        for source, place in places:
+            try:
+                patterns.pattern(source)
+            except UnsupportedSpecError as found:
+                if found.what == error.what:
+                    where = pointer((*node.path, *place))
+                    return UnsupportedSpecError(error.what, where=where, hint=error.hint)
+    return error
 
 
 def lowering_pays(schema: Any) -> str:

@@ -248,7 +248,7 @@ class Algebra:
         if not positive:
             for keyword in ("unevaluatedProperties", "unevaluatedItems"):
                 if keyword in node.keywords:
-                    raise UnsupportedSpecError(f"{keyword} under not", where=pointer(node.path))
+                    raise reader.refuse(keyword, "under not")
             return self.pruned(self.either(parts))
         shape = anything()
         for part in parts:
@@ -284,10 +284,8 @@ class _Reader:
     def in_place(self, positive: bool) -> Iterator[Shape]:
         for keyword, value in self.keywords.items():
             match keyword:
-                case "$ref":
-                    yield self._referred(self.algebra.document.resolve, value, positive)
-                case "$dynamicRef" | "$recursiveRef":
-                    yield self._referred(self.algebra.document.dynamic, value, positive)
+                case "$ref" | "$dynamicRef" | "$recursiveRef":
+                    yield self._referred(keyword, value, positive)
                 case "type":
                     yield self._types(value, positive)
                 case "enum":
@@ -303,8 +301,10 @@ class _Reader:
                 case "if":
                     yield self._conditional(positive)
 
-    def _referred(self, resolve: Any, reference: str, positive: bool) -> Shape:
-        schema, base, path = resolve(reference, self.node.base, self.node.path)
+    def _referred(self, keyword: str, reference: str, positive: bool) -> Shape:
+        document = self.algebra.document
+        resolve = document.resolve if keyword == "$ref" else document.dynamic
+        schema, base, path = resolve(reference, self.node.base, (*self.node.path, keyword))
         shape = anything()
         literals = self.algebra.literals(schema, base, path, positive)
         for sign, number in literals:

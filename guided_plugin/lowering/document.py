@@ -55,15 +55,15 @@ OBJECT_KEYWORDS = (
 APPLICATORS = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 GENERAL_KEYWORDS = ("type", "enum", "const")
 
-_TYPE_OF = {
+TYPES_OF = {
     **dict.fromkeys(STRING_KEYWORDS, frozenset({"string"})),
     **dict.fromkeys(NUMBER_KEYWORDS, frozenset({"number", "integer"})),
     **dict.fromkeys(ARRAY_KEYWORDS, frozenset({"array"})),
     **dict.fromkeys(OBJECT_KEYWORDS, frozenset({"object"})),
 }
-KEYWORDS = frozenset(_TYPE_OF) | set(APPLICATORS) | set(GENERAL_KEYWORDS)
+KEYWORDS = frozenset(TYPES_OF) | set(APPLICATORS) | set(GENERAL_KEYWORDS)
 
-_SINCE = {
+SINCE = {
     6: ("const", "contains", "propertyNames"),
     7: ("if", "then", "else"),
     2019: (
@@ -112,7 +112,7 @@ class Document:
         self._numbers: dict[tuple[str, str], int] = {}
         self._by_identity: dict[tuple[int, str], int] = {}
         self._kept: list[Any] = []
-        later = {name for since, names in _SINCE.items() if self.draft < since for name in names}
+        later = {name for since, names in SINCE.items() if self.draft < since for name in names}
         self._counting = KEYWORDS - frozenset(unenforced) - later
         if self.draft > 2019:
             self._counting -= {"$recursiveRef"}
@@ -144,7 +144,7 @@ class Document:
             keywords = self._keywords(schema, path)
             if keywords.keys() != {"$ref"}:
                 break
-            schema, base, path = self.resolve(keywords["$ref"], base, path)
+            schema, base, path = self.resolve(keywords["$ref"], base, (*path, "$ref"))
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.nodes)
@@ -279,7 +279,7 @@ class Document:
         kind = kept.get("type")
         if kind is not None:
             types = {kind} if isinstance(kind, str) else set(kind)
-            for name in [key for key in kept if key in _TYPE_OF and "any" not in types]:
-                if not types & _TYPE_OF[name]:
+            for name in [key for key in kept if key in TYPES_OF and "any" not in types]:
+                if not types & TYPES_OF[name]:
                     del kept[name]
         return kept

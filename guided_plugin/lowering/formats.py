@@ -22,7 +22,12 @@ _TIME = rf"{_CLOCK}:[0-5][0-9](?:\.[0-9]+)?(?:Z|[+-]{_CLOCK})"
 _DURATION_TIME = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
 _DURATION_DATE = r"(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
 
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_ALPHANUMERIC, _HYPHENATED = "[A-Za-z0-9]", "[A-Za-z0-9-]"
+# At most 63 characters; `--` in the third and fourth place is kept for encoded names.
+_LABEL = (
+    rf"{_ALPHANUMERIC}(?:{_HYPHENATED}{{0,2}}{_ALPHANUMERIC}"
+    rf"|{_HYPHENATED}(?:{_HYPHENATED}{_ALPHANUMERIC}|{_ALPHANUMERIC}-){_HYPHENATED}{{0,58}}{_ALPHANUMERIC})?"
+)
 _HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
 
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"

@@ -1,0 +1,237 @@
+"""What becomes of each keyword of a JSON Schema: enforced, a mere annotation, or refused.
+
+Touches the compiler, and the lowering's tables of keywords. A schema that is refused is compiled again
+without what was refused, so that one report names all of it and not the first keyword alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from guided_plugin.errors import GrammarError, GuidedError
+from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.lowering.document import KEYWORDS, SINCE, TYPES_OF, draft_of
+from guided_plugin.lowering.formats import FORMATS
+from guided_plugin.schema import pointer, subschemas, walk
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["Coverage", "CoverageGroup", "KeywordUse", "Status", "coverage"]
+
+Status = Literal["refused", "enforced", "annotation", "structure"]
+_ORDER: tuple[Status, ...] = ("refused", "enforced", "annotation", "structure")
+
+_Path = tuple[str | int, ...]
+
+STRUCTURE = frozenset(
+    ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs")
+) | {"definitions"}
+"""Keywords that name and hold schemas and say nothing of values themselves."""
+
+ANNOTATIONS = frozenset(
+    ("title", "description", "default", "examples", "$comment", "readOnly", "writeOnly", "deprecated")
+) | {"contentEncoding", "contentMediaType", "contentSchema"}
+
+# One compile each: what a report may cost where nearly every keyword is refused.
+_MOST_REFUSALS = 12
+
+# Keywords that say nothing without another one.
+_NEEDS = {
+    **{"if": ("then", "else"), "then": ("if",), "else": ("if",)},
+    **{"minContains": ("contains",), "maxContains": ("contains",), "additionalItems": ("items",)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordUse:
+    """One keyword at one place."""
+
+    keyword: str
+    where: str
+    """Its JSON pointer."""
+    status: Status
+    note: str = ""
+    """Why, where the status alone doesn't say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageGroup:
+    """All uses of a keyword with the same fate."""
+
+    keyword: str
+    status: Status
+    count: int
+    first: KeywordUse
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Every keyword of a schema, and the backend that takes it."""
+
+    keywords: tuple[KeywordUse, ...]
+    backend: str | None
+    """None where no backend takes the schema as it stands."""
+    reason: str
+    """Why this backend, or the refusals."""
+
+    def groups(self) -> list[CoverageGroup]:
+        """By fate and keyword: what is refused first, else in the order of the schema."""
+        found: dict[tuple[Status, str], list[KeywordUse]] = {}
+        for use in self.keywords:
+            found.setdefault((use.status, use.keyword), []).append(use)
+        groups = [CoverageGroup(key[1], key[0], len(uses), uses[0]) for key, uses in found.items()]
+        return sorted(groups, key=lambda group: _ORDER.index(group.status))
+
+    def to_dict(self) -> dict[str, Any]:
+        """With stable keys, for `--json`."""
+        return {
+            "backend": self.backend,
+            "reason": self.reason,
+            "keywords": [
+                {"keyword": use.keyword, "where": use.where, "status": use.status, "note": use.note}
+                for use in self.keywords
+            ],
+        }
+
+
+def coverage(spec: OutputSpec, compiler: GrammarCompiler) -> Coverage:
+    """What becomes of each keyword of a `json_schema` spec."""
+    document = spec.document()
+    refused: dict[str, str] = {}
+    refusals: list[GuidedError] = []
+    backend, reason = None, ""
+    remaining = spec
+    for _ in range(_MOST_REFUSALS):
+        try:
+            grammar = compiler.compile(remaining)
+        except GrammarError as error:
+            refusals.append(error)
+            place = _refused_keyword(remaining.document(), error)
+            shorter = _without(remaining, place) if place else None
+            if place is None or shorter is None:
+                break
+            refused[pointer(place)] = error.what
+            remaining = shorter
+        else:
+            backend, reason = grammar.backend, grammar.reason
+            break
+    if refusals:
+        backend, reason = None, "; ".join(dict.fromkeys(map(str, refusals)))
+    uses = tuple(
+        replace(use, status="refused", note=refused[use.where]) if use.where in refused else use
+        for use in _uses(document, compiler.config.unenforced_keywords)
+    )
+    return Coverage(uses, backend, reason)
+
+
+def _refused_keyword(document: Any, error: GuidedError) -> _Path | None:
+    """The keyword that an error is about, if it says where it stands."""
+    places = [error.where]
+    holder = error.where.rpartition("/")[0]
+    if holder.endswith("/patternProperties"):
+        # One pattern of many.
+        places.append(holder)
+    for path, node in walk(document):
+        for keyword in node if isinstance(node, Mapping) else ():
+            if keyword in KEYWORDS and pointer((*path, keyword)) in places:
+                return (*path, keyword)
+    return None
+
+
+def _without(spec: OutputSpec, path: _Path) -> OutputSpec | None:
+    """The spec without one keyword; None where that leaves no schema."""
+    document = spec.document()
+    node = document
+    for part in path[:-1]:
+        node = node[part]
+    del node[path[-1]]
+    try:
+        return OutputSpec.json_schema(
+            document, strict=spec.strict, whitespace=spec.whitespace, backend=spec.backend
+        )
+    except GuidedError:
+        return None
+
+
+def _uses(document: Any, unenforced: Iterable[str]) -> list[KeywordUse]:
+    """Every keyword in a document's order, as the standard and the configuration have it."""
+    draft = draft_of(document)
+    left_out = frozenset(unenforced)
+    found: list[KeywordUse] = []
+    # With why nothing inside counts, if so.
+    pending: list[tuple[_Path, Any, str]] = [((), document, "")]
+    while pending:
+        path, node, dead = pending.pop()
+        if not isinstance(node, Mapping):
+            continue
+        idle: dict[str, str] = {}
+        for keyword, value in node.items():
+            status, note = _status(node, keyword, value, draft, left_out)
+            if dead and status == "enforced":
+                status, note = "annotation", dead
+            if status == "annotation":
+                idle[keyword] = note or dead
+            found.append(KeywordUse(keyword, pointer((*path, keyword)), status, note))
+        children = []
+        for step, child in subschemas(node):
+            keyword = str(step[0])
+            why = f"inside `{keyword}`, which doesn't count" if keyword in idle else dead
+            # What only names schemas keeps them alive for those who refer to them.
+            children.append(((*path, *step), child, "" if keyword in STRUCTURE else why))
+        pending.extend(reversed(children))
+    return found
+
+
+def _status(
+    node: Mapping[str, Any], keyword: str, value: Any, draft: int, unenforced: frozenset[str]
+) -> tuple[Status, str]:
+    if keyword in STRUCTURE:
+        return "structure", ""
+    if keyword in ANNOTATIONS:
+        return "annotation", ""
+    note = _idle(node, keyword, value, draft)
+    if note:
+        return "annotation", note
+    if keyword in unenforced:
+        return "annotation", "left unenforced by the configuration"
+    return "enforced", ""
+
+
+def _idle(node: Mapping[str, Any], keyword: str, value: Any, draft: int) -> str:
+    """Why a keyword decides nothing here, or nothing."""
+    if keyword not in KEYWORDS:
+        return "no keyword of the standard"
+    if draft <= 7 and keyword != "$ref" and isinstance(node.get("$ref"), str):
+        return f"beside $ref, which stands alone in draft {draft}"
+    since = next((since for since, names in SINCE.items() if keyword in names), 0)
+    if draft < since:
+        return f"a keyword since {_named(since)}, in a schema of {_named(draft)}"
+    if keyword == "$recursiveRef" and draft > 2019:
+        return "a keyword of draft 2019-09 alone"
+    if keyword == "format" and value not in FORMATS:
+        return f"the format {value!r} is none that is enforced"
+    if keyword == "uniqueItems" and value is False:
+        return "false says nothing"
+    if keyword == "required" and isinstance(value, bool):
+        return "a list of names since draft 4"
+    needs = _NEEDS.get(keyword, ())
+    if needs and node.keys().isdisjoint(needs):
+        return f"says nothing without `{'` or `'.join(needs)}`"
+    if keyword == "additionalItems" and not isinstance(node["items"], list):
+        return "says nothing without a list in `items`"
+    return _of_another_type(node, keyword)
+
+
+def _of_another_type(node: Mapping[str, Any], keyword: str) -> str:
+    named = node.get("type")
+    if named is None or keyword not in TYPES_OF:
+        return ""
+    types = {named} if isinstance(named, str) else set(named)
+    if types & TYPES_OF[keyword] or "any" in types:
+        return ""
+    return f"says nothing of the type {', '.join(sorted(types))}"
+
+
+def _named(draft: int) -> str:
+    return {2019: "draft 2019-09", 2020: "draft 2020-12"}.get(draft, f"draft {draft}")

@@ -1,0 +1,260 @@
+"""Small schemas, by family, that together use every keyword of JSON Schema, drafts 4 to 2020-12.
+
+Each has a few instances to start from, valid and not: what random building would seldom find.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = ["FAMILIES", "Case"]
+
+DRAFT_4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
+DRAFT_6 = {"$schema": "http://json-schema.org/draft-06/schema#"}
+DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
+DRAFT_2019 = {"$schema": "https://json-schema.org/draft/2019-09/schema"}
+DRAFT_2020 = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+
+INTEGER, STRING, NULL = {"type": "integer"}, {"type": "string"}, {"type": "null"}
+
+
+class Case(NamedTuple):
+    """A schema, and instances to start from."""
+
+    schema: Any
+    seeds: tuple[Any, ...] = ()
+
+
+def _object(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+TYPES = {
+    "true": Case(True),
+    "empty": Case({}),
+    "each type": Case({"enum": [None, True, 0, "", [], {}]}),
+    "types in a list": Case({"type": ["null", "boolean", "integer"]}, (1.0, 1.5)),
+    "integer and number": Case({"type": ["integer", "number"]}, (1.5, -0.0)),
+    "integer of draft 4": Case({**DRAFT_4, "type": "integer"}, (1.0, 7)),
+    "enum across types": Case({"enum": [1, "1", True, None, [1, {"a": 1}], {"b": [], "a": 0}, 1.5]}),
+    "enum against a type": Case({"type": "string", "enum": ["a", 1, "b", None]}),
+    "const of an object": Case(
+        {"const": {"a": [1, 2.0], "b": {"c": None}}},
+        ({"b": {"c": None}, "a": [1, 2]}, {"a": [1, 2], "b": {}}),
+    ),
+    "const false and 0": Case({"anyOf": [{"const": False}, {"const": 1}]}, (0, True, 1.0)),
+    "const in draft 4": Case({**DRAFT_4, "type": "string", "const": "a"}, ("b",)),
+    "annotations": Case({**STRING, "title": "t", "description": "d", "default": 1, "x-own": 2, "format": "?"}),
+}
+
+NUMBERS = {
+    "range": Case({"type": "number", "minimum": -1.5, "maximum": 20.25}, (-1.5, 20.25, 20.26, -1.51, 0)),
+    "exclusive": Case(
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, (0, 1, 0.001, 0.999, -0.0)
+    ),
+    "exclusive of draft 4": Case(
+        {**DRAFT_4, "type": "number", "minimum": 5, "exclusiveMinimum": True, "maximum": 9}, (5, 5.1, 9)
+    ),
+    "integer range": Case({"type": "integer", "minimum": -12, "maximum": 105}, (-12, -13, 105, 106, 99.0)),
+    "integers between fractions": Case({"type": "integer", "minimum": 1.2, "maximum": 3.9}, (1, 2, 3, 4)),
+    "multiple of tens": Case({"type": "integer", "multipleOf": 100}, (0, 100, 150, -200, 1000)),
+    "multiple of a hundredth": Case({"type": "number", "multipleOf": 0.01}, (1.23, 1.234, 19.99, 0.1)),
+    "multiple of seven": Case({"type": "integer", "multipleOf": 7}, (0, 7, 14, 15, -21, 700)),
+    "multiple and range": Case({"multipleOf": 10, "minimum": 5, "maximum": 45, "type": "integer"}, (10, 50, 40)),
+    "two ranges": Case({"anyOf": [{"maximum": 0}, {"minimum": 10}], "type": "number"}, (0, 5, 10)),
+    "not a range": Case({"type": "number", "not": {"minimum": 3, "maximum": 4}}, (3, 3.5, 2.9, 4.1)),
+    "not an integer": Case({"type": "number", "not": {"type": "integer"}}, (1, 1.0, 1.5, 0)),
+}
+
+STRINGS = {
+    "length in code points": Case({**STRING, "minLength": 2, "maxLength": 4}, ("é€😀", "😀", "\n\n", '"\\"')),
+    "length and pattern": Case({**STRING, "pattern": "^[a-c]+$", "maxLength": 3}, ("abc", "abca", "")),
+    "searched pattern": Case({**STRING, "pattern": "b+c"}, ("abbcd", "bc", "ac", "\nbc\n")),
+    "pattern at the end": Case({**STRING, "pattern": "x$"}, ("x", "ax", "xa", "x\n")),
+    "pattern with anchors in groups": Case({**STRING, "pattern": "(^a|b$)"}, ("ab", "xb", "bx", "a")),
+    "classes": Case({**STRING, "pattern": r"^\w\d\s\D$"}, ("a1 x", "é1 x", "_9\tx", "a1\u00a0x")),
+    "lookahead": Case({**STRING, "pattern": "^(?!ab)[a-z]{2,4}$"}, ("ab", "ac", "abc", "bab")),
+    "escapes in a pattern": Case({**STRING, "pattern": r'^["\\/\n]+$'}, ('"', "\\", "\n", "a")),
+    "two patterns": Case({"allOf": [{"pattern": "a"}, {"pattern": "b"}], **STRING}, ("ab", "ba", "a")),
+    "not a pattern": Case({**STRING, "not": {"pattern": "^x"}}, ("x", "ax", "")),
+    "not an enum": Case({**STRING, "not": {"enum": ["a", "bc"]}}, ("a", "b", "bc", "abc")),
+    "length of draft 4": Case({**DRAFT_4, **STRING, "minLength": 1.0, "maxLength": 2}, ("", "ab", "abc")),
+}
+
+ARRAYS = {
+    "items and counts": Case({"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 3}),
+    "prefix": Case({"type": "array", "prefixItems": [INTEGER, STRING], "items": NULL}, ([1, "a", None],)),
+    "closed prefix": Case({"type": "array", "prefixItems": [INTEGER, STRING], "items": False}, ([1], [1, "a"])),
+    "prefix with counts": Case(
+        {"type": "array", "prefixItems": [INTEGER], "items": STRING, "minItems": 2, "maxItems": 3}
+    ),
+    "items of draft 7": Case(
+        {**DRAFT_7, "type": "array", "items": [INTEGER, STRING], "additionalItems": NULL}, ([1, "a", None],)
+    ),
+    "prefix in draft 7": Case({**DRAFT_7, "type": "array", "prefixItems": [INTEGER]}, (["a"],)),
+    "contains": Case({"type": "array", "contains": {"const": 5}}, ([5], [1, 5], [1], [])),
+    "contains so many": Case(
+        {"type": "array", "contains": INTEGER, "minContains": 2, "maxContains": 3},
+        ([1, 2], [1, "a", 2], [1, 2, 3, 4], ["a", 1]),
+    ),
+    "contains none": Case({"type": "array", "contains": INTEGER, "minContains": 0}, (["a"], [])),
+    "unique out of few": Case(
+        {"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True}, (["a", "b"], ["a", "a"])
+    ),
+    "unique at all": Case({"type": "array", "items": INTEGER, "uniqueItems": True}, ([1, 2], [1, 1])),
+    "unevaluated items": Case(
+        {"type": "array", "allOf": [{"prefixItems": [INTEGER]}], "unevaluatedItems": STRING},
+        ([1, "a"], [1, 2], ["a"]),
+    ),
+    "unevaluated items of one branch": Case(
+        {
+            "type": "array",
+            "anyOf": [{"prefixItems": [INTEGER]}, {"prefixItems": [STRING, STRING]}],
+            "unevaluatedItems": False,
+        },
+        ([1], ["a", "b"], [1, "b"]),
+    ),
+}
+
+OBJECTS = {
+    "required and not": Case(_object(("a",), a=INTEGER, b=STRING), ({"b": "x", "a": 1, "c": 0},)),
+    "closed": Case({**_object(("b",), a=INTEGER, b=STRING), "additionalProperties": False}),
+    "typed rest": Case({**_object((), a=STRING), "additionalProperties": INTEGER}, ({"b": 1, "a": "x"},)),
+    "required without properties": Case({"type": "object", "required": ["p", "q"]}, ({"q": 1, "p": 2},)),
+    "forbidden property": Case({"properties": {"a": False, "b": True}}, ({"a": 1}, {"b": 1})),
+    "patterns that cross": Case(
+        {
+            "type": "object",
+            "patternProperties": {"^a": STRING, "b$": {"minLength": 2}},
+            "additionalProperties": INTEGER,
+        },
+        ({"ab": "xx"}, {"ab": "x"}, {"a": "x"}, {"b": "x"}, {"c": 1}),
+    ),
+    "patterns over properties": Case(
+        {"properties": {"id1": INTEGER}, "patternProperties": {"^id": {"maximum": 5}}}, ({"id1": 6}, {"id2": "a"})
+    ),
+    "names": Case({"type": "object", "propertyNames": {"pattern": "^[a-z]{1,3}$"}}, ({"ab": 1}, {"A": 1})),
+    "names of a list": Case(
+        {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "minProperties": 1}, ({"a": 1}, {"c": 1}, {})
+    ),
+    "counted": Case({**_object(("a",), a=INTEGER), "minProperties": 2, "maxProperties": 3}, ({"a": 1, "b": 2},)),
+    "escaped names": Case(_object(('q"\\', "é\n"), **{'q"\\': INTEGER, "é\n": STRING}), ({"é\n": "", 'q"\\': 1},)),
+    "dependent required": Case({"type": "object", "dependentRequired": {"a": ["b", "c"]}}, ({"a": 1, "b": 1},)),
+    "dependent schemas": Case(
+        {"type": "object", "dependentSchemas": {"a": _object(("b",), b=INTEGER)}}, ({"a": 1, "b": 2}, {"a": 1})
+    ),
+    "dependencies of draft 7": Case(
+        {**DRAFT_7, "type": "object", "dependencies": {"a": ["b"], "c": {"minProperties": 2}, "d": False}},
+        ({"a": 1, "b": 1}, {"c": 1}, {"d": 1}),
+    ),
+    "dependent required in draft 7": Case({**DRAFT_7, "type": "object", "dependentRequired": {"a": ["b"]}}),
+    "unevaluated properties": Case(
+        {"allOf": [_object((), a=INTEGER)], "properties": {"b": STRING}, "unevaluatedProperties": False},
+        ({"a": 1, "b": ""}, {"c": 1}),
+    ),
+    "unevaluated of branches": Case(
+        {
+            "type": "object",
+            "anyOf": [_object(("a",), a=INTEGER), _object(("b",), b=INTEGER)],
+            "unevaluatedProperties": False,
+        },
+        ({"a": 1}, {"a": 1, "b": 2}, {"b": 1, "a": "x"}, {"c": 1}),
+    ),
+}
+
+FORMATS = {
+    name: Case({**STRING, "format": name})
+    for name in ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+}
+FORMATS["format and length"] = Case({**STRING, "format": "ipv4", "maxLength": 8}, ("1.2.3.4", "10.20.30.4"))
+FORMATS["not a format"] = Case({**STRING, "not": {"format": "ipv4"}}, ("1.2.3.4", "1.2.3", ""))
+FORMATS["unknown format"] = Case({**STRING, "format": "phone"}, ("x",))
+
+_TREE = {"type": "object", "properties": {"v": INTEGER, "kids": {"type": "array", "items": {"$ref": "#"}}}}
+
+COMBINED = {
+    "oneOf apart": Case({"oneOf": [_object(("k",), k={"const": 1}), _object(("k",), k={"const": "x"})]}),
+    "oneOf that overlaps": Case({"oneOf": [INTEGER, {"minimum": 2}]}, (1, 2, 2.5, "a")),
+    "oneOf of objects": Case(
+        {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, ({"a": 1}, {"a": 1, "b": 1}, {})
+    ),
+    "anyOf beside type": Case({"type": "string", "anyOf": [{"maxLength": 1}, {"pattern": "^ab"}]}, ("a", "abc")),
+    "allOf of objects": Case(
+        {"allOf": [_object(("a",), a=INTEGER), _object(("b",), a={"minimum": 3}, b=STRING)]}, ({"a": 3, "b": ""},)
+    ),
+    "allOf with a closed part": Case(
+        {"allOf": [{**_object((), a=INTEGER), "additionalProperties": False}, _object((), b=STRING)]},
+        ({"a": 1}, {"b": "x"}),
+    ),
+    "not a type": Case({"not": {"type": ["object", "string"]}}),
+    "not a required": Case({"type": "object", "not": {"required": ["a"]}}, ({"a": 1}, {"b": 1})),
+    "not not": Case({"not": {"not": INTEGER}}),
+    "not an object": Case({"type": "object", "not": _object((), a=INTEGER)}, ({"a": "x"}, {"a": 1}, {})),
+    "if then else": Case(
+        {"if": _object(("t",), t={"const": "n"}), "then": {"required": ["n"]}, "else": {"required": ["m"]}},
+        ({"t": "n", "n": 1}, {"t": "n"}, {"t": "x", "m": 1}, {"m": 1}),
+    ),
+    "if without else": Case({"if": INTEGER, "then": {"minimum": 10}}, (9, 10, 9.5, "a")),
+    "if in draft 6": Case({**DRAFT_6, "if": INTEGER, "then": False}, (1,)),
+    "if alone": Case({"type": "integer", "if": {"minimum": 5}}, (4, 5)),
+}
+
+REFERENCES = {
+    "recursion": Case(_TREE, ({"v": 1, "kids": [{"v": 2, "kids": []}]}, {"kids": [{"v": "x"}]})),
+    "siblings in draft 7": Case(
+        {**DRAFT_7, "properties": {"a": {"$ref": "#/definitions/i", "minimum": 5}}, "definitions": {"i": INTEGER}},
+        ({"a": 3}, {"a": "x"}),
+    ),
+    "siblings in 2020-12": Case(
+        {"properties": {"a": {"$ref": "#/$defs/i", "minimum": 5}}, "$defs": {"i": INTEGER}}, ({"a": 3}, {"a": 5})
+    ),
+    "anchor": Case({"items": {"$ref": "#word"}, "$defs": {"x": {"$anchor": "word", **STRING}}}, (["a"], [1])),
+    "id": Case(
+        {"$id": "https://x.test/root.json", "$ref": "part.json", "$defs": {"p": {"$id": "part.json", **INTEGER}}},
+        (1, "a"),
+    ),
+    "id of draft 4": Case(
+        {
+            **DRAFT_4,
+            "id": "http://x.test/root.json",
+            "items": {"$ref": "#here"},
+            "definitions": {"h": {"id": "#here", **INTEGER}},
+        },
+        ([1], ["a"]),
+    ),
+    "escaped pointer": Case({"$ref": "#/$defs/a~1b%25~0", "$defs": {"a/b%~": STRING}}, ("x", 1)),
+    "dynamic": Case(
+        {
+            **DRAFT_2020,
+            "$dynamicAnchor": "node",
+            "type": "object",
+            "properties": {"next": {"$dynamicRef": "#node"}},
+            "additionalProperties": INTEGER,
+        },
+        ({"next": {"a": 1}}, {"next": {"a": "x"}}),
+    ),
+    "recursive of 2019-09": Case(
+        {**DRAFT_2019, "type": "array", "items": {"$recursiveRef": "#"}, "maxItems": 2}, ([[], [[]]], [[[], [], []]])
+    ),
+    "unevaluated through a reference": Case(
+        {
+            **DRAFT_2019,
+            "$ref": "#/$defs/base",
+            "properties": {"b": STRING},
+            "unevaluatedProperties": False,
+            "$defs": {"base": _object((), a=INTEGER)},
+        },
+        ({"a": 1, "b": "x"}, {"c": 1}),
+    ),
+}
+
+FAMILIES: dict[str, dict[str, Case]] = {
+    "types": TYPES,
+    "numbers": NUMBERS,
+    "strings": STRINGS,
+    "arrays": ARRAYS,
+    "objects": OBJECTS,
+    "formats": FORMATS,
+    "combined": COMBINED,
+    "references": REFERENCES,
+}
