@@ -19,8 +19,8 @@ from guided_plugin.spec import OutputSpec
 
 __all__ = ["Coverage", "CoverageGroup", "KeywordUse", "Status", "coverage"]
 
-Status = Literal["refused", "enforced", "annotation", "structure"]
-_ORDER: tuple[Status, ...] = ("refused", "enforced", "annotation", "structure")
+Status = Literal["refused", "undecided", "enforced", "annotation", "structure"]
+_ORDER: tuple[Status, ...] = ("refused", "undecided", "enforced", "annotation", "structure")
 
 _Path = tuple[str | int, ...]
 
@@ -38,8 +38,12 @@ _MOST_REFUSALS = 12
 
 # Keywords that say nothing without another one.
 _NEEDS = {
-    **{"if": ("then", "else"), "then": ("if",), "else": ("if",)},
-    **{"minContains": ("contains",), "maxContains": ("contains",), "additionalItems": ("items",)},
+    "if": ("then", "else"),
+    "then": ("if",),
+    "else": ("if",),
+    "minContains": ("contains",),
+    "maxContains": ("contains",),
+    "additionalItems": ("items",),
 }
 
 
@@ -71,9 +75,11 @@ class Coverage:
 
     keywords: tuple[KeywordUse, ...]
     backend: str | None
-    """None where no backend takes the schema as it stands."""
+    """What enforces it, or what is left of it without the refused keywords; None where no backend does."""
     reason: str
-    """Why this backend, or the refusals."""
+    """Why this backend."""
+    refusals: tuple[str, ...] = ()
+    """Why the schema as it stands is refused."""
 
     def groups(self) -> list[CoverageGroup]:
         """By fate and keyword: what is refused first, else in the order of the schema."""
@@ -88,6 +94,7 @@ class Coverage:
         return {
             "backend": self.backend,
             "reason": self.reason,
+            "refusals": list(self.refusals),
             "keywords": [
                 {"keyword": use.keyword, "where": use.where, "status": use.status, "note": use.note}
                 for use in self.keywords
@@ -99,30 +106,33 @@ def coverage(spec: OutputSpec, compiler: GrammarCompiler) -> Coverage:
     """What becomes of each keyword of a `json_schema` spec."""
     document = spec.document()
     refused: dict[str, str] = {}
-    refusals: list[GuidedError] = []
+    refusals: list[str] = []
     backend, reason = None, ""
-    remaining = spec
-    for _ in range(_MOST_REFUSALS):
+    remaining: OutputSpec | None = spec
+    while remaining is not None and len(refusals) < _MOST_REFUSALS:
         try:
             grammar = compiler.compile(remaining)
         except GrammarError as error:
-            refusals.append(error)
+            refusals.append(str(error))
             place = _refused_keyword(remaining.document(), error)
-            shorter = _without(remaining, place) if place else None
-            if place is None or shorter is None:
-                break
-            refused[pointer(place)] = error.what
-            remaining = shorter
+            if place is not None:
+                refused[pointer(place)] = error.what
+            remaining = _without(remaining, place) if place is not None else None
         else:
             backend, reason = grammar.backend, grammar.reason
             break
-    if refusals:
-        backend, reason = None, "; ".join(dict.fromkeys(map(str, refusals)))
-    uses = tuple(
-        replace(use, status="refused", note=refused[use.where]) if use.where in refused else use
-        for use in _uses(document, compiler.config.unenforced_keywords)
-    )
-    return Coverage(uses, backend, reason)
+    uses = []
+    for use in _uses(document, compiler.config.unenforced_keywords):
+        if use.where in refused:
+            use = replace(use, status="refused", note=refused[use.where])
+        elif use.status == "enforced" and backend is None:
+            use = replace(
+                use, status="undecided", note="the schema is refused for a reason that names no keyword"
+            )
+        elif use.status == "enforced":
+            use = replace(use, note=f"by {backend}")
+        uses.append(use)
+    return Coverage(tuple(uses), backend, reason, tuple(dict.fromkeys(refusals)))
 
 
 def _refused_keyword(document: Any, error: GuidedError) -> _Path | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from guided_plugin.buffers import RING_DEPTH, make_buffers
 from guided_plugin.errors import GuidedError
+from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.metrics import WorkerMetrics
@@ -47,7 +48,7 @@ class InlineSide:
             except BaseException as error:
                 verdict.set_exception(error)
             else:
-                verdict.set_result(Admission(grammar.backend, grammar.seconds, grammar.warnings))
+                verdict.set_result(_admission(grammar))
 
         threading.Thread(target=judge, name="guided-compile", daemon=True).start()
         return verdict
@@ -55,7 +56,7 @@ class InlineSide:
     def admit(self, spec: OutputSpec) -> Admission:
         """Compile a spec here and now."""
         grammar = self._compiler.compile(spec)
-        return Admission(grammar.backend, grammar.seconds, grammar.warnings)
+        return _admission(grammar)
 
     def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         """Start a request in a slot."""
@@ -132,3 +133,7 @@ class InlineSide:
             return
         (plan, entry), self._unaccepted = self._unaccepted, None
         self._table.accept(plan.slots, self.buffers.tokens(entry))
+
+
+def _admission(grammar: Grammar) -> Admission:
+    return Admission(grammar.backend, grammar.seconds, grammar.warnings, grammar.reason)

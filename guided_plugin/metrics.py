@@ -5,8 +5,8 @@ Touches nothing of the package: a pipeline makes these values, whoever wants the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 __all__ = ["PipelineMetrics", "WorkerMetrics", "prometheus_collector"]
@@ -53,6 +53,8 @@ class PipelineMetrics:
     main_thread: float
     """Seconds that the host's thread spent in the last step's calls."""
     worker: WorkerMetrics = WorkerMetrics()
+    choices: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """The same by backend and the reason why it was chosen; rare reasons count as `other`."""
 
 
 _COUNTERS = {"steps", "rows", "added", "failed", "restarts"}
@@ -77,15 +79,15 @@ def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "
             now = read()
             for name in ("steps", "rows", "running", "added", "failed", "main_thread"):
                 yield family(name, getattr(now, name))
-            for field in fields(now.worker):
-                name = field.name if field.name in _COUNTERS - {"steps"} else f"worker_{field.name}"
-                yield family(name, getattr(now.worker, field.name))
-            by_backend = CounterMetricFamily(
-                f"{prefix}_requests", "guided requests by backend", labels=["backend"]
+            for one in fields(now.worker):
+                name = one.name if one.name in _COUNTERS - {"steps"} else f"worker_{one.name}"
+                yield family(name, getattr(now.worker, one.name))
+            by_choice = CounterMetricFamily(
+                f"{prefix}_requests", "guided requests by backend and why", labels=["backend", "reason"]
             )
-            for backend, count in now.backends.items():
-                by_backend.add_metric([backend], count)
-            yield by_backend
+            for (backend, reason), count in now.choices.items():
+                by_choice.add_metric([backend, reason], count)
+            yield by_choice
 
     return Collector()
 

@@ -108,6 +108,7 @@ class GrammarSide(Protocol):
 
 
 _NOTHING = StepPlan((), ())
+_MAX_CHOICES = 64
 
 
 class StepPipeline:
@@ -139,7 +140,7 @@ class StepPipeline:
         self._filled = self._sampled = False
         self._clock = [0.0] * 5
         self._steps = self._rows = self._failed = 0
-        self._backends: dict[str, int] = {}
+        self._choices: dict[tuple[str, str], int] = {}
         self.statistics: StepStatistics | None = None
         """Of the last finished step."""
 
@@ -163,7 +164,7 @@ class StepPipeline:
             self._slots.give_back(request_id)
             raise
         self._requests[slot] = RequestInfo(request_id, slot, spec, admission.backend)
-        self._backends[admission.backend] = self._backends.get(admission.backend, 0) + 1
+        self._count_choice(admission)
         self.compiler.plugins.request_added(self._requests[slot])
         self._report_failures()
         return slot
@@ -279,14 +280,18 @@ class StepPipeline:
 
     def metrics(self) -> PipelineMetrics:
         """Counts and times since the start. Not for every step: it computes medians."""
+        backends: dict[str, int] = {}
+        for (backend, _), count in self._choices.items():
+            backends[backend] = backends.get(backend, 0) + count
         return PipelineMetrics(
             mode=self.mode,
             steps=self._steps,
             rows=self._rows,
             running=len(self._slots),
-            added=sum(self._backends.values()),
+            added=sum(backends.values()),
             failed=self._failed,
-            backends=dict(self._backends),
+            backends=backends,
+            choices=dict(self._choices),
             main_thread=self.statistics.main_thread if self.statistics is not None else 0.0,
             worker=self.side.metrics(),
         )
@@ -333,6 +338,13 @@ class StepPipeline:
             raise PipelineError(f"logits are on {logits.device}, the pipeline is on {self.device}")
         self.compiler.vocabulary.check_width(logits.shape[1])
         self._width = logits.shape[1]
+
+    def _count_choice(self, admission: Admission) -> None:
+        choice = admission.backend, admission.reason
+        if choice not in self._choices and len(self._choices) >= _MAX_CHOICES:
+            # Some reasons quote a spec: without a bound clients could fill the memory.
+            choice = admission.backend, "other"
+        self._choices[choice] = self._choices.get(choice, 0) + 1
 
     def _report_failures(self) -> None:
         for slot, error in self.side.take_failures():

@@ -54,6 +54,8 @@ class Admission:
     backend: str
     seconds: float
     warnings: tuple[str, ...] = ()
+    reason: str = ""
+    """Why this backend."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,8 @@ def _units(text: str, order: str) -> bool:
 
 
 def is_hostname(text: str) -> bool:
-    """RFC 1123: labels of letters, digits and inner hyphens; 253 characters in all."""
-    return 0 < len(text) <= 253 and all(map(_is_label, text.split(".")))
+    """RFC 1123: labels of letters, digits and inner hyphens, of any length in all."""
+    return all(map(_is_label, text.split(".")))
 
 
 def _is_label(label: str) -> bool:
@@ -128,9 +128,9 @@ def is_ipv6(text: str) -> bool:
 
 
 def is_email(text: str) -> bool:
-    """RFC 5321: a mailbox, with quoted local parts and address literals."""
+    """RFC 5321: a mailbox, with quoted local parts and address literals, of any length."""
     local, at, domain = text.rpartition("@")
-    if not at or not 0 < len(local) <= 64 or len(domain) > 255:
+    if not at or not local:
         return False
     if local[0] == '"':
         if len(local) < 2 or local[-1] != '"' or not _is_quoted(local[1:-1]):

@@ -44,7 +44,9 @@ TYPES = {
     ),
     "const false and 0": Case({"anyOf": [{"const": False}, {"const": 1}]}, (0, True, 1.0)),
     "const in draft 4": Case({**DRAFT_4, "type": "string", "const": "a"}, ("b",)),
-    "annotations": Case({**STRING, "title": "t", "description": "d", "default": 1, "x-own": 2, "format": "?"}),
+    "annotations": Case(
+        {**STRING, "title": "t", "description": "d", "default": 1, "x-own": 2, "format": "?"}
+    ),
 }
 
 NUMBERS = {
@@ -60,7 +62,9 @@ NUMBERS = {
     "multiple of tens": Case({"type": "integer", "multipleOf": 100}, (0, 100, 150, -200, 1000)),
     "multiple of a hundredth": Case({"type": "number", "multipleOf": 0.01}, (1.23, 1.234, 19.99, 0.1)),
     "multiple of seven": Case({"type": "integer", "multipleOf": 7}, (0, 7, 14, 15, -21, 700)),
-    "multiple and range": Case({"multipleOf": 10, "minimum": 5, "maximum": 45, "type": "integer"}, (10, 50, 40)),
+    "multiple and range": Case(
+        {"multipleOf": 10, "minimum": 5, "maximum": 45, "type": "integer"}, (10, 50, 40)
+    ),
     "two ranges": Case({"anyOf": [{"maximum": 0}, {"minimum": 10}], "type": "number"}, (0, 5, 10)),
     "not a range": Case({"type": "number", "not": {"minimum": 3, "maximum": 4}}, (3, 3.5, 2.9, 4.1)),
     "not an integer": Case({"type": "number", "not": {"type": "integer"}}, (1, 1.0, 1.5, 0)),
@@ -84,7 +88,9 @@ STRINGS = {
 ARRAYS = {
     "items and counts": Case({"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 3}),
     "prefix": Case({"type": "array", "prefixItems": [INTEGER, STRING], "items": NULL}, ([1, "a", None],)),
-    "closed prefix": Case({"type": "array", "prefixItems": [INTEGER, STRING], "items": False}, ([1], [1, "a"])),
+    "closed prefix": Case(
+        {"type": "array", "prefixItems": [INTEGER, STRING], "items": False}, ([1], [1, "a"])
+    ),
     "prefix with counts": Case(
         {"type": "array", "prefixItems": [INTEGER], "items": STRING, "minItems": 2, "maxItems": 3}
     ),
@@ -131,17 +137,26 @@ OBJECTS = {
         ({"ab": "xx"}, {"ab": "x"}, {"a": "x"}, {"b": "x"}, {"c": 1}),
     ),
     "patterns over properties": Case(
-        {"properties": {"id1": INTEGER}, "patternProperties": {"^id": {"maximum": 5}}}, ({"id1": 6}, {"id2": "a"})
+        {"properties": {"id1": INTEGER}, "patternProperties": {"^id": {"maximum": 5}}},
+        ({"id1": 6}, {"id2": "a"}),
     ),
     "names": Case({"type": "object", "propertyNames": {"pattern": "^[a-z]{1,3}$"}}, ({"ab": 1}, {"A": 1})),
     "names of a list": Case(
-        {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "minProperties": 1}, ({"a": 1}, {"c": 1}, {})
+        {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "minProperties": 1},
+        ({"a": 1}, {"c": 1}, {}),
     ),
-    "counted": Case({**_object(("a",), a=INTEGER), "minProperties": 2, "maxProperties": 3}, ({"a": 1, "b": 2},)),
-    "escaped names": Case(_object(('q"\\', "é\n"), **{'q"\\': INTEGER, "é\n": STRING}), ({"é\n": "", 'q"\\': 1},)),
-    "dependent required": Case({"type": "object", "dependentRequired": {"a": ["b", "c"]}}, ({"a": 1, "b": 1},)),
+    "counted": Case(
+        {**_object(("a",), a=INTEGER), "minProperties": 2, "maxProperties": 3}, ({"a": 1, "b": 2},)
+    ),
+    "escaped names": Case(
+        _object(('q"\\', "é\n"), **{'q"\\': INTEGER, "é\n": STRING}), ({"é\n": "", 'q"\\': 1},)
+    ),
+    "dependent required": Case(
+        {"type": "object", "dependentRequired": {"a": ["b", "c"]}}, ({"a": 1, "b": 1},)
+    ),
     "dependent schemas": Case(
-        {"type": "object", "dependentSchemas": {"a": _object(("b",), b=INTEGER)}}, ({"a": 1, "b": 2}, {"a": 1})
+        {"type": "object", "dependentSchemas": {"a": _object(("b",), b=INTEGER)}},
+        ({"a": 1, "b": 2}, {"a": 1}),
     ),
     "dependencies of draft 7": Case(
         {**DRAFT_7, "type": "object", "dependencies": {"a": ["b"], "c": {"minProperties": 2}, "d": False}},
@@ -176,11 +191,15 @@ COMBINED = {
     "oneOf apart": Case({"oneOf": [_object(("k",), k={"const": 1}), _object(("k",), k={"const": "x"})]}),
     "oneOf that overlaps": Case({"oneOf": [INTEGER, {"minimum": 2}]}, (1, 2, 2.5, "a")),
     "oneOf of objects": Case(
-        {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, ({"a": 1}, {"a": 1, "b": 1}, {})
+        {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        ({"a": 1}, {"a": 1, "b": 1}, {}),
     ),
-    "anyOf beside type": Case({"type": "string", "anyOf": [{"maxLength": 1}, {"pattern": "^ab"}]}, ("a", "abc")),
+    "anyOf beside type": Case(
+        {"type": "string", "anyOf": [{"maxLength": 1}, {"pattern": "^ab"}]}, ("a", "abc")
+    ),
     "allOf of objects": Case(
-        {"allOf": [_object(("a",), a=INTEGER), _object(("b",), a={"minimum": 3}, b=STRING)]}, ({"a": 3, "b": ""},)
+        {"allOf": [_object(("a",), a=INTEGER), _object(("b",), a={"minimum": 3}, b=STRING)]},
+        ({"a": 3, "b": ""},),
     ),
     "allOf with a closed part": Case(
         {"allOf": [{**_object((), a=INTEGER), "additionalProperties": False}, _object((), b=STRING)]},
@@ -202,15 +221,24 @@ COMBINED = {
 REFERENCES = {
     "recursion": Case(_TREE, ({"v": 1, "kids": [{"v": 2, "kids": []}]}, {"kids": [{"v": "x"}]})),
     "siblings in draft 7": Case(
-        {**DRAFT_7, "properties": {"a": {"$ref": "#/definitions/i", "minimum": 5}}, "definitions": {"i": INTEGER}},
+        {
+            **DRAFT_7,
+            "properties": {"a": {"$ref": "#/definitions/i", "minimum": 5}},
+            "definitions": {"i": INTEGER},
+        },
         ({"a": 3}, {"a": "x"}),
     ),
     "siblings in 2020-12": Case(
-        {"properties": {"a": {"$ref": "#/$defs/i", "minimum": 5}}, "$defs": {"i": INTEGER}}, ({"a": 3}, {"a": 5})
+        {"properties": {"a": {"$ref": "#/$defs/i", "minimum": 5}}, "$defs": {"i": INTEGER}},
+        ({"a": 3}, {"a": 5}),
     ),
     "anchor": Case({"items": {"$ref": "#word"}, "$defs": {"x": {"$anchor": "word", **STRING}}}, (["a"], [1])),
     "id": Case(
-        {"$id": "https://x.test/root.json", "$ref": "part.json", "$defs": {"p": {"$id": "part.json", **INTEGER}}},
+        {
+            "$id": "https://x.test/root.json",
+            "$ref": "part.json",
+            "$defs": {"p": {"$id": "part.json", **INTEGER}},
+        },
         (1, "a"),
     ),
     "id of draft 4": Case(
@@ -234,7 +262,8 @@ REFERENCES = {
         ({"next": {"a": 1}}, {"next": {"a": "x"}}),
     ),
     "recursive of 2019-09": Case(
-        {**DRAFT_2019, "type": "array", "items": {"$recursiveRef": "#"}, "maxItems": 2}, ([[], [[]]], [[[], [], []]])
+        {**DRAFT_2019, "type": "array", "items": {"$recursiveRef": "#"}, "maxItems": 2},
+        ([[], [[]]], [[[], [], []]]),
     ),
     "unevaluated through a reference": Case(
         {

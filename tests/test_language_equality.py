@@ -144,7 +144,9 @@ def test_other_spellings_say_the_same(value):
     assert all(json.loads(text) == value and text != text_of(value) for text in texts)
 
 
-@pytest.mark.parametrize("schema", [{"type": 5}, {"$ref": "http://elsewhere.test/x"}, {"pattern": "\\p{Greek}"}])
+@pytest.mark.parametrize(
+    "schema", [{"type": 5}, {"$ref": "http://elsewhere.test/x"}, {"pattern": "\\p{Greek}"}]
+)
 def test_the_oracle_says_what_it_cannot_judge(schema):
     with pytest.raises(OracleError):
         oracle(schema)("x")

@@ -31,7 +31,9 @@ def decimals(*near, count=400, seed=0):
         text = plain(value)
         whole, _, fraction = text.lstrip("-").partition(".")
         sign = "-" if text.startswith("-") else ""
-        for changed, tail in itertools.product((whole, whole + "0", whole[:-1] or "0"), ("", ".0", ".000", ".01")):
+        for changed, tail in itertools.product(
+            (whole, whole + "0", whole[:-1] or "0"), ("", ".0", ".000", ".01")
+        ):
             texts.add(sign + _without_zeros(changed) + tail)
         for digits in (fraction, fraction + "0", fraction + "1", fraction[:-1], fraction + "00"):
             texts.update(s + whole + ("." + digits if digits else "") for s in ("", "-"))
@@ -63,7 +65,9 @@ def test_one_bound(value, exclusive):
         assert takes(high, text) == (number < bound or equal), text
 
 
-@pytest.mark.parametrize(("low", "high"), [(-5, 5), (0.5, 0.75), (9.5, 101), (-1000, -1), (-0.25, 1e-7), (3, 3)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(-5, 5), (0.5, 0.75), (9.5, 101), (-1000, -1), (-0.25, 1e-7), (3, 3)]
+)
 def test_ranges_of_integers_and_numbers(low, high):
     whole, number = (Number(kind, Bound(low, False), Bound(high, False)) for kind in (True, None))
     for text in decimals(low, high):
@@ -102,10 +106,13 @@ def test_numbers_with_a_fraction():
         assert takes(Number(whole=False), text) == (Fraction(text).denominator > 1), text
 
 
-@pytest.mark.parametrize(("text", "valid"), [
-    *((text, True) for text in ("0", "-0", "1e5", "1E+05", "-1.50e-3", "10.01")),
-    *((text, False) for text in ("01", "-", "1.", ".5", "+1", "1e", "0x1", "1e1.5", "", "--1", "NaN")),
-])
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        *((text, True) for text in ("0", "-0", "1e5", "1E+05", "-1.50e-3", "10.01")),
+        *((text, False) for text in ("01", "-", "1.", ".5", "+1", "1e", "0x1", "1e1.5", "", "--1", "NaN")),
+    ],
+)
 def test_any_number_is_what_json_calls_one(text, valid):
     assert takes(Number(), text) == valid
 
@@ -128,7 +135,14 @@ def test_what_is_no_number_is_never_taken(number, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1e22, "10000000000000000000000"), (1e-7, "0.0000001"), (2.0, "2"), (-0.0, "0"), (1.50, "1.5"), (0, "0")],
+    [
+        (1e22, "10000000000000000000000"),
+        (1e-7, "0.0000001"),
+        (2.0, "2"),
+        (-0.0, "0"),
+        (1.50, "1.5"),
+        (0, "0"),
+    ],
 )
 def test_plain_writes_numbers_out(value, text):
     assert plain(value) == text

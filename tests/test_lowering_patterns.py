@@ -14,19 +14,132 @@ from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.lowering import ecma, formats, patterns
 
 PATTERNS = [
-    *("", "a", "^a", "a$", "^a$", "^$", "$", "^", "a|b", "^a|b$", "(^a|b$)", "(?:^|x)y", "(a|)b?$", "^(a$|b)"),
+    *(
+        "",
+        "a",
+        "^a",
+        "a$",
+        "^a$",
+        "^$",
+        "$",
+        "^",
+        "a|b",
+        "^a|b$",
+        "(^a|b$)",
+        "(?:^|x)y",
+        "(a|)b?$",
+        "^(a$|b)",
+    ),
     *("a*", "^a*$", "^(ab)+$", "^a{2}$", "^a{2,}$", "^a{1,3}b?$", "^(a{1,2}){2}$", "a{,2}", "x{", "^a+?b*?$"),
-    *(".", "^.$", "^.*$", "^.+x.*$", "^[^a]*$", "[^a-c]", "^[a-cx-z]$", "^[-a]$", "^[a-]$", "^[]a]$", "^[^]$"),
-    *(r"\d", r"^\d+\.\d{2}$", r"^\w+$", r"^\W$", r"^\s*$", r"^\S+$", r"^\D$", r"^[\d_]+$", r"^[^\d]$", r"^[\W]$"),
+    *(
+        ".",
+        "^.$",
+        "^.*$",
+        "^.+x.*$",
+        "^[^a]*$",
+        "[^a-c]",
+        "^[a-cx-z]$",
+        "^[-a]$",
+        "^[a-]$",
+        "^[^]$",
+    ),
+    *(
+        r"\d",
+        r"^\d+\.\d{2}$",
+        r"^\w+$",
+        r"^\W$",
+        r"^\s*$",
+        r"^\S+$",
+        r"^\D$",
+        r"^[\d_]+$",
+        r"^[^\d]$",
+        r"^[\W]$",
+    ),
     *(r"^[\w.-]+@[\w-]+$", r'^"[^"]*"$', r"^\\", r"^[\\\"]$", r"\/", r"^\t\n\r$", r"^[\t-\r]$", r"^\x41B$"),
-    *(r"^\u0061\u00e9$", r"^\u{1F600}$", r"^\ud83d\ude00$", r"^\cJ$", r"^\0$", "^é+$", "^[à-ü]$", "^😀?$"),
-    *("^(?!a)", "^(?!ab$)[ab]+$", "^(?=.*b)[ab]+$", "^(?=a)(?!ab)", "^(?<n>a)(?:b)$", "(?P<n>a)", "^(?:a|ab)(?:c|bc)$"),
-    *("^[&~|]$", "^[a&&b]$", "^[[]$", "^[a^]$", r"^\$\^$", r"^[$^.]$", r"^\p{L}+$", r"^\P{L}$", r"^[\p{Lu}\d]+$"),
-    *(r"^-?\d+$", r"^[A-Z]{3}-\d{4}$", "^(https?)://", r"^\+?[0-9 ()-]{7,}$", r"^#[0-9a-fA-F]{6}$", "(a|b)*c", r"\Aab\Z"),
+    *(r"^\u0061\u00e9$", r"^\u{1F600}$", r"^\cJ$", r"^\0$", "^é+$", "^[à-ü]$", "^😀?$"),
+    *(
+        "^(?!a)",
+        "^(?!ab$)[ab]+$",
+        "^(?=.*b)[ab]+$",
+        "^(?=a)(?!ab)",
+        "^(?<n>a)(?:b)$",
+        "(?P<n>a)",
+        "^(?:a|ab)(?:c|bc)$",
+    ),
+    *(
+        "^[&~|]$",
+        "^[a&&b]$",
+        "^[[]$",
+        "^[a^]$",
+        r"^\$\^$",
+        r"^[$^.]$",
+        r"^\p{L}+$",
+        r"^\P{L}$",
+        r"^[\p{Lu}\d]+$",
+    ),
+    *(
+        r"^-?\d+$",
+        r"^[A-Z]{3}-\d{4}$",
+        "^(https?)://",
+        r"^\+?[0-9 ()-]{7,}$",
+        r"^#[0-9a-fA-F]{6}$",
+        "(a|b)*c",
+        r"\Aab\Z",
+    ),
 ]
-UNSUPPORTED = [r"\bword", r"(a)\1", "(?<=a)b", "(?<!a)b", "(?i)a", "a(?=b)", "(", "[a", "a{2,1}", "*a", "(?:^a)*", "a++"]
-CHARACTERS = ["a", "b", "c", "x", "A", "0", "9", "_", "-", " ", "\t", "\n", "\r", "\x00", "\x1f", '"', "\\", "/", "é"]
-CHARACTERS += ["😀", "\u2028", "\xa0", "\x7f", "^", "$", "[", "]", "&", "|", "~", ".", "@", "\ufeff", "٣", "}", "{"]
+UNSUPPORTED = [
+    r"\bword",
+    r"(a)\1",
+    "(?<=a)b",
+    "(?<!a)b",
+    "(?i)a",
+    "(",
+    "[a",
+    "a{2,1}",
+    "*a",
+    "(?:^a)*",
+    "a++",
+]
+CHARACTERS = [
+    "a",
+    "b",
+    "c",
+    "x",
+    "A",
+    "0",
+    "9",
+    "_",
+    "-",
+    " ",
+    "\t",
+    "\n",
+    "\r",
+    "\x00",
+    "\x1f",
+    '"',
+    "\\",
+    "/",
+    "é",
+]
+CHARACTERS += [
+    "😀",
+    "\u2028",
+    "\xa0",
+    "\x7f",
+    "^",
+    "$",
+    "[",
+    "]",
+    "&",
+    "|",
+    "~",
+    ".",
+    "@",
+    "\ufeff",
+    "٣",
+    "}",
+    "{",
+]
 
 
 def texts(pattern, count=250):
@@ -67,6 +180,13 @@ def test_literals_and_texts_agree_with_re(pattern):
     assert True in verdicts
 
 
+def test_what_the_standard_has_and_re_reads_otherwise():
+    assert patterns.matches(r"^\ud83d\ude00$", "😀")
+    assert not patterns.matches("^[]a]$", "a]")
+    assert patterns.matches("a(?=b)", "ab")
+    assert not patterns.matches("a(?=b)", "ac")
+
+
 @pytest.mark.parametrize("pattern", UNSUPPORTED)
 def test_what_is_not_regular_is_refused(pattern):
     with pytest.raises(UnsupportedSpecError) as caught:
@@ -102,7 +222,8 @@ def test_any_character_has_every_legal_spelling(char):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "everything"), [("", True), (".*", False), ("^[^]*$", True), ("a*", True), ("^a*$", False), ("^", True)]
+    ("pattern", "everything"),
+    [("", True), (".*", True), (".+", False), ("a*", True), ("^a*$", False), ("^", True)],
 )
 def test_says_nothing(pattern, everything):
     assert patterns.says_nothing(pattern) == everything
@@ -118,7 +239,9 @@ def test_formats_allow_nothing_that_their_rfc_forbids(name):
         for _ in range(source.choice((0, 1, 1, 2, 3))):
             at = source.randint(0, len(text))
             other = source.choice(SAMPLES[name])
-            piece = source.choice((source.choice(alphabet), "", other[source.randint(0, len(other)) :], "-", "--", ":"))
+            piece = source.choice(
+                (source.choice(alphabet), "", other[source.randint(0, len(other)) :], "-", "--", ":")
+            )
             text = text[:at] + piece + text[at + source.choice((0, 1)) :]
         allowed = patterns.matches_format(name, text)
         taken += allowed
@@ -138,10 +261,10 @@ def test_formats_allow_ordinary_texts(name):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("hostname", ".".join(["a" * 63] * 4)),
+        ("hostname", "a" * 64 + ".b"),
         ("hostname", "ab--cd"),
         ("hostname", "xn--X"),
-        ("email", "a" * 65 + "@b.c"),
+        ("email", "a..b@c"),
         ("date", "1900-02-29"),
         ("date-time", "2024-01-01T24:00:00Z"),
         ("ipv6", "1:2:3:4:5:6:7::8"),

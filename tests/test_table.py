@@ -349,7 +349,9 @@ class FakeBatch:
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         backend = self._backend
-        fatal = len(self._matchers) >= backend.limit if backend.limit else any(map(self._guilty, self._matchers))
+        fatal = (
+            len(self._matchers) >= backend.limit if backend.limit else any(map(self._guilty, self._matchers))
+        )
         if backend.broken == "fill" and fatal:
             raise RuntimeError("out of memory")
         assert len(rows) == len(self._matchers)
@@ -481,7 +483,9 @@ class TestACulprit:
 
 class TestABackendThatFailsAtTheStart:
     @pytest.mark.parametrize(
-        ("broken", "what"), [("start", "out of matchers"), ("replay", "out of memory")], ids=["start", "replay"]
+        ("broken", "what"),
+        [("start", "out of matchers"), ("replay", "out of memory")],
+        ids=["start", "replay"],
     )
     def test_takes_no_slot(self, table, broken, what):
         with pytest.raises(RequestError, match=f"request r0: its backend failed: {what}"):

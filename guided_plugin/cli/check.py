@@ -37,7 +37,7 @@ def check(
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
 ) -> None:
-    """Compile a spec; tell backend, time, memory, warnings, the fate of each keyword, and whether it takes each instance."""
+    """Compile a spec; tell backend, warnings, each keyword's fate, and whether it takes each instance."""
     options: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
     if open_objects:
         options["strict"] = False
@@ -81,7 +81,13 @@ def _show(report: CheckReport) -> None:
         console.print(table)
 
 
-_COLOURS = {"refused": "red", "enforced": "green", "annotation": "yellow", "structure": "dim"}
+_COLOURS = {
+    "refused": "red",
+    "undecided": "red",
+    "enforced": "green",
+    "annotation": "yellow",
+    "structure": "dim",
+}
 
 
 def _coverage_table(found: Coverage) -> Table:

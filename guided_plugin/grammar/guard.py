@@ -192,13 +192,13 @@ class CompileGuard:
         except (GuidedError, HelperLost):
             # Told to the first request, which tries for itself.
             if helper is not None:
-                self._drop(helper)
-            helper = None
-        with self._changed:
-            self._starting -= 1
-            self._changed.notify_all()
-        if helper is not None:
-            self._give_back(helper)
+                helper.usable = False
+        finally:
+            with self._changed:
+                self._starting -= 1
+                self._changed.notify_all()
+            if helper is not None:
+                self._give_back(helper)
 
     def _give_back(self, helper: Helper) -> None:
         with self._changed:

@@ -33,6 +33,10 @@ __all__ = ["LLGuidanceBackend"]
 # token of its own tokenization. A model must be free to take any token that fits.
 _HEADER = '%llguidance {"no_forcing": true}\n'
 
+# An object of n optional properties needs n items in a row: its own limit of 2,000 would end such requests in
+# the middle. A mask of so many takes 10 ms. What quotes grammars in errors may quote a client's schema.
+_LIMITS = {"max_items_in_row": 8_000, "step_max_items": 100_000, "verbose_errors": False}
+
 # What a grammar's symbols and lexer cost is not reported: a rough size for the cache's bound.
 _BYTES_PER_CHARACTER = 400
 
@@ -63,6 +67,7 @@ class LLGuidanceBackend:
         self._ll = llguidance
         self._vocabulary = vocabulary
         self._unenforced = config.unenforced_keywords
+        self._limits = llguidance.LLParserLimits(**_LIMITS)
         self._executor = llguidance.LLExecutor(config.thread_count())
 
     @cached_property
@@ -119,7 +124,7 @@ class LLGuidanceBackend:
 
     def _tried(self, spec: OutputSpec, source: str) -> Any:
         """A matcher at the beginning of a grammar that allows something."""
-        base = self._ll.LLMatcher(self._tokenizer, source, log_level=0)
+        base = self._ll.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
         if base.is_error():
             raise _refusal(spec, base.get_error())
         # Filling once builds the lexer's first states, and shows whether anything is allowed.

@@ -209,7 +209,7 @@ class GrammarWorker:
             self.channel.send(Verdict(ticket, _guided(error)))
             return
         grammar = done.result()
-        answer = Admission(grammar.backend, grammar.seconds, grammar.warnings)
+        answer = Admission(grammar.backend, grammar.seconds, grammar.warnings, grammar.reason)
         self.channel.send(Verdict(ticket, answer))
 
     def _start_compiled(self) -> bool:
