@@ -13,7 +13,7 @@ from typing import Any
 
 from guided_plugin.schema import TYPES, resolve_pointer
 
-__all__ = ["all_disjoint", "disjoint", "type_of"]
+__all__ = ["all_disjoint", "canonical", "disjoint", "type_of"]
 
 # How deep to look into references and properties: discriminators lie at the top.
 _DEPTH = 6
@@ -72,19 +72,20 @@ def _resolve(schema: Any, document: Any) -> Any:
 def _values(schema: Mapping[str, Any]) -> set[str] | None:
     """The finite set of values a schema may allow, each as canonical JSON, or None."""
     if "const" in schema:
-        return {_canonical(schema["const"])}
+        return {canonical(schema["const"])}
     if isinstance(schema.get("enum"), list):
-        return {_canonical(value) for value in schema["enum"]}
+        return {canonical(value) for value in schema["enum"]}
     return None
 
 
-def _canonical(value: Any) -> str:
+def canonical(value: Any) -> str:
+    """The same text for values that JSON Schema holds equal."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # 1.0 and 1 are one JSON value
     if isinstance(value, list):
-        return "[" + ",".join(_canonical(item) for item in value) + "]"
+        return "[" + ",".join(canonical(item) for item in value) + "]"
     if isinstance(value, dict):
-        members = sorted((json.dumps(key), _canonical(item)) for key, item in value.items())
+        members = sorted((json.dumps(key), canonical(item)) for key, item in value.items())
         return "{" + ",".join(f"{key}:{item}" for key, item in members) + "}"
     return json.dumps(value)
 

@@ -25,6 +25,11 @@ __all__ = ["BUILTIN_PLUGINS", "ENTRY_POINT_GROUP", "Plugins"]
 ENTRY_POINT_GROUP = "guided_plugin"
 
 BUILTIN_PLUGINS = {
+    "rewrite-annotations": "guided_plugin.rewrites.annotations",
+    "rewrite-exclusive": "guided_plugin.rewrites.exclusive",
+    "rewrite-conjunctions": "guided_plugin.rewrites.conjunctions",
+    "rewrite-values": "guided_plugin.rewrites.values",
+    "rewrite-lengths": "guided_plugin.rewrites.lengths",
     "xgrammar": "guided_plugin.grammar.xgrammar",
     "llguidance": "guided_plugin.grammar.llguidance",
     "pipeline": "guided_plugin.pipeline_plugin",

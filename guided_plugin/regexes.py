@@ -17,6 +17,7 @@ __all__ = [
     "control_in_class",
     "quoted_pattern",
     "refuse_unsupported",
+    "spelt_out_classes",
     "unsupported_construct",
     "wide_class",
 ]
@@ -111,6 +112,22 @@ def quoted_pattern(pattern: str) -> str:
         escaped = _SHORT.get(literal, f"\\u{ord(literal):04x}")
         # A group, so that a quantifier behind it takes the whole escape.
         parts.append("(?:" + escaped.replace("\\", "\\\\") + ")")
+    return "".join(parts)
+
+
+def spelt_out_classes(pattern: str) -> str:
+    r"""The pattern with `[^]`, any character, as `[\s\S]`, and `[]`, none, as `[^\s\S]`.
+
+    ECMAScript has both; to most others the bracket after them is the class's first character.
+    """
+    parts: list[str] = []
+    opened = 0
+    for text, _, in_class in _atoms(pattern):
+        if text == "[" and not in_class:
+            opened = len(parts)
+        elif text == "]" and in_class and parts[opened:] in (["["], ["[", "^"]):
+            parts[opened:] = [r"[^\s\S" if len(parts) - opened == 1 else r"[\s\S"]
+        parts.append(text)
     return "".join(parts)
 
 

@@ -82,7 +82,7 @@ STRINGS = {
     "two patterns": Case({"allOf": [{"pattern": "a"}, {"pattern": "b"}], **STRING}, ("ab", "ba", "a")),
     "not a pattern": Case({**STRING, "not": {"pattern": "^x"}}, ("x", "ax", "")),
     "not an enum": Case({**STRING, "not": {"enum": ["a", "bc"]}}, ("a", "b", "bc", "abc")),
-    "length of draft 4": Case({**DRAFT_4, **STRING, "minLength": 1.0, "maxLength": 2}, ("", "ab", "abc")),
+    "length of draft 4": Case({**DRAFT_4, **STRING, "minLength": 1, "maxLength": 2}, ("", "ab", "abc")),
 }
 
 ARRAYS = {

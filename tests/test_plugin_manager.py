@@ -25,6 +25,8 @@ def test_built_ins_are_ordinary_plugins():
     assert set(loaded.names()) == set(plugins.BUILTIN_PLUGINS)
     assert set(loaded.backends) == {"xgrammar", "llguidance"}
     assert set(loaded.logits_processors) == {"guided"}
+    # In this order: alternatives are distributed before values are folded, and lengths come last.
+    assert list(loaded.lowerings) == ["annotations", "exclusive", "conjunctions", "values", "lengths"]
 
 
 def test_third_parties_register_through_entry_points(monkeypatch):
@@ -36,7 +38,7 @@ def test_third_parties_register_through_entry_points(monkeypatch):
     monkeypatch.setattr(plugins, "entry_points", lambda group: [entry_point("mine", Plugin)])
     loaded = gp.Plugins()
     assert "mine" in loaded.names()
-    assert list(loaded.lowerings) == ["identity"]
+    assert list(loaded.lowerings)[-1] == "identity"
     assert "mine" not in gp.Plugins(disabled=["mine"]).names()
 
 
@@ -175,6 +177,7 @@ LAYERS = [
     ["disjoint", "spec"],
     ["spec_forms", "hookspecs", "step"],
     ["lowering"],
+    ["rewrites"],
     ["plugins"],
     ["grammar.__init__", "grammar.base", "grammar.vocabulary"],
     [

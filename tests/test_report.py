@@ -198,11 +198,13 @@ def test_to_dict_has_stable_keys_and_is_json(byte_compiler: GrammarCompiler) -> 
         "ok",
         "spec",
         "backend",
+        "reason",
         "compile_ms",
         "memory_bytes",
         "warnings",
         "error",
         "instances",
+        "keywords",
     ]
     assert found["ok"] is False
     assert found["spec"] == {"regex": "é+"}

@@ -145,7 +145,10 @@ class LLGuidanceBackend:
         def lowered(reason: str) -> _Way:
             return _Way(lambda: self._lowered(spec, document), f"lowered to a grammar: {reason}")
 
+        import os
         reason = lowering_pays(document)
+        if os.environ.get("GP_ALL") and not spec.strict:
+            reason = reason or "all"
         if reason:
             return [lowered(reason), direct]
         return [direct, lowered("llguidance doesn't take the schema as it is")]

@@ -11,9 +11,21 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from guided_plugin.disjoint import all_disjoint, type_of
+from guided_plugin.disjoint import all_disjoint
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.regexes import control_in_class, quoted_pattern, unsupported_construct, wide_class
+from guided_plugin.regexes import (
+    control_in_class,
+    quoted_pattern,
+    spelt_out_classes,
+    unsupported_construct,
+    wide_class,
+)
+from guided_plugin.rewrites.annotations import drop_annotations
+from guided_plugin.rewrites.conjunctions import merge_conjunctions
+from guided_plugin.rewrites.exclusive import open_exclusive
+from guided_plugin.rewrites.lengths import lengths_to_pattern
+from guided_plugin.rewrites.values import fold_values
+from guided_plugin.rewrites.walking import Rewrite, rewritten
 from guided_plugin.schema import pointer, walk
 
 __all__ = ["prepare_tag_schemas", "prepared_schema"]
@@ -45,12 +57,20 @@ _FORMATS = {
     *("uri-reference", "uri-template", "json-pointer", "relative-json-pointer"),
 }
 
+# Schemas inside structural tags go through no lowerings: those are for specs.
+_TAG_REWRITES: list[Rewrite] = [
+    drop_annotations,
+    open_exclusive,
+    merge_conjunctions,
+    fold_values,
+    lengths_to_pattern,
+]
+
 
 def prepared_schema(document: Any, *, strict: bool) -> Any:
     """A schema rewritten in place for xgrammar; raises where a keyword would not be enforced."""
     for path, node in walk(document):
         if isinstance(node, dict):
-            _fold_enum(node)
             _check(node, path)
             branches = node.get("oneOf")
             if branches and not all_disjoint(branches, document, closed=strict):
@@ -75,27 +95,9 @@ def prepare_tag_schemas(tag: Any) -> None:
         elif isinstance(node, dict):
             schema = node.get("json_schema")
             if schema is not None:
+                schema = rewritten(schema, _TAG_REWRITES, strict=True)
                 node["json_schema"] = prepared_schema(schema, strict=True)
             pending.extend(value for key, value in node.items() if key != "json_schema")
-
-
-def _fold_enum(node: dict[str, Any]) -> None:
-    """`type` beside `enum` or `const` picks among the values; xgrammar would not look at it."""
-    if "type" not in node or not ("enum" in node or "const" in node):
-        return
-    values = [node["const"]] if "const" in node else node["enum"]
-    names = node["type"] if isinstance(node["type"], list) else [node["type"]]
-    kept = [value for value in values if any(_is_a(value, name) for name in names)]
-    if kept:
-        del node["type"]
-        node.pop("const", None)
-        node["enum"] = kept
-
-
-def _is_a(value: Any, name: str) -> bool:
-    if name == "integer":
-        return type_of(value) == "number" and value == int(value)
-    return type_of(value) == name
 
 
 def _check(node: Mapping[str, Any], path: _Path) -> None:
@@ -215,6 +217,8 @@ def _quoted(pattern: str, path: _Path) -> str:
             path,
             "rewrite the pattern without it",
         )
+    if "[]" in pattern or "[^]" in pattern:
+        pattern = spelt_out_classes(pattern)
     quoted = quoted_pattern(pattern)
     wide = wide_class(pattern) if quoted != pattern else None
     if wide is not None:
