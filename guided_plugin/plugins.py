@@ -29,6 +29,7 @@ BUILTIN_PLUGINS = {
     "rewrite-exclusive": "guided_plugin.rewrites.exclusive",
     "rewrite-conjunctions": "guided_plugin.rewrites.conjunctions",
     "rewrite-values": "guided_plugin.rewrites.values",
+    "rewrite-formats": "guided_plugin.rewrites.formats",
     "rewrite-lengths": "guided_plugin.rewrites.lengths",
     "xgrammar": "guided_plugin.grammar.xgrammar",
     "llguidance": "guided_plugin.grammar.llguidance",

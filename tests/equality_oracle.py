@@ -111,7 +111,7 @@ def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[A
 
 def _additional_items(validator: Any, rest: Any, instance: Any, schema: Any) -> Iterator[Any]:
     if isinstance(schema.get("items"), list):
-        yield from _keywords.additionalItems(validator, rest, instance, schema)
+        yield from _legacy_keywords.additionalItems(validator, rest, instance, schema)
 
 
 def _with_python_patterns(schema: Any) -> Any:

@@ -26,7 +26,14 @@ def test_built_ins_are_ordinary_plugins():
     assert set(loaded.backends) == {"xgrammar", "llguidance"}
     assert set(loaded.logits_processors) == {"guided"}
     # In this order: alternatives are distributed before values are folded, and lengths come last.
-    assert list(loaded.lowerings) == ["annotations", "exclusive", "conjunctions", "values", "lengths"]
+    assert list(loaded.lowerings) == [
+        "annotations",
+        "exclusive",
+        "conjunctions",
+        "values",
+        "formats",
+        "lengths",
+    ]
 
 
 def test_third_parties_register_through_entry_points(monkeypatch):

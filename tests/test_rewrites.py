@@ -17,12 +17,20 @@ from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.rewrites.annotations import drop_annotations
 from guided_plugin.rewrites.conjunctions import merge_conjunctions
 from guided_plugin.rewrites.exclusive import open_exclusive
+from guided_plugin.rewrites.formats import formats_to_pattern
 from guided_plugin.rewrites.lengths import lengths_to_pattern
 from guided_plugin.rewrites.values import fold_values
 from guided_plugin.rewrites.walking import rewritten
 from guided_plugin.spec import OutputSpec
 
-REWRITES = [drop_annotations, open_exclusive, merge_conjunctions, fold_values, lengths_to_pattern]
+REWRITES = [
+    drop_annotations,
+    open_exclusive,
+    merge_conjunctions,
+    fold_values,
+    formats_to_pattern,
+    lengths_to_pattern,
+]
 NAMES = {rewrite.__name__: rewrite for rewrite in REWRITES}
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -231,6 +239,12 @@ def test_closed_objects_are_closed_together():
             ['{"a":"x"}'],
             ['{"a":1}'],
         ),
+        (
+            {"type": "string", "format": "date"},
+            ['"2024-02-29"', '"1999-12-31"'],
+            ['"2024-02-30"', '"2023-02-29"', '"2024-2-3"'],
+        ),
+        ({"type": "string", "format": "ipv4"}, ['"1.2.3.4"'], ['"01.2.3.4"', '"1.2.3.256"']),
         ({"type": "string", "pattern": "^a[^]b$"}, ['"axb"'], ['"a"b"', '"a\x01b"', '"ab"']),
     ],
 )

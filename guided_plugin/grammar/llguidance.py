@@ -35,7 +35,14 @@ _HEADER = '%llguidance {"no_forcing": true}\n'
 
 # An object of n optional properties needs n items in a row: its own limit of 2,000 would end such requests in
 # the middle. A mask of so many takes 10 ms. What quotes grammars in errors may quote a client's schema.
-_LIMITS = {"max_items_in_row": 8_000, "step_max_items": 100_000, "verbose_errors": False}
+# Patterns that meet length bounds need fuel: with the limit of 200,000 requests end that work with this one.
+_LIMITS: dict[str, Any] = {
+    "max_items_in_row": 8_000,
+    "step_max_items": 100_000,
+    "initial_lexer_fuel": 3_000_000,
+    "step_lexer_fuel": 1_000_000,
+    "verbose_errors": False,
+}
 
 # What a grammar's symbols and lexer cost is not reported: a rough size for the cache's bound.
 _BYTES_PER_CHARACTER = 400
@@ -145,10 +152,7 @@ class LLGuidanceBackend:
         def lowered(reason: str) -> _Way:
             return _Way(lambda: self._lowered(spec, document), f"lowered to a grammar: {reason}")
 
-        import os
         reason = lowering_pays(document)
-        if os.environ.get("GP_ALL") and not spec.strict:
-            reason = reason or "all"
         if reason:
             return [lowered(reason), direct]
         return [direct, lowered("llguidance doesn't take the schema as it is")]
@@ -166,7 +170,13 @@ class LLGuidanceBackend:
         schema = _closed(spec)
         if schema is False:
             raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
-        options = {"whitespace_flexible": spec.whitespace == "flexible"}
+        options: dict[str, Any] = {"whitespace_flexible": spec.whitespace == "flexible"}
+        if _has_open_names(schema):
+            if _CONTROL.search(json.dumps(schema, ensure_ascii=False)):
+                raise UnsupportedSpecError(
+                    "a control character beside names that are left open", where="json_schema"
+                )
+            options["json_allowed_escapes"] = _ESCAPES
         return (
             _HEADER
             + "start: %json "
@@ -364,6 +374,22 @@ def _inside_composition(path: tuple[str | int, ...], document: Any) -> bool:
             return True
         node = node[part]
     return False
+
+
+# With escapes by number a name in `properties` could be written so that it counts as another one's. Without
+# them every text has one spelling; what is lost are control characters that have no short escape.
+_ESCAPES = 'nrbtf\\"'
+_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00")
+
+
+def _has_open_names(schema: Any) -> bool:
+    """Whether an object takes other names beside those that it describes."""
+    return any(
+        isinstance(node, Mapping)
+        and bool(node.get("properties") or node.get("patternProperties"))
+        and node.get("additionalProperties") is not False
+        for _, node in walk(schema)
+    )
 
 
 _DETAILS = re.compile(r"\s*<(?:state|tokens)>.*", re.DOTALL)

@@ -23,6 +23,7 @@ from guided_plugin.regexes import (
 from guided_plugin.rewrites.annotations import drop_annotations
 from guided_plugin.rewrites.conjunctions import merge_conjunctions
 from guided_plugin.rewrites.exclusive import open_exclusive
+from guided_plugin.rewrites.formats import formats_to_pattern
 from guided_plugin.rewrites.lengths import lengths_to_pattern
 from guided_plugin.rewrites.values import fold_values
 from guided_plugin.rewrites.walking import Rewrite, rewritten
@@ -63,6 +64,7 @@ _TAG_REWRITES: list[Rewrite] = [
     open_exclusive,
     merge_conjunctions,
     fold_values,
+    formats_to_pattern,
     lengths_to_pattern,
 ]
 

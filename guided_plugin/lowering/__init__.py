@@ -14,7 +14,7 @@ from typing import Any
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.lowering import patterns
 from guided_plugin.lowering.algebra import Algebra
-from guided_plugin.lowering.document import KEYWORDS, Document, draft_of
+from guided_plugin.lowering.document import KEYWORDS, SINCE, Document, draft_of
 from guided_plugin.lowering.emitter import Emitter, Style
 from guided_plugin.lowering.rules import Reference
 from guided_plugin.schema import pointer, walk
@@ -93,6 +93,8 @@ def lowering_pays(schema: Any) -> str:
             continue
         if draft <= 7 and "$ref" in node and not node.keys().isdisjoint(_MEANINGFUL):
             return f"what stands beside $ref doesn't count in draft {draft}"
+        if any(draft < since and not node.keys().isdisjoint(names) for since, names in SINCE.items()):
+            return f"keywords of later drafts don't count in draft {draft}"
         described = node.get("properties")
         if isinstance(described, Mapping) and len(described) > _MANY_PROPERTIES:
             return "masks of so many properties are cheaper that way"
