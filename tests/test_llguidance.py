@@ -195,6 +195,43 @@ def test_keywords_may_be_left_unenforced():
     assert takes(compiler.backend("llguidance"), OutputSpec.json_schema(schema), '["a","a"]')
 
 
+def test_an_object_of_many_optional_properties_is_taken_to_its_end(backend):
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(1200)}}
+    for strict in (True, False):
+        spec = OutputSpec.json_schema(schema, strict=strict)
+        assert "many properties" in backend.compile(spec).reason
+        assert takes(backend, spec, '{"p600":null,"p1199":null}')
+
+
+def test_a_pattern_that_meets_a_length_is_taken_to_its_end(backend):
+    spec = OutputSpec.json_schema({"pattern": r"^(?:\S+\s+){0,49}\S+$", "maxLength": 500, "type": "string"})
+    text = '"' + "word " * 49 + "x"
+    matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
+    for byte in text.encode():
+        assert byte in allowed(backend, [matcher])[0]
+        assert matcher.accept(byte)
+    assert ord("y") in allowed(backend, [matcher])[0]
+    assert ord(" ") not in allowed(backend, [matcher])[0]
+
+
+def test_names_left_open_have_one_spelling(backend):
+    schema = {"properties": {"a": {"type": "integer"}, "\n": {"const": "\t"}}}
+    spec = OutputSpec.json_schema(schema, strict=False)
+    assert backend.compile(spec).reason == "as a JSON schema"
+    assert takes(backend, spec, '{"a":1,"\\n":"\\t","b":"\\\\"}')
+    assert not takes(backend, spec, '{"\\u0061":"x"}')
+    with_control = {"properties": {"a": {"type": "integer"}, "b": {"const": "\x01"}}}
+    spec = OutputSpec.json_schema(with_control, strict=False)
+    assert "lowered" in backend.compile(spec).reason
+    assert takes(backend, spec, '{"b":"\\u0001"}')
+    assert not takes(backend, spec, '{"\\u0061":"x"}')
+
+
+def test_keywords_of_later_drafts_do_not_count(backend):
+    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "string", "const": "a"}
+    assert takes(backend, OutputSpec.json_schema(schema), '"b"')
+
+
 def test_not_offered_where_it_is_not_installed(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "llguidance" not in Plugins(entry_points=False).backends

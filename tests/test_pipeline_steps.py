@@ -97,6 +97,24 @@ def test_unguided_rows_are_bit_identical_and_guided_rows_lose_their_padding(pipe
     assert allowed == {ord("y"), ord("n"), ord("m")}
 
 
+def test_metrics_say_which_backend_took_a_request_and_why(pipe, monkeypatch):
+    monkeypatch.setattr(pipeline, "_MAX_CHOICES", 2)
+    for number, spec in enumerate(
+        [
+            gp.OutputSpec.regex("a", backend="xgrammar"),
+            gp.OutputSpec.regex("b", backend="xgrammar"),
+            gp.OutputSpec.regex("c", backend="llguidance"),
+            SPECS[2],
+        ]
+    ):
+        pipe.add_request(str(number), spec)
+    found = pipe.metrics()
+    assert found.backends == {"xgrammar": 2, "llguidance": 2}
+    assert found.choices["xgrammar", "the spec names it"] == 2
+    assert found.choices["llguidance", "the spec names it"] == 1
+    assert found.choices["llguidance", "other"] == 1
+
+
 def test_nothing_happens_without_a_guided_row(pipe, monkeypatch):
     def never(*arguments):
         raise AssertionError("called")

@@ -13,7 +13,13 @@ from collections.abc import Callable, Container, Iterator
 from typing import TypeVar
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, GuidedError, PluginError, UnsupportedSpecError
+from guided_plugin.errors import (
+    GrammarError,
+    GuidedError,
+    PluginError,
+    UnsatisfiableSpecError,
+    UnsupportedSpecError,
+)
 from guided_plugin.grammar.base import Backend, Grammar, Lowering, Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
@@ -82,8 +88,12 @@ class Chooser:
             _log.debug("%s took %s: %s", candidate.backend, spec.summary(), reasons[-1])
             return dataclasses.replace(made, reason="; ".join(reasons))
         if spec.kind == "json_schema":
-            # A keyword that is not enforced, by name, tells more than a backend's own words.
-            raise next((error for error in refusals if isinstance(error, UnsupportedSpecError)), refusals[0])
+            # That nothing satisfies it is its author's business, whatever another backend can't enforce; a
+            # keyword that is not enforced, by name, tells more than a backend's own words.
+            for kind in (UnsatisfiableSpecError, UnsupportedSpecError):
+                for error in refusals:
+                    if isinstance(error, kind):
+                        raise error
         raise refusals[0]
 
     def compile(self, candidate: Candidate, spec: OutputSpec) -> Grammar:
