@@ -357,11 +357,13 @@ def test_check_json(run: Run, write: Write) -> None:
         "ok",
         "spec",
         "backend",
+        "reason",
         "compile_ms",
         "memory_bytes",
         "warnings",
         "error",
         "instances",
+        "keywords",
     ]
     assert (found["ok"], found["backend"], found["error"], found["instances"]) == (
         True,

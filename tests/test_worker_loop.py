@@ -274,10 +274,10 @@ def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make, monkeypatch):
     compile = gp.GrammarCompiler.compile
     go_on = threading.Event()
 
-    def slow(self, spec):
+    def slow(self, spec, *, known=False):
         if "slow" in spec.text:
             go_on.wait(20)
-        return compile(self, spec)
+        return compile(self, spec, known=known)
 
     monkeypatch.setattr(gp.GrammarCompiler, "compile", slow)
     engine = make(worker_grammar_ms=300)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from guided_plugin.bench.environment import environment
+from guided_plugin.bench.graphs import GraphedModel
 from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -53,16 +54,21 @@ def bench_loop(
     steps: int = 64,
     repetitions: int = 3,
     backend: str = "auto",
+    graph: bool = False,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Decode `steps` tokens a row, unguided and guided in turn; `progress` is called after each run."""
+    """Decode `steps` tokens a row, unguided and guided in turn; `progress` is called after each run.
+
+    `graph`: the model's decode step is one CUDA graph, as in engines.
+    """
     compiler = GrammarCompiler(vocabulary)
     clock = _Clock()
     compiler.plugins.register(clock)
     figures = []
     for count in rows:
-        loop = DecodeLoop(model, compiler, max_rows=count)
         prompts = [[1 + row % 7, 2, 3] for row in range(count)]
+        runs: Any = GraphedModel(model, count, 3 + _WARM_UP + steps) if graph else model
+        loop = DecodeLoop(runs, compiler, max_rows=count)
         for name in schemas:
             spec = OutputSpec.json_schema(SCHEMAS[name], backend=backend)
             unguided: list[float] = []
@@ -101,6 +107,7 @@ def bench_loop(
         "environment": environment(str(model.device)),
         "steps": steps,
         "repetitions": repetitions,
+        "graph": graph,
         "vocabulary": vocabulary.size,
         "figures": [asdict(figure) for figure in figures],
     }

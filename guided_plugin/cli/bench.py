@@ -50,11 +50,16 @@ def loop(
     repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
     backend: Annotated[str, typer.Option(help="Grammar backend; auto chooses per spec.")] = "auto",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Run the model's decode step as one CUDA graph.")
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
     """The reference loop: milliseconds a step unguided and guided, and the plugin's share of it."""
     counts, schemas = _rows(rows), _schemas(schema)
+    if graph and device == "cpu":
+        raise InputError("graphs are CUDA's", where="--graph", hint="add --device cuda")
     if out is not None:
         check_out(out)
     with working("loading the model"):
@@ -84,6 +89,7 @@ def loop(
             steps=steps,
             repetitions=repetitions,
             backend=backend,
+            graph=graph,
             progress=lambda: progress.advance(task),
         )
     result["model"] = shape or ("demo" if model == MODEL_DIR else model.resolve().name)

@@ -91,9 +91,9 @@ class Chooser:
             # That nothing satisfies it is its author's business, whatever another backend can't enforce; a
             # keyword that is not enforced, by name, tells more than a backend's own words.
             for kind in (UnsatisfiableSpecError, UnsupportedSpecError):
-                for error in refusals:
-                    if isinstance(error, kind):
-                        raise error
+                for refusal in refusals:
+                    if isinstance(refusal, kind):
+                        raise refusal
         raise refusals[0]
 
     def compile(self, candidate: Candidate, spec: OutputSpec) -> Grammar:

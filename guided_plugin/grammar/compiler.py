@@ -68,7 +68,7 @@ class GrammarCompiler:
     def start(self) -> None:
         """Start a helper process in the background, so that the first large spec doesn't wait for it."""
         if self.config.isolate_compiles:
-            first = self._chooser.candidates(OutputSpec.json_object())[0]
+            first = self._chooser.candidates(OutputSpec.json_schema({}))[0]
             self._guard.start([first.backend])
 
     def close(self) -> None:
@@ -79,8 +79,11 @@ class GrammarCompiler:
         """The same in the background. Never blocks, and the future can be cancelled until it runs."""
         return self._background.submit(lambda: self.compile(spec))
 
-    def compile(self, spec: OutputSpec) -> Grammar:
-        """The grammar of a spec; from any thread. Raises a GrammarError or PluginError."""
+    def compile(self, spec: OutputSpec, *, known: bool = False) -> Grammar:
+        """The grammar of a spec; from any thread. Raises a GrammarError or PluginError.
+
+        `known`: it compiled within the limits before, in another process maybe, and needs no helper.
+        """
         key = _language(spec)
         with self._lock:
             cached = self._cache.get(key)
@@ -103,7 +106,7 @@ class GrammarCompiler:
         if running is not None:
             return running.result()
         try:
-            grammar = self._compile(key)
+            grammar = self._compile(key, known)
         except BaseException as error:
             with self._lock:
                 del self._running[key]
@@ -132,7 +135,7 @@ class GrammarCompiler:
                 limit_bytes=self.config.cache_bytes,
             )
 
-    def _compile(self, spec: OutputSpec) -> Grammar:
+    def _compile(self, spec: OutputSpec, known: bool) -> Grammar:
         check_limits(spec, self.config)
         allowed = Allowance(self.config.compile_seconds)
         left = len(self._chooser.candidates(spec))
@@ -144,7 +147,7 @@ class GrammarCompiler:
             share = 1.0 if left == 1 else 0.5
             left -= 1
             try:
-                prepared = self._isolated(candidate, spec, allowed, share)
+                prepared = None if known else self._isolated(candidate, spec, allowed, share)
             except CompileLimitError:
                 over_limit = True
                 raise

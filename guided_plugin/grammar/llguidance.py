@@ -20,6 +20,7 @@ import numpy as np
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
+from guided_plugin.grammar.lexers import Lexers
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.lowering import lowering_pays, schema_to_lark
@@ -75,7 +76,8 @@ class LLGuidanceBackend:
         self._vocabulary = vocabulary
         self._unenforced = config.unenforced_keywords
         self._limits = llguidance.LLParserLimits(**_LIMITS)
-        self._executor = llguidance.LLExecutor(config.thread_count())
+        self._threads = config.thread_count()
+        self._executor = llguidance.LLExecutor(self._threads)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -113,7 +115,8 @@ class LLGuidanceBackend:
 
     def _grammar(self, spec: OutputSpec, source: str, base: Any, reason: str, start: float) -> Grammar:
         size = _BYTES_PER_CHARACTER * len(source)
-        return Grammar(spec, self.name, base, size, time.perf_counter() - start, reason=reason)
+        lexers = Lexers(base, lambda: self._matcher(source), self._threads)
+        return Grammar(spec, self.name, lexers, size, time.perf_counter() - start, reason=reason)
 
     def _first_way(self, spec: OutputSpec) -> tuple[str, Any, str]:
         """The first way that works: its source, a matcher at the beginning, and why this way."""
@@ -129,9 +132,12 @@ class LLGuidanceBackend:
             refusals, key=lambda error: isinstance(error, UnsupportedSpecError | UnsatisfiableSpecError)
         )
 
+    def _matcher(self, source: str) -> Any:
+        return self._ll.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
+
     def _tried(self, spec: OutputSpec, source: str) -> Any:
         """A matcher at the beginning of a grammar that allows something."""
-        base = self._ll.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
+        base = self._matcher(source)
         if base.is_error():
             raise _refusal(spec, base.get_error())
         # Filling once builds the lexer's first states, and shows whether anything is allowed.
@@ -202,9 +208,9 @@ class LLGuidanceBackend:
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
         """A matcher at the beginning; it shares the lexer states that others have built."""
         own = stop_token_ids if set(stop_token_ids) != set(self._vocabulary.stop_token_ids) else ()
-        return LLGuidanceMatcher(
-            grammar.handle.deep_copy(), self._tokenizer, own, self._vocabulary.stop_token_ids
-        )
+        handle, lexer = grammar.handle.take()
+        place = id(grammar.handle), lexer
+        return LLGuidanceMatcher(handle, self._tokenizer, own, self._vocabulary.stop_token_ids, place)
 
     def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
         """A batch of matchers of this backend."""
@@ -216,12 +222,19 @@ class LLGuidanceBackend:
 class LLGuidanceMatcher:
     """See `Matcher`."""
 
-    __slots__ = ("_tokenizer", "handle", "stop_token_ids", "usual_stops")
+    __slots__ = ("_tokenizer", "handle", "lexer", "stop_token_ids", "usual_stops")
 
     def __init__(
-        self, handle: Any, tokenizer: Any, stop_token_ids: tuple[int, ...], usual_stops: tuple[int, ...]
+        self,
+        handle: Any,
+        tokenizer: Any,
+        stop_token_ids: tuple[int, ...],
+        usual_stops: tuple[int, ...],
+        lexer: tuple[int, int],
     ) -> None:
         self.handle = handle
+        self.lexer = lexer
+        """Whose lock it needs: the grammar and the number of the lexer."""
         self._tokenizer = tokenizer
         self.stop_token_ids = stop_token_ids
         """Stop tokens of this request alone; empty: the vocabulary's, which the tokenizer knows."""
@@ -252,7 +265,7 @@ class LLGuidanceMatcher:
     def fork(self) -> LLGuidanceMatcher:
         """An independent matcher in the same position."""
         copy = self.handle.deep_copy()
-        return LLGuidanceMatcher(copy, self._tokenizer, self.stop_token_ids, self.usual_stops)
+        return LLGuidanceMatcher(copy, self._tokenizer, self.stop_token_ids, self.usual_stops, self.lexer)
 
     @property
     def complete(self) -> bool:
@@ -271,7 +284,7 @@ class LLGuidanceMatcher:
 class LLGuidanceBatch:
     """See `MatcherBatch`."""
 
-    __slots__ = ("_executor", "_handles", "_impossible", "_matchers", "_own_stops")
+    __slots__ = ("_executor", "_handles", "_impossible", "_matchers", "_order", "_own_stops")
 
     def __init__(
         self, executor: Any, matchers: list[LLGuidanceMatcher], impossible_token: int | None
@@ -280,14 +293,19 @@ class LLGuidanceBatch:
         self._matchers = matchers
         self._handles = [matcher.handle for matcher in matchers]
         self._impossible = impossible_token
+        # Those with one lexer side by side: threads take neighbours, and then don't wait for each other.
+        self._order = sorted(range(len(matchers)), key=lambda i: matchers[i].lexer)
         self._own_stops = [i for i, matcher in enumerate(matchers) if matcher.stop_token_ids]
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token."""
         if self._own_stops:
             return [m.accept(token) for m, token in zip(self._matchers, tokens, strict=True)]
-        pairs = list(zip(self._handles, tokens, strict=True))
-        return cast("list[bool]", self._executor.consume_token_par(pairs))
+        verdicts = self._executor.consume_token_par([(self._handles[i], tokens[i]) for i in self._order])
+        accepted = [False] * len(tokens)
+        for i, verdict in zip(self._order, verdicts, strict=True):
+            accepted[i] = verdict
+        return accepted
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         """Write the mask of matcher i into mask[rows[i]]."""
@@ -303,7 +321,7 @@ class LLGuidanceBatch:
             self._matchers[i].fix_stops(mask[rows[i]])
 
     def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
-        pairs = list(zip(self._handles, rows, strict=True))
+        pairs = [(self._handles[i], rows[i]) for i in self._order]
         self._executor.unsafe_compute_mask_ptr(pairs, mask.ctypes.data, mask.strides[0], mask.shape[0])
 
 

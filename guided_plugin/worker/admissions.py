@@ -48,6 +48,10 @@ class Admissions:
             return verdict
         return next((ticket.verdict for ticket in self._tickets.values() if ticket.spec == key), None)
 
+    def knows(self, spec: OutputSpec) -> bool:
+        """Whether a worker has compiled a spec."""
+        return _key(spec) in self._known
+
     def open(self, number: int, spec: OutputSpec) -> tuple[Future[Admission], Compile]:
         """Await a verdict; with the message that asks for it."""
         ticket = self._tickets[number] = _Ticket(_key(spec), _verdict())

@@ -288,7 +288,13 @@ class WorkerClient:
 
     def _add_message(self, request: LiveRequest) -> Add:
         return Add(
-            request.serial, request.slot, request.request_id, request.spec, request.counted(), request.error
+            request.serial,
+            request.slot,
+            request.request_id,
+            request.spec,
+            request.counted(),
+            request.error,
+            self._admissions.knows(request.spec),
         )
 
     def _publish(self, plan: StepPlan) -> None:

@@ -48,8 +48,11 @@ class CudaWorkerBuffers:
         torch.cuda.init()
         index = device.index if device.index is not None else torch.cuda.current_device()
         self.side_stream = torch.cuda.Stream(index)
+        self._side = self.side_stream.cuda_stream
+        self._current = _CurrentStream(device, index)
         # [PLAN_DEPTH, max_slots, words] int32, device
         self._mask_dev = torch.zeros(PLAN_DEPTH, max_slots, words, dtype=torch.int32, device=device)
+        self._masks = self._mask_dev.data_ptr()
         # [max_slots] int64, device: used by the side stream alone, one step after the other
         self._gathered = torch.zeros(max_slots, dtype=torch.int64, device=device)
         self._rows = _RowNumbers(device, max_slots)
@@ -83,7 +86,7 @@ class CudaWorkerBuffers:
         """Let the side stream wait for the masks and copy them."""
         if self._downloaded < step - PLAN_DEPTH:
             # Nor has the side stream waited for the kernel that read this place on the device.
-            self._freed.record(torch.cuda.current_stream(self._device))
+            self._freed.record(self._current())
             self.side_stream.wait_event(self._freed)
         if self._raiser is None:
             self._enqueue_upload(step, count)
@@ -98,7 +101,7 @@ class CudaWorkerBuffers:
             self.waits.steps += 1
             self._enqueue_upload(step, count)
         entry = step % PLAN_DEPTH
-        main = torch.cuda.current_stream(self._device)
+        main = self._current()
         if self._timed is not None:
             logits_there = torch.cuda.Event(enable_timing=True)
             logits_there.record(main)
@@ -111,18 +114,19 @@ class CudaWorkerBuffers:
 
     def download(self, step: int, tokens: Tensor) -> None:
         """Gather and copy the guided rows' tokens on the side stream, then raise the flag."""
-        main = torch.cuda.current_stream(self._device)
+        main = self._current()
         self._sampled.record(main)
         self.side_stream.wait_event(self._sampled)
         self._downloaded = step
-        count = len(self._rows.newest)
-        with torch.cuda.stream(self.side_stream):
-            chosen = tokens[:count] if self._rows.leading else tokens.index_select(0, self._rows.newest)
-            if chosen.dtype != torch.int64 or not chosen.is_contiguous():
-                chosen = self._gathered[:count].copy_(chosen)
+        count, side = self._rows.count, self._side
+        chosen = tokens
+        if not self._rows.leading or tokens.dtype != torch.int64 or not tokens.is_contiguous():
+            with torch.cuda.stream(self.side_stream):
+                chosen = tokens[:count] if self._rows.leading else tokens.index_select(0, self._rows.newest)
+                if chosen.dtype != torch.int64 or not chosen.is_contiguous():
+                    chosen = self._gathered[:count].copy_(chosen)
         # Whoever made these may free them before the side stream has read them.
         tokens.record_stream(self.side_stream)
-        side = self.side_stream.cuda_stream
         ring = self._region.shape.tokens + 8 * (step % TOKEN_DEPTH) * self._region.shape.max_slots
         self._ops.copy_down(side, self._region.address + ring, chosen.data_ptr(), 8 * count)
         if self._raiser is None:
@@ -139,13 +143,13 @@ class CudaWorkerBuffers:
             unregister_host(self._region.address)
 
     def _enqueue_upload(self, step: int, count: int) -> None:
-        side, entry = self.side_stream.cuda_stream, step % PLAN_DEPTH
+        side, entry = self._side, step % PLAN_DEPTH
         shape = self._region.shape
         if self._raiser is None:
             self._ops.wait(side, self._base + self._region.counter_offset(Counter.FILLED), step)
         row = 4 * shape.words
         masks = self._region.address + shape.masks + entry * shape.max_slots * row
-        target = self._mask_dev.data_ptr() + entry * shape.max_slots * row
+        target = self._masks + entry * shape.max_slots * row
         self._ops.copy_up(side, target, masks, count * row)
         if step % _SAMPLE_EVERY == 0:
             self._read_waits()
@@ -165,6 +169,26 @@ class CudaWorkerBuffers:
         self._sampled_waits = None
 
 
+class _CurrentStream:
+    """The stream that the host's calls go to now. `torch.cuda.current_stream` makes an object each time,
+    which costs more than all driver calls of a step."""
+
+    def __init__(self, device: torch.device, index: int) -> None:
+        self._device, self._index = device, index
+        self._handle: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._known: dict[int, Any] = {}
+
+    def __call__(self) -> Any:
+        """A stream object."""
+        if self._handle is None:
+            return torch.cuda.current_stream(self._device)
+        handle = self._handle(self._index)
+        stream = self._known.get(handle)
+        if stream is None:
+            stream = self._known[handle] = torch.cuda.current_stream(self._device)
+        return stream
+
+
 class _RowNumbers:
     """Which logits rows are guided, on the device. Changes rarely; each change takes a fresh entry."""
 
@@ -175,6 +199,7 @@ class _RowNumbers:
         self._copied = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
         self._entry = 0
         self.newest = self._dev[0, :0]
+        self.count = 0
         self.leading = True
         """Whether they are 0, 1, 2, ...: then there is nothing to gather."""
 
@@ -182,7 +207,7 @@ class _RowNumbers:
         """Send row numbers up, on the main stream."""
         entry = self._entry = (self._entry + 1) % PLAN_DEPTH
         self._copied[entry].synchronize()  # of PLAN_DEPTH changes ago
-        count = len(rows)
+        count = self.count = len(rows)
         self._host.numpy()[entry, :count] = rows
         # On the main stream: kernels that still use an older entry are before it, later ones after.
         self._dev[entry, :count].copy_(self._host[entry, :count], non_blocking=True)

@@ -154,7 +154,7 @@ class GrammarWorker:
         if isinstance(message, Add):
             self._serials[message.slot] = message.serial
             if message.error is None:
-                self._starting[message.slot] = _Starting(message, self._compile(message.spec))
+                self._starting[message.slot] = _Starting(message, self._compile(message.spec, message.known))
             else:
                 self._closed[message.slot] = self._stops(message.spec)
             self._state += 1
@@ -197,8 +197,8 @@ class GrammarWorker:
 
     # Grammars
 
-    def _compile(self, spec: OutputSpec) -> Future[Grammar]:
-        return self._threads.submit(self.compiler.compile, spec)
+    def _compile(self, spec: OutputSpec, known: bool = False) -> Future[Grammar]:
+        return self._threads.submit(self.compiler.compile, spec, known=known)
 
     def _judge(self, ticket: int, done: Future[Grammar]) -> None:
         """Runs in the compiling thread: the loop may be asleep."""
@@ -374,6 +374,7 @@ class GrammarWorker:
     def _warm_up(self) -> None:
         """Build what each backend needs of the vocabulary while nobody waits for it."""
         names = self.compiler.plugins.backends
+        self.compiler.start()
         self._warming = [self._compile(OutputSpec.choice(["a"], backend=name)) for name in names]
 
     def _rest(self) -> None:

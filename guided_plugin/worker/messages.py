@@ -46,7 +46,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Engine: a request took a slot. With an `error` it has failed before, and stays closed."""
+    """Engine: a request took a slot. With an `error` it has failed before, and stays closed. A `known` spec
+    has compiled within the limits."""
 
     serial: int
     slot: int
@@ -54,6 +55,7 @@ class Add:
     spec: OutputSpec
     tokens: tuple[int, ...]
     error: GuidedError | None = None
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
