@@ -32,7 +32,7 @@ class GuidedConfig:
     cache_bytes: int = 512 * _MIB
     """Upper bound of the compiled-grammar cache, in bytes, per tokenizer."""
     threads: int = 0
-    """Threads that fill masks and compile; 0 takes half of the processors, at most 8."""
+    """Threads that fill masks and compile; 0 takes three quarters of the processors, at most 12."""
     isolate_compiles: bool = True
     """Compile all but small specs in helper processes, where the two limits below hold."""
     compile_seconds: float = 10.0
@@ -112,7 +112,7 @@ class GuidedConfig:
 
     def thread_count(self) -> int:
         """`threads`, with 0 replaced by what this machine has to give."""
-        return self.threads or max(1, min(8, (os.cpu_count() or 2) // 2))
+        return self.threads or max(1, min(12, (os.cpu_count() or 2) * 3 // 4))
 
 
 _POSITIVE = (

@@ -82,14 +82,25 @@ class _Driver:
 
     def _bound(self, name: str, kinds: tuple[Any, ...]) -> Callable[..., None]:
         raw, stream = getattr(self._module, name), self._module.CUstream
-        # Only streams need an object of the binding's own; where the stream is follows from `kinds`.
-        position = kinds.index(_STREAM) if _STREAM in kinds else -1
+        if _STREAM not in kinds:
 
-        def call(*values: int) -> None:
-            arguments: list[Any] = list(values)
-            if position >= 0:
-                arguments[position] = stream(values[position])
-            (status,) = raw(*arguments)
+            def plain(*values: int) -> None:
+                (status,) = raw(*values)
+                if status:
+                    raise _failed(name, int(status))
+
+            return plain
+        # Only streams need an object of the binding's own; where the stream is follows from `kinds`. All of
+        # a step's calls have four arguments: spelt out, since this runs four times a step.
+        first = kinds.index(_STREAM) == 0
+        streams: dict[int, Any] = {}
+
+        def call(a: int, b: int, c: int, d: int) -> None:
+            handle = a if first else d
+            known = streams.get(handle)
+            if known is None:
+                known = streams[handle] = stream(handle)
+            (status,) = raw(known, b, c, d) if first else raw(a, b, c, known)
             if status:
                 raise _failed(name, int(status))
 

@@ -47,6 +47,7 @@ def _check(result: dict[str, Any]) -> None:
         "environment",
         "steps",
         "repetitions",
+        "graph",
         "vocabulary",
         "figures",
         "model",

@@ -122,8 +122,8 @@ def test_option_names_that_are_no_text_are_refused_as_options():
         GuidedConfig.from_mapping({7: "x"})
 
 
-@pytest.mark.parametrize(("processors", "threads"), [(None, 1), (1, 1), (2, 1), (6, 3), (16, 8), (64, 8)])
-def test_zero_threads_takes_half_of_the_processors(monkeypatch, processors, threads):
+@pytest.mark.parametrize(("processors", "threads"), [(None, 1), (1, 1), (2, 1), (6, 4), (16, 12), (64, 12)])
+def test_zero_threads_leaves_processors_to_others(monkeypatch, processors, threads):
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
     assert GuidedConfig().thread_count() == threads
     assert GuidedConfig(threads=5).thread_count() == 5

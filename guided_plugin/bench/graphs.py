@@ -54,9 +54,9 @@ class GraphedModel:
         self._graph.replay()
         return SimpleNamespace(logits=self._logits, past_key_values=self)
 
-    def eval(self) -> GraphedModel:
-        """For whoever puts models into a mode: it is in this one."""
-        return self
+    def get_output_embeddings(self) -> Any:
+        """The model's own: its width is what a vocabulary is checked against."""
+        return self._model.get_output_embeddings()
 
     def _prompt(self, ids: Tensor, attention: Tensor, positions: Tensor) -> Any:
         self._rewind()

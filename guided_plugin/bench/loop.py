@@ -43,6 +43,8 @@ class LoopFigure:
     """Time all plugin calls took on the host's thread, a step."""
     share: float
     """That time over the guided step."""
+    calls_us: dict[str, float]
+    """The same by call: medians, so their sum is not quite the whole."""
 
 
 def bench_loop(
@@ -100,6 +102,7 @@ def bench_loop(
                     round(ratio, 4),
                     round(main, 1),
                     round(main / step / 1e3, 4),
+                    clock.calls_us(),
                 )
             )
     return {
@@ -121,7 +124,7 @@ class _Clock:
 
     def reset(self) -> None:
         self._ends: list[float] = []
-        self._costs: list[float] = []
+        self._costs: list[StepStatistics] = []
 
     @hookimpl(trylast=True)
     def after_stop_criteria(self, step: DecodeStep) -> None:
@@ -129,7 +132,7 @@ class _Clock:
 
     @hookimpl
     def step_finished(self, statistics: StepStatistics) -> None:
-        self._costs.append(statistics.main_thread)
+        self._costs.append(statistics)
 
     def milliseconds(self) -> float:
         """Mean of a step, after the warm-up; the loop keeps pace with the device, one step behind."""
@@ -138,7 +141,16 @@ class _Clock:
 
     def main_thread_us(self) -> float:
         """Median cost of the plugin's calls in a step."""
-        return statistics.median(self._costs[_WARM_UP:]) * 1e6 if self._costs else 0.0
+        if not self._costs:
+            return 0.0
+        return statistics.median(cost.main_thread for cost in self._costs[_WARM_UP:]) * 1e6
+
+    def calls_us(self) -> dict[str, float]:
+        """The same for each call, of the newest run."""
+        return {
+            name: round(statistics.median(getattr(cost, name) for cost in self._costs[_WARM_UP:]) * 1e6, 1)
+            for name in ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
+        }
 
 
 def random_model(shape: str, width: int, device: str) -> Any:

@@ -6,6 +6,9 @@ beyond the vocabulary; it reads no logit and touches no other row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 from torch import Tensor
 
 from guided_plugin.kernels.cpu import mask_rows_cpu
@@ -22,8 +25,14 @@ def mask_rows(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) 
     if rows.shape[0] == 0:
         return
     if logits.is_cuda:
-        from guided_plugin.kernels.triton import mask_rows_triton
-
-        mask_rows_triton(logits, mask, rows, vocabulary_size)
+        _on_cuda()(logits, mask, rows, vocabulary_size)
     else:
         mask_rows_cpu(logits, mask, rows, vocabulary_size)
+
+
+@cache
+def _on_cuda() -> Callable[[Tensor, Tensor, Tensor, int], None]:
+    # Triton is there where CUDA is.
+    from guided_plugin.kernels.triton import mask_rows_triton
+
+    return mask_rows_triton
