@@ -31,6 +31,7 @@ FIGURE_KEYS = [
     "ratio",
     "main_thread_us",
     "share",
+    "calls_us",
 ]
 
 
