@@ -126,6 +126,7 @@ class StepPipeline:
         live on CUDA. The process starts in the background."""
         self.compiler = compiler
         self.device = torch.device(device)
+        self._on_cuda = self.device.type == "cuda"
         self._slots = Slots(max_slots)
         self._requests: dict[int, RequestInfo] = {}
         self.side = self._make_side(mode)
@@ -254,7 +255,7 @@ class StepPipeline:
             raise PipelineError(f"sampled tokens must be [rows], not {tuple(tokens.shape)}")
         if self._plan.rows[-1] >= tokens.shape[0]:
             raise PipelineError(f"row {self._plan.rows[-1]} is planned, {tokens.shape[0]} tokens are sampled")
-        if tokens.device.type != self.device.type:
+        if tokens.is_cuda != self._on_cuda:
             raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
         self.side.sampled(tokens)
         self._sampled = True

@@ -164,11 +164,14 @@ def load_stream_ops() -> StreamOps:
     down = driver.function("cuMemcpyDtoHAsync", _HOST, _ADDRESS, ctypes.c_size_t, _STREAM)
     return StreamOps(
         driver.source,
-        lambda stream, address, value: wait(stream, address, value & 0xFFFFFFFF, _WAIT_GEQ),
-        lambda stream, address, value: write(stream, address, value & 0xFFFFFFFF, _WRITE),
+        lambda stream, address, value: wait(stream, address, value & _U32, _WAIT_GEQ),
+        lambda stream, address, value: write(stream, address, value & _U32, _WRITE),
         lambda stream, device, host, size: up(device, host, size, stream),
         lambda stream, host, device, size: down(host, device, size, stream),
     )
+
+
+_U32 = 0xFFFFFFFF
 
 
 def register_host(address: int, size: int) -> int:

@@ -114,6 +114,57 @@ def loop(
     Console().print(table)
 
 
+@app.command("soak", short_help="Random requests for a while, every output checked again.")
+def soak(
+    seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 60.0,
+    slots: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 256,
+    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.", show_default="the demo's")] = MODEL_DIR,
+    width: Annotated[int, typer.Option(help="Logits width; 0: the tokenizer's.")] = 0,
+    mode: Annotated[str, typer.Option(help="auto, inline or process.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Of all that is random.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of text.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """Random adds, aborts, slot reuse and mixed specs; exit code 1 if a fresh matcher refuses any output."""
+    if out is not None:
+        check_out(out)
+    with working("loading the tokenizer"):
+        from guided_plugin.bench.soak import soak as run
+        from guided_plugin.grammar.vocabulary import Vocabulary
+
+        vocabulary = Vocabulary.from_tokenizer(load_tokenizer(tokenizer))
+        check_device(device)
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("decoding", total=seconds)
+        result = run(
+            vocabulary,
+            seconds=seconds,
+            slots=slots,
+            device=device,
+            width=width,
+            mode=mode,  # type: ignore[arg-type]
+            seed=seed,
+            progress=lambda done: progress.update(task, completed=done),
+        )
+    if out is not None:
+        out.write_text(json.dumps(result, indent=1) + "\n")
+    if json_output:
+        print_json(result)
+    else:
+        shown = Console(highlight=False, soft_wrap=True)
+        for name in ("mode", "seconds", "steps", "added", "stopped", "ended", "aborted", "failed", "tokens"):
+            shown.print(f"{name}: {result[name]}")
+        for who, sizes in result["memory_mb"].items():
+            shown.print(f"MiB of the {who}, by quarter: {' '.join(map(str, sizes))}")
+        shown.print(f"mismatches: {len(result['mismatches'])}")
+        for line in result["mismatches"]:
+            shown.print(line, markup=False)
+    if result["mismatches"]:
+        raise typer.Exit(1)
+
+
 def check_out(path: Path) -> None:
     """Before anything is measured: nobody wants to lose the figures to a wrong path."""
     try:

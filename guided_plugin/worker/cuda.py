@@ -52,7 +52,6 @@ class CudaWorkerBuffers:
         self._current = _CurrentStream(device, index)
         # [PLAN_DEPTH, max_slots, words] int32, device
         self._mask_dev = torch.zeros(PLAN_DEPTH, max_slots, words, dtype=torch.int32, device=device)
-        self._masks = self._mask_dev.data_ptr()
         # [max_slots] int64, device: used by the side stream alone, one step after the other
         self._gathered = torch.zeros(max_slots, dtype=torch.int64, device=device)
         self._rows = _RowNumbers(device, max_slots)
@@ -65,10 +64,19 @@ class CudaWorkerBuffers:
         self._sampled_waits: tuple[Any, Any] | None = None
         self._timed: Any = None
         with torch.cuda.device(index):
-            self._base = register_host(region.address, region.shape.size)
+            base = register_host(region.address, region.shape.size)
             able = supported(index) if stream_ops is None else stream_ops
             self._ops: StreamOps = load_stream_ops()
         self._raiser = None if able else _Raiser(region, index)
+        # Addresses and sizes of a step's copies, looked up here once: every attribute counts.
+        shape = region.shape
+        self._row_bytes = 4 * words
+        entries = range(PLAN_DEPTH)
+        self._mask_host = [region.address + shape.masks + i * max_slots * 4 * words for i in entries]
+        self._mask_target = [self._mask_dev.data_ptr() + i * max_slots * 4 * words for i in entries]
+        self._tokens_host, self._tokens_stride = region.address + shape.tokens, 8 * max_slots
+        self._filled_word = base + region.counter_offset(Counter.FILLED)
+        self._sampled_word = base + region.counter_offset(Counter.SAMPLED)
         # The buffers above were zeroed on the main stream; the side stream may overwrite them now.
         torch.cuda.current_stream(device).synchronize()
 
@@ -127,10 +135,10 @@ class CudaWorkerBuffers:
                     chosen = self._gathered[:count].copy_(chosen)
         # Whoever made these may free them before the side stream has read them.
         tokens.record_stream(self.side_stream)
-        ring = self._region.shape.tokens + 8 * (step % TOKEN_DEPTH) * self._region.shape.max_slots
-        self._ops.copy_down(side, self._region.address + ring, chosen.data_ptr(), 8 * count)
+        ring = self._tokens_host + step % TOKEN_DEPTH * self._tokens_stride
+        self._ops.copy_down(side, ring, chosen.data_ptr(), 8 * count)
         if self._raiser is None:
-            self._ops.write(side, self._base + self._region.counter_offset(Counter.SAMPLED), step)
+            self._ops.write(side, self._sampled_word, step)
         else:
             self._raiser.raise_after(self.side_stream, step)
 
@@ -144,13 +152,9 @@ class CudaWorkerBuffers:
 
     def _enqueue_upload(self, step: int, count: int) -> None:
         side, entry = self._side, step % PLAN_DEPTH
-        shape = self._region.shape
         if self._raiser is None:
-            self._ops.wait(side, self._base + self._region.counter_offset(Counter.FILLED), step)
-        row = 4 * shape.words
-        masks = self._region.address + shape.masks + entry * shape.max_slots * row
-        target = self._masks + entry * shape.max_slots * row
-        self._ops.copy_up(side, target, masks, count * row)
+            self._ops.wait(side, self._filled_word, step)
+        self._ops.copy_up(side, self._mask_target[entry], self._mask_host[entry], count * self._row_bytes)
         if step % _SAMPLE_EVERY == 0:
             self._read_waits()
             self._timed = torch.cuda.Event(enable_timing=True)
