@@ -239,3 +239,16 @@ def test_a_graphed_model_gives_the_models_own_tokens():
         specs = [SPECS[1], None, SPECS[3]]
         outputs += [loop.run(prompts, specs, max_new_tokens=20, ignore_stop=True) for _ in range(2)]
     assert all([o.tokens for o in run] == [o.tokens for o in outputs[0]] for run in outputs)
+
+
+def test_bench_kernel_measures_what_it_says():
+    from guided_plugin.bench.kernel import bench_kernel
+
+    heard = []
+    found = bench_kernel(width=1024, rows=[2, 8], progress=lambda: heard.append(1))
+    assert len(heard) == len(found["copy"]) == 2
+    assert [figure["rows"] for figure in found["kernel"]] == [2] * 3 + [8] * 3
+    assert all(figure["microseconds"] > 0 for figure in found["kernel"] + found["copy"])
+    closed, _, opened = (figure["megabytes"] for figure in found["kernel"][3:])
+    assert closed > 8 * opened
+    assert found["copy_gb_per_second"] > 1

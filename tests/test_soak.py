@@ -52,3 +52,13 @@ def test_the_command_fails_where_an_output_is_wrong(monkeypatch):
     result = CliRunner().invoke(app, ["bench", "soak", "--seconds", "2", "--slots", "3", "--mode", "inline"])
     assert result.exit_code == 1
     assert "is refused by a fresh matcher" in result.output
+
+
+def test_bench_kernel_needs_a_device(monkeypatch, tmp_path):
+    def refuse(*arguments, **options):
+        raise RuntimeError("no NVIDIA driver")
+
+    monkeypatch.setattr("torch.empty", refuse)
+    result = CliRunner().invoke(app, ["bench", "kernel", "--out", str(tmp_path / "kernel.json")])
+    assert result.exit_code != 0
+    assert "can't be used" in str(result.exception)

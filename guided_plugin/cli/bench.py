@@ -114,6 +114,38 @@ def loop(
     Console().print(table)
 
 
+@app.command("kernel", short_help="The mask kernel and mask copies against their limits (CUDA).")
+def kernel(
+    rows: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "8,64,256",
+    width: Annotated[int, typer.Option(min=32, help="Logits width.")] = 151_936,
+    json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """The mask kernel against the bytes it must move, and copies of masks to the device."""
+    counts = _rows(rows)
+    if out is not None:
+        check_out(out)
+    check_device("cuda")
+    from guided_plugin.bench.kernel import bench_kernel
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("measuring", total=len(counts))
+        result = bench_kernel(width=width, rows=counts, progress=lambda: progress.advance(task))
+    if out is not None:
+        out.write_text(json.dumps(result, indent=1) + "\n")
+    if json_output:
+        print_json(result)
+        return
+    table = Table("what", "rows", "allowed", "MB", "us", "limit us", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for what in ("kernel", "copy"):
+        for figure in result[what]:
+            allowed = f"{figure['allowed']:.1%}" if "allowed" in figure else ""
+            sizes = (str(figure[name]) for name in ("megabytes", "microseconds", "limit"))
+            table.add_row(what, str(figure["rows"]), allowed, *sizes)
+    Console().print(table)
+
+
 @app.command("soak", short_help="Random requests for a while, every output checked again.")
 def soak(
     seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 60.0,
