@@ -109,7 +109,7 @@ def _microseconds(call: Callable[[], object], times: int = _TIMES) -> float:
     """Median time on the device. The device is kept busy first, so that launches don't count."""
     for _ in range(_WARM_UP):
         call()
-    found = []
+    found: list[float] = []
     for _ in range(5):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda._sleep(20_000 * times)
