@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from guided_plugin.cli.loading import load_spec, load_tokenizer, print_json, read_text, working
 from guided_plugin.coverage import Coverage
@@ -91,7 +91,7 @@ _COLOURS = {
 
 
 def _coverage_table(found: Coverage) -> Table:
-    table = Table("keyword", "count", "status", "first at", "note")
+    table = Table("keyword", "count", "status", Column("first at", overflow="fold"), "note")
     for group in found.groups():
         colour = _COLOURS[group.status]
         table.add_row(
