@@ -68,7 +68,7 @@ def _show(report: CheckReport) -> None:
             f"{report.memory_bytes / 1024:.1f} KiB"
         )
         if report.reason:
-            console.print(f"chosen because {_escape(report.reason)}")
+            console.print(f"chosen: {_escape(report.reason)}")
     for warning in report.warnings:
         console.print(f"[yellow]warning[/yellow]: {_escape(warning)}")
     if report.coverage is not None and report.coverage.keywords:
