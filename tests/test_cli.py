@@ -585,6 +585,8 @@ def test_the_commands() -> None:
         ("trace",),
         ("bench",),
         ("bench", "loop"),
+        ("bench", "kernel"),
+        ("bench", "soak"),
     ]
 
 
