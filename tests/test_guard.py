@@ -133,7 +133,7 @@ def test_time_is_limited_and_what_went_over_is_remembered(make):
     start = time.monotonic()
     with pytest.raises(CompileLimitError, match="longer than 1 s"):
         compiler.compile(strange("sleep"))
-    assert time.monotonic() - start < 0.1 < first
+    assert time.monotonic() - start < 0.5 < first
     assert compiler._guard.processes() == []
     assert compiler.compile(OutputSpec.json_schema(LARGE)).backend == "llguidance"
 

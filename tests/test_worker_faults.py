@@ -33,7 +33,7 @@ def make(fork_server, monkeypatch):
     made = []
 
     def make(slots=8, **config):
-        config = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 1_500, **config})
+        config = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 8_000, **config})
         compiler = gp.GrammarCompiler(VOCABULARY, config=config)
         made.append(gp.StepPipeline(compiler, max_slots=slots, mode="process"))
         return made[-1]
@@ -90,7 +90,7 @@ class Run:
                 assert counted == tuple(self.out[name][:end])
 
 
-def until(what, seconds=5.0):
+def until(what, seconds=20.0):
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "did not happen in time"
@@ -113,7 +113,7 @@ def test_killed_in_any_phase_the_next_worker_takes_over(make, tmp_path, phase):
     run.check()
     assert (tmp_path / "died").exists()
     assert pipe.metrics().worker.restarts == 1
-    assert run.slowest < 1.5
+    assert run.slowest < 5.0  # found by its death, not by the limit
     assert pipe.phase("bad") is pipe.phase("good") is Phase.DONE
     assert bytes(run.out["bad"][:8]) == b"abcdefgh"
 
@@ -153,7 +153,7 @@ def test_without_progress_rows_fail_closed_and_the_others_go_on(make, how):
         os.kill(pid, signal.SIGSTOP)
     run.step(["bad", "other"])
     assert run.out["bad"][-1] == run.out["other"][-1] == END
-    assert 0.6 < run.slowest < 2.5
+    assert 0.6 < run.slowest < 5.0
     until(lambda: gone(pid))
     for _ in range(5):
         run.step(["waiting"])
@@ -177,7 +177,17 @@ def test_a_request_that_kills_twice_is_not_tried_a_third_time(make, phase):
     assert "ended the grammar worker twice" in str(pipe.request("bad").error)
     assert pipe.metrics().worker.restarts == 2
     assert pipe.phase("good") is Phase.DONE
-    assert run.slowest < 2.0
+    assert run.slowest < 5.0
+
+
+def test_a_death_before_the_next_plan_counts_too(make):
+    pipe = make()
+    run = Run(pipe, bad=faulty("accept 3 die"), good=LONG)
+    run.steps(3)
+    until(lambda: pipe.metrics().worker.restarts)
+    run.steps(13)
+    run.check(failed=["bad"])
+    assert pipe.metrics().worker.restarts == 2
 
 
 def test_a_spec_whose_compile_kills_twice_is_refused(make):
@@ -200,7 +210,7 @@ def test_an_exception_in_a_grammar_is_its_own_requests_failure(make):
 
 
 def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(make, monkeypatch):
-    monkeypatch.setattr(supervisor_module, "WINDOW_SECONDS", 4.0)
+    monkeypatch.setattr(supervisor_module, "WINDOW_SECONDS", 6.0)
     pipe = make()
     run = Run(pipe, one=LONG)
     run.step()
@@ -212,16 +222,16 @@ def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(ma
         until(lambda pid=pid: watched.worker_pid != pid)
     until(lambda: pipe.side.client.refusing)
     with pytest.raises(
-        RequestError, match=r"refused: .* 3 times within 4 s.*SIGKILL.*unguided requests go on"
+        RequestError, match=r"refused: .* 3 times within 6 s.*SIGKILL.*unguided requests go on"
     ):
         pipe.add_request("two", LONG)
     with pytest.raises(RequestError, match="refused"):
         pipe.prepare(PAREN).result(1)
     run.step()  # closed at once, and the unguided row is untouched
     assert run.out["one"][-1] == END
-    assert run.slowest < 0.5
+    assert run.slowest < 4.0
     run.check(failed=["one"])
-    time.sleep(4.0)
+    time.sleep(6.0)
     pipe.add_request("two", PAREN)
     again = Run(pipe, three=LONG)
     again.steps(3)
@@ -233,13 +243,13 @@ def test_a_stopped_worker_never_makes_the_host_wait_to_send(make):
     run = Run(pipe, one=LONG)
     pid = pipe.side.supervisor.worker_pid
     os.kill(pid, signal.SIGSTOP)
-    start = time.monotonic()
     big = [gp.OutputSpec.choice([f"{i}-{'x' * 2000}"], backend="xgrammar") for i in range(400)]
+    start = time.monotonic()
     verdicts = [pipe.prepare(spec) for spec in big]
     for spec in big[:60]:
         pipe.side.add(len(run.slots), "many", spec, ())
         pipe.side.remove(len(run.slots))
-    assert time.monotonic() - start < 1.0
+    assert time.monotonic() - start < 10.0
     assert pipe.side.client._channel.pending
     os.kill(pid, signal.SIGCONT)
     assert {verdict.result(60).backend for verdict in verdicts} == {"xgrammar"}
@@ -249,7 +259,7 @@ def test_a_stopped_worker_never_makes_the_host_wait_to_send(make):
 
 
 def test_a_grammar_that_is_not_there_in_time_fails_its_row_alone(make):
-    pipe = make(worker_grammar_ms=400)
+    pipe = make(worker_grammar_ms=1_500)
     run = Run(pipe, good=LONG)
     slow = faulty("compile 1 hang")
     slot = pipe._slots.take("slow")
@@ -257,12 +267,12 @@ def test_a_grammar_that_is_not_there_in_time_fails_its_row_alone(make):
     pipe._requests[slot] = gp.RequestInfo("slow", slot, slow, "faulty")
     start = time.monotonic()
     run.steps(5)  # not in the plan: nobody waits for it
-    assert time.monotonic() - start < 0.3
+    assert time.monotonic() - start < 1.3
     run.slots["slow"], run.out["slow"] = slot, []
     run.steps(3)
     assert run.out["slow"] == [END] * 3
-    assert 0.3 < run.slowest < 1.2
-    assert "was not there 0.4 s after it was needed" in str(pipe.request("slow").error)
+    assert 1.2 < run.slowest < 6.0
+    assert "was not there 1.5 s after it was needed" in str(pipe.request("slow").error)
     run.check()
 
 
@@ -288,7 +298,7 @@ def test_the_fork_server_can_die_too(fork_server, make):
     # The imports of the next one take seconds: no step is kept waiting for so long.
     run.step(["one"])
     assert run.out["one"][-1] == END
-    assert 0.4 < run.slowest < 1.5
+    assert 0.4 < run.slowest < 5.0
     assert pipe.phase("waiting") is Phase.ACTIVE
     run.slowest = 0.0
     for _ in range(3):

@@ -33,6 +33,8 @@ class Admissions:
     def __init__(self) -> None:
         self._known: OrderedDict[OutputSpec, Admission] = OrderedDict()
         self._tickets: dict[int, _Ticket] = {}
+        self._numbers: dict[OutputSpec, int] = {}
+        """The ticket of each spec that has one."""
 
     def __bool__(self) -> bool:
         """Whether a verdict is awaited."""
@@ -46,7 +48,8 @@ class Admissions:
             verdict = _verdict()
             verdict.set_result(self._known[key])
             return verdict
-        return next((ticket.verdict for ticket in self._tickets.values() if ticket.spec == key), None)
+        number = self._numbers.get(key)
+        return None if number is None else self._tickets[number].verdict
 
     def knows(self, spec: OutputSpec) -> bool:
         """Whether a worker has compiled a spec."""
@@ -55,6 +58,7 @@ class Admissions:
     def open(self, number: int, spec: OutputSpec) -> tuple[Future[Admission], Compile]:
         """Await a verdict; with the message that asks for it."""
         ticket = self._tickets[number] = _Ticket(_key(spec), _verdict())
+        self._numbers[ticket.spec] = number
         return ticket.verdict, Compile(number, ticket.spec)
 
     def questions(self) -> Iterable[Compile]:
@@ -63,9 +67,9 @@ class Admissions:
 
     def judge(self, message: Verdict) -> None:
         """A verdict has come."""
-        ticket = self._tickets.pop(message.ticket, None)
-        if ticket is None:
+        if message.ticket not in self._tickets:
             return
+        ticket = self._close(message.ticket)
         if isinstance(message.answer, GuidedError):
             ticket.verdict.set_exception(message.answer)
             return
@@ -79,14 +83,18 @@ class Admissions:
         for number, ticket in list(self._tickets.items()):
             ticket.deaths += 1
             if ticket.deaths >= 2:
-                del self._tickets[number]
+                self._close(number)
                 ticket.verdict.set_exception(error)
 
     def refuse(self, error: GuidedError) -> None:
         """No verdict will come."""
-        tickets, self._tickets = self._tickets, {}
-        for ticket in tickets.values():
-            ticket.verdict.set_exception(error)
+        for number in list(self._tickets):
+            self._close(number).verdict.set_exception(error)
+
+    def _close(self, number: int) -> _Ticket:
+        ticket = self._tickets.pop(number)
+        del self._numbers[ticket.spec]
+        return ticket
 
 
 def _key(spec: OutputSpec) -> OutputSpec:

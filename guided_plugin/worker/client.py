@@ -224,12 +224,12 @@ class WorkerClient:
         """A worker died: maybe of the request in `slot`, maybe of a spec it was compiling. Twice is
         enough."""
         with self.lock:
-            suspects = {} if slot is None else {slot: self._live.get(slot)}
-            owed = self.steps.owed
-            if slot is None and owed is not None:
-                suspects = {request.slot: request for request in owed.requests}
-            for request in suspects.values():
-                if request is None or self._live.get(request.slot) is not request:
+            if slot is None:
+                slots = {request.slot for plan in self.steps.unfinished for request in plan.requests}
+            else:
+                slots = {slot}
+            for request in self._live.values():
+                if request.slot not in slots:
                     continue
                 request.deaths += 1
                 # Only one that a worker was alone with is failed for it: the others are merely near.

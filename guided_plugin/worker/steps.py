@@ -72,6 +72,15 @@ class StepRing:
         _, follows, published = self._entries[(filled + 1) % PLAN_DEPTH]
         return published if self.landed >= follows else None
 
+    @property
+    def unfinished(self) -> list[Published]:
+        """What a worker may be busy with: the steps whose tokens it has yet to accept, and `owed`."""
+        accepted = unwrap(self._region.load(Counter.ACCEPTED), self.planned)
+        landed = self.landed
+        plans = [published for step, _, published in self._entries if accepted < step <= landed]
+        owed = self.owed
+        return plans if owed is None else [*plans, owed]
+
     def make_room(self) -> None:
         """Wait until the next step has a place: the host may be ahead by as many steps as rings are deep."""
         self.wait_filled(self.planned + 2 - PLAN_DEPTH)
