@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from guided_plugin.errors import GrammarError, GuidedError
 from guided_plugin.grammar.compiler import GrammarCompiler
-from guided_plugin.lowering.document import KEYWORDS, SINCE, TYPES_OF, draft_of
+from guided_plugin.lowering.document import KEYWORDS, draft_of
 from guided_plugin.lowering.formats import FORMATS
+from guided_plugin.lowering.idle import ANNOTATIONS, idle
 from guided_plugin.schema import pointer, subschemas, walk
 from guided_plugin.spec import OutputSpec
 
@@ -29,22 +30,8 @@ STRUCTURE = frozenset(
 ) | {"definitions"}
 """Keywords that name and hold schemas and say nothing of values themselves."""
 
-ANNOTATIONS = frozenset(
-    ("title", "description", "default", "examples", "$comment", "readOnly", "writeOnly", "deprecated")
-) | {"contentEncoding", "contentMediaType", "contentSchema"}
-
 # One compile each: what a report may cost where nearly every keyword is refused.
 _MOST_REFUSALS = 12
-
-# Keywords that say nothing without another one.
-_NEEDS = {
-    "if": ("then", "else"),
-    "then": ("if",),
-    "else": ("if",),
-    "minContains": ("contains",),
-    "maxContains": ("contains",),
-    "additionalItems": ("items",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,36 +199,6 @@ def _idle(node: Mapping[str, Any], keyword: str, value: Any, draft: int) -> str:
     """Why a keyword decides nothing here, or nothing."""
     if keyword not in KEYWORDS:
         return "no keyword of the standard"
-    if draft <= 7 and keyword != "$ref" and isinstance(node.get("$ref"), str):
-        return f"beside $ref, which stands alone in draft {draft}"
-    since = next((since for since, names in SINCE.items() if keyword in names), 0)
-    if draft < since:
-        return f"a keyword since {_named(since)}, in a schema of {_named(draft)}"
-    if keyword == "$recursiveRef" and draft > 2019:
-        return "a keyword of draft 2019-09 alone"
     if keyword == "format" and value not in FORMATS:
-        return f"the format {value!r} is none that is enforced"
-    if keyword == "uniqueItems" and value is False:
-        return "false says nothing"
-    if keyword == "required" and isinstance(value, bool):
-        return "a list of names since draft 4"
-    needs = _NEEDS.get(keyword, ())
-    if needs and node.keys().isdisjoint(needs):
-        return f"says nothing without `{'` or `'.join(needs)}`"
-    if keyword == "additionalItems" and not isinstance(node["items"], list):
-        return "says nothing without a list in `items`"
-    return _of_another_type(node, keyword)
-
-
-def _of_another_type(node: Mapping[str, Any], keyword: str) -> str:
-    named = node.get("type")
-    if named is None or keyword not in TYPES_OF:
-        return ""
-    types = {named} if isinstance(named, str) else set(named)
-    if types & TYPES_OF[keyword] or "any" in types:
-        return ""
-    return f"says nothing of the type {', '.join(sorted(types))}"
-
-
-def _named(draft: int) -> str:
-    return {2019: "draft 2019-09", 2020: "draft 2020-12"}.get(draft, f"draft {draft}")
+        return idle(node, keyword, draft) or f"the format {value!r} is none that is enforced"
+    return idle(node, keyword, draft)

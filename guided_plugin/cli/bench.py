@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -78,8 +78,7 @@ def loop(
             check_device(device)
             loaded = random_model(shape, width or vocabulary.size, device)
     runs = 2 * (repetitions + 1) * len(counts) * len(schemas)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with _progress() as progress:
         task = progress.add_task("decoding", total=runs)
         result = bench_loop(
             loaded,
@@ -93,10 +92,7 @@ def loop(
             progress=lambda: progress.advance(task),
         )
     result["model"] = shape or ("demo" if model == MODEL_DIR else model.resolve().name)
-    if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n")
-    if json_output:
-        print_json(result)
+    if _told_as_json(result, out, json_output):
         return
     headings = ("rows", "schema", "backend", "unguided ms", "guided ms", "ratio", "plugin us", "share")
     table = Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # fits in 80 columns
@@ -128,14 +124,10 @@ def kernel(
     check_device("cuda")
     from guided_plugin.bench.kernel import bench_kernel
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with _progress() as progress:
         task = progress.add_task("measuring", total=len(counts))
         result = bench_kernel(width=width, rows=counts, progress=lambda: progress.advance(task))
-    if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n")
-    if json_output:
-        print_json(result)
+    if _told_as_json(result, out, json_output):
         return
     table = Table("what", "rows", "allowed", "MB", "us", "limit us", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for what in ("kernel", "copy"):
@@ -167,8 +159,7 @@ def soak(
 
         vocabulary = Vocabulary.from_tokenizer(load_tokenizer(tokenizer))
         check_device(device)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with _progress() as progress:
         task = progress.add_task("decoding", total=seconds)
         result = run(
             vocabulary,
@@ -180,11 +171,7 @@ def soak(
             seed=seed,
             progress=lambda done: progress.update(task, completed=done),
         )
-    if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n")
-    if json_output:
-        print_json(result)
-    else:
+    if not _told_as_json(result, out, json_output):
         shown = Console(highlight=False, soft_wrap=True)
         for name in ("mode", "seconds", "steps", "added", "stopped", "ended", "aborted", "failed", "tokens"):
             shown.print(f"{name}: {result[name]}")
@@ -195,6 +182,20 @@ def soak(
             shown.print(line, markup=False)
     if result["mismatches"]:
         raise typer.Exit(1)
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
+def _told_as_json(result: dict[str, Any], out: Path | None, json_output: bool) -> bool:
+    """Write the result to a file, and to stdout, where asked; whether nothing else belongs on stdout."""
+    if out is not None:
+        out.write_text(json.dumps(result, indent=1) + "\n")
+    if json_output:
+        print_json(result)
+    return json_output
 
 
 def check_out(path: Path) -> None:

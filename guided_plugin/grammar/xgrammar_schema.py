@@ -219,8 +219,7 @@ def _quoted(pattern: str, path: _Path) -> str:
             path,
             "rewrite the pattern without it",
         )
-    if "[]" in pattern or "[^]" in pattern:
-        pattern = spelt_out_classes(pattern)
+    pattern = spelt_out_classes(pattern)
     quoted = quoted_pattern(pattern)
     wide = wide_class(pattern) if quoted != pattern else None
     if wide is not None:
