@@ -3,13 +3,16 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VLLM := .venv-vllm
+VLLM_STAMP := $(VLLM)/.installed
 
-.PHONY: demo test lint types unit gpu-test bench clean help
+.PHONY: demo test lint types unit vllm-test coverage gpu-test bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
 	@echo "make test      install into .venv and run everything CI runs: ruff, mypy, pytest with coverage"
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
+	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
 	@echo "make bench     the reference-loop benchmark"
 	@echo "make clean     remove .venv and caches"
@@ -24,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/guided-plugin demo
 
-test: lint types unit
+test: lint types vllm-test unit coverage
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -34,7 +37,23 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=90 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --cov --cov-report= $(ARGS)
+
+$(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-compile torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps -r constraints-vllm.txt
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+# vLLM and what it loads warn of much that is not ours: warnings are errors in `unit` alone.
+vllm-test: $(VLLM_STAMP)
+	COVERAGE_FILE=.coverage-vllm $(VLLM)/bin/python -m pytest --cov --cov-report= -o filterwarnings=default \
+		tests/test_vllm_gate.py tests/test_vllm_runners.py tests/test_vllm_engine.py tests/test_vllm_server.py
+
+coverage:
+	$(BIN)/coverage combine --quiet --append .coverage-vllm
+	$(BIN)/coverage report --skip-covered --fail-under=90
 
 # No venv here: the GPU machine has its own PyTorch and no network.
 gpu-test:
@@ -44,4 +63,4 @@ bench: $(STAMP)
 	$(BIN)/guided-plugin bench loop
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(VLLM) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

@@ -27,6 +27,11 @@ class GuidedConfig:
     """Everything an operator can set. Unknown names and wrong types are errors, never ignored."""
 
     enabled: bool = True
+    """False: a host that loads the plugin by itself leaves it out, and guided requests are refused."""
+    take_over: bool = False
+    """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place of its own manager."""
+    mode: str = "auto"
+    """Where grammars work in vLLM: `inline`, `process`, or `auto`: a process where the logits are on CUDA."""
     backend: str = "auto"
     """Backend for specs that name none: a registered name, or `auto` to choose per spec."""
     cache_bytes: int = 512 * _MIB
@@ -69,6 +74,10 @@ class GuidedConfig:
                 value = float(value)
                 object.__setattr__(self, field.name, value)
             _check_type(field.name, value, type(field.default))
+        if self.mode not in _MODES:
+            raise ConfigError(
+                f"unknown mode {self.mode!r}", where="mode", hint=did_you_mean(self.mode, _MODES)
+            )
         if self.cache_bytes < 0:
             raise ConfigError("must not be negative", where="cache_bytes", hint="0 keeps nothing")
         if self.threads < 0:
@@ -114,6 +123,8 @@ class GuidedConfig:
         """`threads`, with 0 replaced by what this machine has to give."""
         return self.threads or max(1, min(12, (os.cpu_count() or 2) * 3 // 4))
 
+
+_MODES = ("auto", "inline", "process")
 
 _POSITIVE = (
     "compile_seconds",

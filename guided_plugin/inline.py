@@ -7,7 +7,6 @@ already launched.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 
@@ -37,30 +36,30 @@ class InlineSide:
         self._step = -1
         self._unaccepted: tuple[StepPlan, int] | None = None
 
-    def prepare(self, spec: OutputSpec) -> Future[Admission]:
-        """Compile a spec in a thread of its own."""
+    def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
+        """Compile a spec in the background."""
         verdict: Future[Admission] = Future()
         verdict.set_running_or_notify_cancel()
 
-        def judge() -> None:
-            try:
-                grammar = self._compiler.compile(spec)
-            except BaseException as error:
-                verdict.set_exception(error)
+        def judge(done: Future[Grammar]) -> None:
+            error = done.exception()
+            if error is None:
+                verdict.set_result(_admission(done.result()))
             else:
-                verdict.set_result(_admission(grammar))
+                verdict.set_exception(error)
 
-        threading.Thread(target=judge, name="guided-compile", daemon=True).start()
+        self._compiler.compile_async(spec, known=known).add_done_callback(judge)
         return verdict
 
-    def admit(self, spec: OutputSpec) -> Admission:
+    def admit(self, spec: OutputSpec, *, known: bool = False) -> Admission:
         """Compile a spec here and now."""
-        grammar = self._compiler.compile(spec)
-        return _admission(grammar)
+        return _admission(self._compiler.compile(spec, known=known))
 
-    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
+    def add(
+        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, known: bool = False
+    ) -> None:
         """Start a request in a slot."""
-        grammar = self._compiler.compile(spec)
+        grammar = self._compiler.compile(spec, known=known)
         self._table.add(slot, request_id, spec, grammar, self._compiler.backend(grammar.backend), tokens)
 
     def remove(self, slot: int) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import Literal, Protocol
@@ -46,15 +47,17 @@ MODES = ("auto", "inline", "process")
 class GrammarSide(Protocol):
     """Where the grammars of one pipeline live. Slots are taken and plans are checked before it is called."""
 
-    def prepare(self, spec: OutputSpec) -> Future[Admission]:
-        """Have a spec compiled; doesn't wait."""
+    def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
+        """Have a spec compiled; doesn't wait. A `known` one has compiled within the limits elsewhere."""
         ...
 
-    def admit(self, spec: OutputSpec) -> Admission:
+    def admit(self, spec: OutputSpec, *, known: bool = False) -> Admission:
         """Wait until a spec has compiled, or raise its error."""
         ...
 
-    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
+    def add(
+        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, known: bool = False
+    ) -> None:
         """Start a request in a slot, after the tokens it had produced before."""
         ...
 
@@ -142,30 +145,48 @@ class StepPipeline:
         self._clock = [0.0] * 5
         self._steps = self._rows = self._failed = 0
         self._choices: dict[tuple[str, str], int] = {}
+        self._verdicts: deque[Future[Admission]] = deque()
+        """Of requests that nobody waited for, not counted yet. Other threads append."""
         self.statistics: StepStatistics | None = None
         """Of the last finished step."""
 
     # Requests
 
-    def prepare(self, spec: OutputSpec) -> Future[Admission]:
-        """Start compiling a spec, and don't wait. `add_request` is quick once the future has a result."""
-        return self.side.prepare(spec)
+    def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
+        """Start compiling a spec, and don't wait. `add_request` is quick once the future has a result.
 
-    def add_request(self, request_id: str, spec: OutputSpec, *, tokens: Iterable[int] = ()) -> int:
+        `known`: it has compiled within the limits before, in another process maybe, and needs no helper.
+        """
+        return self.side.prepare(spec, known=known)
+
+    def add_request(
+        self,
+        request_id: str,
+        spec: OutputSpec,
+        *,
+        tokens: Iterable[int] = (),
+        wait: bool = True,
+        known: bool = False,
+    ) -> int:
         """Compile a spec, start it, and give it a slot. `tokens` replays what it had produced before.
 
         Waits for the compile. Raises the spec's own error; the pipeline and its other requests are as
-        they were.
+        they were. Without `wait` a spec that does not compile fails its request later on, where the
+        grammars work in a process. `known` is as for `prepare`.
         """
-        admission = self.side.admit(spec)
+        verdict = self.side.prepare(spec, known=known) if not wait and self.mode == "process" else None
+        admission = self.side.admit(spec, known=known) if verdict is None else Admission("", 0.0)
         slot = self._slots.take(request_id)
         try:
-            self.side.add(slot, request_id, spec, tokens)
+            self.side.add(slot, request_id, spec, tokens, known=known)
         except GuidedError:
             self._slots.give_back(request_id)
             raise
         self._requests[slot] = RequestInfo(request_id, slot, spec, admission.backend)
-        self._count_choice(admission)
+        if verdict is None:
+            self._count_choice(admission)
+        else:
+            verdict.add_done_callback(self._verdicts.append)
         self.compiler.plugins.request_added(self._requests[slot])
         self._report_failures()
         return slot
@@ -229,10 +250,7 @@ class StepPipeline:
         if not self._plan.rows:
             return logits
         start = time.perf_counter()
-        if not self._filled:
-            raise PipelineError(
-                "apply_mask without fill_mask", hint="the order is plan, fill_mask, apply_mask"
-            )
+        self._check_order()
         if logits.shape[1] != self._width:
             self._check_logits(logits)
         if self._plan.rows[-1] >= logits.shape[0]:
@@ -244,8 +262,20 @@ class StepPipeline:
         self._clock[2] = time.perf_counter() - start
         return logits
 
+    def take_masks(self, logits: Tensor) -> Tensor:
+        """For hosts that mask by themselves: the [guided rows, words] masks of this step, in the order of
+        the plan, on the device. What is launched next on the current stream sees them complete."""
+        start = time.perf_counter()
+        self._check_order()
+        if logits.shape[1] != self._width:
+            self._check_logits(logits)
+        mask, _ = self.side.masks()
+        self._clock[2] = time.perf_counter() - start
+        return mask
+
     def schedule_update(self, tokens: Tensor) -> None:
-        """Right after sampling: start copying the [rows] sampled tokens to the host."""
+        """Right after sampling: start copying the [rows] sampled tokens to the host. A negative token says
+        that the row had none, as in the middle of a prompt."""
         if not self._plan.rows:
             return
         start = time.perf_counter()
@@ -281,6 +311,10 @@ class StepPipeline:
 
     def metrics(self) -> PipelineMetrics:
         """Counts and times since the start. Not for every step: it computes medians."""
+        while self._verdicts:
+            verdict = self._verdicts.popleft()
+            if verdict.exception() is None:
+                self._count_choice(verdict.result())
         backends: dict[str, int] = {}
         for (backend, _), count in self._choices.items():
             backends[backend] = backends.get(backend, 0) + count
@@ -329,6 +363,12 @@ class StepPipeline:
         if len({slot for _, slot in guided}) != len(guided):
             raise PipelineError("a slot is planned for two rows", hint="each request has one row a step")
         return StepPlan(tuple(row for row, _ in guided), tuple(slot for _, slot in guided))
+
+    def _check_order(self) -> None:
+        if not self._filled:
+            raise PipelineError(
+                "the masks of this step were not asked for", hint="the order is plan, fill_mask, apply_mask"
+            )
 
     def _check_logits(self, logits: Tensor) -> None:
         if logits.dim() != 2 or not logits.is_floating_point():

@@ -75,9 +75,9 @@ class GrammarCompiler:
         """End the helper processes; what they are at fails. Grammars in the cache are still given out."""
         self._guard.close()
 
-    def compile_async(self, spec: OutputSpec) -> Future[Grammar]:
+    def compile_async(self, spec: OutputSpec, *, known: bool = False) -> Future[Grammar]:
         """The same in the background. Never blocks, and the future can be cancelled until it runs."""
-        return self._background.submit(lambda: self.compile(spec))
+        return self._background.submit(lambda: self.compile(spec, known=known))
 
     def compile(self, spec: OutputSpec, *, known: bool = False) -> Grammar:
         """The grammar of a spec; from any thread. Raises a GrammarError or PluginError.

@@ -142,7 +142,10 @@ class GrammarTable:
                 mask[position] = self._stop_row(entry.stop_token_ids)
 
     def accept(self, slots: tuple[int, ...], tokens: Sequence[int]) -> None:
-        """Move every slot past the token that was sampled for it."""
+        """Move every slot past the token that was sampled for it; a negative one says that none was."""
+        if slots and min(tokens) < 0:
+            sampled = [(slot, token) for slot, token in zip(slots, tokens, strict=True) if token >= 0]
+            slots, tokens = tuple(slot for slot, _ in sampled), [token for _, token in sampled]
         self._batch(slots)
         changed = False
         for batch in self._batches:

@@ -22,6 +22,7 @@ _KNOWN_SPECS = 4096
 @dataclass(slots=True)
 class _Ticket:
     spec: OutputSpec
+    known: bool
     verdict: Future[Admission]
     deaths: int = 0
     """Workers that died while it was open."""
@@ -55,15 +56,15 @@ class Admissions:
         """Whether a worker has compiled a spec."""
         return _key(spec) in self._known
 
-    def open(self, number: int, spec: OutputSpec) -> tuple[Future[Admission], Compile]:
+    def open(self, number: int, spec: OutputSpec, known: bool) -> tuple[Future[Admission], Compile]:
         """Await a verdict; with the message that asks for it."""
-        ticket = self._tickets[number] = _Ticket(_key(spec), _verdict())
+        ticket = self._tickets[number] = _Ticket(_key(spec), known, _verdict())
         self._numbers[ticket.spec] = number
-        return ticket.verdict, Compile(number, ticket.spec)
+        return ticket.verdict, Compile(number, ticket.spec, known)
 
     def questions(self) -> Iterable[Compile]:
         """The messages that ask for all verdicts awaited."""
-        return [Compile(number, ticket.spec) for number, ticket in self._tickets.items()]
+        return [Compile(number, ticket.spec, ticket.known) for number, ticket in self._tickets.items()]
 
     def judge(self, message: Verdict) -> None:
         """A verdict has come."""

@@ -64,13 +64,13 @@ class WorkerClient:
 
     # Requests
 
-    def prepare(self, spec: OutputSpec) -> Future[Admission]:
+    def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
         """Have a spec compiled; never blocks."""
         spec = self._normal(spec)
         with self.lock:
             verdict = self._admissions.lookup(spec)
             if verdict is None:
-                verdict, question = self._admissions.open(next(self._numbers), spec)
+                verdict, question = self._admissions.open(next(self._numbers), spec, known)
                 refusal = self._refused()
                 if refusal is None:
                     self._send(question)
@@ -79,7 +79,9 @@ class WorkerClient:
         self.wake()
         return verdict
 
-    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
+    def add(
+        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, known: bool = False
+    ) -> None:
         """Start a request in a slot; never blocks. A grammar that isn't there yet is waited for by the
         first step that has the request in it."""
         spec = self._normal(spec)
@@ -88,7 +90,7 @@ class WorkerClient:
             refusal = self._refused()
             if refusal is not None:
                 raise refusal.for_request(request_id)
-            request = LiveRequest(next(self._numbers), slot, request_id, spec, stops)
+            request = LiveRequest(next(self._numbers), slot, request_id, spec, stops, known)
             request.extend(tokens)
             self._live[slot] = request
             self._send(self._add_message(request))
@@ -294,7 +296,7 @@ class WorkerClient:
             request.spec,
             request.counted(),
             request.error,
-            self._admissions.knows(request.spec),
+            request.known or self._admissions.knows(request.spec),
         )
 
     def _publish(self, plan: StepPlan) -> None:

@@ -27,6 +27,8 @@ class LiveRequest:
     request_id: str
     spec: OutputSpec
     stop_token_ids: tuple[int, ...]
+    known: bool = False
+    """Whether the spec has compiled within the limits elsewhere."""
     tokens: array[int] = field(default_factory=lambda: array("q"))
     """Everything sampled for it, padding after a stop token included."""
     error: GuidedError | None = None

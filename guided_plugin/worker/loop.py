@@ -162,7 +162,9 @@ class GrammarWorker:
             self._remove(message.slot)
         elif isinstance(message, Compile):
             ticket = message.ticket
-            self._compile(message.spec).add_done_callback(lambda done: self._judge(ticket, done))
+            self._compile(message.spec, message.known).add_done_callback(
+                lambda done: self._judge(ticket, done)
+            )
         elif isinstance(message, Sync):
             self._syncs.append(message)
 

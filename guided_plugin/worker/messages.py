@@ -67,10 +67,11 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Compile:
-    """Engine: say whether a spec compiles."""
+    """Engine: say whether a spec compiles. A `known` one has compiled within the limits elsewhere."""
 
     ticket: int
     spec: OutputSpec
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,17 +51,19 @@ class WorkerSide:
 
         return CudaWorkerBuffers(self.client.region, device, self.client.steps.wait_filled)
 
-    def prepare(self, spec: OutputSpec) -> Future[Admission]:
+    def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
         """Compile a spec in the worker."""
-        return self.client.prepare(spec)
+        return self.client.prepare(spec, known=known)
 
-    def admit(self, spec: OutputSpec) -> Admission:
+    def admit(self, spec: OutputSpec, *, known: bool = False) -> Admission:
         """The same, and wait for it; a spec that was admitted before is not compiled again."""
-        return self.client.prepare(spec).result()
+        return self.client.prepare(spec, known=known).result()
 
-    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
+    def add(
+        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, known: bool = False
+    ) -> None:
         """Start a request in a slot."""
-        self.client.add(slot, request_id, spec, tokens)
+        self.client.add(slot, request_id, spec, tokens, known=known)
 
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves: plans name requests."""

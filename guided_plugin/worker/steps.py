@@ -129,8 +129,10 @@ class StepRing:
                 entries.append(self._unread.popleft()[0] % TOKEN_DEPTH)
             # [requests, steps], in the order of the plan
             block = np.ascontiguousarray(self._region.tokens[entries, : len(published.slots)].T)
+            whole = bool((block >= 0).all())
             for request, tokens in zip(published.requests, block, strict=True):
-                request.tokens.frombytes(tokens.tobytes())
+                # Negative: the request had no token in that step.
+                request.tokens.frombytes((tokens if whole else tokens[tokens >= 0]).tobytes())
 
     def outstanding(self) -> Iterator[tuple[int, Published]]:
         """The steps that nobody has filled yet."""

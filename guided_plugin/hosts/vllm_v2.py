@@ -1,0 +1,180 @@
+"""vLLM's V2 model runner, through its official interface alone. Imports vLLM's types only to be told of them.
+
+    add_request           a request enters at an index of the runner's tables
+    apply_staged_writes   before each forward pass: the last step's tokens, plan, fill_mask
+    apply                 in the sampler: the masks, row by row through the runner's own index
+
+V2 never says that a request has ended: its index just stops appearing in batches, until another request gets
+it. So what ran last and what is new is planned; whoever skips a step keeps its state, and is planned again
+when it is back. Mask rows are in an order of our own: a table on the device leads from a request's index to
+its mask.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from guided_plugin.hosts.vllm_common import GUIDED
+from guided_plugin.hosts.vllm_engine import Engine, Guided, mend_rows
+from guided_plugin.kernels.indexed import NEVER, gather_tokens, mask_indexed_rows
+from guided_plugin.step import UNGUIDED
+
+__all__ = ["V2Runner"]
+
+
+class V2Runner:
+    """The processor behind `GuidedLogitsProcessor` in a V2 runner."""
+
+    def __init__(self, vllm_config: Any, states: Any) -> None:
+        self.engine = Engine(vllm_config, states.device, states.max_num_reqs)
+        self._states = states
+        self._device: torch.device = states.device
+        self._entered: dict[int, Any] = {}
+        """Params by index, of requests that came since the last step; None for those that nothing guides."""
+        self._requests: dict[int, Guided] = {}
+        """By index; those that ended stay until their index is used again."""
+        self._planned: list[int] = []
+        """Indices, in the order of the mask rows."""
+        self._slots: list[int] = []
+        """The same as slots."""
+        self._running: list[int] = []
+        """Those of the planned that were in the last batch."""
+        self._applied = False
+        """Whether there was a batch since the last plan."""
+        self._batch = np.zeros(0, dtype=np.int64)
+        """The indices of the last batch that was looked at."""
+        self._stale = True
+        """Whether it must be looked at again though it is the same."""
+        self._mend: list[tuple[int, Guided]] = []
+        # [max requests] int32, device: index -> mask row, -1 where there is none
+        self._table = torch.full((states.max_num_reqs,), -1, dtype=torch.int32, device=self._device)
+        # [max requests] int32, device: how long each history was when its last token was taken
+        self._lengths = torch.full((states.max_num_reqs,), NEVER, dtype=torch.int32, device=self._device)
+        # [planned] int64, device
+        self._order = torch.zeros(0, dtype=torch.int64, device=self._device)
+        if self._device.type == "cuda" and self.engine.obstacle is None:
+            self._warm_up()
+
+    def add_request(self, index: int, params: Any) -> bool:
+        """A request enters; whatever had the index before is over."""
+        extra = params.extra_args
+        guided = bool(extra) and extra.get(GUIDED) is not None
+        if guided or index in self._requests or index in self._entered:
+            self._entered[index] = params if guided else None
+        return guided
+
+    def apply_staged_writes(self) -> None:
+        """Before a forward pass."""
+        if not self._requests and not self._entered:
+            return
+        entered, self._entered = self._entered, {}
+        if entered and self._planned:
+            # Their histories are other requests' now.
+            self._lengths[self._upload(list(entered))] = NEVER
+        running = []
+        if self._applied:
+            self._finish()
+            running = self._running
+        planned = [index for index in running if index not in entered]
+        if entered:
+            planned += self._enter(entered)
+        if planned != self._planned or entered:
+            self._plan(planned)
+        self._applied = False
+        if planned:
+            self.engine.pipeline.plan(self._slots)
+            self.engine.pipeline.fill_mask()
+
+    def apply(self, logits: Tensor, context: Any) -> Tensor:
+        """Mask the guided rows of the batch."""
+        if not self._requests:
+            return logits
+        batch = context.idx_mapping_np
+        if self._stale or not np.array_equal(batch, self._batch):
+            self._look_at(batch)
+        if self._planned:
+            pipeline = self.engine.pipeline
+            masks = pipeline.take_masks(logits)
+            size = pipeline.compiler.vocabulary.size
+            mask_indexed_rows(logits, masks, context.expanded_idx_mapping, self._table, size)
+            self._applied = True
+        if self._mend:
+            mend_rows(logits, self._mend)
+        return logits
+
+    def _finish(self) -> None:
+        """Hand on the tokens of the last step."""
+        states, pipeline = self._states, self.engine.pipeline
+        tokens = gather_tokens(self._order, self._lengths, states.total_len.gpu, states.all_token_ids.gpu)
+        pipeline.schedule_update(tokens)
+        pipeline.finish_update()
+
+    def _enter(self, entered: dict[int, Any]) -> list[int]:
+        """Begin what is new, end what had its index. The indices that are to be planned."""
+        new = []
+        for index, params in entered.items():
+            old = self._requests.pop(index, None)
+            if old is not None:
+                self.engine.end(old)
+            guided = self._begin(index, params) if params is not None else None
+            if guided is not None:
+                self._requests[index] = guided
+                if guided.slot != UNGUIDED:
+                    new.append(index)
+        if new:
+            there = self._upload(new)
+            self._lengths[there] = self._states.total_len.gpu[there]
+        return new
+
+    def _begin(self, index: int, params: Any) -> Guided | None:
+        prompt = int(self._states.prompt_len.np[index])
+        end = int(self._states.prefill_len.np[index])
+        if end <= prompt:
+            return self.engine.begin(params)
+        # Preempted, and back with what it had produced. The device is waited for, which is rare enough.
+        return self.engine.begin(params, self._states.all_token_ids.gpu[index, prompt:end].tolist())
+
+    def _look_at(self, batch: Any) -> None:
+        """What follows from which requests are in the batch."""
+        self._batch, self._stale = batch.copy(), False
+        there = [(row, index) for row, index in enumerate(batch.tolist()) if index in self._requests]
+        guided = [(row, self._requests[index]) for row, index in there]
+        self._mend = [(row, one) for row, one in guided if one.slot == UNGUIDED or one.fragile]
+        running = {index for _, index in there if self._requests[index].slot != UNGUIDED}
+        back = running.difference(self._planned)
+        if back:
+            self._plan([*self._planned, *sorted(back)])
+            self._stale = False
+            self.engine.pipeline.plan(self._slots)
+            self.engine.pipeline.fill_mask()
+        self._running = [index for index in self._planned if index in running]
+
+    def _plan(self, planned: list[int]) -> None:
+        self._planned = planned
+        self._slots = [self._requests[index].slot for index in planned]
+        self._order = self._upload(planned)
+        self._table.fill_(-1)
+        self._table[self._order] = torch.arange(len(planned), dtype=torch.int32, device=self._device)
+        self._stale = True
+
+    def _upload(self, indices: list[int]) -> Tensor:
+        host = torch.tensor(indices, dtype=torch.int64)
+        if self._device.type == "cuda":
+            host = host.pin_memory()
+        return host.to(self._device, non_blocking=True)
+
+    def _warm_up(self) -> None:
+        """Load the kernels now: the first time takes a tenth of a second and waits for the device."""
+        width = self._states.vocab_size
+        words = self.engine.pipeline.compiler.vocabulary.words
+        logits = torch.zeros(1, width, device=self._device)
+        mask = torch.zeros(1, words, dtype=torch.int32, device=self._device)
+        nobody = torch.zeros(1, dtype=torch.int32, device=self._device)
+        mask_indexed_rows(logits, mask, nobody, self._table, self.engine.pipeline.compiler.vocabulary.size)
+        gather_tokens(
+            nobody.long(), self._lengths, self._states.total_len.gpu, self._states.all_token_ids.gpu
+        )

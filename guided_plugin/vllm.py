@@ -1,0 +1,96 @@
+"""The logits processor that vLLM loads, for both of its model runners. Imports vLLM.
+
+    installed   entry point `vllm.logits_processors`: nothing else to do
+    passed      LLM(..., logits_processors=[GuidedLogitsProcessor]),
+                vllm serve --logits-processors guided_plugin.vllm:GuidedLogitsProcessor
+    switched    --additional-config '{"guided_plugin": {...}}' or the environment variable GUIDED_PLUGIN
+
+Requests ask with `SamplingParams(extra_args={"guided": spec})`. See docs/vllm.md.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from vllm.v1.sample.logits_processor import BatchUpdate
+from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
+
+from guided_plugin.errors import ConfigError
+from guided_plugin.hosts.vllm_gate import check_params, install
+
+try:
+    from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
+except ImportError:  # before 0.31
+
+    class V2LogitsProcessor:  # type: ignore[no-redef]
+        """There is no V2 runner in this vLLM."""
+
+
+__all__ = ["GuidedLogitsProcessor"]
+
+install()
+
+_guides: weakref.WeakSet[GuidedLogitsProcessor] = weakref.WeakSet()
+
+
+class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
+    """Guides the requests that ask for it. V1 runners make it with (config, device, pin_memory), V2 runners
+    with (config, request states); loaded twice in one engine, the second does nothing."""
+
+    def __init__(self, vllm_config: Any, *runner: Any) -> None:
+        self._config = vllm_config
+        self._runner: Any = None
+        if any(guide._config is vllm_config for guide in _guides):
+            return
+        _guides.add(self)
+        if len(runner) == 2:
+            from guided_plugin.hosts.vllm_v1 import V1Runner
+
+            self._runner = V1Runner(vllm_config, runner[0])
+        elif len(runner) == 1:
+            from guided_plugin.hosts.vllm_v2 import V2Runner
+
+            self._runner = V2Runner(vllm_config, runner[0])
+        else:
+            raise ConfigError(
+                f"vLLM made a logits processor with {len(runner) + 1} arguments",
+                where="GuidedLogitsProcessor",
+                hint="this version of vLLM is not supported, see docs/hosts.md",
+            )
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        """Refuse a spec that can't be read, in both runners' frontends."""
+        check_params(sampling_params)
+
+    def is_argmax_invariant(self) -> bool:
+        """V1: greedy sampling needs the mask too."""
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """V1: before each forward pass."""
+        if self._runner is not None:
+            self._runner.update_state(batch_update)
+
+    def sampled(self, tokens: torch.Tensor) -> None:
+        """V1: right after sampling."""
+        if self._runner is not None:
+            self._runner.sampled(tokens)
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> bool:
+        """V2: a request enters the batch. Whether it is guided."""
+        return self._runner is not None and self._runner.add_request(req_idx, sampling_params)
+
+    def apply_staged_writes(self) -> None:
+        """V2: before each forward pass."""
+        if self._runner is not None:
+            self._runner.apply_staged_writes()
+
+    def apply(self, logits: torch.Tensor, *context: Any) -> torch.Tensor:
+        """Mask the guided rows, in place."""
+        if self._runner is None:
+            return logits
+        masked: torch.Tensor = self._runner.apply(logits, *context)
+        return masked

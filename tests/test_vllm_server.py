@@ -1,0 +1,206 @@
+"""vLLM's OpenAI server as a process, the plugin installed, with the `openai` client against it."""
+
+import asyncio
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import jsonschema
+import openai
+
+import guided_plugin as gp
+from guided_plugin.demo import MODEL_DIR
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
+OPTIONS = {"take_over": True, "worker_step_ms": 60_000}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tmp_path_factory.mktemp("server")
+    template = folder / "template.jinja"
+    template.write_text(TEMPLATE)
+    arguments = (
+        f"--model {MODEL_DIR} --served-model-name demo --port {port} --host 127.0.0.1 --max-model-len 512 "
+        f"--max-num-seqs 16 --enforce-eager --no-async-scheduling --chat-template {template} "
+        "--enable-auto-tool-choice --tool-call-parser hermes --disable-uvicorn-access-log "
+        "--logits-processors guided_plugin.vllm:GuidedLogitsProcessor"
+    )
+    environment = {
+        **os.environ,
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "GUIDED_PLUGIN": json.dumps(OPTIONS),
+    }
+    log = folder / "log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments.split()],
+            env=environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        for _ in range(600):
+            assert process.poll() is None, log.read_text()[-4000:]
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
+                break
+            except OSError:
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+        assert process.poll() is None, log.read_text()[-4000:]
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        print(log.read_text()[-3000:])
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=server, api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+def complete(client, spec=None, **options):
+    extra = {"extra_body": {"vllm_xargs": {"guided": json.dumps(spec)}}} if spec is not None else {}
+    options = {"max_tokens": 80, "temperature": 1.0, **extra, **options}
+    return client.completions.create(model="demo", prompt="Someone: ", **options).choices[0]
+
+
+def chat(client, **options):
+    options = {"max_tokens": 80, "temperature": 1.0, **options}
+    messages = [{"role": "user", "content": "Write a record"}]
+    return client.chat.completions.create(model="demo", messages=messages, **options).choices[0]
+
+
+def test_a_spec_in_vllm_xargs(client):
+    choice = complete(client, {"json_schema": SCHEMA})
+    assert choice.finish_reason == "stop"
+    jsonschema.validate(json.loads(choice.text), SCHEMA)
+
+
+def test_response_format_of_a_chat(client):
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+    choice = chat(client, response_format=form)
+    jsonschema.validate(json.loads(choice.message.content), SCHEMA)
+    choice = chat(client, response_format={"type": "json_object"}, max_tokens=200)
+    if choice.finish_reason == "stop":
+        assert isinstance(json.loads(choice.message.content), dict)
+
+
+def test_streaming(client):
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+    parts = client.chat.completions.create(
+        model="demo",
+        messages=[{"role": "user", "content": "Write a record"}],
+        response_format=form,
+        max_tokens=80,
+        stream=True,
+    )
+    text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+    jsonschema.validate(json.loads(text), SCHEMA)
+
+
+def test_a_named_tool_with_strict_arguments(client):
+    tool = {"type": "function", "function": {"name": "save", "parameters": SCHEMA, "strict": True}}
+    choice = chat(
+        client, tools=[tool], tool_choice={"type": "function", "function": {"name": "save"}}, max_tokens=200
+    )
+    (call,) = choice.message.tool_calls
+    assert call.function.name == "save"
+    jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
+
+
+def test_structured_outputs_of_vllm(client):
+    choice = complete(client, extra_body={"structured_outputs": {"regex": "[0-9]{3}-[a-f]{3}"}})
+    assert len(choice.text) == 7
+    choice = complete(client, extra_body={"structured_outputs": {"choice": ["red", "green"]}})
+    assert choice.text in ("red", "green")
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (
+            {"json_schema": {"type": "object", "properties": {"a": {"type": "text"}}}},
+            "guided.#/properties/a/type",
+        ),
+        ({"regex": "(?<=a)b"}, "ook"),
+        ({"jsonschema": {}}, "did you mean"),
+        ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 2}}, ""),
+    ],
+)
+def test_a_bad_spec_is_answered_with_400_path_and_hint(client, spec, says):
+    with pytest.raises(openai.BadRequestError) as caught:
+        complete(client, spec)
+    assert says in str(caught.value)
+    assert complete(client, {"choice": ["fine"]}).text == "fine"
+
+
+def test_thirty_two_clients_with_mixed_specs_and_aborts(server):
+    rng = random.Random(5)
+    kinds = [
+        ({"json_schema": SCHEMA}, lambda text: jsonschema.validate(json.loads(text), SCHEMA)),
+        ({"regex": "[ab]{10,30}"}, lambda text: len(text) >= 10 and set(text) <= {"a", "b"}),
+        ({"choice": ["left", "right"]}, lambda text: text in ("left", "right")),
+        ({"json_schema": {"type": "array", "items": {"type": "boolean"}, "maxItems": 4}}, json.loads),
+        (None, lambda text: True),
+    ]
+
+    async def one(client, number):
+        ended = []
+        for turn in range(3):
+            spec, check = kinds[(number + turn) % len(kinds)]
+            extra = {} if spec is None else {"extra_body": {"vllm_xargs": {"guided": json.dumps(spec)}}}
+            stream = await client.completions.create(
+                model="demo", prompt="It is ", max_tokens=80, temperature=1.0, stream=True, **extra
+            )
+            text, aborted, reason = "", rng.random() < 0.25, None
+            async for part in stream:
+                text += part.choices[0].text
+                reason = part.choices[0].finish_reason or reason
+                if aborted and len(text) > 3:
+                    await stream.close()
+                    break
+            if not aborted and reason == "stop":
+                assert check(text) is not False, (spec, text)
+                ended.append(spec)
+        return ended
+
+    async def all_of_them():
+        async with openai.AsyncOpenAI(base_url=server, api_key="none", max_retries=0, timeout=60) as client:
+            return await asyncio.gather(*(one(client, number) for number in range(32)))
+
+    ended = [spec for specs in asyncio.run(all_of_them()) for spec in specs]
+    assert sum(spec is not None for spec in ended) > 25
+
+
+def test_the_servers_own_answers_match_a_fresh_matcher(client):
+    spec = {"grammar": 'root ::= "(" root ")" | "x"'}
+    text = complete(client, spec, max_tokens=40).text
+    depth = text.index("x") if "x" in text else len(text)
+    assert text.startswith("(" * depth)
+    assert gp.OutputSpec.parse(spec) is not None
