@@ -28,10 +28,6 @@ class GuidedConfig:
 
     enabled: bool = True
     """False: a host that loads the plugin by itself leaves it out, and guided requests are refused."""
-    take_over: bool = False
-    """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place of its own manager."""
-    mode: str = "auto"
-    """Where grammars work in vLLM: `inline`, `process`, or `auto`: a process where the logits are on CUDA."""
     backend: str = "auto"
     """Backend for specs that name none: a registered name, or `auto` to choose per spec."""
     cache_bytes: int = 512 * _MIB
@@ -66,6 +62,10 @@ class GuidedConfig:
     """How long a step waits for a grammar that is still compiling before that row fails closed."""
     worker_spin_us: int = 50
     """How long the grammar worker polls without a pause after work; it sleeps in between later on."""
+    take_over: bool = False
+    """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place of its own manager."""
+    mode: str = "auto"
+    """Where grammars work in vLLM: `inline`, `process`, or `auto`: a process where the logits are on CUDA."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -274,8 +274,8 @@ class StepPipeline:
         return mask
 
     def schedule_update(self, tokens: Tensor) -> None:
-        """Right after sampling: start copying the [rows] sampled tokens to the host. A negative token says
-        that the row had none, as in the middle of a prompt."""
+        """Right after sampling: start copying the [rows] sampled tokens to the host. NO_TOKEN says that a row
+        had none, as in the middle of a prompt."""
         if not self._plan.rows:
             return
         start = time.perf_counter()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from guided_plugin.spec import OutputSpec
 
 __all__ = [
+    "NO_TOKEN",
     "UNGUIDED",
     "Admission",
     "DecodeStep",
@@ -26,6 +27,11 @@ __all__ = [
 
 UNGUIDED = -1
 """The slot number of a row that no grammar guides."""
+
+
+NO_TOKEN = -2
+"""In place of a sampled token: the row had none that counts, as in the middle of a prompt. Not -1, which some
+engines show where a token is not known yet: that one must never pass."""
 
 
 @dataclass(slots=True)

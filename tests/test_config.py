@@ -29,6 +29,8 @@ def test_defaults():
         "worker_step_ms": 2_000,
         "worker_grammar_ms": 10_000,
         "worker_spin_us": 50,
+        "take_over": False,
+        "mode": "auto",
     }
 
 
@@ -38,6 +40,12 @@ def test_a_config_is_a_frozen_value():
     assert hash(config) == hash(GuidedConfig(disabled_plugins=("a", "b")))
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.threads = 3
+
+
+def test_the_mode_is_one_of_three():
+    assert GuidedConfig.from_mapping({"mode": "inline"}).mode == "inline"
+    with pytest.raises(ConfigError, match=r"mode: unknown mode 'proces' \(did you mean 'process'"):
+        GuidedConfig.from_mapping({"mode": "proces"})
 
 
 def test_zero_is_a_legal_bound():

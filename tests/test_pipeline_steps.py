@@ -9,6 +9,7 @@ import guided_plugin as gp
 from guided_plugin import buffers, pipeline
 from guided_plugin.errors import GrammarError, PipelineError, SpecError
 from guided_plugin.grammar.table import Phase
+from guided_plugin.step import NO_TOKEN
 
 END = 256
 VOCABULARY = gp.Vocabulary.from_tokens(
@@ -56,6 +57,59 @@ def recheck(compiler, spec, tokens):
     grammar = compiler.compile(spec)
     matcher = compiler.backend(grammar.backend).start(grammar, VOCABULARY.stop_token_ids)
     return all(matcher.accept(token) for token in tokens)
+
+
+def test_no_token_says_that_a_row_had_none(pipe, compiler):
+    """As hosts do in the middle of a prompt: the row was masked, and nothing of it counts."""
+    generator, skip = torch.Generator().manual_seed(3), random.Random(3)
+    slots = {name: pipe.add_request(name, SPECS[1 + at % 3]) for at, name in enumerate("abcd")}
+    out = {name: [] for name in slots}
+    for _ in range(60):
+        logits = torch.randn(4, WIDTH, generator=generator)
+        pipe.plan(list(slots.values()))
+        pipe.fill_mask()
+        tokens = pipe.apply_mask(logits).argmax(-1)
+        for row, name in enumerate(slots):
+            if skip.random() < 0.4:
+                tokens[row] = NO_TOKEN
+            else:
+                out[name].append(int(tokens[row]))
+        pipe.schedule_update(tokens)
+        pipe.finish_update()
+    for at, name in enumerate(slots):
+        counted = pipe.tokens(name)
+        assert counted == tuple(out[name][: out[name].index(END) + 1])
+        assert recheck(compiler, SPECS[1 + at % 3], counted)
+        assert pipe.phase(name) is Phase.DONE
+
+
+def test_a_host_may_take_the_masks_and_apply_them_itself(pipe, compiler):
+    slot = pipe.add_request("a", SPECS[0])
+    logits = torch.zeros(3, WIDTH)
+    pipe.plan([slot])
+    with pytest.raises(PipelineError, match="not asked for"):
+        pipe.take_masks(logits)
+    pipe.fill_mask()
+    mask = pipe.take_masks(logits)
+    allowed = [token for token in range(VOCABULARY.size) if int(mask[0, token // 32]) >> (token % 32) & 1]
+    assert allowed == sorted(b"ynm")
+
+
+def test_a_request_that_is_not_waited_for_fails_later_or_now(pipe):
+    bad = gp.OutputSpec.json_schema({"type": "string", "pattern": "(?<=a)b"})
+    if pipe.mode == "inline":
+        with pytest.raises(gp.GuidedError):
+            pipe.add_request("bad", bad, wait=False)
+        return
+    pipe.add_request("first", SPECS[0])  # the worker is there
+    slot = pipe.add_request("bad", bad, wait=False)
+    good = pipe.add_request("good", SPECS[0], wait=False, known=True)
+    generator = torch.Generator().manual_seed(1)
+    tokens, _ = step(pipe, [slot, good], generator)
+    assert tokens[0] == END
+    assert pipe.request("bad").error is not None
+    assert pipe.request("good").error is None
+    assert sum(pipe.metrics().backends.values()) == 2
 
 
 def test_rows_follow_their_grammars_through_recycling_reordering_and_skipping(pipe, compiler):
@@ -231,7 +285,7 @@ def test_statistics_and_their_hook(compiler):
 def test_calls_out_of_order_or_range_are_errors_with_a_way_out(pipe, compiler):
     slot = pipe.add_request("one", SPECS[0])
     pipe.plan([slot])
-    with pytest.raises(PipelineError, match="without fill_mask"):
+    with pytest.raises(PipelineError, match="not asked for"):
         pipe.apply_mask(torch.randn(1, WIDTH))
     pipe.fill_mask()
     with pytest.raises(PipelineError, match=r"\[rows, width\]"):

@@ -208,6 +208,10 @@ LAYERS = [
     ["worker.forkserver", "worker.supervisor"],
     ["worker.side"],
     ["pipeline", "pipeline_plugin"],
+    ["hosts.__init__", "hosts.vllm_common"],
+    ["hosts.vllm_engine", "hosts.vllm_gate"],
+    ["hosts.vllm_v1", "hosts.vllm_v2"],
+    ["vllm"],
     ["loop", "coverage", "report", "demo", "bench"],
     ["cli"],
 ]

@@ -18,6 +18,7 @@ from guided_plugin.errors import GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher, MatcherBatch
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
+from guided_plugin.step import NO_TOKEN
 
 __all__ = ["GrammarTable", "Phase"]
 
@@ -142,9 +143,9 @@ class GrammarTable:
                 mask[position] = self._stop_row(entry.stop_token_ids)
 
     def accept(self, slots: tuple[int, ...], tokens: Sequence[int]) -> None:
-        """Move every slot past the token that was sampled for it; a negative one says that none was."""
-        if slots and min(tokens) < 0:
-            sampled = [(slot, token) for slot, token in zip(slots, tokens, strict=True) if token >= 0]
+        """Move every slot past the token that was sampled for it; NO_TOKEN where none was."""
+        if NO_TOKEN in tokens:
+            sampled = [(slot, token) for slot, token in zip(slots, tokens, strict=True) if token != NO_TOKEN]
             slots, tokens = tuple(slot for slot, _ in sampled), [token for _, token in sampled]
         self._batch(slots)
         changed = False

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.kernels.cpu import mask_rows_cpu
+from guided_plugin.step import NO_TOKEN
 
 __all__ = ["NEVER", "gather_tokens", "mask_indexed_rows"]
 
@@ -38,8 +39,8 @@ def mask_indexed_rows(
 
 
 def gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
-    """The newest token of each request in `order`; -1 where its history has not grown by one since `lengths`,
-    which is brought up to date.
+    """The newest token of each request in `order`; NO_TOKEN where its history has not grown by one since
+    `lengths`, which is brought up to date.
 
     order: [m] int64, indices of requests. lengths, total: [n] int32. history: [n, longest] int32.
     Returns [m] int64.
@@ -50,7 +51,7 @@ def gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor
     now, before = total[order], lengths[order]
     newest = history[order, (now - 1).clamp(min=0).long()].long()
     lengths[order] = torch.where(before == NEVER, before, now)
-    return torch.where(now == before + 1, newest, -1)
+    return torch.where(now == before + 1, newest, NO_TOKEN)
 
 
 @cache

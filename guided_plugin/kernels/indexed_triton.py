@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from guided_plugin.kernels.indexed import NEVER
+from guided_plugin.step import NO_TOKEN
 
 __all__ = ["gather_tokens_triton", "mask_indexed_rows_triton"]
 
@@ -36,7 +37,16 @@ def _mask_kernel(  # type: ignore[no-untyped-def]
     do_not_specialize_on_alignment=["order", "lengths", "total", "history", "tokens"],
 )
 def _gather_kernel(  # type: ignore[no-untyped-def]
-    order, lengths, total, history, tokens, count, stride, NOT_LOOKED_AT: tl.constexpr, BLOCK: tl.constexpr
+    order,
+    lengths,
+    total,
+    history,
+    tokens,
+    count,
+    stride,
+    NOT_LOOKED_AT: tl.constexpr,
+    NONE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
@@ -44,7 +54,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     now = tl.load(total + index, mask=inside, other=0)
     before = tl.load(lengths + index, mask=inside, other=NOT_LOOKED_AT)
     grown = inside & (now == before + 1)
-    newest = tl.load(history + index * stride + now - 1, mask=grown, other=-1)
+    newest = tl.load(history + index * stride + now - 1, mask=grown, other=NONE)
     tl.store(tokens + at, newest.to(tl.int64), mask=inside)
     tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
 
@@ -71,6 +81,7 @@ def gather_tokens_triton(order: Tensor, lengths: Tensor, total: Tensor, history:
     _gather_kernel[((count + _GATHER - 1) // _GATHER,)](
         *(order, lengths, total, history, tokens, count, history.stride(0)),
         NOT_LOOKED_AT=NEVER,
+        NONE=NO_TOKEN,
         BLOCK=_GATHER,
         num_warps=1,
     )

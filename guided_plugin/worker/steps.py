@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.journal import LiveRequest
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, PlanField, Region, Time, unwrap
 
@@ -129,10 +130,9 @@ class StepRing:
                 entries.append(self._unread.popleft()[0] % TOKEN_DEPTH)
             # [requests, steps], in the order of the plan
             block = np.ascontiguousarray(self._region.tokens[entries, : len(published.slots)].T)
-            whole = bool((block >= 0).all())
+            whole = bool((block != NO_TOKEN).all())
             for request, tokens in zip(published.requests, block, strict=True):
-                # Negative: the request had no token in that step.
-                request.tokens.frombytes((tokens if whole else tokens[tokens >= 0]).tobytes())
+                request.tokens.frombytes((tokens if whole else tokens[tokens != NO_TOKEN]).tobytes())
 
     def outstanding(self) -> Iterator[tuple[int, Published]]:
         """The steps that nobody has filled yet."""
