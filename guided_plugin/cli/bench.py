@@ -184,6 +184,68 @@ def soak(
         raise typer.Exit(1)
 
 
+@app.command("vllm", short_help="Milliseconds a step in vLLM, built-in and with the plugin.")
+def vllm(
+    model: Annotated[str, typer.Option(help="Folder of a model.", show_default="the demo's")] = str(
+        MODEL_DIR
+    ),
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Tokenizer folder.", show_default="the model's")
+    ] = None,
+    rows: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "8,64,256",
+    schema: Annotated[str, typer.Option(help="Schemas: plain, maxlength.")] = "plain,maxlength",
+    runner: Annotated[str, typer.Option(help="Model runners: v1, v2.")] = "v1,v2",
+    steps: Annotated[int, typer.Option(min=8, help="Tokens a request.")] = 256,
+    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
+    built_in: Annotated[bool, typer.Option(help="Measure vLLM's own structured output too.")] = True,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    engine: Annotated[str, typer.Option(help="More arguments of the engine, as a JSON object.")] = "{}",
+    json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """vLLM, an engine each without the plugin and with it: unguided, its own structured output, ours."""
+    counts, schemas = _rows(rows), _schemas(schema)
+    from guided_plugin.bench.vllm import RUNNERS, bench_vllm
+
+    runners = [name.strip() for name in runner.split(",")]
+    for name in runners:
+        if name not in RUNNERS:
+            raise InputError(f"unknown runner {name!r}", where="--runner", hint=did_you_mean(name, RUNNERS))
+    try:
+        arguments = json.loads(engine)
+    except ValueError as error:
+        raise InputError(f"is not JSON: {error}", where="--engine") from None
+    if not isinstance(arguments, dict):
+        raise InputError("must be a JSON object", where="--engine", hint='such as {"enforce_eager": true}')
+    if out is not None:
+        check_out(out)
+    with _progress() as progress:
+        task = progress.add_task("engines", total=2 * len(runners))
+        result = bench_vllm(
+            model,
+            tokenizer or model,
+            rows=counts,
+            schemas=schemas,
+            runners=runners,
+            built_in=built_in,
+            steps=steps,
+            repetitions=repetitions,
+            device=device,
+            engine=arguments,
+            progress=lambda: progress.advance(task),
+        )
+    if _told_as_json(result, out, json_output):
+        return
+    table = Table(
+        "runner", "rows", "way", "schema", "ms", "ratio", "wrong", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for figure in result["figures"]:
+        named = (str(figure[name]) for name in ("runner", "rows", "way", "schema"))
+        numbers = f"{figure['ms_per_step']:.3f}", f"{figure['ratio']:.3f}", str(figure["wrong_outputs"])
+        table.add_row(*named, *numbers)
+    Console().print(table)
+
+
 def _progress() -> Progress:
     console = Console(stderr=True)
     return Progress(console=console, transient=True, disable=not console.is_terminal)

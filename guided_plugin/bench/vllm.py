@@ -1,0 +1,123 @@
+"""`bench vllm`: milliseconds a step in vLLM, unguided, with its own structured output, and with the plugin.
+
+One process an engine: each runner without the plugin and with it. Imports no vLLM; the children do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from guided_plugin.errors import PipelineError
+
+__all__ = ["RUNNERS", "bench_vllm"]
+
+RUNNERS = ("v1", "v2")
+
+_WITHOUT = ("unguided", "built-in")
+_WITH = ("unguided", "extra_args", "take_over")
+
+
+def bench_vllm(
+    model: str,
+    tokenizer: str,
+    *,
+    rows: Sequence[int],
+    schemas: Sequence[str],
+    runners: Sequence[str] = RUNNERS,
+    built_in: bool = True,
+    steps: int = 256,
+    repetitions: int = 3,
+    device: str = "cuda",
+    engine: dict[str, Any] | None = None,
+    timeout: float = 1200.0,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Run the engines one after the other; `progress` is called after each."""
+    engines = []
+    for runner in runners:
+        for plugin in (False, True):
+            ways = _WITH if plugin else _WITHOUT if built_in else _WITHOUT[:1]
+            options = {
+                "model": model,
+                "tokenizer": tokenizer,
+                "rows": list(rows),
+                "schemas": list(schemas),
+                "ways": list(ways),
+                "steps": steps,
+                "repetitions": repetitions,
+                "device": device,
+                "plugin": plugin,
+                "engine": engine or {},
+            }
+            result = _run(options, runner, timeout)
+            engines.append({"runner": runner, "plugin": plugin, **result})
+            progress()
+    return {
+        "benchmark": "vllm",
+        "environment": engines[0]["environment"],
+        "model": Path(model).name,
+        "steps": steps,
+        "repetitions": repetitions,
+        "figures": _figures(engines),
+        "engines": engines,
+    }
+
+
+def _run(options: dict[str, Any], runner: str, timeout: float) -> dict[str, Any]:
+    environment = {
+        **os.environ,
+        "VLLM_USE_V2_MODEL_RUNNER": "1" if runner == "v2" else "0",
+        "GUIDED_PLUGIN": json.dumps({"take_over": True}) if options["plugin"] else "0",
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answer, log = (Path(folder, name) for name in ("options", "result", "log"))
+        asked.write_text(json.dumps(options))
+        command = [sys.executable, "-m", "guided_plugin.bench.vllm_child", str(asked), str(answer)]
+        with log.open("w") as out:
+            child = subprocess.Popen(
+                command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            try:
+                child.wait(timeout)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)  # the engine's processes too
+                child.wait()
+        if not answer.exists():
+            last = "\n".join(log.read_text().splitlines()[-30:])
+            raise PipelineError(
+                f"the engine with runner {runner} gave no result within {timeout:g} s:\n{last}",
+                where="bench vllm",
+                hint="the lines above are its last words",
+            )
+        result: dict[str, Any] = json.loads(answer.read_text())
+        return result
+
+
+def _figures(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every figure against the unguided one of the same runner without the plugin."""
+    base = {
+        (engine["runner"], figure["rows"]): figure["ms_per_step"]
+        for engine in engines
+        for figure in engine["figures"]
+        if not engine["plugin"] and figure["way"] == "unguided"
+    }
+    return [
+        {
+            "runner": engine["runner"],
+            "way": "loaded" if engine["plugin"] and figure["way"] == "unguided" else figure["way"],
+            **{name: figure[name] for name in ("rows", "schema", "ms_per_step", "tokens_per_second")},
+            "ratio": round(figure["ms_per_step"] / base[engine["runner"], figure["rows"]], 4),
+            "wrong_outputs": figure["wrong_outputs"],
+        }
+        for engine in engines
+        for figure in engine["figures"]
+    ]
