@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and alone: a resolver that sees an open range would take the CUDA build.
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==$$(sed -n 's/^torch==//p' constraints.txt)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,llguidance]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,llguidance,plot]'
 	touch $@
 
 demo: $(STAMP)

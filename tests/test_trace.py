@@ -1,10 +1,13 @@
 """The trace of a run: every call of every step, on one clock, in a form that Perfetto opens."""
 
 import json
+import sys
 
 import pytest
 
-from guided_plugin.bench.trace import TRACKS, chrome_trace, trace_loop
+import guided_plugin as gp
+from guided_plugin.bench import trace_plot
+from guided_plugin.bench.trace import TRACKS, Span, chrome_trace, trace_loop
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.spec import OutputSpec
 
@@ -56,6 +59,42 @@ def test_wrong_values_are_named_with_what_was_meant(tmp_path, wrong):
 
     with pytest.raises(InputError, match=f"{wrong[0]}.*did you mean"):
         app(["trace", "--out", str(tmp_path / "t"), *wrong], standalone_mode=False)
+
+
+def test_some_steps_are_drawn_where_asked(tmp_path, capsys):
+    from PIL import Image
+
+    from guided_plugin.cli import app
+
+    out, png = tmp_path / "trace.json", tmp_path / "trace.png"
+    asked = ["trace", "--out", str(out), "--png", str(png), "--rows", "2", "--steps", "6", "--mode", "inline"]
+    app(asked, standalone_mode=False)
+    assert "some steps of it" in capsys.readouterr().out
+    with Image.open(png) as picture:
+        assert picture.format == "PNG"
+        assert picture.width > 1000
+        drawn = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24)}
+    assert (0x9A, 0xA7, 0xB8) in drawn  # the forward pass
+
+
+def test_the_picture_shows_whole_steps_of_the_middle(tmp_path):
+    spans = [
+        Span(track, name, 10**6 * step + at, 10**6 * step + at + 10**5, step)
+        for step in range(10)
+        for at, (track, name) in enumerate([("engine thread", "plan"), ("side stream", "upload")])
+    ]
+    assert sorted({span.step for span in trace_plot._middle(spans, 4)}) == [3, 4, 5, 6]
+    assert len(trace_plot._middle(spans, 99)) == len(spans)
+    trace_plot.plot_trace(spans, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(gp.GuidedError, match="no step"):
+        trace_plot.plot_trace([], tmp_path / "b.png")
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(gp.GuidedError, match=r"pip install 'guided-plugin\[plot\]'"):
+        trace_plot.load_matplotlib()
 
 
 def test_nothing_makes_an_empty_trace():

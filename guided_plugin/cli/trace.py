@@ -25,6 +25,9 @@ __all__ = ["trace"]
 
 def trace(
     out: Annotated[Path, typer.Option(help="File to write: Chrome trace JSON.")] = Path("trace.json"),
+    png: Annotated[
+        Path | None, typer.Option(help="Also draw some steps into this PNG (extra `plot`).")
+    ] = None,
     model: Annotated[
         Path, typer.Option(help="Folder of a model with its tokenizer.", show_default="the demo's")
     ] = MODEL_DIR,
@@ -40,6 +43,11 @@ def trace(
 ) -> None:
     """Trace the reference loop: the engine's calls, both streams and the worker. Open it in Perfetto."""
     check_out(out)
+    if png is not None:
+        from guided_plugin.bench.trace_plot import load_matplotlib, plot_trace
+
+        load_matplotlib()  # before anything is measured
+        check_out(png)
     with working("loading the model"):
         from guided_plugin.bench.loop import SHAPES, random_model
         from guided_plugin.bench.schemas import SCHEMAS
@@ -73,3 +81,6 @@ def trace(
         )
     out.write_text(json.dumps(chrome_trace(spans)) + "\n")
     typer.echo(f"{out}: {len(spans)} spans of {steps} steps")
+    if png is not None:
+        plot_trace(spans, png, title=f"{rows} guided rows, schema {schema}, {device}")
+        typer.echo(f"{png}: some steps of it")
