@@ -370,6 +370,7 @@ class GenerateCall:
 
     def _told(self, row: int, request_id: str, error: GuidedError) -> GuidedError | None:
         column = self._prompt_length + len(self._loan.pipeline.tokens(request_id))
+        column += self._around.forced_start  # which no grammar saw
         if "breaks the grammar" not in error.what or column >= self._seen.shape[1]:
             return error
         token = int(self._seen[row, column])
