@@ -143,4 +143,3 @@ def same_until_stop(left: torch.Tensor, right: torch.Tensor, stops: Sequence[int
         if a in stops:
             return True
     return True
-

@@ -38,7 +38,7 @@ def model(tokenizer):
 
 @pytest.fixture
 def make_guide(tokenizer):
-    """Makes guides and closes them. Their specs are small and harmless: no helper process is worth its start."""
+    """Makes guides and closes them. Their specs are small: no helper process is worth its start."""
     made = []
 
     def make(model=None, **options):
@@ -74,7 +74,9 @@ HOW = {
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_guided_rows_are_valid_and_unguided_ones_untouched(tokenizer, vocabulary, model, make_guide, mode, how):
+def test_guided_rows_are_valid_and_unguided_ones_untouched(
+    tokenizer, vocabulary, model, make_guide, mode, how
+):
     guide = make_guide(model, mode=mode)
     inputs = encoded(tokenizer, PROMPTS)
     finished = 0
@@ -219,7 +221,9 @@ def test_a_grammar_that_has_ended_wins_over_a_least_length(tokenizer, vocabulary
         assert kwargs.errors == {}
     # Where the grammar can go on, it must: nothing may end before its time.
     spec = gp.OutputSpec.regex("[a-c]*")
-    rows = generate(model, encoded(tokenizer, PROMPTS), do_sample=True, **options, **guide.generate_kwargs(spec))
+    rows = generate(
+        model, encoded(tokenizer, PROMPTS), do_sample=True, **options, **guide.generate_kwargs(spec)
+    )
     recheck(vocabulary, [spec] * 3, rows)
     least = options.get("min_new_tokens", 60 - encoded(tokenizer, PROMPTS)["input_ids"].shape[1])
     assert all(STOP not in row[:least] for row in rows.tolist())
@@ -230,9 +234,7 @@ def test_processors_that_forbid_all_that_the_grammar_allows(tokenizer, vocabular
     spec = gp.OutputSpec.choice(["yes"])
     kwargs = guide.generate_kwargs([spec, None, SPECS[1]])
     with caplog.at_level(logging.ERROR, "guided_plugin"):
-        rows = generate(
-            model, encoded(tokenizer, PROMPTS), do_sample=True, bad_words_ids=letters, **kwargs
-        )
+        rows = generate(model, encoded(tokenizer, PROMPTS), do_sample=True, bad_words_ids=letters, **kwargs)
     assert rows[0, 0] == STOP
     assert list(kwargs.errors) == [0]
     assert "forbid every token" in kwargs.errors[0].what
@@ -399,8 +401,8 @@ def test_what_the_stack_does_not_tell_changes_no_token(tokenizer, vocabulary, mo
     monkeypatch.setattr(transformers_step, "surroundings", lambda processor: Surroundings())
     blind = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
     assert seen.tolist() == blind.tolist()
+    doubled = encoded(tokenizer, [*PROMPTS, "other", "prompts", "here"])
     with pytest.raises(ConfigError, match="3 specs for 6 rows"):
-        doubled = encoded(tokenizer, [*PROMPTS, "other", "prompts", "here"])
         generate(model, doubled, **guide.generate_kwargs(MIXED))
 
 

@@ -43,7 +43,10 @@ def model():
     return random_model(80)
 
 
-INPUTS = {"input_ids": torch.tensor([[2, 5, 6], [7, 8, 9]]), "attention_mask": torch.tensor([[0, 1, 1], [1, 1, 1]])}
+INPUTS = {
+    "input_ids": torch.tensor([[2, 5, 6], [7, 8, 9]]),
+    "attention_mask": torch.tensor([[0, 1, 1], [1, 1, 1]]),
+}
 
 
 @pytest.mark.parametrize("sample", [False, True])
@@ -83,9 +86,7 @@ def test_scores_are_a_copy_of_the_models_logits(model):
 
 def test_rows_of_a_prompt_are_neighbours(model):
     recorder = Recorder()
-    model.generate(
-        **INPUTS, max_new_tokens=1, do_sample=True, num_return_sequences=3, **recorder.pair()
-    )
+    model.generate(**INPUTS, max_new_tokens=1, do_sample=True, num_return_sequences=3, **recorder.pair())
     first = recorder.calls[0][1]
     assert first[:, -1].tolist() == [6, 6, 6, 9, 9, 9]
     assert recorder.calls[0][3].sequences == 3
@@ -116,7 +117,12 @@ def test_finished_rows_get_padding(model):
             return torch.tensor([True, False])
 
     out = model.generate(
-        **INPUTS, max_new_tokens=4, eos_token_id=79, pad_token_id=2, do_sample=False, stopping_criteria=[EndFirst()]
+        **INPUTS,
+        max_new_tokens=4,
+        eos_token_id=79,
+        pad_token_id=2,
+        do_sample=False,
+        stopping_criteria=[EndFirst()],
     )
     assert out[0, 4:].tolist() == [2, 2, 2]
     assert 2 not in out[1, 3:].tolist()
@@ -136,22 +142,31 @@ def test_the_frame_of_a_decoding_method_tells_its_config(model):
 
 
 def test_the_decoding_methods_that_are_refused_have_these_names(model):
-    methods = {str(name) for name in utils.GENERATION_MODES_MAPPING.values()} if hasattr(
-        utils, "GENERATION_MODES_MAPPING"
-    ) else {"_sample", "_beam_search", "_assisted_decoding"}
+    methods = (
+        {str(name) for name in utils.GENERATION_MODES_MAPPING.values()}
+        if hasattr(utils, "GENERATION_MODES_MAPPING")
+        else {"_sample", "_beam_search", "_assisted_decoding"}
+    )
     own = {name for name in methods if name.startswith("_") and hasattr(utils.GenerationMixin, name)}
     assert {"_sample", *DECODERS} <= own
     for name in ("_sample", *DECODERS):
         parameters = inspect.signature(getattr(utils.GenerationMixin, name)).parameters
         assert {"logits_processor", "stopping_criteria", "generation_config"} <= set(parameters)
     # A decoding method that is new here has not been looked at.
-    assert own - {"_sample", *DECODERS} <= {"_contrastive_search", "_group_beam_search", "_constrained_beam_search", "_dola_decoding"}
+    assert own - {"_sample", *DECODERS} <= {
+        "_contrastive_search",
+        "_group_beam_search",
+        "_constrained_beam_search",
+        "_dola_decoding",
+    }
 
 
 def test_beam_search_shows_criteria_other_rows_than_processors(model):
     # The second line of defence, behind the frame.
     recorder = Recorder()
-    model.generate(**INPUTS, max_new_tokens=2, num_beams=3, do_sample=False, eos_token_id=79, **recorder.pair())
+    model.generate(
+        **INPUTS, max_new_tokens=2, num_beams=3, do_sample=False, eos_token_id=79, **recorder.pair()
+    )
     kinds = {call[0]: call[1].shape[0] for call in recorder.calls}
     assert kinds["processor"] == 6
     assert kinds["criterion"] != 6
@@ -187,7 +202,9 @@ def test_continuous_batching_keeps_its_contract(model):
     assert (chain.tensors_required, chain.do_processing) == (0, False)
     chain._retrieve_processors_kwargs()
     assert chain.supported_keys == {}
-    state = requests.RequestState(request_id="r", initial_tokens=[1, 2, 3], logit_processor_kwargs={"guided": "x"})
+    state = requests.RequestState(
+        request_id="r", initial_tokens=[1, 2, 3], logit_processor_kwargs={"guided": "x"}
+    )
     assert state.generated_tokens == []
     state.generated_tokens += [4, 5]
     assert state.status < requests.RequestStatus.FINISHED

@@ -122,9 +122,7 @@ def _figure(
                 times[who].append(milliseconds)
 
     def ratio(who: str) -> float:
-        return round(
-            statistics.median(t / u for t, u in zip(times[who], times["unguided"], strict=True)), 4
-        )
+        return round(statistics.median(t / u for t, u in zip(times[who], times["unguided"], strict=True)), 4)
 
     return TransformersFigure(
         rows=loop.rows,

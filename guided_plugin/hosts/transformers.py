@@ -39,7 +39,7 @@ class GuidedProcessor(LogitsProcessor):
     def __init__(self, call: GenerateCall) -> None:
         self._call = call
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Mask the guided rows of [rows, width] scores."""
         return self._call.process(self, input_ids, scores)
 
@@ -50,7 +50,7 @@ class GuidedCriterion(StoppingCriteria):
     def __init__(self, call: GenerateCall) -> None:
         self._call = call
 
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Which rows ended with a stop token of their spec: [rows] booleans."""
         return self._call.append(input_ids)
 
@@ -206,7 +206,9 @@ class Guide:
             except GuidedError as error:
                 raise _placed(error, row) from error
         if not found:
-            raise ConfigError("an empty list", where="spec", hint="one spec for each prompt, None for free text")
+            raise ConfigError(
+                "an empty list", where="spec", hint="one spec for each prompt, None for free text"
+            )
         return found
 
     def _call(self, specs: list[OutputSpec | None], *, every_row: bool, reuse: bool) -> GenerateCall:

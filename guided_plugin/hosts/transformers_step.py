@@ -42,7 +42,9 @@ DECODERS = {"_beam_search": "beam search", "_assisted_decoding": "assisted gener
 
 _FRAMES = 64
 _ONE_CALL = "make new ones for every generate call, or say reuse=True when you make them"
-_ONE_BY_ONE = "guide sampling or greedy decoding: num_beams=1, no assistant_model, no prompt_lookup_num_tokens"
+_ONE_BY_ONE = (
+    "guide sampling or greedy decoding: num_beams=1, no assistant_model, no prompt_lookup_num_tokens"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,22 @@ def _ids(tokens: Tensor | None) -> frozenset[int]:
 
 class GenerateCall:
     """The state of one `generate` call; with `reuse`, of one after another."""
+
+    # Made anew by `_start`.
+    _around: Surroundings
+    _loan: Loan
+    _appended: bool
+    _paired: bool
+    _steps: int
+    _guided: list[int]
+    _slots: list[int]
+    _unguided: list[int]
+    _seen: Tensor
+    _nothing: Tensor  # [rows] False, on the device
+    _stops: Tensor  # [rows, most], on the device: filled up with -1, which no token is
+    _stop_columns: Tensor  # the same, filled up with one of them
+    _is_guided: Tensor  # [rows, 1], on the device
+    _opened: Tensor  # [rows, 1], on the device: rows that `_open_stops` had to let stop
 
     def __init__(
         self,
@@ -233,7 +251,9 @@ class GenerateCall:
         if rest or each == 0 or (around.sequences is not None and each != around.sequences):
             prompts = rows // (around.sequences or 1)
             raise ConfigError(
-                f"{count} specs for {prompts} prompts", where="specs", hint="one for each prompt, or one for all"
+                f"{count} specs for {prompts} prompts",
+                where="specs",
+                hint="one for each prompt, or one for all",
             )
         if around.sequences is None and each > 1:
             groups = input_ids.view(count, each, -1)
@@ -272,11 +292,9 @@ class GenerateCall:
         self._stop_ids = chosen
         self._host_stops = self._around.stops.issuperset(itertools.chain.from_iterable(chosen))
         most = max(map(len, chosen))
-        # [rows, most stop tokens of a row]: filled up with -1, which no token is
         self._stops = torch.tensor([[*ids, *[-1] * (most - len(ids))] for ids in chosen], device=device)
         if self._around.first:
             return
-        # The same as columns, filled up with one of them, and the rows in which they may be opened.
         columns = [[*ids, *[ids[0] if ids else 0] * (most - len(ids))] for ids in chosen]
         self._stop_columns = torch.tensor(columns, device=device)
         self._is_guided = torch.tensor([[bool(ids)] for ids in chosen], device=device)
