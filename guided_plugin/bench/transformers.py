@@ -74,8 +74,9 @@ def bench_transformers(
                 # Another batch size is another graph: without this, compiled ones pile up.
                 torch.compiler.reset()
                 loop = _Loop(model, vocabulary, count, steps, forward)
-                for name in schemas:
-                    figures.append(_figure(loop, guide, name, backend, repetitions, compare, progress))
+                figures += [
+                    _figure(loop, guide, name, backend, repetitions, compare, progress) for name in schemas
+                ]
     return {
         "benchmark": "transformers",
         "environment": environment(str(model.device)),
