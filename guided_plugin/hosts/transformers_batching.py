@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 
 from guided_plugin.errors import ConfigError, GuidedError, PipelineError
@@ -26,15 +27,18 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED
 
 try:
+    # Older versions have it too, with another contract.
+    if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < (5, 13):
+        raise ImportError(f"transformers is {transformers.__version__}")
     from transformers.generation.continuous_batching.cb_logits_processors import (
         ContinuousBatchingLogitsProcessor,
     )
     from transformers.generation.continuous_batching.requests import RequestStatus
 except ImportError as missing:
     raise ConfigError(
-        "this version of transformers has no logits processors per request in continuous batching",
+        f"continuous batching can't be guided with this version of transformers: {missing}",
         where="transformers",
-        hint="take a newer one; docs/hosts.md has the range",
+        hint="take 5.13 or newer",
     ) from missing
 
 __all__ = ["ARGUMENT", "GuidedBatching"]

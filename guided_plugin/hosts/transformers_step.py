@@ -334,6 +334,7 @@ class GenerateCall:
 
     def _check_turn(self, input_ids: Tensor) -> None:
         if not self._started or self._appended or self._closed:
+            _refuse(surroundings(self))  # some versions show assisted candidates to criteria first
             raise PipelineError(
                 "a stopping criterion is called without its logits processor",
                 hint="pass both that generate_kwargs gives, to the same generate call",
