@@ -15,7 +15,7 @@ try:
 except ConfigError as too_old:
     pytest.skip(str(too_old), allow_module_level=True)
 
-from transformers.generation.configuration_utils import ContinuousBatchingConfig  # noqa: E402
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 STOP = 1
 
