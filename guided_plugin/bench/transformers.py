@@ -1,0 +1,231 @@
+"""Milliseconds a step of transformers' `generate`: unguided, guided, and xgrammar's own processor.
+
+One run measures all three in turn. Imports torch and transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria
+
+from guided_plugin.bench.environment import environment
+from guided_plugin.bench.schemas import SCHEMAS
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.hosts.transformers import Guide
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["FORWARDS", "TransformersFigure", "bench_transformers"]
+
+FORWARDS = ("eager", "static")
+"""How the model runs: as it is, or with a static cache, with which `generate` compiles it on a GPU."""
+
+_WARM_UP = 8
+_PROMPT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TransformersFigure:
+    """One configuration; every time is the median over the repetitions."""
+
+    rows: int
+    schema: str
+    forward: str
+    backend: str
+    unguided_ms: float
+    guided_ms: float
+    ratio: float
+    """Median of the ratios of neighbouring repetitions."""
+    xgrammar_ms: float | None
+    """`xgrammar.contrib.hf.LogitsProcessor`; None where it was not measured."""
+    xgrammar_ratio: float | None
+    checked_tokens: int
+    """Guided tokens of the warm-up that a fresh matcher accepted, first to last; it refused none."""
+
+
+def bench_transformers(
+    model: Any,
+    vocabulary: Vocabulary,
+    *,
+    rows: Sequence[int],
+    schemas: Sequence[str],
+    forwards: Sequence[str] = FORWARDS,
+    steps: int = 64,
+    repetitions: int = 3,
+    backend: str = "auto",
+    compare: bool = True,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Generate `steps` tokens a row; `progress` is called after each run."""
+    figures = []
+    with Guide(vocabulary, model=model) as guide:
+        for forward in forwards:
+            for count in rows:
+                # Another batch size is another graph: without this, compiled ones pile up.
+                torch.compiler.reset()
+                loop = _Loop(model, vocabulary, count, steps, forward)
+                figures += [
+                    _figure(loop, guide, name, backend, repetitions, compare, progress) for name in schemas
+                ]
+    return {
+        "benchmark": "transformers",
+        "environment": environment(str(model.device)),
+        "steps": steps,
+        "repetitions": repetitions,
+        "vocabulary": vocabulary.size,
+        "compiled": model.device.type == "cuda",
+        "figures": [asdict(figure) for figure in figures],
+    }
+
+
+def _figure(
+    loop: _Loop,
+    guide: Guide,
+    name: str,
+    backend: str,
+    repetitions: int,
+    compare: bool,
+    progress: Callable[[], None],
+) -> TransformersFigure:
+    spec = OutputSpec.json_schema(SCHEMAS[name], backend=backend)
+    theirs = _Theirs(loop, name) if compare else None
+    times: dict[str, list[float]] = {"unguided": [], "guided": [], "xgrammar": []}
+    checked, chosen = 0, ""
+    # Two to warm up: with a static cache the first compiles, the second captures.
+    for repetition in range(repetitions + 2):
+        measured = {"unguided": loop.run({})[0]}
+        progress()
+        kwargs = guide.generate_kwargs(spec)
+        try:
+            measured["guided"], out = loop.run(dict(kwargs))
+            for error in kwargs.errors.values():
+                raise error
+            if repetition == 0:
+                chosen, checked = _check(loop.vocabulary, spec, out)
+        finally:
+            kwargs.call.close()
+        progress()
+        if theirs is not None:
+            measured["xgrammar"] = loop.run({"logits_processor": [theirs.processor()]})[0]
+            progress()
+        if repetition >= 2:
+            for who, milliseconds in measured.items():
+                times[who].append(milliseconds)
+
+    def ratio(who: str) -> float:
+        return round(statistics.median(t / u for t, u in zip(times[who], times["unguided"], strict=True)), 4)
+
+    return TransformersFigure(
+        rows=loop.rows,
+        schema=name,
+        forward=loop.forward,
+        backend=chosen,
+        unguided_ms=round(statistics.median(times["unguided"]), 4),
+        guided_ms=round(statistics.median(times["guided"]), 4),
+        ratio=ratio("guided"),
+        xgrammar_ms=round(statistics.median(times["xgrammar"]), 4) if theirs is not None else None,
+        xgrammar_ratio=ratio("xgrammar") if theirs is not None else None,
+        checked_tokens=checked,
+    )
+
+
+class _Loop:
+    """`generate` for one batch size, timed."""
+
+    def __init__(self, model: Any, vocabulary: Vocabulary, rows: int, steps: int, forward: str) -> None:
+        self.model = model
+        self.vocabulary = vocabulary
+        self.rows = rows
+        self.forward = forward
+        prompts = [[1 + row % 7, 2, 3] for row in range(rows)]
+        self._inputs = torch.tensor(prompts, device=model.device)
+        self._options: dict[str, Any] = {
+            "max_new_tokens": steps + _WARM_UP,
+            "do_sample": False,
+            "eos_token_id": list(vocabulary.stop_token_ids),
+            "pad_token_id": vocabulary.stop_token_ids[0],
+        }
+        if forward == "static":
+            self._options["cache_implementation"] = "static"
+
+    def run(self, kwargs: dict[str, Any]) -> tuple[float, Tensor]:
+        """Milliseconds a step, and what was generated."""
+        clock = _Clock()
+        criteria = [clock, *kwargs.pop("stopping_criteria", ())]
+        out = self.model.generate(
+            inputs=self._inputs,
+            attention_mask=torch.ones_like(self._inputs),
+            stopping_criteria=criteria,
+            **self._options,
+            **kwargs,
+        )
+        return clock.milliseconds(), out[:, _PROMPT:]
+
+
+class _Clock(StoppingCriteria):
+    """Notes when each step is over for the host; `generate` reads from the device right after it."""
+
+    def __init__(self) -> None:
+        self._ends: list[float] = []
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
+        if not self._ends:
+            self._none = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+        self._ends.append(time.perf_counter())
+        return self._none
+
+    def milliseconds(self) -> float:
+        """Mean of a step, after the warm-up."""
+        ends = self._ends[_WARM_UP - 1 :]
+        return (ends[-1] - ends[0]) * 1e3 / max(1, len(ends) - 1)
+
+
+class _Theirs:
+    """xgrammar's processor for transformers, with the schema as it is."""
+
+    def __init__(self, loop: _Loop, name: str) -> None:
+        import xgrammar
+        import xgrammar.contrib.hf
+
+        self._make = xgrammar.contrib.hf.LogitsProcessor
+        vocabulary = loop.vocabulary
+        width = loop.model.get_output_embeddings().weight.shape[0]
+        info = xgrammar.TokenizerInfo(
+            list(vocabulary.text_tokens),
+            xgrammar.VocabType.RAW,
+            vocab_size=width,
+            stop_token_ids=list(vocabulary.stop_token_ids),
+        )
+        compiler = xgrammar.GrammarCompiler(info)
+        self._grammar = compiler.compile_json_schema(json.dumps(SCHEMAS[name]), any_whitespace=False)
+
+    def processor(self) -> Any:
+        """A new one for each call, as it asks for."""
+        return self._make(self._grammar)
+
+
+def _check(vocabulary: Vocabulary, spec: OutputSpec, rows: Tensor) -> tuple[str, int]:
+    """Which backend it was, and how many tokens a fresh matcher accepts: all, or this raises."""
+    compiler = GrammarCompiler(vocabulary, config=GuidedConfig(isolate_compiles=False))
+    grammar = compiler.compile(spec)
+    count = 0
+    for row, tokens in enumerate(rows.tolist()):
+        matcher = compiler.backend(grammar.backend).start(grammar, vocabulary.stop_token_ids)
+        for place, token in enumerate(tokens):
+            if not matcher.accept(token):
+                wrong: GuidedError = RequestError(
+                    f"a fresh matcher refuses token {token}", where=f"row {row}, token {place}"
+                )
+                raise wrong
+            count += 1
+    return grammar.backend, count

@@ -1,0 +1,145 @@
+"""Tiny random models, and the check that every test of the transformers host ends with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import guided_plugin as gp
+
+PROMPTS = ["Person as JSON: ", "x", "A much longer prompt than the others: "]
+
+SPECS = [
+    gp.OutputSpec.json_schema(
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 6},
+                "kind": {"enum": ["person", "robot"]},
+                "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3},
+            },
+            "required": ["name", "kind", "tags"],
+        }
+    ),
+    gp.OutputSpec.regex("[a-f]{3,9}-[0-9]{2,4}"),
+    gp.OutputSpec.choice(["yes", "no", "maybe"]),
+]
+
+
+def random_model(vocab_size: int, *, kind: str = "llama", seed: int = 0, **options: Any) -> Any:
+    """Two layers of random weights, on the CPU. Shared by tests that leave it as it is."""
+    import transformers
+
+    torch.manual_seed(seed)
+    small: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 512,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 2,
+    }
+    if kind == "llama":
+        config = transformers.LlamaConfig(**{**small, **options})
+        model: Any = transformers.LlamaForCausalLM(config)
+    elif kind == "t5":
+        config = transformers.T5Config(
+            vocab_size=vocab_size,
+            d_model=32,
+            d_kv=16,
+            d_ff=64,
+            num_layers=2,
+            num_heads=2,
+            decoder_start_token_id=0,
+            eos_token_id=1,
+            pad_token_id=2,
+            **options,
+        )
+        model = transformers.T5ForConditionalGeneration(config)
+    else:
+        config = transformers.BartConfig(
+            vocab_size=vocab_size,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            max_position_embeddings=512,
+            decoder_start_token_id=0,
+            bos_token_id=0,
+            eos_token_id=1,
+            pad_token_id=2,
+            **options,
+        )
+        model = transformers.BartForConditionalGeneration(config)
+    return model.eval().requires_grad_(False)
+
+
+def encoded(tokenizer: Any, prompts: Sequence[str], pad: int = 2) -> dict[str, torch.Tensor]:
+    """Prompts padded on the left."""
+    ids = [tokenizer.encode(prompt) for prompt in prompts]
+    width = max(map(len, ids))
+    return {
+        "input_ids": torch.tensor([[pad] * (width - len(one)) + one for one in ids]),
+        "attention_mask": torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in ids]),
+    }
+
+
+@functools.cache
+def _fresh_compiler(vocabulary: gp.Vocabulary) -> gp.GrammarCompiler:
+    """One that no guide has anything to do with."""
+    config = gp.GuidedConfig(threads=1, isolate_compiles=False)
+    return gp.GrammarCompiler(vocabulary, config=config, plugins=gp.Plugins(entry_points=False))
+
+
+def recheck(
+    vocabulary: gp.Vocabulary,
+    specs: Sequence[gp.OutputSpec | None],
+    rows: torch.Tensor,
+    *,
+    pads: Sequence[int] = (2,),
+    after: int = 0,
+) -> list[bool]:
+    """Assert that a fresh matcher takes every guided row, first token to last; which rows have ended.
+
+    `rows`: [rows, n] generated tokens. `after`: tokens before the guided part, as a forced first one.
+    """
+    compiler = _fresh_compiler(vocabulary)
+    ended = []
+    for spec, tokens in zip(specs, rows.tolist(), strict=True):
+        if spec is None:
+            ended.append(False)
+            continue
+        stops = spec.stop_token_ids or vocabulary.stop_token_ids
+        grammar = compiler.compile(spec)
+        matcher = compiler.backend(grammar.backend).start(grammar, stops)
+        done = False
+        for place, token in enumerate(tokens[after:]):
+            if done:
+                # What a host writes into a row that has ended.
+                assert token in (*pads, *stops), (spec.summary(), tokens, place)
+                continue
+            assert matcher.accept(token), (spec.summary(), tokens, place)
+            done = token in stops
+        ended.append(done)
+    return ended
+
+
+def same_until_stop(left: torch.Tensor, right: torch.Tensor, stops: Sequence[int] = (1,)) -> bool:
+    """Whether two rows hold the same tokens up to the stop token, or as far as both go."""
+    one, other = left.tolist(), right.tolist()
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            return False
+        if a in stops:
+            return True
+    return True

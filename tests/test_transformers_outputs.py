@@ -1,0 +1,196 @@
+"""`Guide.generate`: texts and parsed objects, errors by row; the pipeline and what else drives `generate`."""
+
+import pytest
+import torch
+from generating import PROMPTS, SPECS, encoded, random_model, recheck
+from pydantic import BaseModel, Field
+
+import guided_plugin as gp
+from guided_plugin.demo import DEMOS
+from guided_plugin.errors import ConfigError, GrammarError, SpecError
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=12)
+    age: int = Field(ge=0, le=150)
+
+
+SCHEMA = gp.OutputSpec.json_schema(Person)
+
+
+@pytest.fixture(scope="module")
+def guide(demo_tokenizer, demo_model):
+    with gp.Guide(
+        demo_tokenizer, model=demo_model, config=gp.GuidedConfig(threads=2, isolate_compiles=False)
+    ) as guide:
+        yield guide
+
+
+def test_texts_tokens_and_parsed_objects(demo_tokenizer, demo_model, guide):
+    prompts = ["Person as JSON: "] * 5
+    specs = [SCHEMA, Person, None, SPECS[1], {"json_object": True}]
+    outputs = guide.generate(demo_model, prompts, specs, max_new_tokens=120)
+    assert [output.error for output in outputs] == [None] * 5
+    as_dict, as_model, free, other, _ = outputs
+    assert as_dict.parsed == as_model.parsed.model_dump()
+    assert isinstance(as_model.parsed, Person)
+    assert as_dict.complete
+    assert (free.parsed, other.parsed) == (None, None)
+    assert demo_tokenizer.decode(as_dict.tokens) == as_dict.text
+    vocabulary = guide.compiler.vocabulary
+    for spec, output in zip(
+        [SCHEMA, SCHEMA, None, SPECS[1], gp.OutputSpec.json_object()], outputs, strict=True
+    ):
+        ended = recheck(vocabulary, [spec], torch.tensor([[*output.tokens, vocabulary.stop_token_ids[0]]]))
+        assert ended == [spec is not None] or not output.complete
+
+
+def test_one_spec_one_text_and_several_sequences(demo_model, guide):
+    (one,) = guide.generate(demo_model, "Person as JSON: ", Person, max_new_tokens=80)
+    assert isinstance(one.parsed, Person)
+    outputs = guide.generate(
+        demo_model,
+        ["Person as JSON: ", "Answer: "],
+        [Person, gp.OutputSpec.choice(["yes", "no"])],
+        max_new_tokens=80,
+        do_sample=True,
+        num_return_sequences=3,
+    )
+    assert len(outputs) == 6
+    assert all(isinstance(output.parsed, Person) for output in outputs[:3])
+    assert {output.text for output in outputs[3:]} <= {"yes", "no"}
+
+
+def test_a_row_with_a_bad_spec_has_an_error_and_the_others_are_as_without_it(demo_model, guide):
+    prompts = [demo.prompt for demo in DEMOS]
+    good = [gp.OutputSpec.json_schema(demo.schema) for demo in DEMOS]
+    bad = guide.generate(
+        demo_model,
+        [prompts[0], "Person", prompts[1], "x", prompts[2]],
+        [good[0], gp.OutputSpec.regex("a(?=b)"), good[1], {"jsn_schema": {}}, good[2]],
+        max_new_tokens=200,
+    )
+    without = guide.generate(demo_model, prompts, good, max_new_tokens=200)
+    assert isinstance(bad[1].error, GrammarError)
+    assert isinstance(bad[3].error, SpecError)
+    assert bad[1].tokens == bad[3].tokens == ()
+    assert [bad[0], bad[2], bad[4]] == without
+    assert all(output.complete and output.parsed for output in without)
+    only = guide.generate(demo_model, ["x"], [gp.OutputSpec.regex("a(?=b)")])
+    assert isinstance(only[0].error, GrammarError)
+    tensors = encoded(guide._tokenizer, [prompts[0], "x"])
+    mixed = guide.generate(demo_model, tensors, [good[0], gp.OutputSpec.regex("a(?=b)")], max_new_tokens=200)
+    assert mixed[0].text == without[0].text
+    assert isinstance(mixed[1].error, GrammarError)
+    with pytest.raises(GrammarError):
+        guide.generate(
+            demo_model, {**tensors, "pixels": torch.zeros(7, 3)}, [good[0], gp.OutputSpec.regex("a(?=b)")]
+        )
+
+
+def test_what_was_cut_is_not_complete(demo_model, guide):
+    (cut,) = guide.generate(demo_model, "Person as JSON: ", Person, max_new_tokens=4)
+    assert (cut.complete, cut.parsed, cut.error, len(cut.tokens)) == (False, None, None, 4)
+
+
+def test_only_the_guided_part_is_parsed(demo_tokenizer, demo_model, guide):
+    opening = demo_tokenizer.encode("{", add_special_tokens=False)
+    spec = gp.OutputSpec.json_schema(Person, start_after=opening)
+    (late,) = guide.generate(demo_model, "Person as JSON: ", spec, max_new_tokens=200)
+    if late.complete and late.parsed is not None:
+        head, tail = late.text.split("{", 1)
+        assert "{" not in head
+        assert Person.model_validate_json(tail) == Person(**late.parsed)
+    assert late.error is None
+    random = random_model(len(demo_tokenizer))
+    with gp.Guide(demo_tokenizer, model=random) as other:
+        spec = gp.OutputSpec.json_schema({"enum": [1, 2]}, start_after=[300])
+        opened = 0
+        for seed in range(4):
+            torch.manual_seed(seed)
+            bias = {(300,): 12.0}
+            outputs = other.generate(
+                random, PROMPTS, spec, max_new_tokens=30, do_sample=True, sequence_bias=bias
+            )
+            opened += sum(output.parsed in (1, 2) for output in outputs)
+            assert all(output.error is None for output in outputs)
+        assert opened > 0
+
+
+def test_spaces_survive(demo_model, guide):
+    # Decoders tidy up; a grammar's text may not be tidied.
+    spec = gp.OutputSpec.choice(["  two , spaces .  "])
+    (output,) = guide.generate(demo_model, "Say: ", spec, max_new_tokens=40)
+    assert output.text == "  two , spaces .  "
+
+
+def test_inputs_as_a_tokenizer_gives_them(demo_tokenizer, demo_model, guide):
+    tensors = demo_tokenizer("Person as JSON: ", return_tensors="pt", return_token_type_ids=False)
+    text = guide.generate(demo_model, "Person as JSON: ", Person, max_new_tokens=80)
+    assert guide.generate(demo_model, tensors, Person, max_new_tokens=80) == text
+    assert guide.generate(demo_model, tensors["input_ids"], Person, max_new_tokens=80) == text
+    dictionary = guide.generate(
+        demo_model, tensors, Person, max_new_tokens=80, return_dict_in_generate=True, output_scores=True
+    )
+    assert dictionary == text
+
+
+@pytest.mark.parametrize(
+    ("inputs", "where"), [([], "inputs"), (7, "inputs"), ([[1, 2]], "inputs"), ({"input_ids": [1]}, "inputs")]
+)
+def test_inputs_that_are_none(demo_model, guide, inputs, where):
+    with pytest.raises(ConfigError) as caught:
+        guide.generate(demo_model, inputs, Person)
+    assert (caught.value.where, bool(caught.value.hint)) == (where, True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_beams": 2},
+        {"assistant_model": "any"},
+        {"prompt_lookup_num_tokens": 2},
+        {"cache_implementation": "paged"},
+    ],
+)
+def test_options_that_are_refused(demo_model, guide, options):
+    with pytest.raises(ConfigError) as caught:
+        guide.generate(demo_model, "x", Person, **options)
+    assert caught.value.hint
+
+
+def test_a_paged_cache_is_not_taken_for_guided(demo_tokenizer, demo_model, guide):
+    # `generate` switches to continuous batching there, and drops logits processors without a word.
+    inputs = demo_tokenizer("Person as JSON: ", return_tensors="pt", return_token_type_ids=False)
+    # (Versions before continuous batching know no such cache.)
+    with pytest.raises((NotImplementedError, ValueError), match=r"stopping_criteria|cache_implementation"):
+        demo_model.generate(**inputs, cache_implementation="paged", **guide.generate_kwargs(Person))
+
+
+def test_as_many_specs_as_prompts(demo_model, guide):
+    with pytest.raises(ConfigError, match="2 specs for 1 prompts"):
+        guide.generate(demo_model, "x", [Person, None])
+
+
+def test_encoder_decoder(demo_tokenizer):
+    model = random_model(len(demo_tokenizer), kind="t5")
+    with gp.Guide(demo_tokenizer, model=model) as guide:
+        outputs = guide.generate(model, PROMPTS, [*SPECS[1:], None], max_new_tokens=30)
+    assert outputs[1].text in ("yes", "no", "maybe")
+    assert outputs[1].complete
+
+
+def test_text_generation_pipeline(demo_tokenizer, demo_model, guide, quiet_transformers):
+    pipe = quiet_transformers.pipeline("text-generation", model=demo_model, tokenizer=demo_tokenizer)
+    prompts = ["Person as JSON: "] * 3
+    made = pipe(
+        prompts,
+        return_full_text=False,
+        max_new_tokens=80,
+        do_sample=True,
+        **guide.generate_kwargs(Person, reuse=True),
+    )
+    people = [Person.model_validate_json(one[0]["generated_text"]) for one in made]
+    assert len({person.name for person in people}) > 1
+    with pytest.raises(gp.GuidedError, match="second generate call"):
+        pipe(prompts, max_new_tokens=80, **guide.generate_kwargs(Person))
