@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
+pytestmark = pytest.mark.timeout(900)
+
 import jsonschema
 import openai
 
@@ -60,7 +62,7 @@ def server(tmp_path_factory):
             stderr=subprocess.STDOUT,
         )
     try:
-        for _ in range(600):
+        for _ in range(1600):
             assert process.poll() is None, log.read_text()[-4000:]
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
