@@ -12,8 +12,6 @@ import pytest
 
 pytest.importorskip("vllm")
 
-pytestmark = pytest.mark.timeout(900)
-
 os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
 
 from vllm import LLM, SamplingParams

@@ -12,8 +12,6 @@ import torch
 
 pytest.importorskip("vllm")
 
-pytestmark = pytest.mark.timeout(900)
-
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState

@@ -14,8 +14,6 @@ import pytest
 
 pytest.importorskip("vllm")
 
-pytestmark = pytest.mark.timeout(900)
-
 import jsonschema
 import openai
 
