@@ -204,7 +204,7 @@ class GenerateCall:
 
     def complete(self) -> dict[int, bool]:
         """For each guided row, whether its output ended as its grammar allows."""
-        if not self._started or self._closed:
+        if not self._started or self._closed or not self._guided:
             return {}
         pipeline = self._loan.pipeline
         return {row: pipeline.phase(name) is Phase.DONE for name, row in self._requests.items()}
