@@ -38,7 +38,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=87 $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not pretrained" --cov --cov-report=term:skip-covered --cov-fail-under=87 $(ARGS)
 
 # No venv here: the GPU machine has its own PyTorch and no network.
 gpu-test:
