@@ -43,6 +43,22 @@ types: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not pretrained" --cov --cov-report= $(ARGS)
 
+$(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-compile torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps -r constraints-vllm.txt
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+# vLLM and what it loads warn of much that is not ours: warnings are errors in `unit` alone.
+vllm-test: $(VLLM_STAMP)
+	COVERAGE_FILE=.coverage-vllm $(VLLM)/bin/python -m pytest --cov --cov-report= -o filterwarnings=default -o timeout=900 \
+		tests/test_vllm_gate.py tests/test_vllm_runners.py tests/test_vllm_engine.py tests/test_vllm_server.py
+
+coverage:
+	$(BIN)/coverage combine --quiet --append .coverage-vllm
+	$(BIN)/coverage report --skip-covered --fail-under=90
+
 # No venv here: the GPU machine has its own PyTorch and no network.
 gpu-test:
 	PYTHONPATH=.:$$PYTHONPATH python3 -m pytest -m gpu -p no:cacheprovider $(ARGS)
