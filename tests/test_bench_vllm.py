@@ -1,0 +1,96 @@
+"""`bench vllm` around its engines: what is asked of them, what is made of their answers, how they fail."""
+
+import json
+
+import pytest
+
+import guided_plugin as gp
+from guided_plugin.bench import vllm as bench
+from guided_plugin.cli import app
+from guided_plugin.cli.loading import InputError
+
+
+def answer(options):
+    """What an engine of the child would say: guided steps take 10% longer than unguided ones."""
+    figures = [
+        {
+            "rows": rows,
+            "way": way,
+            "schema": schema,
+            "ms_per_step": 2.0 * rows * (1.1 if way != "unguided" else 1.0),
+            "tokens_per_second": 500,
+            "all_ms": [2.0],
+            "wrong_outputs": 0,
+        }
+        for rows in options["rows"]
+        for way in options["ways"]
+        for schema in (["none"] if way == "unguided" else options["schemas"])
+    ]
+    return {"environment": {"device": options["device"]}, "figures": figures, "first_token_ms": {}}
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    asked = []
+
+    def run(options, runner, timeout):
+        asked.append((runner, options))
+        return answer(options)
+
+    monkeypatch.setattr(bench, "_run", run)
+    return asked
+
+
+def test_every_figure_is_set_against_the_same_runner_without_the_plugin(engines):
+    done = []
+    result = bench.bench_vllm(
+        "folder/model", "tokenizer", rows=[1, 4], schemas=["plain"], progress=lambda: done.append(1)
+    )
+    assert [(runner, options["plugin"]) for runner, options in engines] == [
+        ("v1", False),
+        ("v1", True),
+        ("v2", False),
+        ("v2", True),
+    ]
+    assert len(done) == 4
+    assert engines[0][1]["ways"] == ["unguided", "built-in"]
+    assert engines[1][1]["ways"] == ["unguided", "extra_args", "take_over"]
+    ratios = {(f["runner"], f["rows"], f["way"]): f["ratio"] for f in result["figures"]}
+    assert len(ratios) == 2 * 2 * 5
+    assert ratios["v1", 4, "unguided"] == ratios["v2", 1, "loaded"] == 1.0
+    assert ratios["v2", 4, "take_over"] == pytest.approx(1.1)
+    assert result["model"] == "model"
+
+
+def test_without_the_built_in_it_is_not_asked_for(engines):
+    bench.bench_vllm("m", "t", rows=[1], schemas=["plain"], runners=["v2"], built_in=False)
+    assert engines[0][1]["ways"] == ["unguided"]
+
+
+def test_an_engine_that_does_not_start_is_told_with_its_last_words():
+    with pytest.raises(gp.GuidedError, match=r"(?s)runner v2 gave no result.*No module named 'vllm'"):
+        bench.bench_vllm("/nowhere", "/nowhere", rows=[1], schemas=["plain"], runners=["v2"], timeout=120)
+
+
+def test_the_command_prints_a_table_and_writes_json(engines, tmp_path, capsys):
+    out = tmp_path / "vllm.json"
+    app(["bench", "vllm", "--rows", "2", "--runner", "v2", "--out", str(out)], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "take_over" in printed
+    assert "1.100" in printed
+    assert {figure["runner"] for figure in json.loads(out.read_text())["figures"]} == {"v2"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--runner", "v3"], "unknown runner 'v3'"),
+        (["--engine", "{"], "--engine: is not JSON"),
+        (["--engine", "[]"], "must be a JSON object"),
+        (["--schema", "plane"], "plain"),
+    ],
+)
+def test_wrong_options_are_named(engines, arguments, says):
+    with pytest.raises(InputError, match=says):
+        app(["bench", "vllm", *arguments], standalone_mode=False)
+    assert engines == []
