@@ -588,6 +588,7 @@ def test_the_commands() -> None:
         ("bench", "transformers"),
         ("bench", "kernel"),
         ("bench", "soak"),
+        ("bench", "vllm"),
     ]
 
 
