@@ -20,6 +20,7 @@ from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.hosts.vllm_common import METRICS
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["main"]
@@ -43,7 +44,7 @@ def main(options_path: str, result_path: str) -> None:
         "first_token_ms": bench.first_tokens(),
     }
     if options["plugin"]:
-        result["metrics"] = bench.llm.collective_rpc("guided_metrics")
+        result["metrics"] = bench.llm.collective_rpc(METRICS)
     Path(result_path).write_text(json.dumps(result))
 
 
@@ -57,7 +58,6 @@ class _Bench:
             from guided_plugin.vllm import GuidedLogitsProcessor
 
             arguments["logits_processors"] = [GuidedLogitsProcessor]
-        start = time.perf_counter()
         self.llm: Any = LLM(
             options["model"],
             tokenizer=options["tokenizer"],
@@ -66,7 +66,6 @@ class _Bench:
             enable_prefix_caching=False,
             **arguments,
         )
-        self.start_seconds = time.perf_counter() - start
         self.vocabulary = Vocabulary.from_tokenizer(self.llm.get_tokenizer())
         self.compiler = GrammarCompiler(self.vocabulary, config=GuidedConfig(isolate_compiles=False))
         self.random = random.Random(1)

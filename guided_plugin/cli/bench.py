@@ -27,7 +27,7 @@ from guided_plugin.errors import did_you_mean
 if TYPE_CHECKING:
     from guided_plugin.grammar.vocabulary import Vocabulary
 
-__all__ = ["app", "check_out"]
+__all__ = ["app", "check_out", "model_or_shape"]
 
 app = typer.Typer(help="Measure what guiding costs.", no_args_is_help=True)
 
@@ -68,7 +68,7 @@ def loop(
     with working("loading the model"):
         from guided_plugin.bench.loop import bench_loop
 
-        loaded, vocabulary = _model(model, shape, tokenizer, width, device)
+        loaded, vocabulary = model_or_shape(model, shape, tokenizer, width, device)
     runs = 2 * (repetitions + 1) * len(counts) * len(schemas)
     with _progress() as progress:
         task = progress.add_task("decoding", total=runs)
@@ -136,7 +136,7 @@ def transformers(
             if name not in FORWARDS:
                 hint = did_you_mean(name, FORWARDS)
                 raise InputError(f"unknown forward {name!r}", where="--forward", hint=hint)
-        loaded, vocabulary = _model(model, shape, tokenizer, width, device)
+        loaded, vocabulary = model_or_shape(model, shape, tokenizer, width, device)
     runs = (2 + compare) * (repetitions + 2) * len(counts) * len(schemas) * len(forwards)
     with _progress() as progress:
         task = progress.add_task("generating", total=runs)
@@ -307,7 +307,7 @@ def vllm(
     Console().print(table)
 
 
-def _model(
+def model_or_shape(
     folder: Path, shape: str | None, tokenizer: Path | None, width: int, device: str
 ) -> tuple[Any, Vocabulary]:
     """A model from a folder, or one of a shape with random weights; with its vocabulary."""

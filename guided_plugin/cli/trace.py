@@ -8,15 +8,8 @@ from typing import Annotated
 
 import typer
 
-from guided_plugin.cli.bench import check_out
-from guided_plugin.cli.loading import (
-    InputError,
-    check_device,
-    load_model,
-    load_tokenizer,
-    model_vocabulary,
-    working,
-)
+from guided_plugin.cli.bench import check_out, model_or_shape
+from guided_plugin.cli.loading import InputError, working
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import did_you_mean
 
@@ -49,26 +42,16 @@ def trace(
         load_matplotlib()  # before anything is measured
         check_out(png)
     with working("loading the model"):
-        from guided_plugin.bench.loop import SHAPES, random_model
         from guided_plugin.bench.schemas import SCHEMAS
         from guided_plugin.bench.trace import chrome_trace, trace_loop
         from guided_plugin.grammar.compiler import GrammarCompiler
-        from guided_plugin.grammar.vocabulary import Vocabulary
         from guided_plugin.pipeline import MODES
         from guided_plugin.spec import OutputSpec
 
         for value, known, where in ((schema, SCHEMAS, "--schema"), (mode, MODES, "--mode")):
             if value not in known:
                 raise InputError(f"unknown value {value!r}", where=where, hint=did_you_mean(value, known))
-        if shape is None:
-            loaded = load_model(model, device)
-            vocabulary = model_vocabulary(load_tokenizer(model), loaded)
-        elif shape not in SHAPES:
-            raise InputError(f"unknown shape {shape!r}", where="--shape", hint=did_you_mean(shape, SHAPES))
-        else:
-            vocabulary = Vocabulary.from_tokenizer(load_tokenizer(tokenizer or MODEL_DIR))
-            check_device(device)
-            loaded = random_model(shape, vocabulary.size, device)
+        loaded, vocabulary = model_or_shape(model, shape, tokenizer, 0, device)
     spec = OutputSpec.json_schema(SCHEMAS[schema])
     with working("decoding"):
         spans = trace_loop(

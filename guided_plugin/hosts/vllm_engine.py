@@ -37,7 +37,7 @@ from guided_plugin.hosts.vllm_common import (
 from guided_plugin.pipeline import StepPipeline
 from guided_plugin.step import UNGUIDED, Admission, RequestInfo
 
-__all__ = ["Engine", "Guided", "mend_rows"]
+__all__ = ["Engine", "Guided", "mend_rows", "upload"]
 
 _log = logging.getLogger(__name__)
 
@@ -189,18 +189,20 @@ def mend_rows(logits: Tensor, rows: list[tuple[int, Guided]]) -> None:
     closed = [(row, guided.stop) for row, guided in rows if guided.slot == UNGUIDED]
     fragile = [(row, guided.stop) for row, guided in rows if guided.slot != UNGUIDED and guided.fragile]
     if closed:
-        index, stops = _upload(closed, logits.device)
+        index, stops = _columns(closed, logits.device)
         logits.index_fill_(0, index, -torch.inf)
         logits[index, stops] = 0.0
     if fragile:
-        index, stops = _upload(fragile, logits.device)
+        index, stops = _columns(fragile, logits.device)
         dead = logits.index_select(0, index).amax(1) == -torch.inf
         logits[index, stops] = torch.where(dead, 0.0, logits[index, stops])
 
 
-def _upload(pairs: list[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    host = torch.tensor(pairs, dtype=torch.int64).T.contiguous()
-    if device.type == "cuda":
-        host = host.pin_memory()
-    there = host.to(device, non_blocking=True)
+def upload(host: Tensor, device: torch.device) -> Tensor:
+    """A small tensor of the host on the device; nobody waits for the copy."""
+    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
+
+
+def _columns(pairs: list[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    there = upload(torch.tensor(pairs, dtype=torch.int64).T.contiguous(), device)
     return there[0], there[1]

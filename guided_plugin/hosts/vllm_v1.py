@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.errors import GuidedError, RequestError
-from guided_plugin.hosts.vllm_engine import Engine, Guided, mend_rows
+from guided_plugin.hosts.vllm_engine import Engine, Guided, mend_rows, upload
 from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 
@@ -190,9 +190,7 @@ def _counting(tokens: Tensor, rows: list[int]) -> Tensor:
     """The tokens of these rows; NO_TOKEN elsewhere."""
     counts = torch.zeros(tokens.shape[0], dtype=torch.bool)
     counts[rows] = True
-    if tokens.is_cuda:
-        counts = counts.pin_memory()
-    return torch.where(counts.to(tokens.device, non_blocking=True), tokens, NO_TOKEN)
+    return torch.where(upload(counts, tokens.device), tokens, NO_TOKEN)
 
 
 def wrap_sampler() -> None:

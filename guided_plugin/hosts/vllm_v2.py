@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.hosts.vllm_common import GUIDED
-from guided_plugin.hosts.vllm_engine import Engine, Guided, mend_rows
+from guided_plugin.hosts.vllm_engine import Engine, Guided, mend_rows, upload
 from guided_plugin.kernels.indexed import NEVER, gather_tokens, mask_indexed_rows
 from guided_plugin.step import UNGUIDED
 
@@ -162,10 +162,7 @@ class V2Runner:
         self._stale = True
 
     def _upload(self, indices: list[int]) -> Tensor:
-        host = torch.tensor(indices, dtype=torch.int64)
-        if self._device.type == "cuda":
-            host = host.pin_memory()
-        return host.to(self._device, non_blocking=True)
+        return upload(torch.tensor(indices, dtype=torch.int64), self._device)
 
     def _warm_up(self) -> None:
         """Load the kernels now: the first time takes a tenth of a second and waits for the device."""
