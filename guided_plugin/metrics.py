@@ -26,9 +26,9 @@ class WorkerMetrics:
     fill: float = 0.0
     """Median time that filling a step's masks took."""
     exposed_wait: float = 0.0
-    """How long the logits waited for their masks in the newest step that was looked at."""
+    """Median time that the logits waited for their masks, in the steps that were looked at."""
     margin: float = 0.0
-    """How long the masks had been there before the logits in that step; negative when they were late."""
+    """Median time that the masks were there before the logits in them; negative when they were late."""
     restarts: int = 0
     """Workers that had to be replaced."""
 
@@ -51,7 +51,7 @@ class PipelineMetrics:
     backends: dict[str, int]
     """Requests added, by backend."""
     main_thread: float
-    """Seconds that the host's thread spent in the last step's calls."""
+    """Median seconds that the host's thread spent in a step's calls, over the last 256."""
     worker: WorkerMetrics = WorkerMetrics()
     choices: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """The same by backend and the reason why it was chosen; rare reasons count as `other`."""
@@ -99,5 +99,5 @@ _HELP = {
     "added": "guided requests since the start",
     "failed": "guided requests that failed while they ran",
     "restarts": "grammar workers that had to be replaced",
-    "main_thread": "seconds of the host's thread in the last step",
+    "main_thread": "median seconds of the host's thread in a step, over the last 256",
 }

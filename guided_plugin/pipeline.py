@@ -15,6 +15,7 @@ The grammar side is one of two, with the same calls: `InlineSide` works in the c
 from __future__ import annotations
 
 import logging
+import statistics
 import time
 import weakref
 from collections import deque
@@ -143,6 +144,7 @@ class StepPipeline:
         self._width = -1
         self._filled = self._sampled = False
         self._clock = [0.0] * 5
+        self._main_thread: deque[float] = deque(maxlen=256)
         self._steps = self._rows = self._failed = 0
         self._choices: dict[tuple[str, str], int] = {}
         self._verdicts: deque[Future[Admission]] = deque()
@@ -304,6 +306,7 @@ class StepPipeline:
             self._rows += guided
             self._clock[4] = time.perf_counter() - start
             self.statistics = StepStatistics(self._step - 1, guided, *self._clock)
+            self._main_thread.append(sum(self._clock))
             if self.compiler.plugins.wants_statistics:
                 self.compiler.plugins.step_finished(self.statistics)
 
@@ -327,7 +330,7 @@ class StepPipeline:
             failed=self._failed,
             backends=backends,
             choices=dict(self._choices),
-            main_thread=self.statistics.main_thread if self.statistics is not None else 0.0,
+            main_thread=statistics.median(list(self._main_thread)) if self._main_thread else 0.0,
             worker=self.side.metrics(),
         )
 

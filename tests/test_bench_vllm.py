@@ -24,9 +24,22 @@ def answer(options):
         }
         for rows in options["rows"]
         for way in options["ways"]
-        for schema in (["none"] if way == "unguided" else options["schemas"])
+        for schema in (["none"] if way in ("unguided", "logit_bias") else options["schemas"])
     ]
-    return {"environment": {"device": options["device"]}, "figures": figures, "first_token_ms": {}}
+    mixed = {
+        "way": "unguided",
+        "requests": 7,
+        "tokens_per_second": 900,
+        "inter_token_ms": {"p50": 2.0, "p99": 3.25},
+        "first_token_ms": {"p50": 9.0, "p99": 11.5},
+        "wrong_outputs": 0,
+    }
+    return {
+        "environment": {"device": options["device"]},
+        "figures": figures,
+        "first_token_ms": {},
+        "mixed": [mixed] if options["mixed"] else [],
+    }
 
 
 @pytest.fixture
@@ -53,10 +66,10 @@ def test_every_figure_is_set_against_the_same_runner_without_the_plugin(engines)
         ("v2", True),
     ]
     assert len(done) == 4
-    assert engines[0][1]["ways"] == ["unguided", "built-in"]
+    assert engines[0][1]["ways"] == ["unguided", "logit_bias", "built-in"]
     assert engines[1][1]["ways"] == ["unguided", "extra_args", "take_over"]
     ratios = {(f["runner"], f["rows"], f["way"]): f["ratio"] for f in result["figures"]}
-    assert len(ratios) == 2 * 2 * 5
+    assert len(ratios) == 2 * 2 * 6
     assert ratios["v1", 4, "unguided"] == ratios["v2", 1, "loaded"] == 1.0
     assert ratios["v2", 4, "take_over"] == pytest.approx(1.1)
     assert result["model"] == "model"
@@ -64,7 +77,20 @@ def test_every_figure_is_set_against_the_same_runner_without_the_plugin(engines)
 
 def test_without_the_built_in_it_is_not_asked_for(engines):
     bench.bench_vllm("m", "t", rows=[1], schemas=["plain"], runners=["v2"], built_in=False)
-    assert engines[0][1]["ways"] == ["unguided"]
+    assert engines[0][1]["ways"] == ["unguided", "logit_bias"]
+
+
+def test_a_mixed_run_is_asked_of_every_engine_and_told(engines, capsys):
+    result = bench.bench_vllm("m", "t", rows=[1], schemas=["plain"], runners=["v2"], mixed=5.0, rate=8.0)
+    assert [options["mixed"] for _, options in engines] == [{"seconds": 5.0, "rate": 8.0}] * 2
+    assert [(figure["runner"], figure["way"]) for figure in result["mixed"]] == [
+        ("v2", "unguided"),
+        ("v2", "loaded"),
+    ]
+    app(["bench", "vllm", "--rows", "1", "--runner", "v2", "--mixed", "5"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "between tokens" in printed
+    assert "3.25" in printed
 
 
 def test_an_engine_that_does_not_start_is_told_with_its_last_words():

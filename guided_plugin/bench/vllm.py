@@ -21,7 +21,8 @@ __all__ = ["RUNNERS", "bench_vllm"]
 
 RUNNERS = ("v1", "v2")
 
-_WITHOUT = ("unguided", "built-in")
+_WITHOUT = ("unguided", "logit_bias", "built-in")
+"""`logit_bias` is vLLM's own, of one token by nothing: what it costs that logits are processed at all."""
 _WITH = ("unguided", "extra_args", "take_over")
 
 
@@ -36,15 +37,20 @@ def bench_vllm(
     steps: int = 256,
     repetitions: int = 3,
     device: str = "cuda",
+    mixed: float = 0.0,
+    rate: float = 60.0,
     engine: dict[str, Any] | None = None,
     timeout: float = 1200.0,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Run the engines one after the other; `progress` is called after each."""
+    """Run the engines one after the other; `progress` is called after each.
+
+    `mixed` seconds of requests at random moments, `rate` of them a second, follow the figures.
+    """
     engines = []
     for runner in runners:
         for plugin in (False, True):
-            ways = _WITH if plugin else _WITHOUT if built_in else _WITHOUT[:1]
+            ways = _WITH if plugin else _WITHOUT if built_in else _WITHOUT[:-1]
             options = {
                 "model": model,
                 "tokenizer": tokenizer,
@@ -55,6 +61,7 @@ def bench_vllm(
                 "repetitions": repetitions,
                 "device": device,
                 "plugin": plugin,
+                "mixed": {"seconds": mixed, "rate": rate} if mixed else None,
                 "engine": engine or {},
             }
             result = _run(options, runner, timeout)
@@ -67,6 +74,11 @@ def bench_vllm(
         "steps": steps,
         "repetitions": repetitions,
         "figures": _figures(engines),
+        "mixed": [
+            {**figure, "runner": engine["runner"], "way": _way(engine, figure)}
+            for engine in engines
+            for figure in engine["mixed"]
+        ],
         "engines": engines,
     }
 
@@ -113,7 +125,7 @@ def _figures(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "runner": engine["runner"],
-            "way": "loaded" if engine["plugin"] and figure["way"] == "unguided" else figure["way"],
+            "way": _way(engine, figure),
             **{name: figure[name] for name in ("rows", "schema", "ms_per_step", "tokens_per_second")},
             "ratio": round(figure["ms_per_step"] / base[engine["runner"], figure["rows"]], 4),
             "wrong_outputs": figure["wrong_outputs"],
@@ -121,3 +133,9 @@ def _figures(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for engine in engines
         for figure in engine["figures"]
     ]
+
+
+def _way(engine: dict[str, Any], figure: dict[str, Any]) -> str:
+    """The way of a figure; `loaded` is unguided with the plugin there."""
+    way: str = figure["way"]
+    return "loaded" if engine["plugin"] and way == "unguided" else way

@@ -12,6 +12,11 @@ import random
 import statistics
 import sys
 import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +30,25 @@ from guided_plugin.spec import OutputSpec
 
 __all__ = ["main"]
 
+_OURS = ("extra_args", "take_over")
+_GUIDED = ("built-in", *_OURS)
+_MIXED = ("unguided", "built-in", "take_over")
 _FIRST_TOKENS = 10
+_TOO_LONG = 8.0
+"""Seconds of a run, the first aside, from which on it is not repeated."""
 
 
 def main(options_path: str, result_path: str) -> None:
     """Measure what the options ask for."""
     options = json.loads(Path(options_path).read_text())
     bench = _Bench(options)
-    figures = []
-    for rows in options["rows"]:
-        for way in options["ways"]:
-            for schema in ["none"] if way == "unguided" else options["schemas"]:
-                figures.append(bench.figure(rows, way, schema))
-                print(json.dumps(figures[-1]), flush=True)
+    figures = [figure for rows in options["rows"] for figure in bench.figures(rows)]
     result = {
         "environment": environment(options["device"]),
         "figures": figures,
         "first_token_ms": bench.first_tokens(),
+        "mixed": [bench.mixed(way) for way in options["ways"] if options["mixed"] and way in _MIXED],
     }
-    if options["plugin"]:
-        result["metrics"] = bench.llm.collective_rpc(METRICS)
     Path(result_path).write_text(json.dumps(result))
 
 
@@ -70,28 +74,102 @@ class _Bench:
         self.compiler = GrammarCompiler(self.vocabulary, config=GuidedConfig(isolate_compiles=False))
         self.random = random.Random(1)
 
-    def figure(self, rows: int, way: str, schema: str) -> dict[str, Any]:
-        """Milliseconds a step: the median over the repetitions after the first."""
-        steps = self.options["steps"]
-        params = self._params(way, schema, max_tokens=steps, ignore_eos=True, temperature=1.0)
-        times, outputs = [], []
+    def figures(self, rows: int) -> list[dict[str, Any]]:
+        """Milliseconds a step of every way: the median over the repetitions after the first. The ways take
+        turns, so that what changes with time does so for all of them."""
+        cases = [
+            _Case(way, schema)
+            for way in self.options["ways"]
+            for schema in (self.options["schemas"] if way in _GUIDED else ["none"])
+        ]
         for _ in range(self.options["repetitions"] + 1):
-            prompts = [self._prompt() for _ in range(rows)]
-            start = time.perf_counter()
-            outputs = self.llm.generate(prompts, params, use_tqdm=False)
-            times.append((time.perf_counter() - start) / steps * 1e3)
-        guided = way in ("extra_args", "take_over")
-        wrong = sum(not self._allowed(schema, output) for output in outputs) if guided else 0
+            for case in cases:
+                if max(case.seconds[1:], default=0.0) < _TOO_LONG:
+                    self._repeat(case, rows)
+        return [self._figure(case, rows) for case in cases]
+
+    def _repeat(self, case: _Case, rows: int) -> None:
+        params = self._params(
+            case.way, case.schema, max_tokens=self.options["steps"], ignore_eos=True, temperature=1.0
+        )
+        prompts = [self._prompt() for _ in range(rows)]
+        start = time.perf_counter()
+        case.outputs = self.llm.generate(prompts, params, use_tqdm=False)
+        case.seconds.append(time.perf_counter() - start)
+        if self.options["plugin"] and case.way in _GUIDED:
+            case.metrics = self.llm.collective_rpc(METRICS)[0][0]
+
+    def _figure(self, case: _Case, rows: int) -> dict[str, Any]:
+        times = [seconds / self.options["steps"] * 1e3 for seconds in case.seconds]
         median = statistics.median(times[1:])
-        return {
+        figure = {
             "rows": rows,
-            "way": way,
-            "schema": schema,
+            "way": case.way,
+            "schema": case.schema,
             "ms_per_step": round(median, 4),
             "tokens_per_second": round(rows / median * 1e3),
             "all_ms": [round(value, 4) for value in times],
-            "wrong_outputs": wrong,
+            "wrong_outputs": self._wrong(
+                (SCHEMAS[case.schema], output) for output in case.outputs if case.way in _OURS
+            ),
+            "metrics": case.metrics,
         }
+        print(json.dumps(figure), flush=True)
+        return figure
+
+    def mixed(self, way: str) -> dict[str, Any]:
+        """Requests that come at random moments, every other one guided, with schemas that appear one after
+        the other. Times are the engine's own: when its tokens were there."""
+        engine = self.llm.llm_engine
+        waiting = self._arrivals(way, **self.options["mixed"])
+        total = len(waiting)
+        asked: dict[str, tuple[float, Any]] = {}
+        outputs: dict[str, Any] = {}
+        start = time.monotonic()
+        with _token_times(engine.engine_core) as came:
+            while waiting or engine.has_unfinished_requests():
+                now = time.monotonic() - start
+                while waiting and waiting[0][0] <= now:
+                    due, document, params = waiting.popleft()
+                    name = engine.add_request(str(len(asked)), self._prompt(), params)
+                    asked[name] = start + due, document
+                if engine.has_unfinished_requests():
+                    outputs.update((o.request_id, o) for o in engine.step() if o.finished)
+                elif waiting:
+                    time.sleep(max(0.0, start + waiting[0][0] - time.monotonic()))
+        between = [later - earlier for times in came.values() for earlier, later in pairwise(times)]
+        first = [came[name][0] - due for name, (due, _) in asked.items()]
+        ends = [time for times in came.values() for time in (times[0], times[-1])]
+        tokens = sum(map(len, came.values()))
+        documents = dict(zip((str(number) for number in range(total)), asked.values(), strict=True))
+        figure = {
+            "way": way,
+            "requests": total,
+            "tokens_per_second": round(tokens / (max(ends) - min(ends))),
+            "inter_token_ms": _quantiles(between),
+            "first_token_ms": _quantiles(first),
+            "wrong_outputs": self._wrong(
+                (document, outputs[name])
+                for name, (_, document) in documents.items()
+                if document is not None and way in _OURS
+            ),
+        }
+        print(json.dumps(figure), flush=True)
+        return figure
+
+    def _arrivals(self, way: str, seconds: float, rate: float) -> deque[tuple[float, Any, Any]]:
+        """(when, schema or None, params), the same ones for every way."""
+        chance = random.Random(2)
+        found: deque[tuple[float, Any, Any]] = deque()
+        now = chance.expovariate(rate)
+        while now < seconds:
+            known = 1 + int(now / seconds * len(_MIXED_SCHEMAS))
+            document = chance.choice(_MIXED_SCHEMAS[:known]) if len(found) % 2 else None
+            options = {"max_tokens": _MIXED_TOKENS, "ignore_eos": True, "temperature": 1.0}
+            params = self._params("unguided" if document is None else way, document, **options)
+            found.append((now, document, params))
+            now += chance.expovariate(rate)
+        return found
 
     def first_tokens(self) -> dict[str, float]:
         """Milliseconds until a lone request has its first token: unguided, and with schemas never seen."""
@@ -112,9 +190,11 @@ class _Bench:
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
-        document = SCHEMAS[schema] if isinstance(schema, str) and schema in SCHEMAS else schema
         if way == "unguided":
             return SamplingParams(**options)
+        if way == "logit_bias":
+            return SamplingParams(logit_bias={0: 0.0}, **options)
+        document = SCHEMAS[schema] if isinstance(schema, str) else schema
         if way == "extra_args":
             return SamplingParams(extra_args={"guided": {"json_schema": document}}, **options)
         # Compact for both, so that the same language is measured.
@@ -124,10 +204,76 @@ class _Bench:
     def _prompt(self) -> dict[str, list[int]]:
         return {"prompt_token_ids": [self.random.randrange(100, 1000) for _ in range(8)]}
 
-    def _allowed(self, schema: str, output: Any) -> bool:
-        grammar = self.compiler.compile(OutputSpec.json_schema(SCHEMAS[schema]))
-        matcher = self.compiler.backend(grammar.backend).start(grammar, self.vocabulary.stop_token_ids)
-        return all(matcher.accept(token) for token in output.outputs[0].token_ids)
+    def _wrong(self, outputs: Iterable[tuple[Any, Any]]) -> int:
+        """How many of (schema, output) a fresh matcher does not take."""
+        wrong = 0
+        for document, output in outputs:
+            grammar = self.compiler.compile(OutputSpec.json_schema(document))
+            matcher = self.compiler.backend(grammar.backend).start(grammar, self.vocabulary.stop_token_ids)
+            wrong += not all(matcher.accept(token) for token in output.outputs[0].token_ids)
+        return wrong
+
+
+@dataclass
+class _Case:
+    way: str
+    schema: str
+    seconds: list[float] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    metrics: dict[str, Any] | None = None
+
+
+def _mixed_schemas() -> list[dict[str, Any]]:
+    """Arrays without an end, of objects of ordinary properties; no bounds on lengths."""
+    kinds: list[dict[str, Any]] = [
+        {"type": "string"},
+        {"type": "integer"},
+        {"type": "boolean"},
+        {"enum": ["new", "open", "closed"]},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": ["number", "null"]},
+        {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
+    ]
+    schemas = []
+    for number in range(20):
+        properties = {f"field_{number}_{i}": kinds[(number + i) % len(kinds)] for i in range(3 + number % 6)}
+        item = {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        }
+        schemas.append({"type": "array", "items": item, "minItems": 500})
+    return schemas
+
+
+_MIXED_SCHEMAS = _mixed_schemas()
+_MIXED_TOKENS = 128
+
+
+@contextmanager
+def _token_times(core: Any) -> Iterator[dict[str, list[float]]]:
+    """When each request's tokens came out of the engine, by its name there."""
+    came: dict[str, list[float]] = {}
+    original = core.get_output
+
+    def get_output() -> Any:
+        outputs = original()
+        for output in outputs.outputs:
+            came.setdefault(output.request_id, []).extend([outputs.timestamp] * len(output.new_token_ids))
+        return outputs
+
+    core.get_output = get_output
+    try:
+        yield came
+    finally:
+        del core.get_output
+
+
+def _quantiles(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    at = {"p50": 0.5, "p99": 0.99}
+    return {name: round(ordered[int(q * (len(ordered) - 1))] * 1e3, 3) for name, q in at.items()}
 
 
 if __name__ == "__main__":

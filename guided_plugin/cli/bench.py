@@ -260,6 +260,10 @@ def vllm(
     repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
     built_in: Annotated[bool, typer.Option(help="Measure vLLM's own structured output too.")] = True,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    mixed: Annotated[
+        float, typer.Option(min=0, help="Seconds of requests at random moments, half of them guided.")
+    ] = 0.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="How many of those come a second.")] = 60.0,
     engine: Annotated[str, typer.Option(help="More arguments of the engine, as a JSON object.")] = "{}",
     json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
@@ -292,6 +296,8 @@ def vllm(
             steps=steps,
             repetitions=repetitions,
             device=device,
+            mixed=mixed,
+            rate=rate,
             engine=arguments,
             progress=lambda: progress.advance(task),
         )
@@ -304,6 +310,27 @@ def vllm(
         named = (str(figure[name]) for name in ("runner", "rows", "way", "schema"))
         numbers = f"{figure['ms_per_step']:.3f}", f"{figure['ratio']:.3f}", str(figure["wrong_outputs"])
         table.add_row(*named, *numbers)
+    Console().print(table)
+    if not result["mixed"]:
+        return
+    table = Table(
+        "runner",
+        "way",
+        "tokens/s",
+        *("between tokens p50 ms", "p99"),
+        *("first token p50 ms", "p99"),
+        "wrong",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for figure in result["mixed"]:
+        between, first = figure["inter_token_ms"], figure["first_token_ms"]
+        times = (f"{value:.2f}" for value in (between["p50"], between["p99"], first["p50"], first["p99"]))
+        table.add_row(
+            *(figure["runner"], figure["way"], str(figure["tokens_per_second"])),
+            *times,
+            str(figure["wrong_outputs"]),
+        )
     Console().print(table)
 
 

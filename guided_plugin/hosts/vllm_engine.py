@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import statistics
 import weakref
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -66,6 +68,7 @@ class Engine:
         self._numbers = itertools.count(1)
         self._preparing: dict[str, Future[Admission]] = {}
         """Specs that frontends ask for again and again until they are there."""
+        self._spent: deque[float] = deque(maxlen=256)
         self._started = False
         """Whether a spec has compiled here: the grammar worker takes seconds to start."""
         _engines.add(self)
@@ -144,11 +147,16 @@ class Engine:
         if guided.slot != UNGUIDED:
             self.pipeline.remove_request(guided.request_id)
 
+    def spent(self, seconds: float) -> None:
+        """What a step took of vLLM's thread, the runner's part included."""
+        self._spent.append(seconds)
+
     def metrics(self) -> dict[str, Any]:
         """The figures of its pipeline as plain data, for other processes."""
         if self._pipeline is None:
             return {"refused": str(self.obstacle)}
         metrics = dataclasses.asdict(self._pipeline.metrics())
+        metrics["host_thread"] = statistics.median(list(self._spent)) if self._spent else 0.0
         metrics["choices"] = [[*choice, count] for choice, count in metrics["choices"].items()]
         return metrics
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from typing import Any
 
 import torch
@@ -58,6 +59,8 @@ class V1Runner:
         """Steps since, in each of which every row had one token."""
         self._mend: list[tuple[int, Guided]] = []
         self._sampled: Tensor | None = None
+        self._spent = 0.0
+        """Seconds of the host's thread in this step so far."""
         if self.engine.obstacle is None:
             try:
                 wrap_sampler()
@@ -70,6 +73,7 @@ class V1Runner:
         """Before a forward pass."""
         if update is None and not self._rows:
             return
+        start = time.perf_counter()
         if self._outputs:
             self._finish()
         if update is not None:
@@ -77,14 +81,18 @@ class V1Runner:
         if self._outputs:
             self.engine.pipeline.plan(self._slots)
             self.engine.pipeline.fill_mask()
+        self._spent = time.perf_counter() - start
 
     def apply(self, logits: Tensor) -> Tensor:
         """Mask the guided rows."""
-        if self._rows:
-            if self._outputs:
-                self.engine.pipeline.apply_mask(logits)
-            if self._mend:
-                mend_rows(logits, self._mend)
+        if not self._rows:
+            return logits
+        start = time.perf_counter()
+        if self._outputs:
+            self.engine.pipeline.apply_mask(logits)
+        if self._mend:
+            mend_rows(logits, self._mend)
+        self.engine.spent(self._spent + time.perf_counter() - start)
         return logits
 
     def sampled(self, tokens: Tensor) -> None:

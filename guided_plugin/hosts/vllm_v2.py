@@ -12,9 +12,9 @@ its mask.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,25 +39,29 @@ class V2Runner:
         """By index; those that ended stay until their index is used again."""
         self._planned: list[int] = []
         """Indices, in the order of the mask rows."""
-        self._slots: list[int] = []
+        self._slots: tuple[int, ...] = ()
         """The same as slots."""
         self._running: list[int] = []
         """Those of the planned that were in the last batch."""
         self._applied = False
         """Whether there was a batch since the last plan."""
-        self._batch = np.zeros(0, dtype=np.int64)
-        """The indices of the last batch that was looked at."""
+        self._batch = b""
+        """The indices of the last batch that was looked at, as bytes."""
         self._stale = True
         """Whether it must be looked at again though it is the same."""
         self._mend: list[tuple[int, Guided]] = []
+        self._spent = 0.0
+        """Seconds of the host's thread in this step so far."""
         # [max requests] int32, device: index -> mask row, -1 where there is none
         self._table = torch.full((states.max_num_reqs,), -1, dtype=torch.int32, device=self._device)
         # [max requests] int32, device: how long each history was when its last token was taken
         self._lengths = torch.full((states.max_num_reqs,), NEVER, dtype=torch.int32, device=self._device)
         # [planned] int64, device
         self._order = torch.zeros(0, dtype=torch.int64, device=self._device)
-        if self._device.type == "cuda" and self.engine.obstacle is None:
-            self._warm_up()
+        if self.engine.obstacle is None:
+            self._size = self.engine.pipeline.compiler.vocabulary.size
+            if self._device.type == "cuda":
+                self._warm_up()
 
     def add_request(self, index: int, params: Any) -> bool:
         """A request enters; whatever had the index before is over."""
@@ -71,39 +75,43 @@ class V2Runner:
         """Before a forward pass."""
         if not self._requests and not self._entered:
             return
-        entered, self._entered = self._entered, {}
+        start = time.perf_counter()
+        entered, ran = self._entered, self._applied
         if entered and self._planned:
             # Their histories are other requests' now.
             self._lengths[self._upload(list(entered))] = NEVER
-        running = []
-        if self._applied:
+        if ran:
+            self._applied = False
             self._finish()
-            running = self._running
-        planned = [index for index in running if index not in entered]
-        if entered:
+        # In most steps whoever was planned ran, and nobody is new: then nothing is looked at row by row.
+        if entered or not ran or len(self._running) != len(self._planned):
+            self._entered = {}
+            running = self._running if ran else []
+            planned = [index for index in running if index not in entered]
             planned += self._enter(entered)
-        if planned != self._planned or entered:
-            self._plan(planned)
-        self._applied = False
-        if planned:
-            self.engine.pipeline.plan(self._slots)
-            self.engine.pipeline.fill_mask()
+            if planned != self._planned or entered:
+                self._plan(planned)
+        if self._planned:
+            pipeline = self.engine.pipeline
+            pipeline.plan(self._slots)
+            pipeline.fill_mask()
+        self._spent = time.perf_counter() - start
 
     def apply(self, logits: Tensor, context: Any) -> Tensor:
         """Mask the guided rows of the batch."""
         if not self._requests:
             return logits
+        start = time.perf_counter()
         batch = context.idx_mapping_np
-        if self._stale or not np.array_equal(batch, self._batch):
+        if self._stale or batch.tobytes() != self._batch:
             self._look_at(batch)
         if self._planned:
-            pipeline = self.engine.pipeline
-            masks = pipeline.take_masks(logits)
-            size = pipeline.compiler.vocabulary.size
-            mask_indexed_rows(logits, masks, context.expanded_idx_mapping, self._table, size)
+            masks = self.engine.pipeline.take_masks(logits)
+            mask_indexed_rows(logits, masks, context.expanded_idx_mapping, self._table, self._size)
             self._applied = True
         if self._mend:
             mend_rows(logits, self._mend)
+        self.engine.spent(self._spent + time.perf_counter() - start)
         return logits
 
     def _finish(self) -> None:
@@ -140,7 +148,7 @@ class V2Runner:
 
     def _look_at(self, batch: Any) -> None:
         """What follows from which requests are in the batch."""
-        self._batch, self._stale = batch.copy(), False
+        self._batch, self._stale = batch.tobytes(), False
         there = [(row, index) for row, index in enumerate(batch.tolist()) if index in self._requests]
         guided = [(row, self._requests[index]) for row, index in there]
         self._mend = [(row, one) for row, one in guided if one.slot == UNGUIDED or one.fragile]
@@ -155,7 +163,7 @@ class V2Runner:
 
     def _plan(self, planned: list[int]) -> None:
         self._planned = planned
-        self._slots = [self._requests[index].slot for index in planned]
+        self._slots = tuple(self._requests[index].slot for index in planned)
         self._order = self._upload(planned)
         self._table.fill_(-1)
         self._table[self._order] = torch.arange(len(planned), dtype=torch.int32, device=self._device)
@@ -171,7 +179,7 @@ class V2Runner:
         logits = torch.zeros(1, width, device=self._device)
         mask = torch.zeros(1, words, dtype=torch.int32, device=self._device)
         nobody = torch.zeros(1, dtype=torch.int32, device=self._device)
-        mask_indexed_rows(logits, mask, nobody, self._table, self.engine.pipeline.compiler.vocabulary.size)
+        mask_indexed_rows(logits, mask, nobody, self._table, self._size)
         gather_tokens(
             nobody.long(), self._lengths, self._states.total_len.gpu, self._states.all_token_ids.gpu
         )

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from guided_plugin.kernels.indexed import NEVER
+from guided_plugin.kernels.launch import Launcher
 from guided_plugin.step import NO_TOKEN
 
 __all__ = ["gather_tokens_triton", "mask_indexed_rows_triton"]
@@ -59,6 +60,10 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
 
 
+_launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=_BLOCK)
+_launch_gather = Launcher(_gather_kernel, num_warps=1, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
+
+
 def mask_indexed_rows_triton(
     logits: Tensor, mask: Tensor, indices: Tensor, table: Tensor, vocabulary_size: int
 ) -> None:
@@ -66,23 +71,18 @@ def mask_indexed_rows_triton(
     rows, width = logits.shape
     if logits.stride(1) != 1:
         raise ValueError("logits must be contiguous in a row")
+    device, sizes = logits.get_device(), (width, vocabulary_size, logits.stride(0), mask.stride(0))
+    key = None if logits.data_ptr() & 15 else (device, logits.dtype, indices.dtype, sizes)
     grid = rows, (width + _BLOCK - 1) // _BLOCK
-    _mask_kernel[grid](
-        *(logits, mask, indices, table, width, vocabulary_size, logits.stride(0), mask.stride(0)),
-        BLOCK=_BLOCK,
-        num_warps=8,
-    )
+    _launch_mask(key, device, grid, logits, mask, indices, table, *sizes)
 
 
 def gather_tokens_triton(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
     """See `kernels.indexed`."""
     count = order.shape[0]
     tokens = torch.empty(count, dtype=torch.int64, device=order.device)
-    _gather_kernel[((count + _GATHER - 1) // _GATHER,)](
-        *(order, lengths, total, history, tokens, count, history.stride(0)),
-        NOT_LOOKED_AT=NEVER,
-        NONE=NO_TOKEN,
-        BLOCK=_GATHER,
-        num_warps=1,
-    )
+    device = order.get_device()
+    grid = (count + _GATHER - 1) // _GATHER, 1
+    key = device, total.dtype, history.dtype
+    _launch_gather(key, device, grid, order, lengths, total, history, tokens, count, history.stride(0))
     return tokens

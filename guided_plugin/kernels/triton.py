@@ -6,22 +6,15 @@ writes, nothing else. Row numbers are read on the device: the launch doesn't cha
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from guided_plugin.kernels.launch import Launcher
+
 __all__ = ["mask_rows_triton"]
 
 _BLOCK = 4096
-
-# Launching through the just-in-time compiler costs 12 us a call, most of it to find the kernel that was
-# compiled for these types and sizes. Its own launcher costs 3, but is no public interface: only versions
-# that were tested go that way.
-_DIRECT = triton.__version__.startswith("3.6.")
-_compiled: dict[tuple[object, ...], Any] = {}
 
 
 # Places in the rings are aligned now in one way, now in another: a kernel for each would be loaded in the
@@ -40,30 +33,15 @@ def _mask_kernel(  # type: ignore[no-untyped-def]
     tl.store(targets, float("-inf"), mask=forbidden & (columns < width))
 
 
+_launch = Launcher(_mask_kernel, num_warps=8, BLOCK=_BLOCK)
+
+
 def mask_rows_triton(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
     """See `kernels.mask_rows`."""
     width = logits.shape[1]
     row_stride, column_stride = logits.stride()
     sizes = width, vocabulary_size, row_stride, column_stride, mask.stride(0)
-    count, blocks = rows.shape[0], (width + _BLOCK - 1) // _BLOCK
-    aligned = not logits.data_ptr() & 15
-    key = logits.get_device(), logits.dtype, sizes
-    kernel = _compiled.get(key) if aligned else None
-    if kernel is not None:
-        stream = torch._C._cuda_getCurrentRawStream(key[0])
-        kernel.run(
-            count,
-            blocks,
-            1,
-            stream,
-            kernel.function,
-            kernel.packed_metadata,
-            *(None, None, None),  # metadata for hooks, and the hooks
-            *(logits, mask, rows),
-            *sizes,
-            _BLOCK,
-        )
-        return
-    kernel = _mask_kernel[count, blocks](logits, mask, rows, *sizes, BLOCK=_BLOCK, num_warps=8)
-    if aligned and _DIRECT:
-        _compiled[key] = kernel
+    device = logits.get_device()
+    key = None if logits.data_ptr() & 15 else (device, logits.dtype, sizes)
+    grid = rows.shape[0], (width + _BLOCK - 1) // _BLOCK
+    _launch(key, device, grid, logits, mask, rows, *sizes)

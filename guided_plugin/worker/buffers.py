@@ -6,9 +6,10 @@ itself waiting for a mask and raising the flag of its tokens.
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -19,15 +20,27 @@ from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 __all__ = ["HostWorkerBuffers", "Waits", "WorkerBuffers"]
 
 
-@dataclass(slots=True)
 class Waits:
     """What steps waited for their masks, of those that were looked at. Seconds."""
 
-    exposed: float = 0.0
-    """How long the logits of the newest of them waited."""
-    margin: float = 0.0
-    """How long its masks had been there before; negative when they were late."""
-    steps: int = 0
+    def __init__(self) -> None:
+        self.steps = 0
+        self._margins: deque[float] = deque(maxlen=16)
+
+    def add(self, margin: float) -> None:
+        """In one step the masks had been there for so long before the logits; negative: they were late."""
+        self.steps += 1
+        self._margins.append(margin)
+
+    @property
+    def margin(self) -> float:
+        """The median of the last ones."""
+        return statistics.median(list(self._margins)) if self._margins else 0.0
+
+    @property
+    def exposed(self) -> float:
+        """How long the logits waited, in the median."""
+        return max(0.0, -self.margin)
 
 
 class WorkerBuffers(Protocol):
@@ -86,9 +99,7 @@ class HostWorkerBuffers:
         """The masks and row numbers."""
         start = time.perf_counter()
         self._wait(step)
-        self.waits.exposed = time.perf_counter() - start
-        self.waits.margin = -self.waits.exposed
-        self.waits.steps += 1
+        self.waits.add(start - time.perf_counter())
         return self._masks[step % PLAN_DEPTH, :count], self._rows
 
     def download(self, step: int, tokens: Tensor) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from guided_plugin.streamops import StreamOps, load_stream_ops, register_host, supported, unregister_host
 from guided_plugin.worker.buffers import Waits
-from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region, unwrap
 
 __all__ = ["CudaWorkerBuffers"]
 
@@ -61,6 +62,8 @@ class CudaWorkerBuffers:
         self._downloaded = -1
         """The newest step whose sampling the side stream has waited for."""
         self._views: dict[tuple[int, int], Tensor] = {}
+        self._held: deque[tuple[int, Tensor]] = deque()
+        """Tokens on their way down, by step."""
         self._sampled_waits: tuple[Any, Any] | None = None
         self._timed: Any = None
         with torch.cuda.device(index):
@@ -104,9 +107,7 @@ class CudaWorkerBuffers:
         if self._raiser is not None:
             start = time.perf_counter()
             self._wait(step)
-            self.waits.exposed = time.perf_counter() - start
-            self.waits.margin = -self.waits.exposed
-            self.waits.steps += 1
+            self.waits.add(start - time.perf_counter())
             self._enqueue_upload(step, count)
         entry = step % PLAN_DEPTH
         main = self._current()
@@ -133,8 +134,13 @@ class CudaWorkerBuffers:
                 chosen = tokens[:count] if self._rows.leading else tokens.index_select(0, self._rows.newest)
                 if chosen.dtype != torch.int64 or not chosen.is_contiguous():
                     chosen = self._gathered[:count].copy_(chosen)
-        # Whoever made these may free them before the side stream has read them.
-        tokens.record_stream(self.side_stream)
+        # Whoever made these may let go of them before the side stream has read them. To hold them until
+        # they have landed is cheaper than to tell the allocator.
+        held = self._held
+        landed = unwrap(self._region.load(Counter.SAMPLED), step)
+        while held and held[0][0] <= landed:
+            held.popleft()
+        held.append((step, tokens))
         ring = self._tokens_host + step % TOKEN_DEPTH * self._tokens_stride
         self._ops.copy_down(side, ring, chosen.data_ptr(), 8 * count)
         if self._raiser is None:
@@ -167,9 +173,7 @@ class CudaWorkerBuffers:
             return
         logits_there, masks_there = self._sampled_waits
         if logits_there.query() and masks_there.query():
-            self.waits.margin = masks_there.elapsed_time(logits_there) / 1e3
-            self.waits.exposed = max(0.0, -self.waits.margin)
-            self.waits.steps += 1
+            self.waits.add(masks_there.elapsed_time(logits_there) / 1e3)
         self._sampled_waits = None
 
 
