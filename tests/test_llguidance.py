@@ -1,6 +1,7 @@
 """The llguidance backend: what it takes and refuses, its stop tokens, its batches."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from guided_plugin import GuidedConfig, OutputSpec, Plugins, Vocabulary
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.grammar.lexers import Lexers
 from guided_plugin.grammar.llguidance import LLGuidanceBackend
 
 END, OTHER_END, CONTROL = 256, 257, 258
@@ -256,3 +258,42 @@ def test_random_walks_are_accepted_by_a_fresh_matcher_and_parse(backend):
         value = json.loads(bytes(tokens[:-1]))
         assert 3 <= value["a"] <= 40
         assert value["b"] in ("x", None)
+
+
+def test_a_grammar_gets_more_lexers_the_more_requests_use_it():
+    made = []
+
+    class Base:
+        def __init__(self, error=False):
+            made.append(self)
+            self.error = error
+
+        def is_error(self):
+            return self.error
+
+        def deep_copy(self):
+            return self
+
+    def settled(lexers, count):
+        deadline = time.monotonic() + 10
+        while lexers._growing and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert len(lexers) == count
+
+    lexers = Lexers(Base(), Base, 2)
+    assert lexers.take()[1] == 0
+    settled(lexers, 1)
+    lexers.take()
+    settled(lexers, 2)
+    for _ in range(6):
+        lexers.take()
+    settled(lexers, 2)
+    lexers.take()
+    settled(lexers, 8)
+    assert {lexers.take()[1] for _ in range(8)} == set(range(8))
+    failing = Lexers(Base(), lambda: Base(error=True), 2)
+    failing.take(), failing.take()
+    settled(failing, 1)
+    failing.take()
+    alone = Lexers(Base(), Base, 1)
+    assert [alone.take()[1] for _ in range(20)] == [0] * 20

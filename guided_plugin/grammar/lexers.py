@@ -13,15 +13,21 @@ from typing import Any
 __all__ = ["Lexers"]
 
 
+_FINE = 4
+"""Lexers for each thread, in the end: threads take rows from one another, and rows with one lexer then wait
+for each other. Four keep most of them apart."""
+
+
 class Lexers:
     """Matchers at the beginning of a grammar, each with a lexer of its own. From any thread."""
 
-    def __init__(self, first: Any, make: Callable[[], Any], most: int) -> None:
+    def __init__(self, first: Any, make: Callable[[], Any], threads: int) -> None:
         self._bases = [first]
         self._make = make
-        self._most = most
+        self._threads = threads
         self._lock = threading.Lock()
         self._taken = 0
+        self._wanted = 1
         self._growing = False
 
     def take(self) -> tuple[Any, int]:
@@ -30,7 +36,10 @@ class Lexers:
             number = self._taken % len(self._bases)
             self._taken += 1
             base = self._bases[number]
-            grow = self._taken > 1 and not self._growing and len(self._bases) < self._most
+            if self._taken > 1 and self._threads > 1:
+                many = self._taken > _FINE * self._threads
+                self._wanted = max(self._wanted, self._threads * (_FINE if many else 1))
+            grow = not self._growing and len(self._bases) < self._wanted
             self._growing |= grow
         if grow:
             # Milliseconds each, and the requests that are here already have one.
@@ -41,9 +50,13 @@ class Lexers:
         return len(self._bases)
 
     def _grow(self) -> None:
-        while len(self._bases) < self._most:
+        while True:
             base = self._make()
-            if base.is_error():
-                return  # fewer do as well
             with self._lock:
-                self._bases.append(base)
+                if base.is_error():
+                    self._threads, self._wanted = 1, 0  # fewer do as well
+                else:
+                    self._bases.append(base)
+                self._growing = len(self._bases) < self._wanted
+                if not self._growing:
+                    return

@@ -45,6 +45,12 @@ _LIMITS: dict[str, Any] = {
     "verbose_errors": False,
 }
 
+# Tokens whose masks are kept ready: where a state allows all of a slice, they are not walked through. Its own
+# slices of strings end at 10, 30 and any length; near the end of a bounded string the short ones pay.
+_SLICES = [r"[\x20\x0A\x0D\x09]+"]
+_SLICES += [rf'[^"\\\x00-\x1F\x7F]{{1,{most}}}' for most in (2, 4, 8, 16, 30)]
+_SLICES += [r'[^"\\\x00-\x1F\x7F]+']
+
 # What a grammar's symbols and lexer cost is not reported: a rough size for the cache's bound.
 _BYTES_PER_CHARACTER = 400
 
@@ -85,7 +91,8 @@ class LLGuidanceBackend:
         padding = [b""] * (32 * words - self._vocabulary.size)
         tokens = _Tokens([*self._vocabulary.text_tokens, *padding], self._vocabulary)
         wrapper = self._ll.TokenizerWrapper(tokens)
-        return self._ll.LLTokenizer(wrapper, eos_token=list(self._vocabulary.stop_token_ids))
+        stops = list(self._vocabulary.stop_token_ids)
+        return self._ll.LLTokenizer(wrapper, eos_token=stops, slices=_SLICES)
 
     @cached_property
     def _impossible_token(self) -> int | None:
