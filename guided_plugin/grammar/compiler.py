@@ -14,6 +14,7 @@ import weakref
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError, GrammarError
@@ -86,10 +87,8 @@ class GrammarCompiler:
         """
         key = _language(spec)
         with self._lock:
-            cached = self._cache.get(key)
+            cached = self._look_up(key)
             if cached is not None:
-                self._cache.move_to_end(key)
-                self._hits += 1
                 return cached
             refused = self._refused.get(key)
             if refused is not None:
@@ -118,6 +117,11 @@ class GrammarCompiler:
         mine.set_result(grammar)
         return grammar
 
+    def cached(self, spec: OutputSpec) -> Grammar | None:
+        """The grammar of a spec if it is there; never waits for a compile."""
+        with self._lock:
+            return self._look_up(_language(spec))
+
     def backend(self, name: str) -> Backend:
         """A backend by name, made at first use."""
         return self._chooser.backend(name)
@@ -134,6 +138,13 @@ class GrammarCompiler:
                 size_bytes=self._size,
                 limit_bytes=self.config.cache_bytes,
             )
+
+    def _look_up(self, key: OutputSpec) -> Grammar | None:
+        grammar = self._cache.get(key)
+        if grammar is not None:
+            self._cache.move_to_end(key)
+            self._hits += 1
+        return grammar
 
     def _compile(self, spec: OutputSpec, known: bool) -> Grammar:
         check_limits(spec, self.config)
@@ -191,6 +202,7 @@ class GrammarCompiler:
             self._evictions += 1
 
 
+@lru_cache(maxsize=64)
 def _language(spec: OutputSpec) -> OutputSpec:
     """The part of a spec that decides its grammar; the rest belongs to each request."""
     return dataclasses.replace(spec, stop_token_ids=None, start_after=None)

@@ -153,6 +153,7 @@ def spec_of(params: Any) -> OutputSpec | None:
     return spec
 
 
+@lru_cache(maxsize=64)
 def with_stops(spec: OutputSpec, stops: tuple[int, ...]) -> OutputSpec:
     """A spec whose output ends at these tokens, unless it says itself where."""
     return spec if spec.stop_token_ids else dataclasses.replace(spec, stop_token_ids=stops)

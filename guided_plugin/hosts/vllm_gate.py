@@ -14,6 +14,7 @@ without guided requests they cost a look at two attributes.
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
 import json
@@ -83,6 +84,10 @@ class Gate:
         self._slow: OrderedDict[str, bool] = OrderedDict()
         """Specs that take long, as text, and whether the engine has them. The first takes long whatever it
         is: the engine's grammar worker may still be starting."""
+        self._admitted = _Texts()
+        """Those that went through here, lately."""
+        self._wordings = _Texts()
+        """What clients wrote, and the text that was made of it."""
         outputs = vllm_config.structured_outputs_config
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
         if self.obstacle is not None and self.options.take_over:
@@ -105,23 +110,44 @@ class Gate:
         unless that has been done. Raises GuidedError."""
         if self.obstacle is not None:
             raise self.obstacle
-        theirs = _constraint(params)
-        spec = spec_of(params)
-        if theirs is not None and spec is not None:
+        carried = self.recall(params)
+        if carried is not None:
+            return carried
+        theirs, ours = _constraint(params), spec_of(params)
+        if theirs is not None and ours is not None:
             raise SpecError("stands beside structured_outputs", where=GUIDED, hint="ask for one of the two")
-        if spec is None:
-            spec = OutputSpec.parse(theirs)
+        text = self._admit(OutputSpec.parse(theirs) if ours is None else ours)
+        wording = _wording(params)
+        if wording is not None:
+            self._wordings.put(wording, text)
+        return _carry(params, text)
+
+    def recall(self, params: Any) -> Any | None:
+        """The same for what was admitted before, in other words: the same schema comes again and again. None
+        if this one wasn't."""
+        wording = _wording(params) if self.obstacle is None else None
+        text = self._wordings.get(wording) if wording is not None else None
+        return None if text is None else _carry(params, text)
+
+    def admitted(self, params: Any) -> bool:
+        """Whether these params come from here."""
+        extra = params.extra_args
+        return bool(extra) and extra.get(KNOWN) is True and extra.get(GUIDED) in self._admitted
+
+    def _admit(self, spec: OutputSpec | None) -> str:
+        """Compile a spec; the text that stands for it."""
         if spec is None:
             raise SpecError("asks for plain text", where=GUIDED, hint="leave it out instead")
         start = time.monotonic()
         self.compiler.compile(spec)
-        carried = _carry(params, spec)
+        text = _write(spec)
         if not self._slow or time.monotonic() - start > _SLOW_SECONDS:
             with self._lock:
-                self._slow.setdefault(carried.extra_args[GUIDED], False)
+                self._slow.setdefault(text, False)
                 while len(self._slow) > _MAX_READY:
                     self._slow.popitem(last=False)
-        return carried
+        self._admitted.put(text, text)
+        return text
 
     def unprepared(self, params: Any) -> str | None:
         """The spec of an admitted request, if the engine must compile it first."""
@@ -135,8 +161,10 @@ class Gate:
     def complete(self, params: Any, prompt_token_ids: list[int] | None) -> None:
         """Finish the engine's own params: where the spec begins, after a reasoning part."""
         note = params.extra_args.pop(_REASONING, {})
+        if not self._reasoner:
+            return
         spec = spec_of(params)
-        if spec is None or not self._reasoner or spec.start_after is not None:
+        if spec is None or spec.start_after is not None:
             return
         end = self._reasoning_end(note, prompt_token_ids)
         if end:
@@ -197,11 +225,57 @@ def _constraint(params: Any) -> dict[str, Any] | None:
     return {name: value for name in _FORM if (value := getattr(outputs, name)) is not None}
 
 
-def _carry(params: Any, spec: OutputSpec) -> Any:
-    carried = params.clone()
+def _carry(params: Any, text: str) -> Any:
+    # What it holds is not copied: vLLM does that before it writes to it.
+    carried = copy.copy(params)
     carried.structured_outputs = None
-    carried.extra_args = {**(params.extra_args or {}), GUIDED: _write(spec), KNOWN: True}
+    carried.extra_args = {**(params.extra_args or {}), GUIDED: text, KNOWN: True}
     return carried
+
+
+def _wording(params: Any) -> str | None:
+    """What a client asked for, as text; None where it is no plain data, or asked for twice."""
+    asked = (params.extra_args or {}).get(GUIDED)
+    theirs = _constraint(params)
+    if asked is None:
+        asked = theirs
+    elif theirs is not None:
+        return None
+    if isinstance(asked, str):
+        return asked
+    if not isinstance(asked, dict):
+        return None
+    try:
+        return json.dumps(asked, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+class _Texts:
+    """A table of texts that forgets the oldest when they get many, or long. From any thread."""
+
+    def __init__(self, most: int = 1024, characters: int = 1 << 24) -> None:
+        self._most, self._characters = most, characters
+        self._lock = threading.Lock()
+        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._size = 0
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self._texts
+
+    def get(self, key: str) -> str | None:
+        """The text of a key."""
+        return self._texts.get(key)
+
+    def put(self, key: str, text: str) -> None:
+        """Remember it."""
+        with self._lock:
+            if key not in self._texts:
+                self._texts[key] = text
+                self._size += len(key) + len(text)
+            while len(self._texts) > self._most or self._size > self._characters:
+                old, known = self._texts.popitem(last=False)
+                self._size -= len(old) + len(known)
 
 
 def _write(spec: OutputSpec | None) -> str:
@@ -251,17 +325,39 @@ def _init(original: Any) -> Any:
     return init
 
 
+class _Call:
+    """The arguments of a wrapped method by name, at a fraction of what `Signature.bind` costs."""
+
+    def __init__(self, original: Any) -> None:
+        names = list(inspect.signature(original).parameters)[1:]  # without self
+        self._places = {name: at for at, name in enumerate(names)}
+
+    def get(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An argument; None where it was not given."""
+        at = self._places.get(name, len(args))
+        return args[at] if at < len(args) else kwargs.get(name)
+
+    def having(
+        self, params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other params."""
+        at = self._places["params"]
+        if at < len(args):
+            return (*args[:at], params, *args[at + 1 :]), kwargs
+        return args, {**kwargs, "params": params}
+
+
 def _process_inputs(original: Any) -> Any:
-    signature = inspect.signature(original)
+    call = _Call(original)
 
     def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(self, *args, **kwargs)
-        gate = gate_of(self)
-        if not gate.concerns(bound.arguments["params"]):
+        gate, params = gate_of(self), call.get("params", args, kwargs)
+        if not gate.concerns(params):
             return original(self, *args, **kwargs)
         try:
-            bound.arguments["params"] = gate.admit(bound.arguments["params"])
-            request = original(*bound.args, **bound.kwargs)
+            if not gate.admitted(params):
+                args, kwargs = call.having(gate.admit(params), args, kwargs)
+            request = original(self, *args, **kwargs)
             gate.complete(request.sampling_params, request.prompt_token_ids)
         except GuidedError as error:
             raise refusal(error) from error
@@ -272,14 +368,13 @@ def _process_inputs(original: Any) -> Any:
 
 def _add_request(original: Any) -> Any:
     """The same before it, and the engine prepared."""
-    signature = inspect.signature(original)
+    call = _Call(original)
 
     def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(self, *args, **kwargs)
-        gate = gate_of(self)
-        if gate.concerns(bound.arguments["params"]):
+        gate, params = gate_of(self), call.get("params", args, kwargs)
+        if gate.concerns(params):
             try:
-                carried = bound.arguments["params"] = gate.admit(bound.arguments["params"])
+                carried = gate.admit(params)
             except GuidedError as error:
                 raise refusal(error) from error
             text = gate.unprepared(carried)
@@ -287,35 +382,34 @@ def _add_request(original: Any) -> Any:
                 time.sleep(_POLL_SECONDS)
             if text is not None:
                 gate.prepared(text)
-        return original(*bound.args, **bound.kwargs)
+            args, kwargs = call.having(carried, args, kwargs)
+        return original(self, *args, **kwargs)
 
     return add_request
 
 
 def _add_request_async(original: Any) -> Any:
     """The same off the event loop: a compile must not keep others waiting."""
-    signature = inspect.signature(original)
+    call = _Call(original)
 
     async def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(self, *args, **kwargs)
-        gate, params = gate_of(self), bound.arguments["params"]
+        gate, params = gate_of(self), call.get("params", args, kwargs)
         if not gate.concerns(params):
             return await original(self, *args, **kwargs)
         try:
-            carried = await asyncio.to_thread(gate.admit, params)
+            carried: Any = gate.recall(params) or await asyncio.to_thread(gate.admit, params)
         except GuidedError as error:
             raise refusal(error) from error
-        known = bound.arguments
         carried.extra_args[_REASONING] = {
-            "ended": known.get("reasoning_ended"),
-            "kwargs": known.get("reasoning_parser_kwargs"),
+            "ended": call.get("reasoning_ended", args, kwargs),
+            "kwargs": call.get("reasoning_parser_kwargs", args, kwargs),
         }
-        bound.arguments["params"] = carried
         text = gate.unprepared(carried)
         while text is not None and not all(await self.collective_rpc(PREPARE, args=(text,))):
             await asyncio.sleep(_POLL_SECONDS)
         if text is not None:
             gate.prepared(text)
-        return await original(*bound.args, **bound.kwargs)
+        args, kwargs = call.having(carried, args, kwargs)
+        return await original(self, *args, **kwargs)
 
     return add_request

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 
 from guided_plugin.errors import GuidedError
 from guided_plugin.spec import OutputSpec
@@ -32,7 +33,8 @@ class Admissions:
     """Verdicts by spec; what belongs to a request alone (stop tokens, triggers) makes no other spec."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[OutputSpec, Admission] = OrderedDict()
+        self._known: OrderedDict[OutputSpec, Future[Admission]] = OrderedDict()
+        """Verdicts that have come; the same one for everybody."""
         self._tickets: dict[int, _Ticket] = {}
         self._numbers: dict[OutputSpec, int] = {}
         """The ticket of each spec that has one."""
@@ -44,11 +46,10 @@ class Admissions:
     def lookup(self, spec: OutputSpec) -> Future[Admission] | None:
         """The verdict on a spec, there or awaited."""
         key = _key(spec)
-        if key in self._known:
+        known = self._known.get(key)
+        if known is not None:
             self._known.move_to_end(key)
-            verdict = _verdict()
-            verdict.set_result(self._known[key])
-            return verdict
+            return known
         number = self._numbers.get(key)
         return None if number is None else self._tickets[number].verdict
 
@@ -74,7 +75,7 @@ class Admissions:
         if isinstance(message.answer, GuidedError):
             ticket.verdict.set_exception(message.answer)
             return
-        self._known[ticket.spec] = message.answer
+        self._known[ticket.spec] = ticket.verdict
         if len(self._known) > _KNOWN_SPECS:
             self._known.popitem(last=False)
         ticket.verdict.set_result(message.answer)
@@ -98,6 +99,7 @@ class Admissions:
         return ticket
 
 
+@lru_cache(maxsize=64)
 def _key(spec: OutputSpec) -> OutputSpec:
     return dataclasses.replace(spec, stop_token_ids=None, start_after=None)
 

@@ -69,13 +69,14 @@ class WorkerClient:
         spec = self._normal(spec)
         with self.lock:
             verdict = self._admissions.lookup(spec)
-            if verdict is None:
-                verdict, question = self._admissions.open(next(self._numbers), spec, known)
-                refusal = self._refused()
-                if refusal is None:
-                    self._send(question)
-                else:
-                    self._admissions.refuse(refusal)
+            if verdict is not None:
+                return verdict
+            verdict, question = self._admissions.open(next(self._numbers), spec, known)
+            refusal = self._refused()
+            if refusal is None:
+                self._send(question)
+            else:
+                self._admissions.refuse(refusal)
         self.wake()
         return verdict
 
@@ -92,9 +93,13 @@ class WorkerClient:
                 raise refusal.for_request(request_id)
             request = LiveRequest(next(self._numbers), slot, request_id, spec, stops, known)
             request.extend(tokens)
+            alone = not self._live
             self._live[slot] = request
             self._send(self._add_message(request))
-        self.wake()
+            # To wake the supervisor's thread costs more than all of this, and beside others it is awake.
+            idle = alone or self._channel is None or self._channel.pending
+        if idle:
+            self.wake()
 
     def remove(self, slot: int) -> None:
         """Free a slot; never blocks."""

@@ -200,7 +200,12 @@ class GrammarWorker:
     # Grammars
 
     def _compile(self, spec: OutputSpec, known: bool = False) -> Future[Grammar]:
-        return self._threads.submit(self.compiler.compile, spec, known=known)
+        grammar = self.compiler.cached(spec)
+        if grammar is None:
+            return self._threads.submit(self.compiler.compile, spec, known=known)
+        there: Future[Grammar] = Future()
+        there.set_result(grammar)
+        return there
 
     def _judge(self, ticket: int, done: Future[Grammar]) -> None:
         """Runs in the compiling thread: the loop may be asleep."""
