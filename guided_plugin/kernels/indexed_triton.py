@@ -9,6 +9,7 @@ from torch import Tensor
 
 from guided_plugin.kernels.indexed import NEVER
 from guided_plugin.kernels.launch import Launcher
+from guided_plugin.kernels.triton import forbid
 from guided_plugin.step import NO_TOKEN
 
 __all__ = ["gather_tokens_triton", "mask_indexed_rows_triton"]
@@ -26,11 +27,7 @@ def _mask_kernel(  # type: ignore[no-untyped-def]
     chosen = tl.load(table + index, mask=index >= 0, other=-1).to(tl.int64)
     if chosen < 0:
         return
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < vocabulary_size
-    words = tl.load(mask + chosen * mask_stride + columns // 32, mask=inside, other=0)
-    forbidden = ((words >> (columns % 32)) & 1) == 0
-    tl.store(logits + row * row_stride + columns, float("-inf"), mask=forbidden & (columns < width))
+    forbid(logits + row * row_stride, mask + chosen * mask_stride, width, vocabulary_size, 1, BLOCK)
 
 
 @triton.jit(  # type: ignore[untyped-decorator]

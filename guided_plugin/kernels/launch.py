@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import triton
+from torch import Tensor
 
 __all__ = ["Launcher"]
 
@@ -41,7 +42,8 @@ class Launcher:
                 kernel.function,
                 kernel.packed_metadata,
                 *(None, None, None),  # metadata for hooks, and the hooks
-                *arguments,
+                # Addresses: of a tensor the launcher would ask the driver where it lives.
+                *[a.data_ptr() if isinstance(a, Tensor) else a for a in arguments],
                 *self._values,
             )
             return

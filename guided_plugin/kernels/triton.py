@@ -1,7 +1,8 @@
-"""The mask on CUDA: one program a row and block of columns, stores only.
+"""The mask on CUDA: one program a row and block of columns.
 
-A forbidden logit is overwritten without being read, so the kernel moves the mask's bits and the -inf it
-writes, nothing else. Row numbers are read on the device: the launch doesn't change with the batch.
+Where all 32 columns of a mask's word are forbidden, they are overwritten without being read; where some are,
+they are read and written whole, since single floats written here and there cost more than that; where none
+is, nothing is touched. Row numbers are read on the device: the launch doesn't change with the batch.
 """
 
 from __future__ import annotations
@@ -17,20 +18,33 @@ __all__ = ["mask_rows_triton"]
 _BLOCK = 4096
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def forbid(logits, mask, width, vocabulary_size, column_stride, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Mask this program's block of columns of one row; `logits` and `mask` point to the row."""
+    word = tl.program_id(1) * (BLOCK // 32) + tl.arange(0, BLOCK // 32)
+    words = tl.load(mask + word, mask=word * 32 < vocabulary_size, other=0)
+    bit = tl.arange(0, 32)
+    columns = word[:, None] * 32 + bit[None, :]
+    allowed = (((words[:, None] >> bit[None, :]) & 1) != 0) & (columns < vocabulary_size)
+    untouched = (words == -1) & (word * 32 + 32 <= vocabulary_size)
+    mixed = (words != 0) & ~untouched
+    targets = logits + columns.to(tl.int64) * column_stride
+    there = columns < width
+    old = tl.load(targets, mask=mixed[:, None] & there, other=float("-inf"))
+    tl.store(targets, tl.where(allowed, old, float("-inf")), mask=~untouched[:, None] & there)
+
+
 # Places in the rings are aligned now in one way, now in another: a kernel for each would be loaded in the
 # middle of a run, and loading waits for the device.
 @triton.jit(do_not_specialize_on_alignment=["mask", "rows"])  # type: ignore[untyped-decorator]
 def _mask_kernel(  # type: ignore[no-untyped-def]
     logits, mask, rows, width, vocabulary_size, row_stride, column_stride, mask_stride, BLOCK: tl.constexpr
 ):
-    index = tl.program_id(0)
+    index = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + index).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < vocabulary_size
-    words = tl.load(mask + index.to(tl.int64) * mask_stride + columns // 32, mask=inside, other=0)
-    forbidden = ((words >> (columns % 32)) & 1) == 0
-    targets = logits + row * row_stride + columns.to(tl.int64) * column_stride
-    tl.store(targets, float("-inf"), mask=forbidden & (columns < width))
+    forbid(
+        logits + row * row_stride, mask + index * mask_stride, width, vocabulary_size, column_stride, BLOCK
+    )
 
 
 _launch = Launcher(_mask_kernel, num_warps=8, BLOCK=_BLOCK)
