@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-__all__ = ["PipelineMetrics", "WorkerMetrics", "prometheus_collector"]
+__all__ = ["RECENT", "PipelineMetrics", "WorkerMetrics", "prometheus_collector"]
+
+RECENT = 256
+"""Steps that medians are taken over: the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetrics:
-    """A grammar worker. Times in seconds, over the steps that its ring of times still holds."""
+    """A grammar worker. Times in seconds, over the newest `RECENT` steps."""
 
     steps: int = 0
     """Steps that these medians are taken over."""
@@ -51,7 +54,7 @@ class PipelineMetrics:
     backends: dict[str, int]
     """Requests added, by backend."""
     main_thread: float
-    """Median seconds that the host's thread spent in a step's calls, over the last 256."""
+    """Median seconds that the host's thread spent in a step's calls, over the newest `RECENT`."""
     worker: WorkerMetrics = WorkerMetrics()
     choices: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """The same by backend and the reason why it was chosen; rare reasons count as `other`."""
@@ -99,5 +102,5 @@ _HELP = {
     "added": "guided requests since the start",
     "failed": "guided requests that failed while they ran",
     "restarts": "grammar workers that had to be replaced",
-    "main_thread": "median seconds of the host's thread in a step, over the last 256",
+    "main_thread": "median seconds of the host's thread in a step, over the newest ones",
 }

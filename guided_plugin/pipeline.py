@@ -31,7 +31,7 @@ from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.table import Phase
 from guided_plugin.inline import InlineSide
 from guided_plugin.kernels import mask_rows
-from guided_plugin.metrics import PipelineMetrics, WorkerMetrics
+from guided_plugin.metrics import RECENT, PipelineMetrics, WorkerMetrics
 from guided_plugin.slots import Slots
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, RequestInfo, StepPlan, StepStatistics
@@ -144,7 +144,7 @@ class StepPipeline:
         self._width = -1
         self._filled = self._sampled = False
         self._clock = [0.0] * 5
-        self._main_thread: deque[float] = deque(maxlen=256)
+        self._main_thread: deque[float] = deque(maxlen=RECENT)
         self._steps = self._rows = self._failed = 0
         self._choices: dict[tuple[str, str], int] = {}
         self._verdicts: deque[Future[Admission]] = deque()

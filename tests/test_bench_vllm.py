@@ -18,6 +18,7 @@ def answer(options):
             "way": way,
             "schema": schema,
             "ms_per_step": 2.0 * rows * (1.1 if way != "unguided" else 1.0),
+            "steady_ms": 1.5 * rows * (1.2 if way != "unguided" else 1.0),
             "tokens_per_second": 500,
             "all_ms": [2.0],
             "wrong_outputs": 0,
@@ -72,6 +73,7 @@ def test_every_figure_is_set_against_the_same_runner_without_the_plugin(engines)
     assert len(ratios) == 2 * 2 * 6
     assert ratios["v1", 4, "unguided"] == ratios["v2", 1, "loaded"] == 1.0
     assert ratios["v2", 4, "take_over"] == pytest.approx(1.1)
+    assert {f["steady_ratio"] for f in result["figures"]} == {1.0, 1.2}
     assert result["model"] == "model"
 
 

@@ -260,40 +260,56 @@ def test_random_walks_are_accepted_by_a_fresh_matcher_and_parse(backend):
         assert value["b"] in ("x", None)
 
 
-def test_a_grammar_gets_more_lexers_the_more_requests_use_it():
-    made = []
+class Base:
+    """In place of a matcher at the beginning of a grammar."""
 
-    class Base:
-        def __init__(self, error=False):
-            made.append(self)
-            self.error = error
+    def __init__(self, error=False):
+        self.error = error
 
-        def is_error(self):
-            return self.error
+    def is_error(self):
+        return self.error
 
-        def deep_copy(self):
-            return self
+    def deep_copy(self):
+        return self
 
-    def settled(lexers, count):
-        deadline = time.monotonic() + 10
-        while lexers._growing and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert len(lexers) == count
 
+def settled(lexers):
+    deadline = time.monotonic() + 10
+    while lexers._growing and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return len(lexers)
+
+
+def test_a_grammar_has_lexers_for_those_that_use_it_at_the_same_time():
     lexers = Lexers(Base(), Base, 2)
-    assert lexers.take()[1] == 0
-    settled(lexers, 1)
-    lexers.take()
-    settled(lexers, 2)
-    for _ in range(6):
-        lexers.take()
-    settled(lexers, 2)
-    lexers.take()
-    settled(lexers, 8)
-    assert {lexers.take()[1] for _ in range(8)} == set(range(8))
+    shares = []
+    for users, wanted in ((1, 1), (2, 1), (3, 2), (8, 2), (12, 3), (31, 7), (32, 8), (60, 8)):
+        while len(shares) < users:
+            shares.append(lexers.take()[1])
+        assert settled(lexers) == wanted, users
+    assert len({share.place for share in shares}) == 8
+    del shares[:]
+    # One after the other they get the first one: it has learned most.
+    assert [lexers.take()[1].number for _ in range(5)] == [0] * 5
+
+
+def test_a_share_lasts_as_long_as_anybody_holds_it(backend):
+    grammar = backend.compile(OutputSpec.json_schema(PERSON))
+    lexers = grammar.handle
+    matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
+    fork = matcher.fork()
+    del matcher
+    assert lexers._users == [1]
+    del fork
+    assert lexers._users == [0]
+
+
+def test_fewer_lexers_do_where_more_can_not_be_made():
     failing = Lexers(Base(), lambda: Base(error=True), 2)
-    failing.take(), failing.take()
-    settled(failing, 1)
-    failing.take()
+    shares = [failing.take()[1] for _ in range(9)]
+    assert settled(failing) == 1
+    shares.append(failing.take()[1])
+    assert not failing._growing
     alone = Lexers(Base(), Base, 1)
-    assert [alone.take()[1] for _ in range(20)] == [0] * 20
+    shares += [alone.take()[1] for _ in range(20)]
+    assert settled(alone) == 1

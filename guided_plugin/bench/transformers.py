@@ -65,27 +65,32 @@ def bench_transformers(
     backend: str = "auto",
     compare: bool = True,
     progress: Callable[[], None] = lambda: None,
+    found: Callable[[dict[str, Any]], None] = lambda so_far: None,
 ) -> dict[str, Any]:
-    """Generate `steps` tokens a row; `progress` is called after each run."""
-    figures = []
-    with Guide(vocabulary, model=model) as guide:
-        for forward in forwards:
-            for count in rows:
-                # Another batch size is another graph: without this, compiled ones pile up.
-                torch.compiler.reset()
-                loop = _Loop(model, vocabulary, count, steps, forward)
-                figures += [
-                    _figure(loop, guide, name, backend, repetitions, compare, progress) for name in schemas
-                ]
-    return {
+    """Generate `steps` tokens a row. `progress` is called after each run, `found` with the result so far
+    after each figure."""
+    figures: list[dict[str, Any]] = []
+    result = {
         "benchmark": "transformers",
         "environment": environment(str(model.device)),
         "steps": steps,
         "repetitions": repetitions,
         "vocabulary": vocabulary.size,
         "compiled": model.device.type == "cuda",
-        "figures": [asdict(figure) for figure in figures],
+        "figures": figures,
     }
+    theirs = {name: _Theirs(model, vocabulary, name) for name in schemas} if compare else {}
+    with Guide(vocabulary, model=model) as guide:
+        for forward in forwards:
+            for count in rows:
+                # Another batch size is another graph: without this, compiled ones pile up.
+                torch.compiler.reset()
+                loop = _Loop(model, vocabulary, count, steps, forward)
+                for name in schemas:
+                    figure = _figure(loop, guide, name, backend, repetitions, theirs.get(name), progress)
+                    figures.append(asdict(figure))
+                    found(result)
+    return result
 
 
 def _figure(
@@ -94,11 +99,10 @@ def _figure(
     name: str,
     backend: str,
     repetitions: int,
-    compare: bool,
+    theirs: _Theirs | None,
     progress: Callable[[], None],
 ) -> TransformersFigure:
     spec = OutputSpec.json_schema(SCHEMAS[name], backend=backend)
-    theirs = _Theirs(loop, name) if compare else None
     times: dict[str, list[float]] = {"unguided": [], "guided": [], "xgrammar": []}
     checked, chosen = 0, ""
     # Two to warm up: with a static cache the first compiles, the second captures.
@@ -191,15 +195,14 @@ class _Clock(StoppingCriteria):
 
 
 class _Theirs:
-    """xgrammar's processor for transformers, with the schema as it is."""
+    """xgrammar's processor for transformers, with the schema as it is. Compiling that can take a minute."""
 
-    def __init__(self, loop: _Loop, name: str) -> None:
+    def __init__(self, model: Any, vocabulary: Vocabulary, name: str) -> None:
         import xgrammar
         import xgrammar.contrib.hf
 
         self._make = xgrammar.contrib.hf.LogitsProcessor
-        vocabulary = loop.vocabulary
-        width = loop.model.get_output_embeddings().weight.shape[0]
+        width = model.get_output_embeddings().weight.shape[0]
         info = xgrammar.TokenizerInfo(
             list(vocabulary.text_tokens),
             xgrammar.VocabType.RAW,

@@ -117,7 +117,7 @@ def _run(options: dict[str, Any], runner: str, timeout: float) -> dict[str, Any]
 def _figures(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every figure against the unguided one of the same runner without the plugin."""
     base = {
-        (engine["runner"], figure["rows"]): figure["ms_per_step"]
+        (engine["runner"], figure["rows"]): figure
         for engine in engines
         for figure in engine["figures"]
         if not engine["plugin"] and figure["way"] == "unguided"
@@ -126,8 +126,8 @@ def _figures(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {
             "runner": engine["runner"],
             "way": _way(engine, figure),
-            **{name: figure[name] for name in ("rows", "schema", "ms_per_step", "tokens_per_second")},
-            "ratio": round(figure["ms_per_step"] / base[engine["runner"], figure["rows"]], 4),
+            **{name: figure[name] for name in ("rows", "schema", "tokens_per_second")},
+            **_against(figure, base[engine["runner"], figure["rows"]]),
             "wrong_outputs": figure["wrong_outputs"],
         }
         for engine in engines
@@ -139,3 +139,13 @@ def _way(engine: dict[str, Any], figure: dict[str, Any]) -> str:
     """The way of a figure; `loaded` is unguided with the plugin there."""
     way: str = figure["way"]
     return "loaded" if engine["plugin"] and way == "unguided" else way
+
+
+def _against(figure: dict[str, Any], base: dict[str, Any]) -> dict[str, float]:
+    """Milliseconds a step, over whole runs and in the middle of them, and how often the base's they are."""
+    return {
+        "ms_per_step": figure["ms_per_step"],
+        "ratio": round(figure["ms_per_step"] / base["ms_per_step"], 4),
+        "steady_ms": figure["steady_ms"],
+        "steady_ratio": round(figure["steady_ms"] / base["steady_ms"], 4),
+    }

@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -93,9 +93,12 @@ class _Bench:
             case.way, case.schema, max_tokens=self.options["steps"], ignore_eos=True, temperature=1.0
         )
         prompts = [self._prompt() for _ in range(rows)]
+        stamps: list[float] = []
         start = time.perf_counter()
-        case.outputs = self.llm.generate(prompts, params, use_tqdm=False)
+        with _watched(self.llm.llm_engine.engine_core, lambda outputs: stamps.append(outputs.timestamp)):
+            case.outputs = self.llm.generate(prompts, params, use_tqdm=False)
         case.seconds.append(time.perf_counter() - start)
+        case.steady.append(_steady(stamps))
         if self.options["plugin"] and case.way in _GUIDED:
             case.metrics = self.llm.collective_rpc(METRICS)[0][0]
 
@@ -107,6 +110,7 @@ class _Bench:
             "way": case.way,
             "schema": case.schema,
             "ms_per_step": round(median, 4),
+            "steady_ms": round(statistics.median(case.steady[1:]) * 1e3, 4),
             "tokens_per_second": round(rows / median * 1e3),
             "all_ms": [round(value, 4) for value in times],
             "wrong_outputs": self._wrong(
@@ -125,8 +129,14 @@ class _Bench:
         total = len(waiting)
         asked: dict[str, tuple[float, Any]] = {}
         outputs: dict[str, Any] = {}
+        came: dict[str, list[float]] = {}
+
+        def note(step: Any) -> None:
+            for one in step.outputs:
+                came.setdefault(one.request_id, []).extend([step.timestamp] * len(one.new_token_ids))
+
         start = time.monotonic()
-        with _token_times(engine.engine_core) as came:
+        with _watched(engine.engine_core, note):
             while waiting or engine.has_unfinished_requests():
                 now = time.monotonic() - start
                 while waiting and waiting[0][0] <= now:
@@ -219,6 +229,9 @@ class _Case:
     way: str
     schema: str
     seconds: list[float] = field(default_factory=list)
+    """Of whole runs, from the first request in to the last output out."""
+    steady: list[float] = field(default_factory=list)
+    """Of a step in the middle of each."""
     outputs: list[Any] = field(default_factory=list)
     metrics: dict[str, Any] | None = None
 
@@ -252,22 +265,27 @@ _MIXED_TOKENS = 128
 
 
 @contextmanager
-def _token_times(core: Any) -> Iterator[dict[str, list[float]]]:
-    """When each request's tokens came out of the engine, by its name there."""
-    came: dict[str, list[float]] = {}
+def _watched(core: Any, note: Callable[[Any], None]) -> Iterator[None]:
+    """Note what comes out of the engine, step by step."""
     original = core.get_output
 
     def get_output() -> Any:
         outputs = original()
-        for output in outputs.outputs:
-            came.setdefault(output.request_id, []).extend([outputs.timestamp] * len(output.new_token_ids))
+        note(outputs)
         return outputs
 
     core.get_output = get_output
     try:
-        yield came
+        yield
     finally:
         del core.get_output
+
+
+def _steady(stamps: list[float]) -> float:
+    """Seconds a step in the middle half of a run: all rows are there, and none has ended."""
+    quarter = len(stamps) // 4
+    first, last = quarter, len(stamps) - 1 - quarter
+    return (stamps[last] - stamps[first]) / max(1, last - first)
 
 
 def _quantiles(seconds: list[float]) -> dict[str, float]:

@@ -151,6 +151,7 @@ def transformers(
             backend=backend,
             compare=compare,
             progress=lambda: progress.advance(task),
+            found=lambda so_far: _written(so_far, out),
         )
     result["model"] = shape or ("demo" if model == MODEL_DIR else model.resolve().name)
     if _told_as_json(result, out, json_output):
@@ -303,13 +304,12 @@ def vllm(
         )
     if _told_as_json(result, out, json_output):
         return
-    table = Table(
-        "runner", "rows", "way", "schema", "ms", "ratio", "wrong", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
+    titles = "runner", "rows", "way", "schema", "ms", "ratio", "steady ms", "ratio", "wrong"
+    table = Table(*titles, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for figure in result["figures"]:
         named = (str(figure[name]) for name in ("runner", "rows", "way", "schema"))
-        numbers = f"{figure['ms_per_step']:.3f}", f"{figure['ratio']:.3f}", str(figure["wrong_outputs"])
-        table.add_row(*named, *numbers)
+        times = (f"{figure[name]:.3f}" for name in ("ms_per_step", "ratio", "steady_ms", "steady_ratio"))
+        table.add_row(*named, *times, str(figure["wrong_outputs"]))
     Console().print(table)
     if not result["mixed"]:
         return
@@ -358,11 +358,15 @@ def _progress() -> Progress:
 
 def _told_as_json(result: dict[str, Any], out: Path | None, json_output: bool) -> bool:
     """Write the result to a file, and to stdout, where asked; whether nothing else belongs on stdout."""
-    if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n")
+    _written(result, out)
     if json_output:
         print_json(result)
     return json_output
+
+
+def _written(result: dict[str, Any], out: Path | None) -> None:
+    if out is not None:
+        out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def check_out(path: Path) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
-from guided_plugin.grammar.lexers import Lexers
+from guided_plugin.grammar.lexers import Lexers, Share
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.lowering import lowering_pays, schema_to_lark
@@ -220,9 +220,8 @@ class LLGuidanceBackend:
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
         """A matcher at the beginning; it shares the lexer states that others have built."""
         own = stop_token_ids if set(stop_token_ids) != set(self._vocabulary.stop_token_ids) else ()
-        handle, lexer = grammar.handle.take()
-        place = id(grammar.handle), lexer
-        return LLGuidanceMatcher(handle, self._tokenizer, own, self._vocabulary.stop_token_ids, place)
+        handle, share = grammar.handle.take()
+        return LLGuidanceMatcher(handle, self._tokenizer, own, self._vocabulary.stop_token_ids, share)
 
     def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
         """A batch of matchers of this backend."""
@@ -234,7 +233,7 @@ class LLGuidanceBackend:
 class LLGuidanceMatcher:
     """See `Matcher`."""
 
-    __slots__ = ("_tokenizer", "handle", "lexer", "stop_token_ids", "usual_stops")
+    __slots__ = ("_tokenizer", "handle", "share", "stop_token_ids", "usual_stops")
 
     def __init__(
         self,
@@ -242,11 +241,11 @@ class LLGuidanceMatcher:
         tokenizer: Any,
         stop_token_ids: tuple[int, ...],
         usual_stops: tuple[int, ...],
-        lexer: tuple[int, int],
+        share: Share,
     ) -> None:
         self.handle = handle
-        self.lexer = lexer
-        """Whose lock it needs: the grammar and the number of the lexer."""
+        self.share = share
+        """Of the lexer whose lock it needs."""
         self._tokenizer = tokenizer
         self.stop_token_ids = stop_token_ids
         """Stop tokens of this request alone; empty: the vocabulary's, which the tokenizer knows."""
@@ -277,7 +276,7 @@ class LLGuidanceMatcher:
     def fork(self) -> LLGuidanceMatcher:
         """An independent matcher in the same position."""
         copy = self.handle.deep_copy()
-        return LLGuidanceMatcher(copy, self._tokenizer, self.stop_token_ids, self.usual_stops, self.lexer)
+        return LLGuidanceMatcher(copy, self._tokenizer, self.stop_token_ids, self.usual_stops, self.share)
 
     @property
     def complete(self) -> bool:
@@ -306,7 +305,7 @@ class LLGuidanceBatch:
         self._handles = [matcher.handle for matcher in matchers]
         self._impossible = impossible_token
         # Those with one lexer side by side: threads take neighbours, and then don't wait for each other.
-        self._order = sorted(range(len(matchers)), key=lambda i: matchers[i].lexer)
+        self._order = sorted(range(len(matchers)), key=lambda i: matchers[i].share.place)
         self._own_stops = [i for i, matcher in enumerate(matchers) if matcher.stop_token_ids]
 
     def accept(self, tokens: list[int]) -> list[bool]:

@@ -36,6 +36,7 @@ from guided_plugin.hosts.vllm_common import (
     vocabulary_of,
     with_stops,
 )
+from guided_plugin.metrics import RECENT
 from guided_plugin.pipeline import StepPipeline
 from guided_plugin.step import UNGUIDED, Admission, RequestInfo
 
@@ -68,7 +69,7 @@ class Engine:
         self._numbers = itertools.count(1)
         self._preparing: dict[str, Future[Admission]] = {}
         """Specs that frontends ask for again and again until they are there."""
-        self._spent: deque[float] = deque(maxlen=256)
+        self._spent: deque[float] = deque(maxlen=RECENT)
         self._started = False
         """Whether a spec has compiled here: the grammar worker takes seconds to start."""
         _engines.add(self)

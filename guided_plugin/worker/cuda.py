@@ -26,7 +26,7 @@ from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 
 __all__ = ["CudaWorkerBuffers"]
 
-_SAMPLE_EVERY = 64
+_SAMPLE_EVERY = 16
 """Steps between two looks at what the device waited for: timed events cost more than plain ones."""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from guided_plugin.metrics import WorkerMetrics
+from guided_plugin.metrics import RECENT, WorkerMetrics
 from guided_plugin.worker.layout import Region, Time
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def step_times(region: Region, newest: int) -> NDArray[np.int64]:
 
 def worker_metrics(region: Region, newest: int, restarts: int, waits: Waits) -> WorkerMetrics:
     """The figures of the newest steps."""
-    times = step_times(region, newest)
+    times = step_times(region, newest)[-RECENT:]
     if not len(times):
         return WorkerMetrics(restarts=restarts)
     to_mask = (times[:, Time.FILLED] - _inputs_there(times)) / 1e9
