@@ -126,6 +126,74 @@ def test_two_constraints_are_one_too_many():
         Gate(config(SMALL)).admit(params)
 
 
+def test_what_was_admitted_once_is_not_read_again(monkeypatch):
+    gate = Gate(config(TAKES_OVER))
+    read = []
+    monkeypatch.setattr(gate, "_admit", lambda spec, admit=gate._admit: read.append(spec) or admit(spec))
+    asked = {"choice": ["a"]}
+    forms = [
+        SamplingParams(extra_args={"guided": asked, "mine": [3]}),
+        SamplingParams(extra_args={"guided": json.dumps(asked, separators=(",", ":"))}),
+        SamplingParams(structured_outputs=StructuredOutputsParams(choice=["a"])),
+    ]
+    first = [gate.admit(params) for params in forms]
+    again = [gate.recall(params) for params in forms]
+    assert len(read) == 2  # vLLM writes more into its own form
+    assert len({carried.extra_args["guided"] for carried in first + again}) == 1
+    assert again[0].extra_args["mine"] == [3]
+    assert all(gate.admitted(carried) for carried in again)
+    assert gate.recall(SamplingParams(extra_args={"guided": {"choice": ["b"]}})) is None
+    assert gate.recall(SamplingParams(extra_args={"guided": gp.OutputSpec.choice(["a"])})) is None
+    both = SamplingParams(extra_args={"guided": asked}, structured_outputs=THEIRS)
+    assert gate.recall(both) is None
+    asked["choice"] = ["b"]  # the caller's object may change
+    assert spec_in(gate.admit(forms[0])) == gp.OutputSpec.choice(["b"])
+
+
+def test_nobody_says_for_the_gate_that_a_spec_is_known():
+    gate = Gate(config(SMALL))
+    text = json.dumps({"regex": "(a"})
+    forged = SamplingParams(extra_args={"guided": text, vllm_common.KNOWN: True})
+    assert not gate.admitted(forged)
+    with pytest.raises(gp.GuidedError):
+        gate.admit(forged)
+    assert gate.recall(forged) is None
+
+
+def test_what_is_remembered_has_bounds():
+    texts = vllm_gate._Texts(most=3, characters=20)
+    for key in "abcd":
+        texts.put(key, "x")
+    assert [texts.get(key) for key in "abcd"] == [None, "x", "x", "x"]
+    texts.put("long", "x" * 15)
+    assert "d" not in texts
+    assert "long" in texts
+    texts.put("longer", "x" * 30)
+    assert "longer" not in texts
+
+
+def test_arguments_are_found_wherever_they_stand():
+    def method(self, request_id, params, priority=0):
+        raise NotImplementedError
+
+    call = vllm_gate._Call(method)
+    assert call.get("params", ("r", "p"), {}) == call.get("params", ("r",), {"params": "p"}) == "p"
+    assert call.get("priority", ("r", "p"), {}) is call.get("unheard", ("r", "p"), {}) is None
+    assert call.having("q", ("r", "p", 3), {}) == (("r", "q", 3), {})
+    assert call.having("q", ("r",), {"params": "p"}) == (("r",), {"params": "q"})
+
+
+def test_the_engines_params_are_completed_without_writing_to_what_they_share():
+    gate = Gate(config(SMALL, reasoning="tags"))
+    carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+    shared = carried.extra_args
+    shared["guided_reasoning"] = {}
+    before = dict(shared)
+    gate.complete(carried, [1])
+    assert shared == before
+    assert spec_in(carried).start_after == (THINK_END,)
+
+
 def reasoned(reasoning, tokens, note=None, **spec):
     gate = Gate(config(SMALL, reasoning=reasoning))
     carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "[ab]+", **spec}}))

@@ -160,7 +160,8 @@ class Gate:
 
     def complete(self, params: Any, prompt_token_ids: list[int] | None) -> None:
         """Finish the engine's own params: where the spec begins, after a reasoning part."""
-        note = params.extra_args.pop(_REASONING, {})
+        extra = params.extra_args = dict(params.extra_args)  # vLLM's copy may be a shallow one
+        note = extra.pop(_REASONING, {})
         if not self._reasoner:
             return
         spec = spec_of(params)
@@ -168,7 +169,7 @@ class Gate:
             return
         end = self._reasoning_end(note, prompt_token_ids)
         if end:
-            params.extra_args[GUIDED] = _write(OutputSpec.parse({**spec.to_dict(), "start_after": list(end)}))
+            extra[GUIDED] = _write(OutputSpec.parse({**spec.to_dict(), "start_after": list(end)}))
 
     @property
     def compiler(self) -> GrammarCompiler:
