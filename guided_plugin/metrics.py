@@ -5,14 +5,32 @@ Touches nothing of the package: a pipeline makes these values, whoever wants the
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-__all__ = ["RECENT", "PipelineMetrics", "WorkerMetrics", "prometheus_collector"]
+__all__ = ["RECENT", "PipelineMetrics", "Recent", "WorkerMetrics", "prometheus_collector"]
 
 RECENT = 256
 """Steps that medians are taken over: the newest ones."""
+
+
+class Recent:
+    """The newest of some values, and their median. Added by one thread, read by any."""
+
+    def __init__(self, most: int = RECENT) -> None:
+        self._values: deque[float] = deque(maxlen=most)
+
+    def add(self, value: float) -> None:
+        """One more."""
+        self._values.append(value)
+
+    def median(self) -> float:
+        """Of those that are kept; 0 where there is none."""
+        values = list(self._values)
+        return statistics.median(values) if values else 0.0
 
 
 @dataclass(frozen=True, slots=True)

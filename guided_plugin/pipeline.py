@@ -15,7 +15,6 @@ The grammar side is one of two, with the same calls: `InlineSide` works in the c
 from __future__ import annotations
 
 import logging
-import statistics
 import time
 import weakref
 from collections import deque
@@ -31,7 +30,7 @@ from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.table import Phase
 from guided_plugin.inline import InlineSide
 from guided_plugin.kernels import mask_rows
-from guided_plugin.metrics import RECENT, PipelineMetrics, WorkerMetrics
+from guided_plugin.metrics import PipelineMetrics, Recent, WorkerMetrics
 from guided_plugin.slots import Slots
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, RequestInfo, StepPlan, StepStatistics
@@ -144,7 +143,7 @@ class StepPipeline:
         self._width = -1
         self._filled = self._sampled = False
         self._clock = [0.0] * 5
-        self._main_thread: deque[float] = deque(maxlen=RECENT)
+        self._main_thread = Recent()
         self._steps = self._rows = self._failed = 0
         self._choices: dict[tuple[str, str], int] = {}
         self._verdicts: deque[Future[Admission]] = deque()
@@ -306,7 +305,7 @@ class StepPipeline:
             self._rows += guided
             self._clock[4] = time.perf_counter() - start
             self.statistics = StepStatistics(self._step - 1, guided, *self._clock)
-            self._main_thread.append(sum(self._clock))
+            self._main_thread.add(self.statistics.main_thread)
             if self.compiler.plugins.wants_statistics:
                 self.compiler.plugins.step_finished(self.statistics)
 
@@ -330,7 +329,7 @@ class StepPipeline:
             failed=self._failed,
             backends=backends,
             choices=dict(self._choices),
-            main_thread=statistics.median(list(self._main_thread)) if self._main_thread else 0.0,
+            main_thread=self._main_thread.median(),
             worker=self.side.metrics(),
         )
 

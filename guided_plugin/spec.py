@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Literal, cast
 
 from guided_plugin.errors import SpecError, did_you_mean
 from guided_plugin.schema import check_schema
 
-__all__ = ["KINDS", "OutputSpec"]
+__all__ = ["KINDS", "OutputSpec", "language_of"]
 
 Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 KINDS: tuple[Kind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag")
@@ -211,6 +212,12 @@ def _dump(document: Any, where: str) -> str:
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise SpecError(f"can't be written as JSON: {error}", where=where) from None
+
+
+@lru_cache(maxsize=64)
+def language_of(spec: OutputSpec) -> OutputSpec:
+    """The part of a spec that decides its grammar; the rest belongs to each request."""
+    return replace(spec, stop_token_ids=None, start_after=None)
 
 
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:

@@ -158,6 +158,10 @@ def test_nobody_says_for_the_gate_that_a_spec_is_known():
     with pytest.raises(gp.GuidedError):
         gate.admit(forged)
     assert gate.recall(forged) is None
+    carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+    assert gate.admitted(carried)
+    carried.structured_outputs = THEIRS
+    assert not gate.admitted(carried)
 
 
 def test_what_is_remembered_has_bounds():
@@ -166,10 +170,10 @@ def test_what_is_remembered_has_bounds():
         texts.put(key, "x")
     assert [texts.get(key) for key in "abcd"] == [None, "x", "x", "x"]
     texts.put("long", "x" * 15)
-    assert "d" not in texts
-    assert "long" in texts
+    assert texts.get("d") is None
+    assert texts.get("long") == "x" * 15
     texts.put("longer", "x" * 30)
-    assert "longer" not in texts
+    assert texts.get("longer") is None
 
 
 def test_arguments_are_found_wherever_they_stand():

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.bench.environment import environment
+from guided_plugin.bench.recheck import refused_at
 from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -219,13 +220,9 @@ class _Soak:
         if error is not None:
             self.result.failed += 1
             self._note(request, f"failed: {error}")
-        grammar = self.compiler.compile(request.spec)
-        backend = self.compiler.backend(grammar.backend)
-        matcher = backend.start(grammar, self.compiler.vocabulary.stop_token_ids)
-        for position, token in enumerate(request.tokens):
-            if not matcher.accept(token):
-                self._note(request, f"token {token} at {position} is refused by a fresh matcher")
-                return
+        place = refused_at(self.compiler, request.spec, request.tokens)
+        if place is not None:
+            self._note(request, f"token {request.tokens[place]} at {place} is refused by a fresh matcher")
 
     def _note(self, request: _Request, what: str) -> None:
         if len(self.result.mismatches) < 20:

@@ -17,9 +17,10 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 from guided_plugin.bench.environment import environment
+from guided_plugin.bench.recheck import refused_at
 from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.errors import RequestError
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers import Guide
@@ -220,15 +221,10 @@ class _Theirs:
 def _check(vocabulary: Vocabulary, spec: OutputSpec, rows: Tensor) -> tuple[str, int]:
     """Which backend it was, and how many tokens a fresh matcher accepts: all, or this raises."""
     compiler = GrammarCompiler(vocabulary, config=GuidedConfig(isolate_compiles=False))
-    grammar = compiler.compile(spec)
-    count = 0
     for row, tokens in enumerate(rows.tolist()):
-        matcher = compiler.backend(grammar.backend).start(grammar, vocabulary.stop_token_ids)
-        for place, token in enumerate(tokens):
-            if not matcher.accept(token):
-                wrong: GuidedError = RequestError(
-                    f"a fresh matcher refuses token {token}", where=f"row {row}, token {place}"
-                )
-                raise wrong
-            count += 1
-    return grammar.backend, count
+        place = refused_at(compiler, spec, tokens)
+        if place is not None:
+            raise RequestError(
+                f"a fresh matcher refuses token {tokens[place]}", where=f"row {row}, token {place}"
+            )
+    return compiler.compile(spec).backend, rows.numel()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from guided_plugin.bench.environment import environment
+from guided_plugin.bench.recheck import refused_at
 from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.compiler import GrammarCompiler
@@ -126,8 +127,8 @@ class _Bench:
         the other. Times are the engine's own: when its tokens were there."""
         engine = self.llm.llm_engine
         waiting = self._arrivals(way, **self.options["mixed"])
-        total = len(waiting)
-        asked: dict[str, tuple[float, Any]] = {}
+        asked: list[tuple[str, float, Any]] = []
+        """Of every request: the engine's name, when it was due, its schema. Outputs go by its place here."""
         outputs: dict[str, Any] = {}
         came: dict[str, list[float]] = {}
 
@@ -142,25 +143,23 @@ class _Bench:
                 while waiting and waiting[0][0] <= now:
                     due, document, params = waiting.popleft()
                     name = engine.add_request(str(len(asked)), self._prompt(), params)
-                    asked[name] = start + due, document
+                    asked.append((name, start + due, document))
                 if engine.has_unfinished_requests():
                     outputs.update((o.request_id, o) for o in engine.step() if o.finished)
                 elif waiting:
                     time.sleep(max(0.0, start + waiting[0][0] - time.monotonic()))
         between = [later - earlier for times in came.values() for earlier, later in pairwise(times)]
-        first = [came[name][0] - due for name, (due, _) in asked.items()]
-        ends = [time for times in came.values() for time in (times[0], times[-1])]
-        tokens = sum(map(len, came.values()))
-        documents = dict(zip((str(number) for number in range(total)), asked.values(), strict=True))
+        first = [came[name][0] - due for name, due, _ in asked]
+        stamps = [stamp for times in came.values() for stamp in times]
         figure = {
             "way": way,
-            "requests": total,
-            "tokens_per_second": round(tokens / (max(ends) - min(ends))),
+            "requests": len(asked),
+            "tokens_per_second": round(len(stamps) / (max(stamps) - min(stamps))),
             "inter_token_ms": _quantiles(between),
             "first_token_ms": _quantiles(first),
             "wrong_outputs": self._wrong(
-                (document, outputs[name])
-                for name, (_, document) in documents.items()
+                (document, outputs[str(place)])
+                for place, (_, _, document) in enumerate(asked)
                 if document is not None and way in _OURS
             ),
         }
@@ -216,12 +215,11 @@ class _Bench:
 
     def _wrong(self, outputs: Iterable[tuple[Any, Any]]) -> int:
         """How many of (schema, output) a fresh matcher does not take."""
-        wrong = 0
-        for document, output in outputs:
-            grammar = self.compiler.compile(OutputSpec.json_schema(document))
-            matcher = self.compiler.backend(grammar.backend).start(grammar, self.vocabulary.stop_token_ids)
-            wrong += not all(matcher.accept(token) for token in output.outputs[0].token_ids)
-        return wrong
+        return sum(
+            refused_at(self.compiler, OutputSpec.json_schema(document), output.outputs[0].token_ids)
+            is not None
+            for document, output in outputs
+        )
 
 
 @dataclass

@@ -369,13 +369,13 @@ def _written(result: dict[str, Any], out: Path | None) -> None:
         out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def check_out(path: Path) -> None:
+def check_out(path: Path, where: str = "--out") -> None:
     """Before anything is measured: nobody wants to lose the figures to a wrong path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
     except OSError as error:
-        raise InputError(f"can't write {path}: {error.strerror}", where="--out") from None
+        raise InputError(f"can't write {path}: {error.strerror}", where=where) from None
 
 
 def _rows(text: str) -> list[int]:

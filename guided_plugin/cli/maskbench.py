@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from guided_plugin.cli.bench import check_out
 from guided_plugin.cli.loading import InputError, load_tokenizer, read_json
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def maskbench(
     backends = _backends(backend)
     older = None if compare_with is None else _older(compare_with)
     if json_output is not None:
-        _check_out(json_output)
+        check_out(json_output, "--json")
     loaded = load_tokenizer(tokenizer)
     with open_sample(source) as files, _progress() as progress:
         chosen = dict(list(files.items())[::every])
@@ -110,15 +111,6 @@ def _older(path: Path) -> dict[str, Any]:
         raise InputError(
             "is no result of maskbench", where=f"--compare: {path}", hint="give what --json wrote"
         ) from None
-
-
-def _check_out(path: Path) -> None:
-    """Before anything is measured: nobody wants to lose the figures to a wrong path."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a").close()
-    except OSError as error:
-        raise InputError(f"can't write {path}: {error.strerror}", where="--json") from None
 
 
 def _progress() -> Progress:

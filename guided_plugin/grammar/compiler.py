@@ -8,13 +8,11 @@ refused at once when they come again. All but small specs compile in helper proc
 from __future__ import annotations
 
 import copy
-import dataclasses
 import threading
 import weakref
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError, GrammarError
@@ -25,7 +23,7 @@ from guided_plugin.grammar.guard import Allowance, CompileGuard
 from guided_plugin.grammar.limits import check_limits, is_small
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import OutputSpec, language_of
 
 __all__ = ["CacheStatistics", "GrammarCompiler", "shared_compiler"]
 
@@ -85,7 +83,7 @@ class GrammarCompiler:
 
         `known`: it compiled within the limits before, in another process maybe, and needs no helper.
         """
-        key = _language(spec)
+        key = language_of(spec)
         with self._lock:
             cached = self._look_up(key)
             if cached is not None:
@@ -120,7 +118,7 @@ class GrammarCompiler:
     def cached(self, spec: OutputSpec) -> Grammar | None:
         """The grammar of a spec if it is there; never waits for a compile."""
         with self._lock:
-            return self._look_up(_language(spec))
+            return self._look_up(language_of(spec))
 
     def backend(self, name: str) -> Backend:
         """A backend by name, made at first use."""
@@ -200,12 +198,6 @@ class GrammarCompiler:
             _, oldest = self._cache.popitem(last=False)
             self._size -= oldest.size_bytes
             self._evictions += 1
-
-
-@lru_cache(maxsize=64)
-def _language(spec: OutputSpec) -> OutputSpec:
-    """The part of a spec that decides its grammar; the rest belongs to each request."""
-    return dataclasses.replace(spec, stop_token_ids=None, start_after=None)
 
 
 _shared: weakref.WeakValueDictionary[tuple[str, GuidedConfig], GrammarCompiler] = (

@@ -9,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-import statistics
 import weakref
-from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ from guided_plugin.hosts.vllm_common import (
     vocabulary_of,
     with_stops,
 )
-from guided_plugin.metrics import RECENT
+from guided_plugin.metrics import Recent
 from guided_plugin.pipeline import StepPipeline
 from guided_plugin.step import UNGUIDED, Admission, RequestInfo
 
@@ -69,7 +67,7 @@ class Engine:
         self._numbers = itertools.count(1)
         self._preparing: dict[str, Future[Admission]] = {}
         """Specs that frontends ask for again and again until they are there."""
-        self._spent: deque[float] = deque(maxlen=RECENT)
+        self._spent = Recent()
         self._started = False
         """Whether a spec has compiled here: the grammar worker takes seconds to start."""
         _engines.add(self)
@@ -150,14 +148,14 @@ class Engine:
 
     def spent(self, seconds: float) -> None:
         """What a step took of vLLM's thread, the runner's part included."""
-        self._spent.append(seconds)
+        self._spent.add(seconds)
 
     def metrics(self) -> dict[str, Any]:
         """The figures of its pipeline as plain data, for other processes."""
         if self._pipeline is None:
             return {"refused": str(self.obstacle)}
         metrics = dataclasses.asdict(self._pipeline.metrics())
-        metrics["host_thread"] = statistics.median(list(self._spent)) if self._spent else 0.0
+        metrics["host_thread"] = self._spent.median()
         metrics["choices"] = [[*choice, count] for choice, count in metrics["choices"].items()]
         return metrics
 

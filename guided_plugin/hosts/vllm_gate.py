@@ -84,10 +84,8 @@ class Gate:
         self._slow: OrderedDict[str, bool] = OrderedDict()
         """Specs that take long, as text, and whether the engine has them. The first takes long whatever it
         is: the engine's grammar worker may still be starting."""
-        self._admitted = _Texts()
-        """Those that went through here, lately."""
         self._wordings = _Texts()
-        """What clients wrote, and the text that was made of it."""
+        """What clients wrote, and the text that was made of it; such a text stands for itself."""
         outputs = vllm_config.structured_outputs_config
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
         if self.obstacle is not None and self.options.take_over:
@@ -131,8 +129,10 @@ class Gate:
 
     def admitted(self, params: Any) -> bool:
         """Whether these params come from here."""
-        extra = params.extra_args
-        return bool(extra) and extra.get(KNOWN) is True and extra.get(GUIDED) in self._admitted
+        extra = params.extra_args or {}
+        text = extra.get(GUIDED)
+        known = extra.get(KNOWN) is True and isinstance(text, str) and self._wordings.get(text) == text
+        return known and _constraint(params) is None
 
     def _admit(self, spec: OutputSpec | None) -> str:
         """Compile a spec; the text that stands for it."""
@@ -146,7 +146,7 @@ class Gate:
                 self._slow.setdefault(text, False)
                 while len(self._slow) > _MAX_READY:
                     self._slow.popitem(last=False)
-        self._admitted.put(text, text)
+        self._wordings.put(text, text)
         return text
 
     def unprepared(self, params: Any) -> str | None:
@@ -260,9 +260,6 @@ class _Texts:
         self._lock = threading.Lock()
         self._texts: OrderedDict[str, str] = OrderedDict()
         self._size = 0
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key in self._texts
 
     def get(self, key: str) -> str | None:
         """The text of a key."""

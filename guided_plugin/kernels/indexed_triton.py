@@ -9,12 +9,11 @@ from torch import Tensor
 
 from guided_plugin.kernels.indexed import NEVER
 from guided_plugin.kernels.launch import Launcher
-from guided_plugin.kernels.triton import forbid
+from guided_plugin.kernels.triton import BLOCK, forbid
 from guided_plugin.step import NO_TOKEN
 
 __all__ = ["gather_tokens_triton", "mask_indexed_rows_triton"]
 
-_BLOCK = 4096
 _GATHER = 128
 
 
@@ -57,7 +56,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
 
 
-_launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=_BLOCK)
+_launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
 _launch_gather = Launcher(_gather_kernel, num_warps=1, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
 
 
@@ -70,7 +69,7 @@ def mask_indexed_rows_triton(
         raise ValueError("logits must be contiguous in a row")
     device, sizes = logits.get_device(), (width, vocabulary_size, logits.stride(0), mask.stride(0))
     key = None if logits.data_ptr() & 15 else (device, logits.dtype, indices.dtype, sizes)
-    grid = rows, (width + _BLOCK - 1) // _BLOCK
+    grid = rows, (width + BLOCK - 1) // BLOCK
     _launch_mask(key, device, grid, logits, mask, indices, table, *sizes)
 
 

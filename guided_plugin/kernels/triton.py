@@ -13,9 +13,10 @@ from torch import Tensor
 
 from guided_plugin.kernels.launch import Launcher
 
-__all__ = ["mask_rows_triton"]
+__all__ = ["BLOCK", "forbid", "mask_rows_triton"]
 
-_BLOCK = 4096
+BLOCK = 4096
+"""Columns of a program."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -47,7 +48,7 @@ def _mask_kernel(  # type: ignore[no-untyped-def]
     )
 
 
-_launch = Launcher(_mask_kernel, num_warps=8, BLOCK=_BLOCK)
+_launch = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
 
 
 def mask_rows_triton(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
@@ -57,5 +58,5 @@ def mask_rows_triton(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size
     sizes = width, vocabulary_size, row_stride, column_stride, mask.stride(0)
     device = logits.get_device()
     key = None if logits.data_ptr() & 15 else (device, logits.dtype, sizes)
-    grid = rows.shape[0], (width + _BLOCK - 1) // _BLOCK
+    grid = rows.shape[0], (width + BLOCK - 1) // BLOCK
     _launch(key, device, grid, logits, mask, rows, *sizes)

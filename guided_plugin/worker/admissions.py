@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
 
 from guided_plugin.errors import GuidedError
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import OutputSpec, language_of
 from guided_plugin.step import Admission
 from guided_plugin.worker.messages import Compile, Verdict
 
@@ -45,7 +43,7 @@ class Admissions:
 
     def lookup(self, spec: OutputSpec) -> Future[Admission] | None:
         """The verdict on a spec, there or awaited."""
-        key = _key(spec)
+        key = language_of(spec)
         known = self._known.get(key)
         if known is not None:
             self._known.move_to_end(key)
@@ -55,11 +53,11 @@ class Admissions:
 
     def knows(self, spec: OutputSpec) -> bool:
         """Whether a worker has compiled a spec."""
-        return _key(spec) in self._known
+        return language_of(spec) in self._known
 
     def open(self, number: int, spec: OutputSpec, known: bool) -> tuple[Future[Admission], Compile]:
         """Await a verdict; with the message that asks for it."""
-        ticket = self._tickets[number] = _Ticket(_key(spec), known, _verdict())
+        ticket = self._tickets[number] = _Ticket(language_of(spec), known, _verdict())
         self._numbers[ticket.spec] = number
         return ticket.verdict, Compile(number, ticket.spec, known)
 
@@ -97,11 +95,6 @@ class Admissions:
         ticket = self._tickets.pop(number)
         del self._numbers[ticket.spec]
         return ticket
-
-
-@lru_cache(maxsize=64)
-def _key(spec: OutputSpec) -> OutputSpec:
-    return dataclasses.replace(spec, stop_token_ids=None, start_after=None)
 
 
 def _verdict() -> Future[Admission]:

@@ -6,15 +6,14 @@ itself waiting for a mask and raising the flag of its tokens.
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from guided_plugin.metrics import Recent
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 
 __all__ = ["HostWorkerBuffers", "Waits", "WorkerBuffers"]
@@ -25,17 +24,17 @@ class Waits:
 
     def __init__(self) -> None:
         self.steps = 0
-        self._margins: deque[float] = deque(maxlen=16)
+        self._margins = Recent(16)
 
     def add(self, margin: float) -> None:
         """In one step the masks had been there for so long before the logits; negative: they were late."""
         self.steps += 1
-        self._margins.append(margin)
+        self._margins.add(margin)
 
     @property
     def margin(self) -> float:
         """The median of the last ones."""
-        return statistics.median(list(self._margins)) if self._margins else 0.0
+        return self._margins.median()
 
     @property
     def exposed(self) -> float:
