@@ -21,6 +21,7 @@ from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, StepPlan
+from guided_plugin.worker.layout import Shape
 
 __all__ = ["InlineSide"]
 
@@ -28,10 +29,14 @@ __all__ = ["InlineSide"]
 class InlineSide:
     """See `pipeline.GrammarSide`."""
 
-    def __init__(self, compiler: GrammarCompiler, max_slots: int, device: torch.device) -> None:
+    def __init__(
+        self, compiler: GrammarCompiler, max_slots: int, device: torch.device, *, drafts: int = 0
+    ) -> None:
         self._compiler = compiler
         self._table = GrammarTable(compiler.vocabulary)
-        self.buffers = make_buffers(device, max_slots, compiler.vocabulary.words)
+        self._shape = Shape(max_slots, compiler.vocabulary.words, drafts)
+        self.buffers = make_buffers(device, max_slots * self._shape.values, compiler.vocabulary.words)
+        self._drafts: list[list[int]] = []
         self._plan = StepPlan((), ())
         self._step = -1
         self._unaccepted: tuple[StepPlan, int] | None = None
@@ -74,18 +79,18 @@ class InlineSide:
         if plan is not self._plan:
             self._accept()
             self._plan = plan
-            self.buffers.set_rows(plan.rows)
+            self.buffers.set_rows(self._shape.ring_rows(plan.rows))
 
     def fill(self) -> None:
         """Accept what is left of the last step, then fill this step's masks and send them up."""
         self._accept()
         entry = self._step % RING_DEPTH
-        self._table.fill(self._plan.slots, self.buffers.mask_np(entry))
-        self.buffers.upload(entry, len(self._plan.rows))
+        self._table.fill(self._plan.slots, self.buffers.mask_np(entry), self._drafts)
+        self.buffers.upload(entry, len(self._plan.rows) * self._shape.positions)
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """The step's masks and row numbers."""
-        return self.buffers.mask_dev(self._step % RING_DEPTH, len(self._plan.rows))
+        return self.buffers.mask_dev(self._step % RING_DEPTH, len(self._plan.rows) * self._shape.positions)
 
     def sampled(self, tokens: Tensor) -> None:
         """Start copying the step's tokens to the host."""
@@ -131,7 +136,11 @@ class InlineSide:
         if self._unaccepted is None:
             return
         (plan, entry), self._unaccepted = self._unaccepted, None
-        self._table.accept(plan.slots, self.buffers.tokens(entry))
+        tokens, count = self.buffers.tokens(entry), len(plan.slots)
+        blocks = [tokens[first : first + count] for first in range(0, len(tokens), count)]
+        for sampled in blocks[: self._shape.positions]:
+            self._table.accept(plan.slots, sampled)
+        self._drafts = blocks[self._shape.positions :]
 
 
 def _admission(grammar: Grammar) -> Admission:

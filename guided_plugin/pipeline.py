@@ -124,13 +124,18 @@ class StepPipeline:
         max_slots: int,
         device: torch.device | str = "cpu",
         mode: Mode = "auto",
+        drafts: int = 0,
     ) -> None:
         """`mode` says where the grammars work: `inline`, `process`, or `auto`: a process where the logits
-        live on CUDA. The process starts in the background."""
+        live on CUDA. The process starts in the background.
+
+        `drafts`: for hosts that propose up to so many tokens a request and judge them together. The verbs
+        of a step are then plan, schedule_update, fill_mask, take_masks, finish_update: see there."""
         self.compiler = compiler
         self.device = torch.device(device)
         self._on_cuda = self.device.type == "cuda"
         self._slots = Slots(max_slots)
+        self.drafts = drafts
         self._requests: dict[int, RequestInfo] = {}
         self.side = self._make_side(mode)
         """Where the grammars live."""
@@ -225,7 +230,8 @@ class StepPipeline:
     # The five verbs
 
     def plan(self, slots: Sequence[int]) -> None:
-        """Say which slot sits in each logits row of this step; UNGUIDED where no grammar does."""
+        """Say which slot sits in each logits row of this step; UNGUIDED where no grammar does. With drafts:
+        which slots have logits rows in this step."""
         start = time.perf_counter()
         self._filled = self._sampled = False
         chosen = tuple(slots)
@@ -241,6 +247,8 @@ class StepPipeline:
         if not self._plan.rows:
             return
         start = time.perf_counter()
+        if self.drafts and not self._sampled:
+            raise PipelineError("the drafts of this step are not there", hint="call schedule_update first")
         self.side.fill()
         self._filled = True
         self._report_failures()
@@ -252,6 +260,8 @@ class StepPipeline:
             return logits
         start = time.perf_counter()
         self._check_order()
+        if self.drafts:
+            raise PipelineError("with drafts a host masks its rows by itself", hint="call take_masks")
         if logits.shape[1] != self._width:
             self._check_logits(logits)
         if self._plan.rows[-1] >= logits.shape[0]:
@@ -265,7 +275,10 @@ class StepPipeline:
 
     def take_masks(self, logits: Tensor) -> Tensor:
         """For hosts that mask by themselves: the [guided rows, words] masks of this step, in the order of
-        the plan, on the device. What is launched next on the current stream sees them complete."""
+        the plan, on the device. What is launched next on the current stream sees them complete.
+
+        With drafts there are `drafts + 1` such blocks, one after the other: the masks after none of a
+        request's drafts, after the first, and so on."""
         start = time.perf_counter()
         self._check_order()
         if logits.shape[1] != self._width:
@@ -276,7 +289,11 @@ class StepPipeline:
 
     def schedule_update(self, tokens: Tensor) -> None:
         """Right after sampling: start copying the [rows] sampled tokens to the host. NO_TOKEN says that a row
-        had none, as in the middle of a prompt."""
+        had none, as in the middle of a prompt.
+
+        With drafts, right after `plan`, and blocks in its order: `drafts + 1` with the tokens that were
+        sampled for each slot since its last step, then `drafts` with what is proposed to follow them;
+        NO_TOKEN where there are no more."""
         if not self._plan.rows:
             return
         start = time.perf_counter()
@@ -284,7 +301,11 @@ class StepPipeline:
             raise PipelineError("schedule_update twice in one step", hint="call plan and fill_mask first")
         if tokens.dim() != 1:
             raise PipelineError(f"sampled tokens must be [rows], not {tuple(tokens.shape)}")
-        if self._plan.rows[-1] >= tokens.shape[0]:
+        if self.drafts:
+            needed = len(self._plan.slots) * (2 * self.drafts + 1)
+            if tokens.shape[0] != needed:
+                raise PipelineError(f"{needed} sampled and proposed tokens are due, not {tokens.shape[0]}")
+        elif self._plan.rows[-1] >= tokens.shape[0]:
             raise PipelineError(f"row {self._plan.rows[-1]} is planned, {tokens.shape[0]} tokens are sampled")
         if tokens.is_cuda != self._on_cuda:
             raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
@@ -350,15 +371,17 @@ class StepPipeline:
             raise ConfigError(f"unknown mode {mode!r}", where="mode", hint=did_you_mean(mode, MODES))
         if mode == "process" or (mode == "auto" and self.device.type == "cuda"):
             try:
-                return WorkerSide(self.compiler, self._slots.capacity, self.device)
+                return WorkerSide(self.compiler, self._slots.capacity, self.device, drafts=self.drafts)
             except (PipelineError, OSError) as error:
                 if mode == "process":
                     raise
                 _log.warning("grammars work inline, which is slower: %s", error)
-        return InlineSide(self.compiler, self._slots.capacity, self.device)
+        return InlineSide(self.compiler, self._slots.capacity, self.device, drafts=self.drafts)
 
     def _make_plan(self, slots: tuple[int, ...]) -> StepPlan:
         guided = [(row, slot) for row, slot in enumerate(slots) if slot != UNGUIDED]
+        if self.drafts and len(guided) != len(slots):
+            raise PipelineError("with drafts only guided slots are planned", hint="leave the others out")
         for row, slot in guided:
             if slot not in self._requests:
                 raise PipelineError(f"slot {slot} of row {row} has no request", hint="call add_request first")

@@ -50,6 +50,7 @@ class StepPlan:
     """The guided rows of a step, and their slots; the same object as long as they don't change."""
 
     rows: tuple[int, ...]
+    """Ascending. With drafts there is no logits row of a slot's own, and they are 0, 1, 2, ..."""
     slots: tuple[int, ...]
 
 

@@ -51,8 +51,10 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
             self._runner = V1Runner(vllm_config, runner[0])
         elif len(runner) == 1:
             from guided_plugin.hosts.vllm_v2 import V2Runner
+            from guided_plugin.hosts.vllm_v2_drafts import V2DraftRunner
 
-            self._runner = V2Runner(vllm_config, runner[0])
+            made = V2Runner if vllm_config.speculative_config is None else V2DraftRunner
+            self._runner = made(vllm_config, runner[0])
         else:
             raise ConfigError(
                 f"vLLM made a logits processor with {len(runner) + 1} arguments",

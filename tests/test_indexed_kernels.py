@@ -1,9 +1,11 @@
 """Masks and tokens through tables of a host's requests, on the CPU and on CUDA where there is one."""
 
+import random
+
 import pytest
 import torch
 
-from guided_plugin.kernels.indexed import NEVER, gather_tokens, mask_indexed_rows
+from guided_plugin.kernels.indexed import BROKEN, NEVER, gather_drafts, gather_tokens, mask_indexed_rows
 from guided_plugin.kernels.reference import mask_rows_reference
 from guided_plugin.step import NO_TOKEN
 
@@ -69,3 +71,66 @@ def test_tokens_are_those_that_came_since(device, count):
     assert torch.equal(there.cpu(), after)
     again = gather_tokens(order.to(device), there, total.to(device), history.to(device))
     assert set(again.tolist()) == {NO_TOKEN}
+
+
+def test_with_drafts_every_row_gets_the_mask_of_its_position(device):
+    generator = torch.Generator().manual_seed(3)
+    size, count = 300, 4
+    mask = torch.randint(-(2**31), 2**31 - 1, (3 * count, 10), generator=generator, dtype=torch.int64).int()
+    table = torch.full((16,), -1, dtype=torch.int32)
+    order = [9, 2, 11, 5]
+    table[order] = torch.arange(count, dtype=torch.int32)
+    rows = [(5, 0), (5, 1), (3, 0), (9, 0), (9, 1), (9, 2), (2, 0), (-1, 0)]
+    logits = torch.randn(len(rows), 320, generator=generator)
+    expected = logits.clone()
+    guided = [
+        (row, order.index(index), position) for row, (index, position) in enumerate(rows) if index in order
+    ]
+    for row, place, position in guided:
+        own = position * count + place
+        mask_rows_reference(expected, mask[own : own + 1], torch.tensor([row], dtype=torch.int32), size)
+    indices = torch.tensor([index for index, _ in rows], dtype=torch.int32, device=device)
+    positions = torch.tensor([position for _, position in rows], dtype=torch.int32, device=device)
+    found = logits.to(device)
+    mask_indexed_rows(found, mask.to(device), indices, table.to(device), size, positions, count)
+    assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+@pytest.mark.parametrize("count", [1, 6, 200])
+def test_new_tokens_and_drafts_are_in_blocks(device, count, drafts):
+    chance = random.Random(count)
+    history = torch.randint(0, 1000, (256, 40), dtype=torch.int32)
+    total = torch.randint(9, 40, (256,), dtype=torch.int32)
+    order = chance.sample(range(256), count)
+    lengths = torch.full((256,), NEVER, dtype=torch.int32)
+    grown = {index: chance.choice([None, 0, 1, drafts, drafts + 1, drafts + 2, -1]) for index in order}
+    proposed = {
+        index: [chance.randrange(-1, 9) for _ in range(chance.randrange(drafts + 1))] for index in order
+    }
+    unguided = next(index for index in range(256) if index not in order)
+    rows = [(-1, 0, 7), (unguided, 0, 7), (unguided, 1, 7)]
+    expected = [[NO_TOKEN] * count for _ in range(2 * drafts + 1)]
+    for place, index in enumerate(order):
+        more = grown[index]
+        if more is not None:
+            lengths[index] = total[index] - more
+            for new in range(min(max(more, 0), drafts + 1)):
+                expected[new][place] = int(history[index, total[index] - more + new])
+            if not 0 <= more <= drafts + 1:
+                expected[0][place] = BROKEN
+        rows.append((index, 0, 7))
+        for position, draft in enumerate(proposed[index], 1):
+            rows.append((index, position, draft))
+            if draft >= 0:
+                expected[drafts + position][place] = draft
+    table = torch.full((256,), -1, dtype=torch.int32)
+    table[order] = torch.arange(count, dtype=torch.int32)
+    columns = [torch.tensor(column, dtype=torch.int32, device=device) for column in zip(*rows, strict=True)]
+    there = lengths.to(device)
+    tables = there, total.to(device), history.to(device), table.to(device)
+    found = gather_drafts(torch.tensor(order, device=device), *tables, *columns, drafts)
+    assert found.view(2 * drafts + 1, count).tolist() == expected
+    looked_at = torch.tensor([index for index in order if grown[index] is not None], dtype=torch.long)
+    lengths[looked_at] = total[looked_at]
+    assert torch.equal(there.cpu(), lengths)

@@ -283,7 +283,7 @@ def settled(lexers):
 def test_a_grammar_has_lexers_for_those_that_use_it_at_the_same_time():
     lexers = Lexers(Base(), Base, 2)
     shares = []
-    for users, wanted in ((1, 1), (2, 1), (3, 2), (8, 2), (12, 3), (31, 7), (32, 8), (60, 8)):
+    for users, wanted in ((1, 1), (2, 1), (3, 2), (8, 4), (15, 8), (16, 8), (60, 8)):
         while len(shares) < users:
             shares.append(lexers.take()[1])
         assert settled(lexers) == wanted, users

@@ -234,7 +234,14 @@ def test_where_reasoning_is_constrained_too_it_begins_at_once():
     [
         ({"options": {"enabled": False}}, "switched off"),
         ({"options": 0}, "switched off"),
-        ({"speculative_config": object()}, "speculative"),
+        ({"speculative_config": SimpleNamespace()}, "V1 model runner"),
+        (
+            {
+                "speculative_config": SimpleNamespace(rejection_sample_method="synthetic"),
+                "use_v2_model_runner": True,
+            },
+            "synthetic",
+        ),
         (
             {"parallel_config": SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1)},
             "tensor and pipeline parallelism",

@@ -3,7 +3,9 @@
 Every guided output is checked with a fresh matcher, and every unguided row against what it was.
 """
 
+import os
 import random
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -270,8 +272,11 @@ class V2Game:
         self.guide.apply_staged_writes()
         batch = [index for index in self.running if rng.random() < 0.93]  # some skip a step
         rng.shuffle(batch)
-        if not batch:
-            return
+        if batch:
+            self.decode(batch)
+
+    def decode(self, batch):
+        rng = self.rng
         logits = torch.randn(len(batch), WIDTH, generator=self.generator)
         before = logits.clone()
         mapping = torch.tensor(batch)
@@ -313,6 +318,153 @@ def test_v2_with_a_grammar_worker():
     game.guide._runner.engine.close()
 
 
+DRAFTS = 3
+
+
+class V2DraftGame(V2Game):
+    """The same where requests draft: some rows each, judged as vLLM's rejection sampler does, in parts."""
+
+    def __init__(self, vllm_config, seed):
+        vllm_config.speculative_config = SimpleNamespace(
+            num_speculative_tokens=DRAFTS, rejection_sample_method="standard"
+        )
+        vllm_config.use_v2_model_runner = True
+        super().__init__(vllm_config, seed)
+        self.taken = 0
+        """Drafts that were taken."""
+
+    def decode(self, batch):
+        parts = [batch] if self.rng.random() < 0.7 else [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+        drafts = {index: self.draft(self.running[index]) for index in batch}
+        for part in parts:
+            if part:
+                self.judge(part, drafts)
+
+    def draft(self, request):
+        """Some tokens that fit, often; some that don't."""
+        if not request.tokens:
+            return []
+        tokens = []
+        if request.spec is not None and self.rng.random() < 0.8:
+            grammar = COMPILER.compile(request.spec)
+            backend = COMPILER.backend(grammar.backend)
+            matcher = backend.start(grammar, (END,))
+            for token in request.tokens:
+                matcher.accept(token)
+            mask = np.zeros((1, VOCABULARY.words), np.int32)
+            while len(tokens) < DRAFTS and END not in tokens:
+                backend.batch([matcher]).fill(mask, [0])
+                fits = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+                tokens.append(self.rng.choice(fits.tolist()))
+                matcher.accept(tokens[-1])
+        tokens += [self.rng.randrange(END + 1) for _ in range(DRAFTS - len(tokens))]
+        return tokens[: self.rng.randrange(DRAFTS + 1)]
+
+    def judge(self, batch, drafts):
+        rows = [(index, position) for index in batch for position in range(len(drafts[index]) + 1)]
+        fed = [([0, *drafts[index]])[position] for index, position in rows]
+        logits = torch.randn(len(rows), WIDTH, generator=self.generator)
+        before = logits.clone()
+        if any(self.processed[index] for index in batch):
+            context = LogitsContext(
+                expanded_idx_mapping=torch.tensor([index for index, _ in rows], dtype=torch.int32),
+                idx_mapping=torch.tensor(batch, dtype=torch.int32),
+                idx_mapping_np=np.array(batch, np.int32),
+                expanded_local_pos=torch.tensor([position for _, position in rows], dtype=torch.int32),
+                input_ids=torch.tensor(fed, dtype=torch.int32),
+                pos=None,
+                seq_lens_upper_bound_np=None,
+            )
+            logits = self.guide.apply(logits, context)
+        at = 0
+        for index in batch:
+            request, own = self.running[index], drafts[index]
+            mine = logits[at : at + len(own) + 1]
+            if request.spec is None:
+                assert torch.equal(mine, before[at : at + len(own) + 1])
+            at += len(own) + 1
+            request.computed += 100
+            new = []
+            for position, draft in enumerate(own):
+                if not mine[position, draft].isfinite() or self.rng.random() < 0.3:
+                    break
+                new.append(draft)
+                self.taken += 1
+            new.append(int(mine[len(new)].argmax()))
+            request.tokens += new
+            if END in request.tokens:  # vLLM cuts what comes after a stop token
+                del request.tokens[request.tokens.index(END) + 1 :]
+            self.tokens[index, self.total[index] : self.total[index] + len(new)] = torch.tensor(new).int()
+            self.total[index] += len(new)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_v2_drafts_are_judged_by_the_grammar(seed):
+    game = V2DraftGame(config(), seed)
+    for _ in range(150):
+        game.step()
+    game.finish()
+    assert game.taken > 100
+    assert sum(request.spec is not None and request.over for request in game.done) > 20
+    assert game.guide._runner.engine.pipeline.metrics().failed == 0
+
+
+def test_v2_drafts_with_a_grammar_worker():
+    game = V2DraftGame(config("process"), 12)
+    for _ in range(200):
+        game.step()
+    game.finish()
+    metrics = game.guide._runner.engine.pipeline.metrics()
+    assert game.taken > 100
+    assert metrics.failed == 0
+    assert metrics.worker.steps > 50
+    game.guide._runner.engine.close()
+
+
+def test_v2_drafts_go_on_when_the_grammar_worker_is_killed():
+    game = V2DraftGame(config("process"), 13)
+    pipeline = game.guide._runner.engine.pipeline
+    for step in range(120):
+        if step in (30, 80):
+            pid = pipeline.side.supervisor.worker_pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        game.step()
+    game.finish()
+    metrics = pipeline.metrics()
+    assert metrics.worker.restarts == 2
+    assert metrics.failed == 0
+    assert game.taken > 50
+    game.guide._runner.engine.close()
+
+
+def test_v2_drafts_close_what_cannot_be_guided():
+    game = V2DraftGame(config(), 0)
+    closed, fine = Request(0, random.Random(1)), Request(1, random.Random(1))
+    closed.spec = fine.spec = SPECS[0]
+    closed.params, fine.params = params_of(gp.OutputSpec.regex("(?=a)b")), params_of(SPECS[0], min_tokens=9)
+    for request in (closed, fine):
+        request.prompt = [1]
+        game.enter(request)
+    game.guide.apply_staged_writes()
+    (bad, good) = game.running
+    rows = [(bad, 0), (bad, 1), (good, 0), (good, 1), (good, 2)]
+    context = LogitsContext(
+        expanded_idx_mapping=torch.tensor([index for index, _ in rows], dtype=torch.int32),
+        idx_mapping=torch.tensor([bad, good]),
+        idx_mapping_np=np.array([bad, good], np.int32),
+        expanded_local_pos=torch.tensor([position for _, position in rows], dtype=torch.int32),
+        input_ids=torch.tensor([1, 97, 1, 97, ord("x")], dtype=torch.int32),
+        pos=None,
+        seq_lens_upper_bound_np=None,
+    )
+    logits = torch.zeros(5, WIDTH)
+    logits[:, END] = -torch.inf  # as min_tokens does
+    masked = game.guide.apply(logits, context)
+    allowed = [row.isfinite().nonzero().view(-1).tolist() for row in masked]
+    assert allowed == [[END], [END], [97, 98, 99], [97, 98, 99], [END]]
+
+
 def v1(vllm_config, *params):
     guide = GuidedLogitsProcessor(vllm_config, torch.device("cpu"), False)
     added = [(at, one, [1], []) for at, one in enumerate(params)]
@@ -337,7 +489,7 @@ def test_loaded_twice_the_second_does_nothing():
     ("change", "says"),
     [
         ({"enabled": False}, "switched off"),
-        ({"speculative_config": object()}, "speculative"),
+        ({"speculative_config": SimpleNamespace()}, "V1 model runner"),
         ({"parallel_config": SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1)}, "one GPU"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_closed_row_allows_stop_tokens_only():
     region = Region.create(Shape(2, 9))
     try:
         region.masks[:] = -1
-        region.close_row(PLAN_DEPTH + 1, 1, (0, 31, 256))
+        region.close_row(PLAN_DEPTH + 1, 1, 2, (0, 31, 256))
         bits = [i for i in range(9 * 32) if int(region.masks[1, 1, i // 32]) >> (i % 32) & 1]
         assert bits == [0, 31, 256]
         assert (region.masks[1, 0] == -1).all()

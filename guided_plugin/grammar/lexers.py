@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["Lexers", "Share"]
 
-_FINE = 4
+_MOST = 4
 """Lexers for each thread, at most: threads take rows from one another, and rows with one lexer then wait for
 each other. Four keep most of them apart."""
 
@@ -67,11 +67,11 @@ class Lexers:
         return len(self._bases)
 
     def _wanted(self) -> int:
-        """One for two users while there are threads without any, one for four from then on."""
+        """One for two users."""
         users = sum(self._users)
         if self._threads == 1:
             return 1
-        return max(min((users + 1) // 2, self._threads), min(users // 4, _FINE * self._threads))
+        return min((users + 1) // 2, _MOST * self._threads)
 
     def _give_back(self, number: int) -> None:
         with self._lock:

@@ -62,15 +62,35 @@ class _Batch:
     matchers: MatcherBatch
 
 
+@dataclass(slots=True)
+class _Group:
+    """The slots of a step, by what is done with them."""
+
+    batches: list[_Batch]
+    others: list[int]
+    """Where in the slots those are that no matcher guides: not yet, or no more."""
+
+
+@dataclass(slots=True)
+class _Before:
+    """What a request was before a look ahead."""
+
+    entry: _Entry
+    phase: Phase
+    start: int
+    tokens: int
+    moves: int = 0
+    """Tokens that its matcher has taken since."""
+
+
 class GrammarTable:
     """Running grammars by slot. `fill` and `accept` take the guided slots of one step, in row order."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._entries: dict[int, _Entry] = {}
-        self._batched: tuple[int, ...] | None = None
-        self._batches: list[_Batch] = []
-        self._others: list[int] = []
+        self._groups: dict[tuple[int, ...], _Group] = {}
+        """By the slots that are worked on together; forgotten when a phase or a matcher changes."""
         self._stop_rows: dict[tuple[int, ...], MaskArray] = {}
         self.failures: list[tuple[int, GuidedError]] = []
         """Slots that failed since the host last took this list, with the reason."""
@@ -107,20 +127,20 @@ class GrammarTable:
                 raise
             raise RequestError(f"its backend failed: {error}", request_id=request_id) from error
         finally:
-            self._batched = None
+            self._groups.clear()
 
     def remove(self, slot: int) -> None:
         """Give a slot back. Nothing of its request stays."""
         if self._entries.pop(slot, None) is None:
             raise PipelineError(f"slot {slot} is empty")
-        self._batched = None
+        self._groups.clear()
 
     def fail(self, slot: int, error: GuidedError) -> None:
         """Fail a request closed."""
         entry = self._entries[slot]
         entry.phase, entry.error = Phase.FAILED, error.for_request(entry.request_id)
         self.failures.append((slot, entry.error))
-        self._batched = None
+        self._groups.clear()
 
     def phase(self, slot: int) -> Phase:
         """Where the request in a slot is."""
@@ -130,26 +150,88 @@ class GrammarTable:
         """The journal of a slot."""
         return tuple(self._entries[slot].tokens)
 
-    def fill(self, slots: tuple[int, ...], mask: MaskArray) -> None:
-        """Write the mask of slots[i] into mask[i]."""
-        self._batch(slots)
-        for batch in self._batches:
-            self._fill_batch(batch, slots, mask)
-        for position in self._others:
+    def fill(self, slots: tuple[int, ...], mask: MaskArray, drafts: Sequence[Sequence[int]] = ()) -> None:
+        """Write the mask of slots[i] into mask[i].
+
+        `drafts` may follow, one after the other: drafts[p][i] is the slot's p-th, or NO_TOKEN if it has no
+        more. Its mask after p + 1 of them goes into mask[(p + 1) * len(slots) + i]. Nobody moves for drafts;
+        one that the grammar forbids is followed by masks with stop tokens alone.
+        """
+        self._fill(slots, mask)
+        if drafts:
+            self._look_ahead(slots, mask, drafts)
+
+    def _fill(self, slots: tuple[int, ...], mask: MaskArray, rows: list[int] | None = None) -> None:
+        """Into mask[rows[i]]; without rows, into mask[i]."""
+        group = self._group(slots)
+        for batch in group.batches:
+            own = batch.positions if rows is None else [rows[position] for position in batch.positions]
+            self._fill_batch(batch, slots, mask, own)
+        for position in group.others:
             entry = self._entries[slots[position]]
-            if entry.phase is Phase.WAITING:
-                mask[position] = -1
-            else:
-                mask[position] = self._stop_row(entry.stop_token_ids)
+            waiting = entry.phase is Phase.WAITING
+            row = position if rows is None else rows[position]
+            mask[row] = -1 if waiting else self._stop_row(entry.stop_token_ids)
+
+    def _look_ahead(self, slots: tuple[int, ...], mask: MaskArray, drafts: Sequence[Sequence[int]]) -> None:
+        """Fill the masks after drafts, and bring everybody back."""
+        count = len(slots)
+        failures, self.failures = self.failures, []
+        before: dict[int, _Before] = {}
+        ahead: Sequence[int] = range(count)
+        for place, tokens in enumerate(drafts):
+            goes = []
+            for position in ahead:
+                token = tokens[position]
+                if token == NO_TOKEN:
+                    continue
+                entry = self._entries[slots[position]]
+                if token in entry.stop_token_ids or not _allows(mask[place * count + position], token):
+                    mask[(place + 1) * count + position :: count] = self._stop_row(entry.stop_token_ids)
+                    continue
+                was = before.setdefault(position, _Before(entry, entry.phase, entry.start, len(entry.tokens)))
+                was.moves += entry.phase is Phase.ACTIVE
+                goes.append(position)
+            if not goes:
+                break
+            going = tuple(slots[position] for position in goes)
+            self.accept(going, [tokens[position] for position in goes])
+            if self.failures:
+                # Their masks allowed the tokens: such matchers can't be trusted any more.
+                failures += self.failures
+                for position in goes:
+                    if before[position].entry.phase is Phase.FAILED:
+                        was = before.pop(position)
+                        del was.entry.tokens[was.tokens :]
+            self._fill(going, mask[(place + 1) * count :], goes)
+            # Whoever fails here, without any token to go on with, may never get here.
+            self.failures = []
+            ahead = [position for position in goes if position in before]
+        self.failures = failures
+        for position, was in before.items():
+            self._go_back(slots[position], was)
+
+    def _go_back(self, slot: int, was: _Before) -> None:
+        entry = was.entry
+        del entry.tokens[was.tokens :]
+        if entry.phase is not was.phase:
+            entry.phase, entry.start, entry.error = was.phase, was.start, None
+            self._groups.clear()
+        if not was.moves:
+            return
+        try:
+            entry.matcher.rollback(was.moves)
+        except Exception as error:
+            self.fail(slot, RequestError(f"its backend could not take drafts back: {error}"))
 
     def accept(self, slots: tuple[int, ...], tokens: Sequence[int]) -> None:
         """Move every slot past the token that was sampled for it; NO_TOKEN where none was."""
         if NO_TOKEN in tokens:
             sampled = [(slot, token) for slot, token in zip(slots, tokens, strict=True) if token != NO_TOKEN]
             slots, tokens = tuple(slot for slot, _ in sampled), [token for _, token in sampled]
-        self._batch(slots)
+        group = self._group(slots)
         changed = False
-        for batch in self._batches:
+        for batch in group.batches:
             chosen = [tokens[position] for position in batch.positions]
             try:
                 verdicts = batch.matchers.accept(chosen)
@@ -169,13 +251,13 @@ class GrammarTable:
                 if token in entry.stop_token_ids:
                     entry.phase = Phase.DONE
                     changed = True
-        for position in self._others:
+        for position in group.others:
             entry = self._entries[slots[position]]
             before = entry.phase
             self._accept_one(slots[position], entry, tokens[position])
             changed |= entry.phase is not before
         if changed:
-            self._batched = None
+            self._groups.clear()
 
     def _accept_one(self, slot: int, entry: _Entry, token: int) -> None:
         if entry.phase is Phase.ACTIVE:
@@ -203,15 +285,15 @@ class GrammarTable:
             ),
         )
 
-    def _fill_batch(self, batch: _Batch, slots: tuple[int, ...], mask: MaskArray) -> None:
-        filled = batch.positions
+    def _fill_batch(self, batch: _Batch, slots: tuple[int, ...], mask: MaskArray, rows: list[int]) -> None:
+        filled = rows
         try:
-            batch.matchers.fill(mask, batch.positions)
+            batch.matchers.fill(mask, rows)
         except Exception as error:
             _log.warning("%d rows are retried one by one: %s", len(filled), error)
-            filled = self._fill_singly(batch, slots, mask)
-        for position in _empty_rows(mask, filled):
-            slot = slots[position]
+            filled = self._fill_singly(batch, slots, mask, rows)
+        for row in _empty_rows(mask, filled):
+            slot = slots[batch.positions[rows.index(row)]]
             entry = self._entries[slot]
             self.fail(
                 slot,
@@ -220,7 +302,7 @@ class GrammarTable:
                     hint="a part of the spec contradicts itself, or the vocabulary can't spell its text",
                 ),
             )
-            mask[position] = self._stop_row(entry.stop_token_ids)
+            mask[row] = self._stop_row(entry.stop_token_ids)
 
     def _accept_singly(self, batch: _Batch, slots: tuple[int, ...], tokens: list[int]) -> list[bool]:
         """A batch call raised: find out whose fault it was, and fail only those.
@@ -243,26 +325,29 @@ class GrammarTable:
             verdicts.append(accepted)
         return verdicts
 
-    def _fill_singly(self, batch: _Batch, slots: tuple[int, ...], mask: MaskArray) -> list[int]:
-        """The same for masks, which no matcher moves for. Returns the positions that were filled."""
+    def _fill_singly(
+        self, batch: _Batch, slots: tuple[int, ...], mask: MaskArray, rows: list[int]
+    ) -> list[int]:
+        """The same for masks, which no matcher moves for. Returns the rows that were filled."""
         filled = []
-        for position in batch.positions:
+        for position, row in zip(batch.positions, rows, strict=True):
             entry = self._entries[slots[position]]
             try:
-                entry.backend.batch([entry.matcher]).fill(mask, [position])
+                entry.backend.batch([entry.matcher]).fill(mask, [row])
             except Exception as error:
                 self.fail(slots[position], RequestError(f"its backend failed: {error}"))
-                mask[position] = self._stop_row(entry.stop_token_ids)
+                mask[row] = self._stop_row(entry.stop_token_ids)
             else:
-                filled.append(position)
+                filled.append(row)
         return filled
 
-    def _batch(self, slots: tuple[int, ...]) -> None:
-        """Group the slots of a step by backend; kept until slots or phases change."""
-        if self._batched == slots:
-            return
+    def _group(self, slots: tuple[int, ...]) -> _Group:
+        """The slots of a step by backend."""
+        group = self._groups.get(slots)
+        if group is not None:
+            return group
         active: dict[str, list[int]] = {}
-        self._others = []
+        group = _Group([], [])
         for position, slot in enumerate(slots):
             entry = self._entries.get(slot)
             if entry is None:
@@ -270,13 +355,15 @@ class GrammarTable:
             if entry.phase is Phase.ACTIVE:
                 active.setdefault(entry.backend.name, []).append(position)
             else:
-                self._others.append(position)
-        self._batches = []
+                group.others.append(position)
         for positions in active.values():
             entries = [self._entries[slots[position]] for position in positions]
             matchers = entries[0].backend.batch([entry.matcher for entry in entries])
-            self._batches.append(_Batch(positions, matchers))
-        self._batched = slots
+            group.batches.append(_Batch(positions, matchers))
+        if len(self._groups) >= _GROUPS:
+            self._groups.clear()
+        self._groups[slots] = group
+        return group
 
     def _stop_row(self, stop_token_ids: tuple[int, ...]) -> MaskArray:
         row = self._stop_rows.get(stop_token_ids)
@@ -296,4 +383,11 @@ def _empty_rows(mask: MaskArray, positions: list[int]) -> list[int]:
     return [p for p in positions if not alive[p] and not np.any(mask[p])]
 
 
+def _allows(row: MaskArray, token: int) -> bool:
+    return 0 <= token < 32 * len(row) and bool(row[token // 32] >> (token % 32) & 1)
+
+
 _HEAD_WORDS = 64
+
+_GROUPS = 8
+"""Groups that are remembered: of a step there is one, and with drafts one for each position."""

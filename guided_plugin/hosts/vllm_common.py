@@ -92,10 +92,15 @@ def obstacle(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
         return RequestError(
             f"vLLM {found[0]}.{found[1]} is not supported", hint=f"vLLM {first} or later, before {end}"
         )
-    if vllm_config.speculative_config is not None:
+    speculative = vllm_config.speculative_config
+    if speculative is not None and not getattr(vllm_config, "use_v2_model_runner", False):
         return RequestError(
-            "guided requests can't be served under speculative decoding",
-            hint="start the server without a speculative config",
+            "guided requests can't be served under speculative decoding by vLLM's V1 model runner",
+            hint="VLLM_USE_V2_MODEL_RUNNER=1 takes the V2 runner; or start without a speculative config",
+        )
+    if getattr(speculative, "rejection_sample_method", None) == "synthetic":
+        return RequestError(
+            "synthetic acceptance takes drafts whatever they are", hint="use another rejection_sample_method"
         )
     if parallel.tensor_parallel_size > 1 or parallel.pipeline_parallel_size > 1:
         return RequestError(
@@ -105,6 +110,12 @@ def obstacle(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
     if vllm_config.model_config.skip_tokenizer_init:
         return RequestError("a grammar needs the tokenizer", hint="start without skip_tokenizer_init")
     return None
+
+
+def drafts_of(vllm_config: Any) -> int:
+    """How many tokens may be proposed for a request in a step."""
+    speculative = vllm_config.speculative_config
+    return 0 if speculative is None else int(speculative.num_speculative_tokens)
 
 
 def mode_of(options: GuidedConfig, device_type: str) -> str:

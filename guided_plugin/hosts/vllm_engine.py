@@ -25,6 +25,7 @@ from guided_plugin.hosts.vllm_common import (
     KNOWN,
     METRICS,
     PREPARE,
+    drafts_of,
     mode_of,
     obstacle,
     options_of,
@@ -38,7 +39,7 @@ from guided_plugin.metrics import Recent
 from guided_plugin.pipeline import StepPipeline
 from guided_plugin.step import UNGUIDED, Admission, RequestInfo
 
-__all__ = ["Engine", "Guided", "mend_rows", "upload"]
+__all__ = ["Engine", "Guided", "mend_indexed", "mend_rows", "upload"]
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class Engine:
                     max_slots=max_requests,
                     device=device,
                     mode=mode,  # type: ignore[arg-type]
+                    drafts=drafts_of(vllm_config),
                 )
                 if self._pipeline.mode == "inline":
                     compiler.start()
@@ -203,6 +205,22 @@ def mend_rows(logits: Tensor, rows: list[tuple[int, Guided]]) -> None:
         index, stops = _columns(fragile, logits.device)
         dead = logits.index_select(0, index).amax(1) == -torch.inf
         logits[index, stops] = torch.where(dead, 0.0, logits[index, stops])
+
+
+def mend_indexed(logits: Tensor, indices: Tensor, requests: list[tuple[int, Guided]]) -> None:
+    """The same where a request has several rows, found on the device by its index: indices[row]."""
+    for closing in (True, False):
+        chosen = [(index, one.stop) for index, one in requests if (one.slot == UNGUIDED) == closing]
+        if not chosen:
+            continue
+        index, stops = _columns(chosen, logits.device)
+        own = indices.unsqueeze(1) == index
+        hit, stop = own.any(1, keepdim=True), (own * stops).sum(1, keepdim=True)
+        if closing:
+            logits.masked_fill_(hit, -torch.inf)
+        else:
+            hit = hit & (logits.amax(1, keepdim=True) == -torch.inf)
+        logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
 
 
 def upload(host: Tensor, device: torch.device) -> Tensor:

@@ -15,24 +15,36 @@ from torch import Tensor
 from guided_plugin.kernels.cpu import mask_rows_cpu
 from guided_plugin.step import NO_TOKEN
 
-__all__ = ["NEVER", "gather_tokens", "mask_indexed_rows"]
+__all__ = ["BROKEN", "NEVER", "gather_drafts", "gather_tokens", "mask_indexed_rows"]
 
 NEVER = 1 << 30
 """The length of a history that is not looked at."""
 
+BROKEN = -3
+"""In place of a token: the history grew by more than a step can bring. No grammar takes it."""
+
 
 def mask_indexed_rows(
-    logits: Tensor, mask: Tensor, indices: Tensor, table: Tensor, vocabulary_size: int
+    logits: Tensor,
+    mask: Tensor,
+    indices: Tensor,
+    table: Tensor,
+    vocabulary_size: int,
+    positions: Tensor | None = None,
+    count: int = 0,
 ) -> None:
-    """Mask logits[i] with mask[table[indices[i]]], where that is not negative.
+    """Mask logits[i] with mask[table[indices[i]]], where that is not negative. With drafts the masks are
+    blocks of `count`, of which row i takes its own from block positions[i].
 
-    logits: [rows, width] floating point. mask: [m, words] int32. indices: [rows] integers. table: [n] int32.
-    Columns from `vocabulary_size` on are forbidden too.
+    logits: [rows, width] floating point. mask: [m, words] int32. indices, positions: [rows] integers.
+    table: [n] int32. Columns from `vocabulary_size` on are forbidden too.
     """
     if logits.is_cuda:
-        _on_cuda().mask_indexed_rows_triton(logits, mask, indices, table, vocabulary_size)
+        _on_cuda().mask_indexed_rows_triton(logits, mask, indices, table, vocabulary_size, positions, count)
         return
     chosen = torch.where(indices >= 0, table[indices.clamp(min=0).long()], -1)
+    if positions is not None:
+        chosen = torch.where(chosen >= 0, chosen + count * positions, -1)
     rows = (chosen >= 0).nonzero().view(-1)
     if rows.numel():
         mask_rows_cpu(logits, mask[chosen[rows].long()], rows.to(torch.int32), vocabulary_size)
@@ -52,6 +64,43 @@ def gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor
     newest = history[order, (now - 1).clamp(min=0).long()].long()
     lengths[order] = torch.where(before == NEVER, before, now)
     return torch.where(now == before + 1, newest, NO_TOKEN)
+
+
+def gather_drafts(
+    order: Tensor,
+    lengths: Tensor,
+    total: Tensor,
+    history: Tensor,
+    table: Tensor,
+    indices: Tensor,
+    positions: Tensor,
+    proposed: Tensor,
+    drafts: int,
+) -> Tensor:
+    """What `StepPipeline.schedule_update` takes with drafts: `drafts + 1` blocks of new tokens, in the order
+    of `order`, then `drafts` blocks of proposed ones. NO_TOKEN where there is none.
+
+    As for `gather_tokens`; and for each logits row the request's index, which of the request's rows it is,
+    and what was fed there: a draft in all but the first. table: [n] int32, from an index to its place in
+    `order`, or -1. indices, positions, proposed: [rows] integers. Returns [(2 * drafts + 1) * m] int64.
+    """
+    if order.is_cuda:
+        tokens: Tensor = _on_cuda().gather_drafts_triton(
+            order, lengths, total, history, table, indices, positions, proposed, drafts
+        )
+        return tokens
+    found = torch.full((2 * drafts + 1, order.numel()), NO_TOKEN, dtype=torch.int64)
+    now, before = total[order], lengths[order]
+    grown = torch.where(before == NEVER, 0, now - before)
+    for place in range(drafts + 1):
+        newest = history[order, (before + place).clamp(max=history.shape[1] - 1).long()].long()
+        found[place] = torch.where(grown > place, newest, NO_TOKEN)
+    found[0] = torch.where((grown < 0) | (grown > drafts + 1), BROKEN, found[0])
+    lengths[order] = torch.where(before == NEVER, before, now)
+    chosen = torch.where(indices >= 0, table[indices.clamp(min=0).long()], -1)
+    rows = ((chosen >= 0) & (positions > 0) & (positions <= drafts) & (proposed >= 0)).nonzero().view(-1)
+    found[drafts + positions[rows].long(), chosen[rows].long()] = proposed[rows].long()
+    return found.view(-1)
 
 
 @cache

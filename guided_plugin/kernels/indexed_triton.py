@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from guided_plugin.kernels.indexed import NEVER
+from guided_plugin.kernels.indexed import BROKEN, NEVER
 from guided_plugin.kernels.launch import Launcher
 from guided_plugin.kernels.triton import BLOCK, forbid
 from guided_plugin.step import NO_TOKEN
 
-__all__ = ["gather_tokens_triton", "mask_indexed_rows_triton"]
+__all__ = ["gather_drafts_triton", "gather_tokens_triton", "mask_indexed_rows_triton"]
 
 _GATHER = 128
 
 
-@triton.jit(do_not_specialize_on_alignment=["mask", "indices", "table"])  # type: ignore[untyped-decorator]
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["count"], do_not_specialize_on_alignment=["mask", "indices", "table", "positions"]
+)
 def _mask_kernel(  # type: ignore[no-untyped-def]
-    logits, mask, indices, table, width, vocabulary_size, row_stride, mask_stride, BLOCK: tl.constexpr
+    logits,
+    mask,
+    indices,
+    table,
+    positions,
+    count,
+    width,
+    vocabulary_size,
+    row_stride,
+    mask_stride,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     index = tl.load(indices + row)
     chosen = tl.load(table + index, mask=index >= 0, other=-1).to(tl.int64)
     if chosen < 0:
         return
+    if count > 0:
+        chosen += tl.load(positions + row).to(tl.int64) * count
     forbid(logits + row * row_stride, mask + chosen * mask_stride, width, vocabulary_size, 1, BLOCK)
 
 
@@ -56,21 +72,84 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
 
 
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["count", "stride"],
+    do_not_specialize_on_alignment=["order", "lengths", "total", "history", "tokens"],
+)
+def _gather_new_kernel(  # type: ignore[no-untyped-def]
+    order,
+    lengths,
+    total,
+    history,
+    tokens,
+    count,
+    stride,
+    DRAFTS: tl.constexpr,
+    NOT_LOOKED_AT: tl.constexpr,
+    NONE: tl.constexpr,
+    WRONG: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    index = tl.load(order + at, mask=inside, other=0)
+    now = tl.load(total + index, mask=inside, other=0)
+    before = tl.load(lengths + index, mask=inside, other=NOT_LOOKED_AT)
+    grown = tl.where(before == NOT_LOOKED_AT, 0, now - before)
+    for place in tl.static_range(DRAFTS + 1):
+        there = inside & (grown > place)
+        new = tl.load(history + index * stride + before + place, mask=there, other=NONE).to(tl.int64)
+        if place == 0:
+            new = tl.where((grown < 0) | (grown > DRAFTS + 1), WRONG, new)
+        tl.store(tokens + place * count + at, new, mask=inside)
+    for place in tl.static_range(DRAFTS):
+        nothing = tl.full((BLOCK,), NONE, tl.int64)
+        tl.store(tokens + (DRAFTS + 1 + place) * count + at, nothing, mask=inside)
+    tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
+
+
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["rows", "count"],
+    do_not_specialize_on_alignment=["table", "indices", "positions", "proposed", "tokens"],
+)
+def _scatter_drafts_kernel(  # type: ignore[no-untyped-def]
+    table, indices, positions, proposed, tokens, rows, count, DRAFTS: tl.constexpr, BLOCK: tl.constexpr
+):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < rows
+    index = tl.load(indices + at, mask=inside, other=-1)
+    chosen = tl.load(table + index, mask=index >= 0, other=-1)
+    position = tl.load(positions + at, mask=inside, other=0)
+    draft = tl.load(proposed + at, mask=inside, other=-1).to(tl.int64)
+    there = inside & (chosen >= 0) & (position > 0) & (position <= DRAFTS) & (draft >= 0)
+    tl.store(tokens + (DRAFTS + position) * count + chosen, draft, mask=there)
+
+
 _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
 _launch_gather = Launcher(_gather_kernel, num_warps=1, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
 
 
 def mask_indexed_rows_triton(
-    logits: Tensor, mask: Tensor, indices: Tensor, table: Tensor, vocabulary_size: int
+    logits: Tensor,
+    mask: Tensor,
+    indices: Tensor,
+    table: Tensor,
+    vocabulary_size: int,
+    positions: Tensor | None = None,
+    count: int = 0,
 ) -> None:
     """See `kernels.indexed`."""
     rows, width = logits.shape
+    if positions is None:
+        positions, count = indices, 0
     if logits.stride(1) != 1:
         raise ValueError("logits must be contiguous in a row")
     device, sizes = logits.get_device(), (width, vocabulary_size, logits.stride(0), mask.stride(0))
-    key = None if logits.data_ptr() & 15 else (device, logits.dtype, indices.dtype, sizes)
+    key = None
+    if not logits.data_ptr() & 15:
+        key = device, logits.dtype, indices.dtype, positions.dtype, sizes
     grid = rows, (width + BLOCK - 1) // BLOCK
-    _launch_mask(key, device, grid, logits, mask, indices, table, *sizes)
+    _launch_mask(key, device, grid, logits, mask, indices, table, positions, count, *sizes)
 
 
 def gather_tokens_triton(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
@@ -82,3 +161,37 @@ def gather_tokens_triton(order: Tensor, lengths: Tensor, total: Tensor, history:
     key = device, total.dtype, history.dtype
     _launch_gather(key, device, grid, order, lengths, total, history, tokens, count, history.stride(0))
     return tokens
+
+
+def gather_drafts_triton(
+    order: Tensor,
+    lengths: Tensor,
+    total: Tensor,
+    history: Tensor,
+    table: Tensor,
+    indices: Tensor,
+    positions: Tensor,
+    proposed: Tensor,
+    drafts: int,
+) -> Tensor:
+    """See `kernels.indexed`."""
+    count, rows = order.shape[0], indices.shape[0]
+    tokens = torch.empty((2 * drafts + 1) * count, dtype=torch.int64, device=order.device)
+    device = order.get_device()
+    launch_new, launch_drafts = _launchers(drafts)
+    key: tuple[object, ...] = device, total.dtype, history.dtype
+    grid = (count + _GATHER - 1) // _GATHER, 1
+    launch_new(key, device, grid, order, lengths, total, history, tokens, count, history.stride(0))
+    key = device, indices.dtype, positions.dtype, proposed.dtype
+    grid = (rows + _GATHER - 1) // _GATHER, 1
+    launch_drafts(key, device, grid, table, indices, positions, proposed, tokens, rows, count)
+    return tokens
+
+
+@cache
+def _launchers(drafts: int) -> tuple[Launcher, Launcher]:
+    none: dict[str, int] = {"NOT_LOOKED_AT": NEVER, "NONE": NO_TOKEN, "WRONG": BROKEN}
+    return (
+        Launcher(_gather_new_kernel, num_warps=1, DRAFTS=drafts, **none, BLOCK=_GATHER),
+        Launcher(_scatter_drafts_kernel, num_warps=1, DRAFTS=drafts, BLOCK=_GATHER),
+    )

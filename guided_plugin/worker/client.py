@@ -38,9 +38,11 @@ class WorkerClient:
     """Requests and steps of one engine, whichever worker serves them. Touched by two threads: the
     host's, and the supervisor's."""
 
-    def __init__(self, compiler: GrammarCompiler, max_slots: int, *, first_step: int = 0) -> None:
+    def __init__(
+        self, compiler: GrammarCompiler, max_slots: int, *, drafts: int = 0, first_step: int = 0
+    ) -> None:
         self.compiler = compiler
-        self.region = Region.create(Shape(max_slots, compiler.vocabulary.words))
+        self.region = Region.create(Shape(max_slots, compiler.vocabulary.words, drafts))
         self.steps = StepRing(self.region, first_step)
         self.lock = threading.RLock()
         self.wake: Callable[[], None] = lambda: None

@@ -45,17 +45,19 @@ class CudaWorkerBuffers:
         self._region = region
         self._device = device
         self._wait = wait
-        max_slots, words = region.shape.max_slots, region.shape.words
+        shape = region.shape
+        max_masks, words = shape.max_slots * shape.positions, shape.words
+        max_values = shape.max_slots * shape.values
         torch.cuda.init()
         index = device.index if device.index is not None else torch.cuda.current_device()
         self.side_stream = torch.cuda.Stream(index)
         self._side = self.side_stream.cuda_stream
         self._current = _CurrentStream(device, index)
-        # [PLAN_DEPTH, max_slots, words] int32, device
-        self._mask_dev = torch.zeros(PLAN_DEPTH, max_slots, words, dtype=torch.int32, device=device)
-        # [max_slots] int64, device: used by the side stream alone, one step after the other
-        self._gathered = torch.zeros(max_slots, dtype=torch.int64, device=device)
-        self._rows = _RowNumbers(device, max_slots)
+        # [PLAN_DEPTH, masks, words] int32, device
+        self._mask_dev = torch.zeros(PLAN_DEPTH, max_masks, words, dtype=torch.int32, device=device)
+        # [values] int64, device: used by the side stream alone, one step after the other
+        self._gathered = torch.zeros(max_values, dtype=torch.int64, device=device)
+        self._rows = _RowNumbers(device, max_values)
         self._uploaded = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
         self._sampled = torch.cuda.Event()
         self._freed = torch.cuda.Event()
@@ -72,12 +74,11 @@ class CudaWorkerBuffers:
             self._ops: StreamOps = load_stream_ops()
         self._raiser = None if able else _Raiser(region, index)
         # Addresses and sizes of a step's copies, looked up here once: every attribute counts.
-        shape = region.shape
         self._row_bytes = 4 * words
         entries = range(PLAN_DEPTH)
-        self._mask_host = [region.address + shape.masks + i * max_slots * 4 * words for i in entries]
-        self._mask_target = [self._mask_dev.data_ptr() + i * max_slots * 4 * words for i in entries]
-        self._tokens_host, self._tokens_stride = region.address + shape.tokens, 8 * max_slots
+        self._mask_host = [region.address + shape.masks + i * max_masks * 4 * words for i in entries]
+        self._mask_target = [self._mask_dev.data_ptr() + i * max_masks * 4 * words for i in entries]
+        self._tokens_host, self._tokens_stride = region.address + shape.tokens, 8 * max_values
         self._filled_word = base + region.counter_offset(Counter.FILLED)
         self._sampled_word = base + region.counter_offset(Counter.SAMPLED)
         # The buffers above were zeroed on the main stream; the side stream may overwrite them now.

@@ -5,6 +5,7 @@
     plans     [PLAN_DEPTH]   a step's guided slots                        engine -> worker
     masks     [PLAN_DEPTH]   [max_slots, words] int32                     worker -> device
     tokens    [TOKEN_DEPTH]  [max_slots] int64                            device -> worker
+              with drafts: a mask and a token for each position, the drafts themselves; see `Shape.drafts`
     times     [TOKEN_DEPTH]  when a step was planned, accepted, filled    both -> statistics
 
 The file has no name (O_TMPFILE), so nothing can be left behind however the processes end; the worker
@@ -24,6 +25,7 @@ import platform
 import struct
 import threading
 import zlib
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 from typing import TypeVar
@@ -46,9 +48,9 @@ what a dead worker had not told anybody is still here."""
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
 _MAGIC = b"GUIDEDPL"
-_VERSION = 1
+_VERSION = 2
 _Number = TypeVar("_Number", bound=np.generic)
-_HEADER = struct.Struct("<8sIIIIIQ16s")
+_HEADER = struct.Struct("<8sIIIIIIQ16s")
 _DIRECTORY = "/dev/shm"
 
 
@@ -103,6 +105,25 @@ class Shape:
 
     max_slots: int
     words: int
+    drafts: int = 0
+    """Tokens that a host may propose to follow a request's own in a step, and have judged together. Then the
+    tokens of a step come before its masks: what was sampled since the step before, then the drafts. A block
+    of `count` requests (those of the plan) follows the other: `positions` of tokens, NO_TOKEN after the last,
+    `drafts` of drafts; and `positions` blocks of masks, each for the position after so many drafts."""
+
+    @property
+    def positions(self) -> int:
+        """Masks of a request, and the most tokens that a step brings it."""
+        return self.drafts + 1
+
+    @property
+    def values(self) -> int:
+        """Tokens of a request in the ring."""
+        return self.positions + self.drafts
+
+    def ring_rows(self, rows: Sequence[int]) -> Sequence[int]:
+        """What is taken of the tokens that a host hands over: its rows', or with drafts all there are."""
+        return range(len(rows) * self.values) if self.drafts else rows
 
     @property
     def plans(self) -> int:
@@ -117,12 +138,12 @@ class Shape:
     @property
     def tokens(self) -> int:
         """Where the tokens begin."""
-        return _to_page(self.masks + 4 * PLAN_DEPTH * self.max_slots * self.words)
+        return _to_page(self.masks + 4 * PLAN_DEPTH * self.max_slots * self.positions * self.words)
 
     @property
     def times(self) -> int:
         """Where the times begin."""
-        return _to_page(self.tokens + 8 * TOKEN_DEPTH * self.max_slots)
+        return _to_page(self.tokens + 8 * TOKEN_DEPTH * self.max_slots * self.values)
 
     @property
     def size(self) -> int:
@@ -147,8 +168,9 @@ class Region:
         self.check()
         self._counters = memoryview(self._map)[_PAGE : 2 * _PAGE].cast("I")
         self.plans = self._array(np.uint32, shape.plans, PLAN_DEPTH, PlanField.SLOTS + shape.max_slots)
-        self.masks: MaskArray = self._array(np.int32, shape.masks, PLAN_DEPTH, shape.max_slots, shape.words)
-        self.tokens = self._array(np.int64, shape.tokens, TOKEN_DEPTH, shape.max_slots)
+        rows, values = shape.max_slots * shape.positions, shape.max_slots * shape.values
+        self.masks: MaskArray = self._array(np.int32, shape.masks, PLAN_DEPTH, rows, shape.words)
+        self.tokens = self._array(np.int64, shape.tokens, TOKEN_DEPTH, values)
         self.times = self._array(np.int64, shape.times, TOKEN_DEPTH, len(Time))
         self.address: int = self._array(np.uint8, 0, size).ctypes.data
 
@@ -187,12 +209,12 @@ class Region:
         """Where in the region a counter is, for the device."""
         return _PAGE + counter * _LINE
 
-    def close_row(self, step: int, row: int, stop_token_ids: tuple[int, ...]) -> None:
-        """Fail a row closed: a mask that allows nothing but stop tokens."""
-        words = self.masks[step % PLAN_DEPTH, row].view(np.uint32)
+    def close_row(self, step: int, row: int, count: int, stop_token_ids: tuple[int, ...]) -> None:
+        """Fail a row of a step's `count` closed: masks that allow nothing but stop tokens."""
+        words = self.masks[step % PLAN_DEPTH, row : count * self.shape.positions : count].view(np.uint32)
         words[:] = 0
         for token in stop_token_ids:
-            words[token // 32] |= np.uint32(1 << (token % 32))
+            words[:, token // 32] |= np.uint32(1 << (token % 32))
 
     def close(self) -> None:
         """Give the file back; the memory goes with the last array that shows it."""

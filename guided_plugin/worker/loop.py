@@ -23,7 +23,7 @@ from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, Admission
+from guided_plugin.step import NO_TOKEN, UNGUIDED, Admission
 from guided_plugin.worker.channel import Channel
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, PlanField, Region, Time, unwrap
 from guided_plugin.worker.messages import (
@@ -106,6 +106,7 @@ class GrammarWorker:
         self._accepted = self.hello.accepted
         self._patience = config.worker_grammar_ms / 1e3
         self._spin = config.worker_spin_us / 1e6
+        self._drafts = self.region.shape.drafts
         self._longest_nap = min(_IDLE, config.worker_step_ms / 4e3)
         self._threads = ThreadPoolExecutor(_COMPILES, "guided-compile")
         self._last_work = time.monotonic()
@@ -283,26 +284,34 @@ class GrammarWorker:
             if plan.messages > self._applied or not self._all_started(plan.slots):
                 break
             self._mark(step, Time.ACCEPT)
-            tokens: list[int] = self.region.tokens[step % TOKEN_DEPTH, : len(plan.slots)].tolist()
-            if self._whole(plan) and step > self.hello.careful_until:
-                self._table.accept(plan.slots, tokens)
-            else:
-                for slot, token in zip(plan.slots, tokens, strict=True):
-                    if slot in self._serials and slot not in self._closed:
-                        self._alone(slot, partial(self._table.accept, (slot,), [token]))
+            count = len(plan.slots)
+            for position in range(self._drafts + 1):
+                place = slice(position * count, (position + 1) * count)
+                self._accept_position(plan, self.region.tokens[step % TOKEN_DEPTH, place].tolist())
             self._mark(step, Time.ACCEPTED)
             self._accepted = step
             self.region.store(Counter.ACCEPTED, step)
-            for old in [s for s in self._plans if s <= step]:
+            # With drafts its masks are still to come.
+            for old in [s for s in self._plans if s <= step - (self._drafts > 0)]:
                 del self._plans[old]
             worked = True
         return worked
 
+    def _accept_position(self, plan: _Plan, tokens: list[int]) -> None:
+        if self._whole(plan) and plan.step > self.hello.careful_until:
+            if self._drafts == 0 or any(token != NO_TOKEN for token in tokens):
+                self._table.accept(plan.slots, tokens)
+            return
+        for slot, token in zip(plan.slots, tokens, strict=True):
+            if slot in self._serials and slot not in self._closed:
+                self._alone(slot, partial(self._table.accept, (slot,), [token]))
+
     def _sampled_steps(self, landed: int) -> list[int]:
-        """The steps up to `landed` that were sampled and filled here: not every plan is sampled."""
+        """The steps up to `landed` that were sampled and filled here: not every plan is sampled. With drafts
+        the tokens of a step come before its masks."""
         steps = []
         while landed > self._accepted:
-            if landed <= self._filled:
+            if landed <= self._filled + (self._drafts > 0):
                 steps.append(landed)
             landed = self._read_plan(landed).follows
         return steps[::-1]
@@ -315,28 +324,39 @@ class GrammarWorker:
         plan = self._read_plan(step)
         if (
             plan.messages > self._applied
-            or plan.follows > self._accepted
+            or (step if self._drafts else plan.follows) > self._accepted
             or not self._all_started(plan.slots)
         ):
             return False
         self._mark(step, Time.FILL)
-        mask = self.region.masks[step % PLAN_DEPTH]
+        count = len(plan.slots)
+        mask = self.region.masks[step % PLAN_DEPTH, : count * (self._drafts + 1)]
+        drafts = self._drafts_of(step, count)
         if self._whole(plan) and step > self.hello.careful_until:
-            self._table.fill(plan.slots, mask)
+            self._table.fill(plan.slots, mask, drafts)
         else:
             for row, slot in enumerate(plan.slots):
                 if slot in self._serials and slot not in self._closed:
-                    one = mask[row : row + 1]
-                    self._alone(slot, partial(self._table.fill, (slot,), one))
+                    own = [position[row : row + 1] for position in drafts]
+                    self._alone(slot, partial(self._table.fill, (slot,), mask[row::count], own))
                 else:
                     stops = self._closed.get(slot, self.compiler.vocabulary.stop_token_ids)
-                    self.region.close_row(step, row, stops)
+                    self.region.close_row(step, row, count, stops)
         self._mark(step, Time.FILLED)
         self._filled = step
         self.region.store(Counter.FILLED, step)
         for old in [s for s in self._plans if s <= step - PLAN_DEPTH]:
             del self._plans[old]  # planned, never sampled
         return True
+
+    def _drafts_of(self, step: int, count: int) -> list[list[int]]:
+        """The drafts of a step: for each position those of all its requests."""
+        if not self._drafts:
+            return []
+        first = (self._drafts + 1) * count
+        block = self.region.tokens[step % TOKEN_DEPTH, first : first + self._drafts * count]
+        drafts: list[list[int]] = block.reshape(self._drafts, count).tolist()
+        return drafts
 
     def _alone(self, slot: int, work: Callable[[], None]) -> None:
         """Work on one slot, in a way that a crash can be laid at its door."""

@@ -31,9 +31,16 @@ class WorkerSide:
     """See `pipeline.GrammarSide`."""
 
     def __init__(
-        self, compiler: GrammarCompiler, max_slots: int, device: torch.device, *, first_step: int = 0
+        self,
+        compiler: GrammarCompiler,
+        max_slots: int,
+        device: torch.device,
+        *,
+        drafts: int = 0,
+        first_step: int = 0,
     ) -> None:
-        self.client = WorkerClient(compiler, max_slots, first_step=first_step)
+        self.client = WorkerClient(compiler, max_slots, drafts=drafts, first_step=first_step)
+        self._shape = self.client.region.shape
         try:
             self.buffers = self._make_buffers(device)
         except BaseException:
@@ -72,11 +79,11 @@ class WorkerSide:
     def plan(self, plan: StepPlan) -> None:
         """Announce the step to the worker."""
         if plan.rows != self._rows:
-            self.buffers.set_rows(plan.rows)
+            self.buffers.set_rows(self._shape.ring_rows(plan.rows))
             self._rows = plan.rows
         self.buffers.claim(self._step + 1)
         self._step = self.client.plan(plan)
-        self._count = len(plan.rows)
+        self._count = len(plan.rows) * self._shape.positions
 
     def fill(self) -> None:
         """The worker fills; the device fetches when it has."""

@@ -71,7 +71,8 @@ class StepRing:
         if filled >= self.planned:
             return None
         _, follows, published = self._entries[(filled + 1) % PLAN_DEPTH]
-        return published if self.landed >= follows else None
+        needed = filled + 1 if self._region.shape.drafts else follows
+        return published if self.landed >= needed else None
 
     @property
     def unfinished(self) -> list[Published]:
@@ -128,8 +129,10 @@ class StepRing:
             entries = []
             while self._unread and self._unread[0][0] <= landed and self._unread[0][1] is published:
                 entries.append(self._unread.popleft()[0] % TOKEN_DEPTH)
-            # [requests, steps], in the order of the plan
-            block = np.ascontiguousarray(self._region.tokens[entries, : len(published.slots)].T)
+            count, positions = len(published.slots), self._region.shape.positions
+            # [steps, positions, requests], requests in the order of the plan
+            sampled = self._region.tokens[entries, : positions * count].reshape(-1, positions, count)
+            block = np.ascontiguousarray(sampled.transpose(2, 0, 1)).reshape(count, -1)
             whole = bool((block != NO_TOKEN).all())
             for request, tokens in zip(published.requests, block, strict=True):
                 request.tokens.frombytes((tokens if whole else tokens[tokens != NO_TOKEN]).tobytes())
@@ -158,7 +161,7 @@ class StepRing:
         """Fill a step's masks with stop tokens alone, and raise its flag. No worker may run."""
         published = self._entries[step % PLAN_DEPTH][2]
         for row, request in enumerate(published.requests):
-            self._region.close_row(step, row, request.stop_token_ids)
+            self._region.close_row(step, row, len(published.requests), request.stop_token_ids)
         self._region.store(Counter.FILLED, step)
 
     def wait_filled(self, step: int) -> None:

@@ -29,7 +29,9 @@ def worker_metrics(region: Region, newest: int, restarts: int, waits: Waits) -> 
     times = step_times(region, newest)[-RECENT:]
     if not len(times):
         return WorkerMetrics(restarts=restarts)
-    to_mask = (times[:, Time.FILLED] - _inputs_there(times)) / 1e9
+    drafts = region.shape.drafts > 0
+    inputs = np.maximum(times[:, Time.PLANNED], times[:, Time.ACCEPT]) if drafts else _inputs_there(times)
+    to_mask = (times[:, Time.FILLED] - inputs) / 1e9
     fill = (times[:, Time.FILLED] - times[:, Time.FILL]) / 1e9
     accepted = times[times[:, Time.ACCEPTED] >= times[:, Time.PLANNED]]
     accept = (accepted[:, Time.ACCEPTED] - accepted[:, Time.ACCEPT]) / 1e9

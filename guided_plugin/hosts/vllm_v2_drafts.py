@@ -1,0 +1,111 @@
+"""vLLM's V2 model runner under speculative decoding: a request has a logits row for each of its drafts.
+
+    apply_staged_writes   before each forward pass: requests that came begin
+    apply                 in the sampler: plan; new tokens and drafts to the grammars; masks for every row
+
+What a request drafts is shown in `apply` alone, so nothing can be sent for before. The grammars walk along
+the drafts, fill a mask for each of their positions, and go back; a draft that a mask forbids is rejected by
+vLLM's own sampler, since nothing is left of its probability.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from guided_plugin.hosts.vllm_engine import mend_indexed
+from guided_plugin.hosts.vllm_v2 import V2Runner
+from guided_plugin.kernels.indexed import NEVER, gather_drafts, mask_indexed_rows
+from guided_plugin.step import UNGUIDED
+
+__all__ = ["V2DraftRunner"]
+
+
+class V2DraftRunner(V2Runner):
+    """The processor behind `GuidedLogitsProcessor` in a V2 runner with a speculative config."""
+
+    def apply_staged_writes(self) -> None:
+        """Before a forward pass."""
+        if not self._entered:
+            return
+        start = time.perf_counter()
+        entered, self._entered = self._entered, {}
+        # Their histories are other requests' now.
+        self._lengths[self._upload(list(entered))] = NEVER
+        self._enter(entered)
+        self._planned, self._stale = [], True
+        self._spent = time.perf_counter() - start
+
+    def apply(self, logits: Tensor, context: Any) -> Tensor:
+        """Mask the guided rows of the batch, or of a part of it: vLLM may judge large ones part by part."""
+        if not self._requests:
+            return logits
+        start = time.perf_counter()
+        batch = context.idx_mapping_np
+        if self._stale or batch.tobytes() != self._batch:
+            self._look_at(batch)
+        if self._planned:
+            self._mask(logits, context)
+        if self._mend:
+            requests = [(int(batch[at]), guided) for at, guided in self._mend]
+            mend_indexed(logits, context.expanded_idx_mapping, requests)
+        self.engine.spent(self._spent + time.perf_counter() - start)
+        self._spent = 0.0
+        return logits
+
+    def _mask(self, logits: Tensor, context: Any) -> None:
+        states, pipeline = self._states, self.engine.pipeline
+        indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
+        pipeline.plan(self._slots)
+        tokens = gather_drafts(
+            self._order,
+            self._lengths,
+            states.total_len.gpu,
+            states.all_token_ids.gpu,
+            self._table,
+            indices,
+            positions,
+            context.input_ids,
+            pipeline.drafts,
+        )
+        pipeline.schedule_update(tokens)
+        pipeline.fill_mask()
+        masks = pipeline.take_masks(logits)
+        mask_indexed_rows(logits, masks, indices, self._table, self._size, positions, len(self._planned))
+        pipeline.finish_update()
+
+    def _look_at(self, batch: Any) -> None:
+        """What follows from which requests are in the batch."""
+        self._batch, self._stale = batch.tobytes(), False
+        there = [(at, index) for at, index in enumerate(batch.tolist()) if index in self._requests]
+        guided = [(at, self._requests[index]) for at, index in there]
+        self._mend = [(at, one) for at, one in guided if one.slot == UNGUIDED or one.fragile]
+        planned = [index for _, index in there if self._requests[index].slot != UNGUIDED]
+        # Batches are sorted anew all the time; the masks have an order of their own.
+        if set(planned) != set(self._planned):
+            self._plan(planned)
+            self._stale = False
+
+    def _warm_up(self) -> None:
+        """Load the kernels now, as the runner without drafts does."""
+        super()._warm_up()
+        states, drafts = self._states, self.engine.pipeline.drafts
+        words = self.engine.pipeline.compiler.vocabulary.words
+        logits = torch.zeros(1, states.vocab_size, device=self._device)
+        mask = torch.zeros(1, words, dtype=torch.int32, device=self._device)
+        nobody = torch.zeros(1, dtype=torch.int32, device=self._device)
+        mask_indexed_rows(logits, mask, nobody, self._table, self._size, nobody, 1)
+        gather_drafts(
+            nobody.long(),
+            self._lengths,
+            states.total_len.gpu,
+            states.all_token_ids.gpu,
+            self._table,
+            nobody,
+            nobody,
+            nobody,
+            drafts,
+        )
