@@ -53,7 +53,8 @@ $(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
 # vLLM and what it loads warn of much that is not ours: warnings are errors in `unit` alone.
 vllm-test: $(VLLM_STAMP)
 	COVERAGE_FILE=.coverage-vllm $(VLLM)/bin/python -m pytest --cov --cov-report= -o filterwarnings=default -o timeout=900 \
-		tests/test_vllm_gate.py tests/test_vllm_runners.py tests/test_vllm_engine.py tests/test_vllm_server.py
+		tests/test_vllm_gate.py tests/test_vllm_runners.py tests/test_vllm_engine.py tests/test_vllm_lora.py \
+		tests/test_vllm_server.py
 
 coverage:
 	$(BIN)/coverage combine --quiet --append .coverage-vllm

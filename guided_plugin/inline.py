@@ -20,7 +20,7 @@ from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, StepPlan
+from guided_plugin.step import Admission, Landing, StepPlan
 from guided_plugin.worker.layout import Shape
 
 __all__ = ["InlineSide"]
@@ -97,6 +97,10 @@ class InlineSide:
         entry = self._step % RING_DEPTH
         self.buffers.download(entry, tokens)
         self._unaccepted = self._plan, entry
+
+    def landing(self) -> Landing | None:
+        """Tokens are handed over."""
+        return None
 
     def finish(self) -> None:
         """Accept the tokens if they have landed."""

@@ -33,7 +33,7 @@ from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, Recent, WorkerMetrics
 from guided_plugin.slots import Slots
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, Admission, RequestInfo, StepPlan, StepStatistics
+from guided_plugin.step import UNGUIDED, Admission, Landing, RequestInfo, StepPlan, StepStatistics
 from guided_plugin.worker.side import WorkerSide
 
 __all__ = ["MODES", "GrammarSide", "Mode", "StepPipeline"]
@@ -79,6 +79,10 @@ class GrammarSide(Protocol):
 
     def sampled(self, tokens: Tensor) -> None:
         """Get the step's tokens on their way to the grammars."""
+        ...
+
+    def landing(self) -> Landing | None:
+        """Where a kernel may write the step's tokens itself, if it may; then it must."""
         ...
 
     def finish(self) -> None:
@@ -312,6 +316,18 @@ class StepPipeline:
         self.side.sampled(tokens)
         self._sampled = True
         self._clock[3] = time.perf_counter() - start
+
+    def landing(self) -> Landing | None:
+        """In place of `schedule_update`, for hosts whose own kernel knows the tokens: where that kernel may
+        write them, in the order of the plan. It must be launched on the stream that samples, after that.
+        None where tokens have to be handed over."""
+        if not self._plan.rows or self._sampled:
+            return None
+        start = time.perf_counter()
+        place = self.side.landing()
+        self._sampled = place is not None
+        self._clock[3] = time.perf_counter() - start
+        return place
 
     def finish_update(self) -> None:
         """After the append and stop kernels: let tokens that landed be accepted, end the step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from guided_plugin.errors import GuidedError
 
@@ -18,6 +18,7 @@ __all__ = [
     "UNGUIDED",
     "Admission",
     "DecodeStep",
+    "Landing",
     "LogitsProcessor",
     "ProcessorFactory",
     "RequestInfo",
@@ -52,6 +53,16 @@ class StepPlan:
     rows: tuple[int, ...]
     """Ascending. With drafts there is no logits row of a slot's own, and they are 0, 1, 2, ..."""
     slots: tuple[int, ...]
+
+
+class Landing(NamedTuple):
+    """Where a kernel may write the tokens of a step itself. Addresses on the device, of host memory."""
+
+    tokens: int
+    """[guided rows] int64."""
+    word: int
+    """32 bits, to be set to `step` once all tokens are there for the whole system to see."""
+    step: int
 
 
 @dataclass(frozen=True, slots=True)

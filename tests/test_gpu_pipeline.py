@@ -11,6 +11,7 @@ import torch
 
 import guided_plugin as gp
 from guided_plugin import pipeline as pipeline_module
+from guided_plugin.kernels.indexed import publish_tokens
 from guided_plugin.worker import cuda as worker_cuda
 from guided_plugin.worker.side import WorkerSide
 
@@ -71,7 +72,11 @@ def test_without_cuda_bindings_the_driver_library_does(pipeline, monkeypatch):
     compare_with_the_cpu(pipeline, torch.int64, "process", strict_sync=True, source="libcuda")
 
 
-def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None):
+def test_tokens_may_be_written_by_a_kernel_of_the_host(pipeline):
+    compare_with_the_cpu(pipeline, torch.int32, "process", strict_sync=True, landing=True)
+
+
+def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None, landing=False):
     steps, requests = 40, 12
     cpu, slots = pipeline("cpu", requests)
     gpu, _ = pipeline("cuda", requests, mode)
@@ -84,6 +89,9 @@ def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None):
         planned = [slots[i] if (i + step) % 5 else gp.UNGUIDED for i in order]
         logits = torch.randn(requests, WIDTH, generator=generator)
         there = logits.cuda()
+        guided = torch.tensor([row for row, slot in enumerate(planned) if slot != gp.UNGUIDED]).cuda()
+        lengths, total = torch.zeros(2, requests, dtype=torch.int32).cuda()
+        total += 1
         torch.cuda.synchronize()
         found = []
         for pipe, rows in ((cpu, logits), (gpu, there)):
@@ -94,7 +102,11 @@ def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None):
                 pipe.fill_mask()
                 pipe.apply_mask(rows)
                 tokens = rows.argmax(-1).to(dtype)
-                pipe.schedule_update(tokens)
+                if landing and pipe is gpu:
+                    publish_tokens(guided, lengths, total, tokens.view(-1, 1), pipe.landing())
+                else:
+                    assert not landing or pipe.landing() is None
+                    pipe.schedule_update(tokens)
                 pipe.finish_update()
             finally:
                 torch.cuda.set_sync_debug_mode("default")

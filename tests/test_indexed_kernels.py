@@ -1,13 +1,23 @@
 """Masks and tokens through tables of a host's requests, on the CPU and on CUDA where there is one."""
 
 import random
+import threading
 
 import pytest
 import torch
 
-from guided_plugin.kernels.indexed import BROKEN, NEVER, gather_drafts, gather_tokens, mask_indexed_rows
+from guided_plugin.kernels.indexed import (
+    BROKEN,
+    NEVER,
+    gather_drafts,
+    gather_tokens,
+    mask_indexed_rows,
+    publish_tokens,
+)
 from guided_plugin.kernels.reference import mask_rows_reference
-from guided_plugin.step import NO_TOKEN
+from guided_plugin.step import NO_TOKEN, Landing
+from guided_plugin.streamops import register_host, unregister_host
+from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Region, Shape
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -71,6 +81,49 @@ def test_tokens_are_those_that_came_since(device, count):
     assert torch.equal(there.cpu(), after)
     again = gather_tokens(order.to(device), there, total.to(device), history.to(device))
     assert set(again.tolist()) == {NO_TOKEN}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_whoever_sees_the_word_raised_sees_every_token():
+    """A processor that polls the word, as the grammar worker does, while 4,000 steps go by."""
+    count, steps = 256, 4000
+    torch.zeros(1, device="cuda")
+    region = Region.create(Shape(count, 9))
+    base = register_host(region.address, region.shape.size)
+    word = base + region.counter_offset(Counter.SAMPLED)
+    history = torch.zeros(count, 1, dtype=torch.int32, device="cuda")
+    total = torch.ones(count, dtype=torch.int32, device="cuda")
+    order = torch.randperm(count, device="cuda")
+    seen, wrong = [0], []
+
+    def watch():
+        while seen[0] < steps:
+            landed = region.load(Counter.SAMPLED)
+            if landed != seen[0]:
+                tokens = region.tokens[landed % TOKEN_DEPTH].copy()
+                if not (tokens >= landed).all():
+                    wrong.append((landed, tokens))
+                seen[0] = landed
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for step in range(1, steps + 1):
+            history.fill_(step)
+            place = base + region.shape.tokens + step % TOKEN_DEPTH * 8 * count
+            publish_tokens(order, torch.zeros_like(total), total, history, Landing(place, word, step))
+            if step % 500 == 0:
+                torch.cuda.synchronize()
+        torch.cuda.synchronize()
+        watcher.join(10)
+        assert seen == [steps]
+        assert wrong == []
+    finally:
+        seen[0] = steps
+        watcher.join()
+        unregister_host(region.address)
+        region.close()
 
 
 def test_with_drafts_every_row_gets_the_mask_of_its_position(device):

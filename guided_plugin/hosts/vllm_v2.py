@@ -20,8 +20,8 @@ from torch import Tensor
 
 from guided_plugin.hosts.vllm_common import GUIDED
 from guided_plugin.hosts.vllm_engine import Engine, Guided, mend_rows, upload
-from guided_plugin.kernels.indexed import NEVER, gather_tokens, mask_indexed_rows
-from guided_plugin.step import UNGUIDED
+from guided_plugin.kernels.indexed import NEVER, gather_tokens, mask_indexed_rows, publish_tokens
+from guided_plugin.step import UNGUIDED, Landing
 
 __all__ = ["V2Runner"]
 
@@ -117,8 +117,12 @@ class V2Runner:
     def _finish(self) -> None:
         """Hand on the tokens of the last step."""
         states, pipeline = self._states, self.engine.pipeline
-        tokens = gather_tokens(self._order, self._lengths, states.total_len.gpu, states.all_token_ids.gpu)
-        pipeline.schedule_update(tokens)
+        known = self._order, self._lengths, states.total_len.gpu, states.all_token_ids.gpu
+        landing = pipeline.landing()
+        if landing is not None:
+            publish_tokens(*known, landing)
+        else:
+            pipeline.schedule_update(gather_tokens(*known))
         pipeline.finish_update()
 
     def _enter(self, entered: dict[int, Any]) -> list[int]:
@@ -180,6 +184,6 @@ class V2Runner:
         mask = torch.zeros(1, words, dtype=torch.int32, device=self._device)
         nobody = torch.zeros(1, dtype=torch.int32, device=self._device)
         mask_indexed_rows(logits, mask, nobody, self._table, self._size)
-        gather_tokens(
-            nobody.long(), self._lengths, self._states.total_len.gpu, self._states.all_token_ids.gpu
-        )
+        known = self._lengths, self._states.total_len.gpu, self._states.all_token_ids.gpu
+        tokens = gather_tokens(nobody.long(), *known)
+        publish_tokens(nobody.long(), *known, Landing(tokens.data_ptr(), nobody.data_ptr(), 0))

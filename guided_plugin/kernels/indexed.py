@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from guided_plugin.kernels.cpu import mask_rows_cpu
-from guided_plugin.step import NO_TOKEN
+from guided_plugin.step import NO_TOKEN, Landing
 
-__all__ = ["BROKEN", "NEVER", "gather_drafts", "gather_tokens", "mask_indexed_rows"]
+__all__ = ["BROKEN", "NEVER", "gather_drafts", "gather_tokens", "mask_indexed_rows", "publish_tokens"]
 
 NEVER = 1 << 30
 """The length of a history that is not looked at."""
@@ -64,6 +64,11 @@ def gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor
     newest = history[order, (now - 1).clamp(min=0).long()].long()
     lengths[order] = torch.where(before == NEVER, before, now)
     return torch.where(now == before + 1, newest, NO_TOKEN)
+
+
+def publish_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, landing: Landing) -> None:
+    """Write what `gather_tokens` returns where the grammars look for it, and say so. On CUDA alone."""
+    _on_cuda().publish_tokens_triton(order, lengths, total, history, landing)
 
 
 def gather_drafts(

@@ -12,9 +12,14 @@ from torch import Tensor
 from guided_plugin.kernels.indexed import BROKEN, NEVER
 from guided_plugin.kernels.launch import Launcher
 from guided_plugin.kernels.triton import BLOCK, forbid
-from guided_plugin.step import NO_TOKEN
+from guided_plugin.step import NO_TOKEN, Landing
 
-__all__ = ["gather_drafts_triton", "gather_tokens_triton", "mask_indexed_rows_triton"]
+__all__ = [
+    "gather_drafts_triton",
+    "gather_tokens_triton",
+    "mask_indexed_rows_triton",
+    "publish_tokens_triton",
+]
 
 _GATHER = 128
 
@@ -45,6 +50,21 @@ def _mask_kernel(  # type: ignore[no-untyped-def]
     forbid(logits + row * row_stride, mask + chosen * mask_stride, width, vocabulary_size, 1, BLOCK)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _newest(  # type: ignore[no-untyped-def]
+    order, lengths, total, history, at, count, stride, NOT_LOOKED_AT: tl.constexpr, NONE: tl.constexpr
+):
+    """The newest tokens of the requests at these places, and their lengths brought up to date."""
+    inside = at < count
+    index = tl.load(order + at, mask=inside, other=0)
+    now = tl.load(total + index, mask=inside, other=0)
+    before = tl.load(lengths + index, mask=inside, other=NOT_LOOKED_AT)
+    grown = inside & (now == before + 1)
+    newest = tl.load(history + index * stride + now - 1, mask=grown, other=NONE)
+    tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
+    return newest.to(tl.int64)
+
+
 @triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["count", "stride"],
     do_not_specialize_on_alignment=["order", "lengths", "total", "history", "tokens"],
@@ -62,14 +82,44 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < count
-    index = tl.load(order + at, mask=inside, other=0)
-    now = tl.load(total + index, mask=inside, other=0)
-    before = tl.load(lengths + index, mask=inside, other=NOT_LOOKED_AT)
-    grown = inside & (now == before + 1)
-    newest = tl.load(history + index * stride + now - 1, mask=grown, other=NONE)
-    tl.store(tokens + at, newest.to(tl.int64), mask=inside)
-    tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
+    newest = _newest(order, lengths, total, history, at, count, stride, NOT_LOOKED_AT, NONE)
+    tl.store(tokens + at, newest, mask=at < count)
+
+
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["count", "stride", "tokens", "word", "step"],
+    do_not_specialize_on_alignment=["order", "lengths", "total", "history"],
+)
+def _publish_kernel(  # type: ignore[no-untyped-def]
+    order,
+    lengths,
+    total,
+    history,
+    tokens,
+    word,
+    step,
+    count,
+    stride,
+    NOT_LOOKED_AT: tl.constexpr,
+    NONE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program: whoever raises the word must have seen every token written."""
+    ring = tokens.to(tl.pointer_type(tl.int64))
+    for first in range(0, count, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        newest = _newest(order, lengths, total, history, at, count, stride, NOT_LOOKED_AT, NONE)
+        tl.store(ring + at, newest, mask=at < count)
+    tl.debug_barrier()
+    # Everybody's stores are before the barrier, and the release is for the whole system: host included.
+    tl.inline_asm_elementwise(
+        "st.release.sys.global.u32 [$1], $2; mov.u32 $0, $2;",
+        "=r,l,r",
+        [word, step],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
@@ -129,6 +179,9 @@ _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
 _launch_gather = Launcher(_gather_kernel, num_warps=1, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
 
 
+_launch_publish = Launcher(_publish_kernel, num_warps=4, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
+
+
 def mask_indexed_rows_triton(
     logits: Tensor,
     mask: Tensor,
@@ -161,6 +214,17 @@ def gather_tokens_triton(order: Tensor, lengths: Tensor, total: Tensor, history:
     key = device, total.dtype, history.dtype
     _launch_gather(key, device, grid, order, lengths, total, history, tokens, count, history.stride(0))
     return tokens
+
+
+def publish_tokens_triton(
+    order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, landing: Landing
+) -> None:
+    """See `kernels.indexed`."""
+    device, count = order.get_device(), order.shape[0]
+    step = (landing.step + 0x80000000 & 0xFFFFFFFF) - 0x80000000
+    key = device, total.dtype, history.dtype
+    place = landing.tokens, landing.word, step
+    _launch_publish(key, device, (1, 1), order, lengths, total, history, *place, count, history.stride(0))
 
 
 def gather_drafts_triton(

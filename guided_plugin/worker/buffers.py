@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.metrics import Recent
+from guided_plugin.step import Landing
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 
 __all__ = ["HostWorkerBuffers", "Waits", "WorkerBuffers"]
@@ -67,6 +68,10 @@ class WorkerBuffers(Protocol):
         """Bring the guided rows' sampled tokens to the ring, then say that they are there."""
         ...
 
+    def landing(self, step: int) -> Landing | None:
+        """Where a kernel may write the tokens itself."""
+        ...
+
     def close(self) -> None:
         """Let go of the shared memory; every flag that is waited for has been raised."""
         ...
@@ -106,6 +111,10 @@ class HostWorkerBuffers:
         chosen = tokens.index_select(0, self._rows.long())
         self._tokens[step % TOKEN_DEPTH, : len(self._rows)] = chosen
         self._region.store(Counter.SAMPLED, step)
+
+    def landing(self, step: int) -> Landing | None:
+        """There are no kernels here."""
+        return None
 
     def close(self) -> None:
         """Nothing is registered."""

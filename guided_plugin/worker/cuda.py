@@ -4,8 +4,9 @@
                   tokens n down, write n into SAMPLED
     main stream   wait for the event, mask | sample
 
-The host enqueues all of it and waits for none. Where the device can't wait for memory, the same is done
-by the host: it waits for the masks in `mask_dev`, and a thread raises SAMPLED when the tokens have landed.
+A host with a kernel that knows the tokens writes them and SAMPLED from there: see `landing`. The host
+enqueues all of it and waits for none. Where the device can't wait for memory, the same is done by the host:
+it waits for the masks in `mask_dev`, and a thread raises SAMPLED when the tokens have landed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from guided_plugin.step import Landing
 from guided_plugin.streamops import StreamOps, load_stream_ops, register_host, supported, unregister_host
 from guided_plugin.worker.buffers import Waits
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region, unwrap
@@ -79,6 +81,7 @@ class CudaWorkerBuffers:
         self._mask_host = [region.address + shape.masks + i * max_masks * 4 * words for i in entries]
         self._mask_target = [self._mask_dev.data_ptr() + i * max_masks * 4 * words for i in entries]
         self._tokens_host, self._tokens_stride = region.address + shape.tokens, 8 * max_values
+        self._tokens_there = base + shape.tokens
         self._filled_word = base + region.counter_offset(Counter.FILLED)
         self._sampled_word = base + region.counter_offset(Counter.SAMPLED)
         # The buffers above were zeroed on the main stream; the side stream may overwrite them now.
@@ -96,8 +99,9 @@ class CudaWorkerBuffers:
 
     def upload(self, step: int, count: int) -> None:
         """Let the side stream wait for the masks and copy them."""
-        if self._downloaded < step - PLAN_DEPTH:
-            # Nor has the side stream waited for the kernel that read this place on the device.
+        used = step - PLAN_DEPTH
+        if self._downloaded < used and unwrap(self._region.load(Counter.SAMPLED), step) < used:
+            # The kernel that read this place on the device may still run: no tokens came after it.
             self._freed.record(self._current())
             self.side_stream.wait_event(self._freed)
         if self._raiser is None:
@@ -148,6 +152,14 @@ class CudaWorkerBuffers:
             self._ops.write(side, self._sampled_word, step)
         else:
             self._raiser.raise_after(self.side_stream, step)
+
+    def landing(self, step: int) -> Landing | None:
+        """Where a kernel on the main stream may write the tokens itself."""
+        if self._raiser is not None:
+            return None
+        return Landing(
+            self._tokens_there + step % TOKEN_DEPTH * self._tokens_stride, self._sampled_word, step
+        )
 
     def close(self) -> None:
         """Let go of the shared memory."""

@@ -18,7 +18,7 @@ from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.table import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, StepPlan
+from guided_plugin.step import Admission, Landing, StepPlan
 from guided_plugin.worker.buffers import HostWorkerBuffers, WorkerBuffers
 from guided_plugin.worker.client import WorkerClient
 from guided_plugin.worker.supervisor import Supervisor
@@ -101,6 +101,13 @@ class WorkerSide:
         except BaseException:
             self.client.retract(self._step)
             raise
+
+    def landing(self) -> Landing | None:
+        """Where a kernel may write the step's tokens, for the worker to see."""
+        place = self.buffers.landing(self._step)
+        if place is not None:
+            self.client.scheduled(self._step)
+        return place
 
     def finish(self) -> None:
         """The worker accepts as soon as the tokens land."""
