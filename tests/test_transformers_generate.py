@@ -651,6 +651,26 @@ def test_a_worker_killed_in_a_step(tokenizer, vocabulary, model, make_guide, for
     assert same_until_stop(rows[1], generate(model, inputs, do_sample=True)[1])
 
 
+def test_masks_are_asked_for_before_the_forward_pass(tokenizer, vocabulary, model, make_guide, fork_server):
+    guide = make_guide(model, mode="process")
+    kwargs = guide.generate_kwargs(SPECS)
+    ahead = []
+
+    class Watch(LogitsProcessor):
+        """The first processor: nothing but the forward pass is between the criteria and this."""
+
+        def __call__(self, input_ids, scores):
+            if kwargs.call._started:
+                steps = kwargs.call._loan.pipeline.side.client.steps
+                ahead.append(steps.planned - steps.follows)
+            return scores
+
+    kwargs["logits_processor"].insert(0, Watch())
+    recheck(vocabulary, SPECS, generate(model, encoded(tokenizer, PROMPTS), **kwargs))
+    assert len(ahead) > 3
+    assert set(ahead) == {1}
+
+
 def test_failures_are_seen_by_plugins_and_pads_are_none(tokenizer, model, guide):
     kwargs = guide.generate_kwargs(SPECS)
     generate(model, encoded(tokenizer, PROMPTS), **kwargs)

@@ -1,7 +1,12 @@
 """One `generate` call, step by step: the five verbs, called from a logits processor and a stopping criterion.
 
-    forward n -> processors: plan(n), fill_mask(n), apply_mask(n) -> sample, append
-              -> criteria:   schedule_update(n), finish_update(n) -> stop check -> forward n+1
+    forward n -> processors: apply_mask(n) -> sample, append
+              -> criteria:   schedule_update(n), finish_update(n), plan(n+1), fill_mask(n+1)
+              -> stop check -> forward n+1
+
+A forward pass that is launched kernel by kernel keeps the host busy as long as the device: masks that were
+only asked for in the processor would come late. Where filling them would block the host, and before the first
+step, the processor asks.
 
 `generate` tells its processors little: neither how it decodes nor when it ends. What they must know to refuse
 what they can't guide is read from its stack frame, once a call; what they find without it holds anyway: a
@@ -121,6 +126,7 @@ class GenerateCall:
     _appended: bool
     _paired: bool
     _steps: int
+    _planned: bool
     _guided: list[int]
     _slots: list[int]
     _unguided: list[int]
@@ -164,10 +170,9 @@ class GenerateCall:
             return scores
         if self._around.keeps_logits:
             scores = scores.clone()
-        pipeline = self._loan.pipeline
-        pipeline.plan(self._unguided if self._steps == 0 and self._around.forced_start else self._slots)
-        pipeline.fill_mask()
-        pipeline.apply_mask(scores)
+        self._plan()
+        self._planned = False
+        self._loan.pipeline.apply_mask(scores)
         if not self._around.first:
             self._open_stops(scores)
         return scores
@@ -228,6 +233,7 @@ class GenerateCall:
         self._thread = threading.get_ident()
         self._prompt_length = input_ids.shape[1]
         self._steps = 0
+        self._planned = False
         self._paired = self._appended = False
         self._failed: list[int] = []
         self._ended: set[int] = set()
@@ -348,13 +354,24 @@ class GenerateCall:
         if threading.get_ident() != self._thread:
             raise PipelineError("two threads use one generate call's processor", hint=_ONE_CALL)
 
+    def _plan(self) -> None:
+        """Have the masks of the next step filled, if that was not asked for yet."""
+        if self._planned:
+            return
+        pipeline = self._loan.pipeline
+        pipeline.plan(self._unguided if self._steps == 0 and self._around.forced_start else self._slots)
+        pipeline.fill_mask()
+        self._planned = True
+
     def _take(self, input_ids: Tensor) -> None:
+        self._steps += 1
         if self._guided:
             pipeline = self._loan.pipeline
             pipeline.schedule_update(input_ids[:, -1].contiguous())
             pipeline.finish_update()
+            if pipeline.mode == "process":
+                self._plan()
         self._seen, self._appended = input_ids, True
-        self._steps += 1
         if len(self._failed) > len(self._errors) + len(self._ended):
             self._judge()
 
