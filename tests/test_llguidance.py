@@ -9,7 +9,7 @@ import pytest
 from guided_plugin import GuidedConfig, OutputSpec, Plugins, Vocabulary
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.compiler import GrammarCompiler
-from guided_plugin.grammar.lexers import Lexers
+from guided_plugin.grammar.lexers import LexerPool, Lexers
 from guided_plugin.grammar.llguidance import LLGuidanceBackend
 
 END, OTHER_END, CONTROL = 256, 257, 258
@@ -281,7 +281,7 @@ def settled(lexers):
 
 
 def test_a_grammar_has_lexers_for_those_that_use_it_at_the_same_time():
-    lexers = Lexers(Base(), Base, 2)
+    lexers = Lexers(Base(), Base, LexerPool(2))
     shares = []
     for users, wanted in ((1, 1), (2, 1), (3, 2), (8, 4), (15, 8), (16, 8), (60, 8)):
         while len(shares) < users:
@@ -305,11 +305,39 @@ def test_a_share_lasts_as_long_as_anybody_holds_it(backend):
 
 
 def test_fewer_lexers_do_where_more_can_not_be_made():
-    failing = Lexers(Base(), lambda: Base(error=True), 2)
+    failing = Lexers(Base(), lambda: Base(error=True), LexerPool(2))
     shares = [failing.take()[1] for _ in range(9)]
     assert settled(failing) == 1
     shares.append(failing.take()[1])
     assert not failing._growing
-    alone = Lexers(Base(), Base, 1)
+    alone = Lexers(Base(), Base, LexerPool(1))
     shares += [alone.take()[1] for _ in range(20)]
     assert settled(alone) == 1
+
+
+def taken(lexers, users):
+    shares = []
+    for _ in range(users):
+        shares.append(lexers.take()[1])
+        settled(lexers)
+    return shares
+
+
+def test_all_grammars_together_have_a_bounded_number_of_lexers():
+    pool = LexerPool(2)
+    grammars = [Lexers(Base(), Base, pool) for _ in range(4)]
+    first, second = taken(grammars[0], 16), taken(grammars[1], 16)
+    assert [len(grammar) for grammar in grammars] == [8, 8, 1, 1]
+    third = taken(grammars[2], 16)
+    assert len(grammars[2]) == 1 + pool.most - 14
+    # One that lexers are taken from keeps those that are used, and its first.
+    del first[4:]
+    grammars[2]._paused_until = 0.0
+    third += taken(grammars[2], 1)
+    assert [len(grammar) for grammar in grammars] == [1 + max(share.number for share in first), 8, 8, 1]
+    del second[:]
+    fourth = taken(grammars[3], 16)
+    assert len(grammars[3]) == 8
+    assert sum(len(grammar) - 1 for grammar in grammars) <= pool.most
+    for grammar, shares in zip(grammars, (first, [], third, fourth), strict=True):
+        assert max((share.number for share in shares), default=0) < len(grammar)

@@ -3,20 +3,50 @@
 All copies of a matcher share one lexer, and its lock: threads that fill masks for them take turns. A lexer
 also learns: the first mask in each of its states costs several times the later ones. So a grammar has as many
 lexers as the requests that use it at the same time call for, and a request gets the first of those that
-fewest others use: alone it finds the one that has learned most.
+fewest others use: alone it finds the one that has learned most. What a lexer learns is some MiB, so all
+grammars together have a bounded number of them beside each one's first.
 """
 
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Lexers", "Share"]
+__all__ = ["LexerPool", "Lexers", "Share"]
 
 _MOST = 4
 """Lexers for each thread, at most: threads take rows from one another, and rows with one lexer then wait for
 each other. Four keep most of them apart."""
+
+
+_PAUSE = 1.0
+"""Seconds until a grammar that found no room for another lexer looks again."""
+
+
+class LexerPool:
+    """All grammars of a backend, as far as their lexers beside the first go."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.most = 2 * _MOST * threads
+        self._lock = threading.Lock()
+        self._members: weakref.WeakSet[Lexers] = weakref.WeakSet()
+
+    def join(self, lexers: Lexers) -> None:
+        """Count a grammar's lexers from now on."""
+        with self._lock:
+            self._members.add(lexers)
+
+    def has_room(self) -> bool:
+        """Whether there may be one more; takes one that nobody uses from a grammar if it must."""
+        with self._lock:
+            members = list(self._members)
+        if sum(len(member) - 1 for member in members) < self.most:
+            return True
+        return any(member.drop_idle() for member in members)
 
 
 class Share:
@@ -40,15 +70,18 @@ class Share:
 class Lexers:
     """Matchers at the beginning of a grammar, each with a lexer of its own. From any thread."""
 
-    def __init__(self, first: Any, make: Callable[[], Any], threads: int) -> None:
+    def __init__(self, first: Any, make: Callable[[], Any], pool: LexerPool) -> None:
         self._bases = [first]
         self._users = [0]
         """How many share each of them."""
         self._make = make
-        self._threads = threads
+        self._pool = pool
+        self._alone = pool.threads == 1
+        self._paused_until = 0.0
         # Reentrant: a garbage collection may give a share back while this thread takes one.
         self._lock = threading.RLock()
         self._growing = False
+        pool.join(self)
 
     def take(self) -> tuple[Any, Share]:
         """A matcher of one's own, and its share of a lexer."""
@@ -56,6 +89,7 @@ class Lexers:
             number = self._users.index(min(self._users))
             self._users[number] += 1
             grow = not self._growing and len(self._bases) < self._wanted()
+            grow = grow and time.monotonic() >= self._paused_until
             self._growing |= grow
             base = self._bases[number]
         if grow:
@@ -66,12 +100,19 @@ class Lexers:
     def __len__(self) -> int:
         return len(self._bases)
 
+    def drop_idle(self) -> bool:
+        """Let go of lexers that nobody uses, the first aside. The last ones are idle first."""
+        with self._lock:
+            before = len(self._bases)
+            while len(self._bases) > 1 and self._users[-1] == 0:
+                self._bases.pop()
+                self._users.pop()
+            return len(self._bases) < before
+
     def _wanted(self) -> int:
         """One for two users."""
         users = sum(self._users)
-        if self._threads == 1:
-            return 1
-        return min((users + 1) // 2, _MOST * self._threads)
+        return 1 if self._alone else min((users + 1) // 2, _MOST * self._pool.threads)
 
     def _give_back(self, number: int) -> None:
         with self._lock:
@@ -79,10 +120,15 @@ class Lexers:
 
     def _grow(self) -> None:
         while True:
-            base = self._make()
+            room = self._pool.has_room()
+            base = self._make() if room else None
             with self._lock:
+                if base is None:
+                    self._paused_until = time.monotonic() + _PAUSE
+                    self._growing = False
+                    return
                 if base.is_error():
-                    self._threads = 1  # fewer do as well
+                    self._alone = True  # fewer do as well
                 else:
                     self._bases.append(base)
                     self._users.append(0)

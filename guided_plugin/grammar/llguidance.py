@@ -20,7 +20,7 @@ import numpy as np
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
-from guided_plugin.grammar.lexers import Lexers, Share
+from guided_plugin.grammar.lexers import LexerPool, Lexers, Share
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.lowering import lowering_pays, schema_to_lark
@@ -85,6 +85,7 @@ class LLGuidanceBackend:
         self._limits = llguidance.LLParserLimits(**_LIMITS)
         self._threads = config.thread_count()
         self._executor = llguidance.LLExecutor(self._threads)
+        self._lexers = LexerPool(self._threads)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -127,7 +128,7 @@ class LLGuidanceBackend:
 
     def _grammar(self, spec: OutputSpec, source: str, base: Any, reason: str, start: float) -> Grammar:
         size = _BYTES_PER_CHARACTER * len(source)
-        lexers = Lexers(base, lambda: self._matcher(source, self._fine_tokenizer), self._threads)
+        lexers = Lexers(base, lambda: self._matcher(source, self._fine_tokenizer), self._lexers)
         return Grammar(spec, self.name, lexers, size, time.perf_counter() - start, reason=reason)
 
     def _first_way(self, spec: OutputSpec) -> tuple[str, Any, str]:
