@@ -151,6 +151,8 @@ class StepPipeline:
         self._plan = _NOTHING
         self._width = -1
         self._filled = self._sampled = False
+        self._cut = False
+        """Whether a request has left since the plan, which therefore holds no more."""
         self._clock = [0.0] * 5
         self._main_thread = Recent()
         self._steps = self._rows = self._failed = 0
@@ -207,6 +209,7 @@ class StepPipeline:
         self.side.remove(slot)
         self._report_failures()
         # Slot numbers come back: a kept plan must not be taken for the new request's.
+        self._cut = self._cut or bool(self._plan.rows)
         self._last_slots, self._plan = (), _NOTHING
         request = self._requests.pop(slot)
         self.compiler.plugins.request_finished(request)
@@ -237,7 +240,7 @@ class StepPipeline:
         """Say which slot sits in each logits row of this step; UNGUIDED where no grammar does. With drafts:
         which slots have logits rows in this step."""
         start = time.perf_counter()
-        self._filled = self._sampled = False
+        self._filled = self._sampled = self._cut = False
         chosen = tuple(slots)
         if chosen != self._last_slots:
             self._plan = self._make_plan(chosen)
@@ -261,6 +264,7 @@ class StepPipeline:
     def apply_mask(self, logits: Tensor) -> Tensor:
         """Mask the guided rows of [rows, width] logits in place, on the current stream."""
         if not self._plan.rows:
+            self._check_whole()
             return logits
         start = time.perf_counter()
         self._check_order()
@@ -348,6 +352,11 @@ class StepPipeline:
 
     # Around them
 
+    @property
+    def planned(self) -> tuple[int, ...]:
+        """The slots of the newest plan, as long as none of its requests has left."""
+        return self._last_slots
+
     def metrics(self) -> PipelineMetrics:
         """Counts and times since the start. Not for every step: it computes medians."""
         while self._verdicts:
@@ -405,7 +414,15 @@ class StepPipeline:
             raise PipelineError("a slot is planned for two rows", hint="each request has one row a step")
         return StepPlan(tuple(row for row, _ in guided), tuple(slot for _, slot in guided))
 
+    def _check_whole(self) -> None:
+        """Rows of a plan that holds no more must not pass as unguided ones."""
+        if self._cut:
+            raise PipelineError(
+                "a request was removed after the plan of this step", hint="call plan and fill_mask again"
+            )
+
     def _check_order(self) -> None:
+        self._check_whole()
         if not self._filled:
             raise PipelineError(
                 "the masks of this step were not asked for", hint="the order is plan, fill_mask, apply_mask"

@@ -28,18 +28,27 @@ def register_logits_processors(register: Callable[[str, ProcessorFactory], None]
 class PipelineProcessor:
     """Calls the five verbs: three where logits are processed, one at each step hook.
 
+    Where a worker fills the masks, those of the next step are asked for as soon as this one is over: a
+    forward pass that keeps the host busy then hides them. If other rows come after all, they are asked for
+    again.
+
     Register the object as a plugin as long as its loop runs; it hears only its own pipeline's steps.
     """
 
     def __init__(self, pipeline: StepPipeline) -> None:
         self._pipeline = pipeline
         self._step: DecodeStep | None = None
+        self._ahead: tuple[int, ...] | None = None
+        """The slots that the next step was planned with."""
 
     def __call__(self, logits: Tensor, step: DecodeStep) -> Tensor:
         """Mask the guided rows."""
         self._step = step
-        self._pipeline.plan(step.slots)
-        self._pipeline.fill_mask()
+        slots, ahead = tuple(step.slots), self._ahead
+        self._ahead = None
+        if slots != ahead or self._pipeline.planned != slots:
+            self._pipeline.plan(slots)
+            self._pipeline.fill_mask()
         return self._pipeline.apply_mask(logits)
 
     @hookimpl
@@ -53,3 +62,7 @@ class PipelineProcessor:
         """Accept them."""
         if step is self._step:
             self._pipeline.finish_update()
+            if self._pipeline.mode == "process":
+                self._ahead = tuple(step.slots)
+                self._pipeline.plan(self._ahead)
+                self._pipeline.fill_mask()

@@ -340,3 +340,21 @@ def test_slots_are_given_out_lowest_first_and_reused():
 
 def test_the_cpu_twin_is_chosen_by_device():
     assert isinstance(buffers.make_buffers(torch.device("cpu"), 2, 3), buffers.HostBuffers)
+
+
+def test_a_plan_whose_request_has_left_masks_nothing():
+    pipeline = gp.StepPipeline(gp.GrammarCompiler(VOCABULARY), max_slots=2)
+    slots = [pipeline.add_request(name, gp.OutputSpec.choice(["a"])) for name in ("one", "two")]
+    pipeline.plan(slots)
+    pipeline.fill_mask()
+    assert pipeline.planned == tuple(slots)
+    pipeline.remove_request("one")
+    assert pipeline.planned == ()
+    for call in (pipeline.apply_mask, pipeline.take_masks):
+        with pytest.raises(PipelineError, match="removed after the plan"):
+            call(torch.zeros(2, WIDTH))
+    pipeline.plan([gp.UNGUIDED, slots[1]])
+    pipeline.fill_mask()
+    masked = pipeline.apply_mask(torch.zeros(2, WIDTH))
+    assert masked[0].isfinite().all()
+    assert masked[1].isfinite().sum() == 1

@@ -13,6 +13,8 @@ from guided_plugin.spec import OutputSpec
 
 CALLS = ["forward", "plan", "fill_mask", "apply_mask", "sample", "schedule_update"]
 CALLS += ["append", "check_stop", "finish_update"]
+AHEAD = ["plan", "fill_mask", "forward", *CALLS[3:]]
+"""Where a worker fills the masks, they are asked for at the end of the step before."""
 
 
 def test_every_step_has_all_its_calls_in_order(demo_model, demo_vocabulary, config, mode):
@@ -23,7 +25,8 @@ def test_every_step_has_all_its_calls_in_order(demo_model, demo_vocabulary, conf
     assert sum(map(len, by_step.values())) == len(spans)
     for found in by_step.values():
         assert all(span.start <= span.end for span in found)
-        assert [span.name for span in found if span.track == "engine thread"] == CALLS
+        expected = AHEAD if mode == "process" else CALLS
+        assert [span.name for span in found if span.track == "engine thread"] == expected
     if mode == "inline":
         assert {span.track for span in spans} == {"engine thread"}
         return

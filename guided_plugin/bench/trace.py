@@ -60,7 +60,9 @@ def trace_loop(
             spans += _worker_spans(loop.pipeline.side)
     finally:
         loop.pipeline.close()
-    return sorted((span for span in spans if span.step >= _WARM_UP), key=lambda span: span.start)
+    # With a worker a step is planned that never comes.
+    wanted = range(_WARM_UP, _WARM_UP + steps)
+    return sorted((span for span in spans if span.step in wanted), key=lambda span: span.start)
 
 
 def chrome_trace(spans: list[Span]) -> dict[str, Any]:
@@ -136,11 +138,14 @@ class _Recorder:
             start = time.perf_counter_ns()
             result = original(*arguments)
             end = time.perf_counter_ns()
+            step = self.step
+            if name == "finish_update":
+                self.step += 1  # what is called from here on is for the next one
             if on_device:
-                self._device.append((track, name, self.step, before, self._event(side)))
+                self._device.append((track, name, step, before, self._event(side)))
             # What runs inside a verb is part of that verb's time on the host.
             if current or not track:
-                self._host.append(Span("engine thread", name, start, end, self.step))
+                self._host.append(Span("engine thread", name, start, end, step))
             return result
 
         setattr(owner, name, call)
