@@ -56,9 +56,11 @@ class Buffers(Protocol):
         ...
 
 
-def make_buffers(device: torch.device, max_rows: int, words: int) -> Buffers:
-    """The buffers for a device type."""
-    return CudaBuffers(device, max_rows, words) if device.type == "cuda" else HostBuffers(max_rows, words)
+def make_buffers(device: torch.device, max_rows: int, words: int, max_tokens: int = 0) -> Buffers:
+    """The buffers for a device type. `max_tokens` of a step, where they are not one for each mask."""
+    if device.type == "cuda":
+        return CudaBuffers(device, max_rows, words, max_tokens or max_rows)
+    return HostBuffers(max_rows, words)
 
 
 class HostBuffers:
@@ -103,22 +105,22 @@ class HostBuffers:
 class CudaBuffers:
     """See `Buffers`. Nothing here but `tokens` waits, and that only for its own copy."""
 
-    def __init__(self, device: torch.device, max_rows: int, words: int) -> None:
+    def __init__(self, device: torch.device, max_rows: int, words: int, max_tokens: int) -> None:
         self._device = device
         self.side_stream = torch.cuda.Stream(device)
         # [RING_DEPTH, max_rows, words] int32
         self._mask_host = torch.zeros(RING_DEPTH, max_rows, words, dtype=torch.int32, pin_memory=True)
         self._mask_dev = torch.zeros(RING_DEPTH, max_rows, words, dtype=torch.int32, device=device)
         self._mask_np: MaskArray = self._mask_host.numpy()
-        # [2, max_rows] int32: row numbers change rarely; the entry not in use is written.
-        self._rows_host = torch.zeros(2, max_rows, dtype=torch.int32, pin_memory=True)
-        self._rows_dev = torch.zeros(2, max_rows, dtype=torch.int32, device=device)
+        # [2, max_tokens] int32: row numbers change rarely; the entry not in use is written.
+        self._rows_host = torch.zeros(2, max_tokens, dtype=torch.int32, pin_memory=True)
+        self._rows_dev = torch.zeros(2, max_tokens, dtype=torch.int32, device=device)
         self._rows_entry = 0
         self._rows_copied = [torch.cuda.Event() for _ in range(2)]
         self._count = 0
-        # [RING_DEPTH, max_rows] int64: gathered on the device, then copied.
-        self._tokens_dev = torch.zeros(RING_DEPTH, max_rows, dtype=torch.int64, device=device)
-        self._tokens_host = torch.zeros(RING_DEPTH, max_rows, dtype=torch.int64, pin_memory=True)
+        # [RING_DEPTH, max_tokens] int64: gathered on the device, then copied.
+        self._tokens_dev = torch.zeros(RING_DEPTH, max_tokens, dtype=torch.int64, device=device)
+        self._tokens_host = torch.zeros(RING_DEPTH, max_tokens, dtype=torch.int64, pin_memory=True)
         self._tokens_np = self._tokens_host.numpy()
         self._counts = [0] * RING_DEPTH
         self._uploaded = [torch.cuda.Event() for _ in range(RING_DEPTH)]

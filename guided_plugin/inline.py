@@ -35,7 +35,8 @@ class InlineSide:
         self._compiler = compiler
         self._table = GrammarTable(compiler.vocabulary)
         self._shape = Shape(max_slots, compiler.vocabulary.words, drafts)
-        self.buffers = make_buffers(device, max_slots * self._shape.values, compiler.vocabulary.words)
+        masks, values = max_slots * self._shape.positions, max_slots * self._shape.values
+        self.buffers = make_buffers(device, masks, compiler.vocabulary.words, values)
         self._drafts: list[list[int]] = []
         self._plan = StepPlan((), ())
         self._step = -1
@@ -85,8 +86,9 @@ class InlineSide:
         """Accept what is left of the last step, then fill this step's masks and send them up."""
         self._accept()
         entry = self._step % RING_DEPTH
-        self._table.fill(self._plan.slots, self.buffers.mask_np(entry), self._drafts)
-        self.buffers.upload(entry, len(self._plan.rows) * self._shape.positions)
+        count = len(self._plan.rows) * self._shape.positions
+        self._table.fill(self._plan.slots, self.buffers.mask_np(entry)[:count], self._drafts)
+        self.buffers.upload(entry, count)
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """The step's masks and row numbers."""

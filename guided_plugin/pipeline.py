@@ -245,7 +245,8 @@ class StepPipeline:
         if chosen != self._last_slots:
             self._plan = self._make_plan(chosen)
             self._last_slots = chosen
-        if self._plan.rows:
+        # With drafts it is announced when they are there: no worker could do anything with it before.
+        if self._plan.rows and not self.drafts:
             self.side.plan(self._plan)
         self._clock[0] = time.perf_counter() - start
 
@@ -317,6 +318,8 @@ class StepPipeline:
             raise PipelineError(f"row {self._plan.rows[-1]} is planned, {tokens.shape[0]} tokens are sampled")
         if tokens.is_cuda != self._on_cuda:
             raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
+        if self.drafts:
+            self.side.plan(self._plan)
         self.side.sampled(tokens)
         self._sampled = True
         self._clock[3] = time.perf_counter() - start
@@ -325,7 +328,7 @@ class StepPipeline:
         """In place of `schedule_update`, for hosts whose own kernel knows the tokens: where that kernel may
         write them, in the order of the plan. It must be launched on the stream that samples, after that.
         None where tokens have to be handed over."""
-        if not self._plan.rows or self._sampled:
+        if not self._plan.rows or self._sampled or self.drafts:
             return None
         start = time.perf_counter()
         place = self.side.landing()

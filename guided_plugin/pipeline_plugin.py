@@ -62,7 +62,9 @@ class PipelineProcessor:
         """Accept them."""
         if step is self._step:
             self._pipeline.finish_update()
-            if self._pipeline.mode == "process":
-                self._ahead = tuple(step.slots)
-                self._pipeline.plan(self._ahead)
+            slots = tuple(step.slots)
+            # Not if one of them has left by now.
+            if self._pipeline.mode == "process" and self._pipeline.planned == slots:
+                self._ahead = slots
+                self._pipeline.plan(slots)
                 self._pipeline.fill_mask()

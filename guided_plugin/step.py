@@ -59,7 +59,7 @@ class Landing(NamedTuple):
     """Where a kernel may write the tokens of a step itself. Addresses on the device, of host memory."""
 
     tokens: int
-    """[guided rows] int64."""
+    """[guided rows] int64, in the order of the plan."""
     word: int
     """32 bits, to be set to `step` once all tokens are there for the whole system to see."""
     step: int

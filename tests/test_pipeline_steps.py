@@ -9,6 +9,7 @@ import guided_plugin as gp
 from guided_plugin import buffers, pipeline
 from guided_plugin.errors import GrammarError, PipelineError, SpecError
 from guided_plugin.grammar.table import Phase
+from guided_plugin.pipeline_plugin import PipelineProcessor
 from guided_plugin.step import NO_TOKEN
 
 END = 256
@@ -358,3 +359,47 @@ def test_a_plan_whose_request_has_left_masks_nothing():
     masked = pipeline.apply_mask(torch.zeros(2, WIDTH))
     assert masked[0].isfinite().all()
     assert masked[1].isfinite().sum() == 1
+
+
+@pytest.mark.parametrize("mode", ["inline", "process"])
+def test_with_drafts_a_plan_waits_for_its_tokens(mode):
+    """A plan that nobody follows up hangs nobody; what is asked in between is answered."""
+    compiler = gp.GrammarCompiler(VOCABULARY)
+    with gp.StepPipeline(compiler, max_slots=2, mode=mode, drafts=2) as pipeline:
+        slot = pipeline.add_request("one", gp.OutputSpec.choice(["ab"]))
+        pipeline.plan([slot])
+        assert pipeline.phase("one") is Phase.ACTIVE
+        with pytest.raises(PipelineError, match="call schedule_update first"):
+            pipeline.fill_mask()
+        with pytest.raises(PipelineError, match="5 sampled and proposed tokens are due, not 1"):
+            pipeline.schedule_update(torch.zeros(1, dtype=torch.int64))
+        assert pipeline.landing() is None
+        pipeline.plan([slot])
+        a, b = ord("a"), ord("b")
+        pipeline.schedule_update(torch.tensor([NO_TOKEN, NO_TOKEN, NO_TOKEN, a, b]))
+        pipeline.fill_mask()
+        with pytest.raises(PipelineError, match="call take_masks"):
+            pipeline.apply_mask(torch.zeros(1, WIDTH))
+        masks = pipeline.take_masks(torch.zeros(3, WIDTH))
+        bits = [[i for i in range(288) if int(row[i // 32]) >> (i % 32) & 1] for row in masks]
+        assert bits == [[a], [b], list(VOCABULARY.stop_token_ids)]
+        pipeline.finish_update()
+        pipeline.plan([slot])
+        pipeline.schedule_update(torch.tensor([a, b, NO_TOKEN, NO_TOKEN, NO_TOKEN]))
+        pipeline.fill_mask()
+        pipeline.finish_update()
+        assert pipeline.tokens("one") == (a, b)
+
+
+def test_a_host_may_remove_requests_before_the_hook_of_the_step():
+    compiler = gp.GrammarCompiler(VOCABULARY)
+    with gp.StepPipeline(compiler, max_slots=2, mode="process") as pipeline:
+        slots = [pipeline.add_request(name, gp.OutputSpec.choice(["a"])) for name in ("one", "two")]
+        processor = PipelineProcessor(pipeline)
+        step = gp.DecodeStep(0, slots)
+        step.tokens = processor(torch.zeros(2, WIDTH), step).argmax(-1)
+        processor.post_sampling(step)
+        pipeline.remove_request("one")
+        processor.after_stop_criteria(step)
+        masked = processor(torch.zeros(1, WIDTH), gp.DecodeStep(1, slots[1:]))
+        assert masked[0].isfinite().nonzero().view(-1).tolist() == list(VOCABULARY.stop_token_ids)

@@ -201,9 +201,73 @@ class TestABackendThatFails:
         assert "breaks the grammar" in str(table.failures[0][1])
         assert table.tokens(0) == ()
 
-    def test_drafts_that_cannot_be_taken_back_fail_their_request(self, table, fragile):
+    def test_who_cannot_go_back_is_brought_there_anew(self, table, fragile):
         fragile.stays = True
+        table.accept((0, 1), [3, 3])
+        old = table._entries[0].matcher
+        self.look(table)
+        assert table.failures == []
+        assert table._entries[0].matcher is not old
+        assert table._entries[0].matcher.position == 1
+
+    def test_nor_then_it_fails_alone(self, table, fragile):
+        fragile.stays = True
+        table.accept((0, 1), [3, 3])
+        fragile.refuses = 0  # what it accepts at its beginning
         self.look(table)
         assert table.phase(0) is Phase.FAILED
         assert table.phase(1) is Phase.ACTIVE
-        assert "could not take drafts back: lost" in str(table.failures[0][1])
+        assert "could not take drafts back" in str(table.failures[0][1])
+
+
+class TestMatchersThatCannotGoBack:
+    """llguidance's can't after an error, nor with some lexemes: they are brought there anew."""
+
+    @pytest.fixture
+    def backend(self) -> LLGuidanceBackend:
+        return LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
+
+    def test_lexemes_with_a_bound_of_tokens(self, backend):
+        spec = OutputSpec.grammar('start: name "-"\nname[max_tokens=3]: /[a-c]{2,20}/', syntax="lark")
+        table = GrammarTable(VOCABULARY)
+        table.add(0, "r", spec, backend.compile(spec), backend)
+        a, dash = TOKENS.index(b"a"), TOKENS.index(b"-")
+        for _ in range(2):
+            rows = np.zeros((3, VOCABULARY.words), np.int32)
+            table.fill((0,), rows, [[a], [a]])
+            assert table.failures == []
+            table.accept((0,), [a])
+        masks = masks_of(table, (0,))
+        assert END not in masks[0]
+        assert dash in masks[0] or a in masks[0]
+        while dash not in (masks := masks_of(table, (0,)))[0]:
+            table.accept((0,), [a])
+        table.accept((0,), [dash])
+        table.accept((0,), [END])
+        assert table.phase(0) is Phase.DONE
+        assert table.failures == []
+
+    def test_a_draft_into_a_dead_end(self, backend):
+        spec = OutputSpec.regex("a(bz|c)d")  # no token spells a z
+        table = GrammarTable(VOCABULARY)
+        table.add(0, "r", spec, backend.compile(spec), backend)
+        a, b, c, d = (TOKENS.index(letter) for letter in (b"a", b"b", b"c", b"d"))
+        table.accept((0,), [a])
+        rows = np.zeros((2, VOCABULARY.words), np.int32)
+        table.fill((0,), rows, [[b]])
+        assert table.failures == []
+        assert c in masks_of(table, (0,))[0]
+        table.accept((0,), [c])
+        table.accept((0,), [d])
+        assert masks_of(table, (0,)) == [[END]]
+        assert table.failures == []
+
+    def test_a_dead_end_is_no_end(self, backend):
+        spec = OutputSpec.regex("a(bz|c)d")
+        table = GrammarTable(VOCABULARY)
+        table.add(0, "r", spec, backend.compile(spec), backend)
+        for letter in (b"a", b"b"):
+            table.accept((0,), [TOKENS.index(letter)])
+        assert masks_of(table, (0,)) == [[END]]
+        assert table.phase(0) is Phase.FAILED
+        assert "allows no token after 2 tokens" in str(table.failures[0][1])

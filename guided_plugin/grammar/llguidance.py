@@ -1,7 +1,8 @@
 """The llguidance backend, and the plugin that offers it where llguidance is installed.
 
 Compiles in milliseconds, enforces more of JSON Schema than xgrammar and refuses what it can't. Its
-matchers never raise for a grammar's or a token's fault: they go into an error state, which is read here.
+matchers never raise for a grammar's or a token's fault: they go into an error state, which is read here after
+compiling, filling and going back.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
@@ -51,6 +53,9 @@ _LIMITS: dict[str, Any] = {
 _FINE_SLICES = [r"[\x20\x0A\x0D\x09]+"]
 _FINE_SLICES += [rf'[^"\\\x00-\x1F\x7F]{{1,{most}}}' for most in (2, 4, 8, 16, 30)]
 _FINE_SLICES += [r'[^"\\\x00-\x1F\x7F]+']
+
+# Most masks show one of the tokens in these words.
+_HEAD_WORDS = 64
 
 # What a grammar's symbols and lexer cost is not reported: a rough size for the cache's bound.
 _BYTES_PER_CHARACTER = 400
@@ -99,6 +104,13 @@ class LLGuidanceBackend:
     @cached_property
     def _fine_tokenizer(self) -> Any:
         return self._tokenizer.with_slices(_FINE_SLICES)
+
+    @cached_property
+    def _first_texts(self) -> NDArray[np.int32]:
+        """Bits of the first tokens, without those that end an output."""
+        bits = np.ones(32 * min(_HEAD_WORDS, self._vocabulary.words), np.uint8)
+        bits[[token for token in self._vocabulary.special_ids if token < len(bits)]] = 0
+        return np.packbits(bits, bitorder="little").view(np.int32)
 
     @cached_property
     def _impossible_token(self) -> int | None:
@@ -227,7 +239,10 @@ class LLGuidanceBackend:
     def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
         """A batch of matchers of this backend."""
         return LLGuidanceBatch(
-            self._executor, [cast("LLGuidanceMatcher", m) for m in matchers], self._impossible_token
+            self._executor,
+            [cast("LLGuidanceMatcher", m) for m in matchers],
+            self._impossible_token,
+            self._first_texts,
         )
 
 
@@ -271,8 +286,9 @@ class LLGuidanceMatcher:
         return bool(self.handle.consume_tokens(tokens))
 
     def rollback(self, tokens: int) -> None:
-        """Take the last tokens back."""
-        self.handle.rollback(tokens)
+        """Take the last tokens back. Raises where llguidance can't: after an error, or with some lexemes."""
+        if not self.handle.rollback(tokens):
+            raise GrammarError(self.handle.get_error() or "tokens can't be taken back", where="llguidance")
 
     def fork(self) -> LLGuidanceMatcher:
         """An independent matcher in the same position."""
@@ -296,15 +312,20 @@ class LLGuidanceMatcher:
 class LLGuidanceBatch:
     """See `MatcherBatch`."""
 
-    __slots__ = ("_executor", "_handles", "_impossible", "_matchers", "_order", "_own_stops")
+    __slots__ = ("_executor", "_handles", "_impossible", "_matchers", "_order", "_own_stops", "_texts")
 
     def __init__(
-        self, executor: Any, matchers: list[LLGuidanceMatcher], impossible_token: int | None
+        self,
+        executor: Any,
+        matchers: list[LLGuidanceMatcher],
+        impossible_token: int | None,
+        first_texts: NDArray[np.int32],
     ) -> None:
         self._executor = executor
         self._matchers = matchers
         self._handles = [matcher.handle for matcher in matchers]
         self._impossible = impossible_token
+        self._texts = first_texts
         # Those with one lexer side by side: threads take neighbours, and then don't wait for each other.
         self._order = sorted(range(len(matchers)), key=lambda i: matchers[i].share.place)
         self._own_stops = [i for i, matcher in enumerate(matchers) if matcher.stop_token_ids]
@@ -331,6 +352,12 @@ class LLGuidanceBatch:
             mask[rows, word] &= _cleared(bit)
         for i in self._own_stops:
             self._matchers[i].fix_stops(mask[rows[i]])
+        # At a dead end or a limit a matcher shows a stop token, as if the output were whole. To ask each
+        # of them costs more than to look for rows that show nothing else.
+        head = mask[rows, : len(self._texts)] & self._texts
+        for i in np.flatnonzero(~head.any(axis=1)).tolist():
+            if self._handles[i].is_error():
+                mask[rows[i]] = 0
 
     def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
         pairs = [(self._handles[i], rows[i]) for i in self._order]

@@ -187,7 +187,9 @@ class GrammarTable:
                     continue
                 entry = self._entries[slots[position]]
                 if token in entry.stop_token_ids or not _allows(mask[place * count + position], token):
-                    mask[(place + 1) * count + position :: count] = self._stop_row(entry.stop_token_ids)
+                    end = count * (len(drafts) + 1)
+                    rest = slice((place + 1) * count + position, end, count)
+                    mask[rest] = self._stop_row(entry.stop_token_ids)
                     continue
                 was = before.setdefault(position, _Before(entry, entry.phase, entry.start, len(entry.tokens)))
                 was.moves += entry.phase is Phase.ACTIVE
@@ -221,8 +223,22 @@ class GrammarTable:
             return
         try:
             entry.matcher.rollback(was.moves)
+        except Exception:
+            # Some grammars can't go back, nor can a matcher whose draft led to a dead end.
+            self._bring_back(slot, entry)
+
+    def _bring_back(self, slot: int, entry: _Entry) -> None:
+        try:
+            matcher = entry.backend.start(entry.grammar, entry.stop_token_ids)
+            there = all(matcher.accept(past) for past in entry.tokens[entry.start :])
         except Exception as error:
             self.fail(slot, RequestError(f"its backend could not take drafts back: {error}"))
+            return
+        if there:
+            entry.matcher = matcher
+            self._groups.clear()
+        else:
+            self.fail(slot, RequestError("its backend could not take drafts back"))
 
     def accept(self, slots: tuple[int, ...], tokens: Sequence[int]) -> None:
         """Move every slot past the token that was sampled for it; NO_TOKEN where none was."""
@@ -268,6 +284,9 @@ class GrammarTable:
             if token in entry.stop_token_ids:
                 entry.phase = Phase.DONE
         elif entry.phase is Phase.WAITING:
+            if token < 0:
+                self._reject(slot, entry, token)
+                return
             entry.tokens.append(token)
             if tuple(entry.tokens[-len(entry.trigger) :]) == entry.trigger:
                 entry.phase = Phase.ACTIVE
@@ -389,5 +408,5 @@ def _allows(row: MaskArray, token: int) -> bool:
 
 _HEAD_WORDS = 64
 
-_GROUPS = 8
-"""Groups that are remembered: of a step there is one, and with drafts one for each position."""
+_GROUPS = 64
+"""Groups that are remembered: of a step there is one, and with drafts two for each position."""

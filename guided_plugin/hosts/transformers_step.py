@@ -160,7 +160,7 @@ class GenerateCall:
     # What processors and criteria call
 
     def process(self, processor: object, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Mask the guided rows: plan, fill_mask, apply_mask."""
+        """Mask the guided rows: apply_mask, and what must come before it and has not."""
         if not self._started or self._restarts(input_ids):
             self._start(surroundings(processor), input_ids, scores)
         elif not self._appended:
@@ -178,7 +178,8 @@ class GenerateCall:
         return scores
 
     def append(self, input_ids: Tensor) -> Tensor:
-        """Send the sampled tokens to the grammars: schedule_update, finish_update. Which rows ended."""
+        """Send the sampled tokens to the grammars: schedule_update, finish_update; plan the next step. Which
+        rows ended."""
         self._check_turn(input_ids)
         self._paired = True
         self._take(input_ids)

@@ -182,8 +182,8 @@ class V2Runner:
         words = self.engine.pipeline.compiler.vocabulary.words
         logits = torch.zeros(1, width, device=self._device)
         mask = torch.zeros(1, words, dtype=torch.int32, device=self._device)
-        nobody = torch.zeros(1, dtype=torch.int32, device=self._device)
+        nobody = torch.zeros(1, dtype=torch.int64, device=self._device)  # as vLLM's own indices are
         mask_indexed_rows(logits, mask, nobody, self._table, self._size)
         known = self._lengths, self._states.total_len.gpu, self._states.all_token_ids.gpu
-        tokens = gather_tokens(nobody.long(), *known)
-        publish_tokens(nobody.long(), *known, Landing(tokens.data_ptr(), nobody.data_ptr(), 0))
+        tokens = gather_tokens(nobody, *known)
+        publish_tokens(nobody, *known, Landing(tokens.data_ptr(), nobody.data_ptr(), 0))

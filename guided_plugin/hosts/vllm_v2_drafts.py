@@ -96,16 +96,9 @@ class V2DraftRunner(V2Runner):
         words = self.engine.pipeline.compiler.vocabulary.words
         logits = torch.zeros(1, states.vocab_size, device=self._device)
         mask = torch.zeros(1, words, dtype=torch.int32, device=self._device)
-        nobody = torch.zeros(1, dtype=torch.int32, device=self._device)
-        mask_indexed_rows(logits, mask, nobody, self._table, self._size, nobody, 1)
-        gather_drafts(
-            nobody.long(),
-            self._lengths,
-            states.total_len.gpu,
-            states.all_token_ids.gpu,
-            self._table,
-            nobody,
-            nobody,
-            nobody,
-            drafts,
-        )
+        # Of the types that vLLM's own have.
+        nobody = torch.zeros(1, dtype=torch.int64, device=self._device)
+        first = torch.zeros(1, dtype=torch.int32, device=self._device)
+        mask_indexed_rows(logits, mask, nobody, self._table, self._size, first, 1)
+        known = self._lengths, states.total_len.gpu, states.all_token_ids.gpu, self._table
+        gather_drafts(nobody, *known, nobody, first, first, drafts)

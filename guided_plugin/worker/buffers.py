@@ -91,7 +91,7 @@ class HostWorkerBuffers:
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """The logits rows that are guided from this step on."""
-        self._rows = torch.tensor(rows, dtype=torch.int32)
+        self._rows = torch.tensor(list(rows), dtype=torch.int32)
 
     def claim(self, step: int) -> None:
         """What was there has been used."""

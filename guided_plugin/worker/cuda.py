@@ -215,6 +215,8 @@ class _RowNumbers:
 
     def __init__(self, device: torch.device, max_slots: int) -> None:
         # [PLAN_DEPTH, max_slots] int32
+        # [max_slots] int32: 0, 1, 2, ...
+        self._leading = torch.arange(max_slots, dtype=torch.int32, device=device)
         self._host = torch.zeros(PLAN_DEPTH, max_slots, dtype=torch.int32, pin_memory=True)
         self._dev = torch.zeros(PLAN_DEPTH, max_slots, dtype=torch.int32, device=device)
         self._copied = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
@@ -226,15 +228,18 @@ class _RowNumbers:
 
     def set(self, rows: Sequence[int]) -> None:
         """Send row numbers up, on the main stream."""
+        self.count, self.leading = len(rows), rows[-1] == len(rows) - 1
+        if self.leading:
+            self.newest = self._leading[: self.count]
+            return
         entry = self._entry = (self._entry + 1) % PLAN_DEPTH
         self._copied[entry].synchronize()  # of PLAN_DEPTH changes ago
-        count = self.count = len(rows)
+        count = self.count
         self._host.numpy()[entry, :count] = rows
         # On the main stream: kernels that still use an older entry are before it, later ones after.
         self._dev[entry, :count].copy_(self._host[entry, :count], non_blocking=True)
         self._copied[entry].record()
         self.newest = self._dev[entry, :count]
-        self.leading = rows[-1] == count - 1
 
 
 class _Raiser:
