@@ -68,9 +68,9 @@ def test_every_figure_is_set_against_the_same_runner_without_the_plugin(engines)
     ]
     assert len(done) == 4
     assert engines[0][1]["ways"] == ["unguided", "logit_bias", "built-in"]
-    assert engines[1][1]["ways"] == ["unguided", "extra_args", "take_over"]
+    assert engines[1][1]["ways"] == ["unguided", "logit_bias", "extra_args", "take_over"]
     ratios = {(f["runner"], f["rows"], f["way"]): f["ratio"] for f in result["figures"]}
-    assert len(ratios) == 2 * 2 * 6
+    assert len(ratios) == 2 * 2 * 7
     assert ratios["v1", 4, "unguided"] == ratios["v2", 1, "loaded"] == 1.0
     assert ratios["v2", 4, "take_over"] == pytest.approx(1.1)
     assert {f["steady_ratio"] for f in result["figures"]} == {1.0, 1.2}
