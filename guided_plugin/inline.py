@@ -142,11 +142,9 @@ class InlineSide:
         if self._unaccepted is None:
             return
         (plan, entry), self._unaccepted = self._unaccepted, None
-        tokens, count = self.buffers.tokens(entry), len(plan.slots)
-        blocks = [tokens[first : first + count] for first in range(0, len(tokens), count)]
-        for sampled in blocks[: self._shape.positions]:
-            self._table.accept(plan.slots, sampled)
-        self._drafts = blocks[self._shape.positions :]
+        blocks, self._drafts = self._shape.split(self.buffers.tokens(entry), len(plan.slots))
+        for tokens in blocks:
+            self._table.accept(plan.slots, tokens)
 
 
 def _admission(grammar: Grammar) -> Admission:

@@ -52,6 +52,11 @@ class _Entry:
     """Where in the journal the constrained part begins."""
     error: GuidedError | None = None
 
+    def replayed(self) -> tuple[Matcher, bool]:
+        """A matcher made anew from the journal, and whether it took all of it."""
+        matcher = self.backend.start(self.grammar, self.stop_token_ids)
+        return matcher, all(matcher.accept(token) for token in self.tokens[self.start :])
+
 
 @dataclass(slots=True)
 class _Batch:
@@ -229,8 +234,7 @@ class GrammarTable:
 
     def _bring_back(self, slot: int, entry: _Entry) -> None:
         try:
-            matcher = entry.backend.start(entry.grammar, entry.stop_token_ids)
-            there = all(matcher.accept(past) for past in entry.tokens[entry.start :])
+            matcher, there = entry.replayed()
         except Exception as error:
             self.fail(slot, RequestError(f"its backend could not take drafts back: {error}"))
             return
@@ -244,6 +248,8 @@ class GrammarTable:
         """Move every slot past the token that was sampled for it; NO_TOKEN where none was."""
         if NO_TOKEN in tokens:
             sampled = [(slot, token) for slot, token in zip(slots, tokens, strict=True) if token != NO_TOKEN]
+            if not sampled:
+                return
             slots, tokens = tuple(slot for slot, _ in sampled), [token for _, token in sampled]
         group = self._group(slots)
         changed = False
@@ -333,9 +339,8 @@ class GrammarTable:
             slot = slots[position]
             entry = self._entries[slot]
             try:
-                matcher = entry.backend.start(entry.grammar, entry.stop_token_ids)
-                replayed = all(matcher.accept(past) for past in entry.tokens[entry.start :])
-                accepted = replayed and bool(entry.backend.batch([matcher]).accept([token])[0])
+                matcher, there = entry.replayed()
+                accepted = there and bool(entry.backend.batch([matcher]).accept([token])[0])
             except Exception as error:
                 self.fail(slot, RequestError(f"its backend failed: {error}"))
                 accepted = False

@@ -106,18 +106,24 @@ class V2Runner:
         if self._stale or batch.tobytes() != self._batch:
             self._look_at(batch)
         if self._planned:
-            masks = self.engine.pipeline.take_masks(logits)
-            mask_indexed_rows(logits, masks, context.expanded_idx_mapping, self._table, self._size)
-            self._applied = True
+            self._mask(logits, context)
         if self._mend:
-            mend_rows(logits, self._mend)
+            self._mend_rows(logits, context)
         self.engine.spent(self._spent + time.perf_counter() - start)
+        self._spent = 0.0
         return logits
+
+    def _mask(self, logits: Tensor, context: Any) -> None:
+        masks = self.engine.pipeline.take_masks(logits)
+        mask_indexed_rows(logits, masks, context.expanded_idx_mapping, self._table, self._size)
+        self._applied = True
+
+    def _mend_rows(self, logits: Tensor, context: Any) -> None:
+        mend_rows(logits, self._mend)
 
     def _finish(self) -> None:
         """Hand on the tokens of the last step."""
-        states, pipeline = self._states, self.engine.pipeline
-        known = self._order, self._lengths, states.total_len.gpu, states.all_token_ids.gpu
+        pipeline, known = self.engine.pipeline, (self._order, *self._histories)
         landing = pipeline.landing()
         if landing is not None:
             publish_tokens(*known, landing)
@@ -152,11 +158,7 @@ class V2Runner:
 
     def _look_at(self, batch: Any) -> None:
         """What follows from which requests are in the batch."""
-        self._batch, self._stale = batch.tobytes(), False
-        there = [(row, index) for row, index in enumerate(batch.tolist()) if index in self._requests]
-        guided = [(row, self._requests[index]) for row, index in there]
-        self._mend = [(row, one) for row, one in guided if one.slot == UNGUIDED or one.fragile]
-        running = {index for _, index in there if self._requests[index].slot != UNGUIDED}
+        running = set(self._present(batch))
         back = running.difference(self._planned)
         if back:
             self._plan([*self._planned, *sorted(back)])
@@ -164,6 +166,19 @@ class V2Runner:
             self.engine.pipeline.plan(self._slots)
             self.engine.pipeline.fill_mask()
         self._running = [index for index in self._planned if index in running]
+
+    def _present(self, batch: Any) -> list[int]:
+        """The indices of a batch that have masks; remembers the batch, and who of it must be mended."""
+        self._batch, self._stale = batch.tobytes(), False
+        there = [(row, index) for row, index in enumerate(batch.tolist()) if index in self._requests]
+        guided = [(row, self._requests[index]) for row, index in there]
+        self._mend = [(row, one) for row, one in guided if one.slot == UNGUIDED or one.fragile]
+        return [index for _, index in there if self._requests[index].slot != UNGUIDED]
+
+    @property
+    def _histories(self) -> tuple[Tensor, Tensor, Tensor]:
+        """By index: lengths as they were taken, lengths as they are, the tokens."""
+        return self._lengths, self._states.total_len.gpu, self._states.all_token_ids.gpu
 
     def _plan(self, planned: list[int]) -> None:
         self._planned = planned
@@ -184,6 +199,5 @@ class V2Runner:
         mask = torch.zeros(1, words, dtype=torch.int32, device=self._device)
         nobody = torch.zeros(1, dtype=torch.int64, device=self._device)  # as vLLM's own indices are
         mask_indexed_rows(logits, mask, nobody, self._table, self._size)
-        known = self._lengths, self._states.total_len.gpu, self._states.all_token_ids.gpu
-        tokens = gather_tokens(nobody, *known)
-        publish_tokens(nobody, *known, Landing(tokens.data_ptr(), nobody.data_ptr(), 0))
+        tokens = gather_tokens(nobody, *self._histories)
+        publish_tokens(nobody, *self._histories, Landing(tokens.data_ptr(), nobody.data_ptr(), 0))

@@ -19,7 +19,6 @@ from torch import Tensor
 from guided_plugin.hosts.vllm_engine import mend_indexed
 from guided_plugin.hosts.vllm_v2 import V2Runner
 from guided_plugin.kernels.indexed import NEVER, gather_drafts, mask_indexed_rows
-from guided_plugin.step import UNGUIDED
 
 __all__ = ["V2DraftRunner"]
 
@@ -39,32 +38,14 @@ class V2DraftRunner(V2Runner):
         self._planned, self._stale = [], True
         self._spent = time.perf_counter() - start
 
-    def apply(self, logits: Tensor, context: Any) -> Tensor:
-        """Mask the guided rows of the batch, or of a part of it: vLLM may judge large ones part by part."""
-        if not self._requests:
-            return logits
-        start = time.perf_counter()
-        batch = context.idx_mapping_np
-        if self._stale or batch.tobytes() != self._batch:
-            self._look_at(batch)
-        if self._planned:
-            self._mask(logits, context)
-        if self._mend:
-            requests = [(int(batch[at]), guided) for at, guided in self._mend]
-            mend_indexed(logits, context.expanded_idx_mapping, requests)
-        self.engine.spent(self._spent + time.perf_counter() - start)
-        self._spent = 0.0
-        return logits
-
     def _mask(self, logits: Tensor, context: Any) -> None:
-        states, pipeline = self._states, self.engine.pipeline
+        """For the batch, or a part of it: vLLM may judge large ones part by part."""
+        pipeline = self.engine.pipeline
         indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
         pipeline.plan(self._slots)
         tokens = gather_drafts(
             self._order,
-            self._lengths,
-            states.total_len.gpu,
-            states.all_token_ids.gpu,
+            *self._histories,
             self._table,
             indices,
             positions,
@@ -77,13 +58,13 @@ class V2DraftRunner(V2Runner):
         mask_indexed_rows(logits, masks, indices, self._table, self._size, positions, len(self._planned))
         pipeline.finish_update()
 
+    def _mend_rows(self, logits: Tensor, context: Any) -> None:
+        requests = [(int(context.idx_mapping_np[at]), guided) for at, guided in self._mend]
+        mend_indexed(logits, context.expanded_idx_mapping, requests)
+
     def _look_at(self, batch: Any) -> None:
         """What follows from which requests are in the batch."""
-        self._batch, self._stale = batch.tobytes(), False
-        there = [(at, index) for at, index in enumerate(batch.tolist()) if index in self._requests]
-        guided = [(at, self._requests[index]) for at, index in there]
-        self._mend = [(at, one) for at, one in guided if one.slot == UNGUIDED or one.fragile]
-        planned = [index for _, index in there if self._requests[index].slot != UNGUIDED]
+        planned = self._present(batch)
         # Batches are sorted anew all the time; the masks have an order of their own.
         if set(planned) != set(self._planned):
             self._plan(planned)
@@ -92,13 +73,12 @@ class V2DraftRunner(V2Runner):
     def _warm_up(self) -> None:
         """Load the kernels now, as the runner without drafts does."""
         super()._warm_up()
-        states, drafts = self._states, self.engine.pipeline.drafts
+        drafts = self.engine.pipeline.drafts
         words = self.engine.pipeline.compiler.vocabulary.words
-        logits = torch.zeros(1, states.vocab_size, device=self._device)
+        logits = torch.zeros(1, self._states.vocab_size, device=self._device)
         mask = torch.zeros(1, words, dtype=torch.int32, device=self._device)
         # Of the types that vLLM's own have.
         nobody = torch.zeros(1, dtype=torch.int64, device=self._device)
         first = torch.zeros(1, dtype=torch.int32, device=self._device)
         mask_indexed_rows(logits, mask, nobody, self._table, self._size, first, 1)
-        known = self._lengths, states.total_len.gpu, states.all_token_ids.gpu, self._table
-        gather_drafts(nobody, *known, nobody, first, first, drafts)
+        gather_drafts(nobody, *self._histories, self._table, nobody, first, first, drafts)

@@ -177,8 +177,6 @@ def _scatter_drafts_kernel(  # type: ignore[no-untyped-def]
 
 _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
 _launch_gather = Launcher(_gather_kernel, num_warps=1, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
-
-
 _launch_publish = Launcher(_publish_kernel, num_warps=4, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
 
 

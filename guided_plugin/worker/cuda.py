@@ -214,9 +214,9 @@ class _RowNumbers:
     """Which logits rows are guided, on the device. Changes rarely; each change takes a fresh entry."""
 
     def __init__(self, device: torch.device, max_slots: int) -> None:
-        # [PLAN_DEPTH, max_slots] int32
         # [max_slots] int32: 0, 1, 2, ...
         self._leading = torch.arange(max_slots, dtype=torch.int32, device=device)
+        # [PLAN_DEPTH, max_slots] int32
         self._host = torch.zeros(PLAN_DEPTH, max_slots, dtype=torch.int32, pin_memory=True)
         self._dev = torch.zeros(PLAN_DEPTH, max_slots, dtype=torch.int32, device=device)
         self._copied = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]

@@ -125,6 +125,11 @@ class Shape:
         """What is taken of the tokens that a host hands over: its rows', or with drafts all there are."""
         return range(len(rows) * self.values) if self.drafts else rows
 
+    def split(self, values: list[int], count: int) -> tuple[list[list[int]], list[list[int]]]:
+        """The blocks of a step's values: what was sampled for its `count` requests, and what is drafted."""
+        blocks = [values[first : first + count] for first in range(0, len(values), count)]
+        return blocks[: self.positions], blocks[self.positions :]
+
     @property
     def plans(self) -> int:
         """Where the plans begin."""

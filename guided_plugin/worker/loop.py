@@ -23,7 +23,7 @@ from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import NO_TOKEN, UNGUIDED, Admission
+from guided_plugin.step import UNGUIDED, Admission
 from guided_plugin.worker.channel import Channel
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, PlanField, Region, Time, unwrap
 from guided_plugin.worker.messages import (
@@ -106,7 +106,9 @@ class GrammarWorker:
         self._accepted = self.hello.accepted
         self._patience = config.worker_grammar_ms / 1e3
         self._spin = config.worker_spin_us / 1e6
-        self._drafts = self.region.shape.drafts
+        self._shape = self.region.shape
+        self._drafts = self._shape.drafts > 0
+        """Whether the tokens of a step come before its masks."""
         self._longest_nap = min(_IDLE, config.worker_step_ms / 4e3)
         self._threads = ThreadPoolExecutor(_COMPILES, "guided-compile")
         self._last_work = time.monotonic()
@@ -284,23 +286,20 @@ class GrammarWorker:
             if plan.messages > self._applied or not self._all_started(plan.slots):
                 break
             self._mark(step, Time.ACCEPT)
-            count = len(plan.slots)
-            for position in range(self._drafts + 1):
-                place = slice(position * count, (position + 1) * count)
-                self._accept_position(plan, self.region.tokens[step % TOKEN_DEPTH, place].tolist())
+            for tokens in self._values(plan)[0]:
+                self._accept_position(plan, tokens)
             self._mark(step, Time.ACCEPTED)
             self._accepted = step
             self.region.store(Counter.ACCEPTED, step)
             # With drafts its masks are still to come.
-            for old in [s for s in self._plans if s <= step - (self._drafts > 0)]:
+            for old in [s for s in self._plans if s <= step - self._drafts]:
                 del self._plans[old]
             worked = True
         return worked
 
     def _accept_position(self, plan: _Plan, tokens: list[int]) -> None:
         if self._whole(plan) and plan.step > self.hello.careful_until:
-            if self._drafts == 0 or any(token != NO_TOKEN for token in tokens):
-                self._table.accept(plan.slots, tokens)
+            self._table.accept(plan.slots, tokens)
             return
         for slot, token in zip(plan.slots, tokens, strict=True):
             if slot in self._serials and slot not in self._closed:
@@ -311,7 +310,7 @@ class GrammarWorker:
         the tokens of a step come before its masks."""
         steps = []
         while landed > self._accepted:
-            if landed <= self._filled + (self._drafts > 0):
+            if landed <= self._filled + self._drafts:
                 steps.append(landed)
             landed = self._read_plan(landed).follows
         return steps[::-1]
@@ -330,8 +329,8 @@ class GrammarWorker:
             return False
         self._mark(step, Time.FILL)
         count = len(plan.slots)
-        mask = self.region.masks[step % PLAN_DEPTH, : count * (self._drafts + 1)]
-        drafts = self._drafts_of(step, count)
+        mask = self.region.masks[step % PLAN_DEPTH, : count * self._shape.positions]
+        drafts = self._values(plan)[1] if self._drafts else []
         if self._whole(plan) and step > self.hello.careful_until:
             self._table.fill(plan.slots, mask, drafts)
         else:
@@ -349,14 +348,11 @@ class GrammarWorker:
             del self._plans[old]  # planned, never sampled
         return True
 
-    def _drafts_of(self, step: int, count: int) -> list[list[int]]:
-        """The drafts of a step: for each position those of all its requests."""
-        if not self._drafts:
-            return []
-        first = (self._drafts + 1) * count
-        block = self.region.tokens[step % TOKEN_DEPTH, first : first + self._drafts * count]
-        drafts: list[list[int]] = block.reshape(self._drafts, count).tolist()
-        return drafts
+    def _values(self, plan: _Plan) -> tuple[list[list[int]], list[list[int]]]:
+        """What landed for a step: for each position the tokens of all its requests, and their drafts."""
+        count = len(plan.slots)
+        values = self.region.tokens[plan.step % TOKEN_DEPTH, : count * self._shape.values]
+        return self._shape.split(values.tolist(), count)
 
     def _alone(self, slot: int, work: Callable[[], None]) -> None:
         """Work on one slot, in a way that a crash can be laid at its door."""
