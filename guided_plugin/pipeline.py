@@ -154,13 +154,13 @@ class StepPipeline:
         self._cut = False
         """Whether a request has left since the plan, which therefore holds no more."""
         self._clock = [0.0] * 5
+        self._finished: tuple[int, int, list[float]] | None = None
+        """The last finished step: its number, its guided rows, its clock."""
         self._main_thread = Recent()
         self._steps = self._rows = self._failed = 0
         self._choices: dict[tuple[str, str], int] = {}
         self._verdicts: deque[Future[Admission]] = deque()
         """Of requests that nobody waited for, not counted yet. Other threads append."""
-        self.statistics: StepStatistics | None = None
-        """Of the last finished step."""
 
     # Requests
 
@@ -242,7 +242,7 @@ class StepPipeline:
         start = time.perf_counter()
         self._filled = self._sampled = self._cut = False
         chosen = tuple(slots)
-        if chosen != self._last_slots:
+        if chosen is not self._last_slots and chosen != self._last_slots:
             self._plan = self._make_plan(chosen)
             self._last_slots = chosen
         # With drafts it is announced when they are there: no worker could do anything with it before.
@@ -259,7 +259,9 @@ class StepPipeline:
             raise PipelineError("the drafts of this step are not there", hint="call schedule_update first")
         self.side.fill()
         self._filled = True
-        self._report_failures()
+        failures = self.side.take_failures()
+        if failures:
+            self._report(failures)
         self._clock[1] = time.perf_counter() - start
 
     def apply_mask(self, logits: Tensor) -> Tensor:
@@ -268,7 +270,8 @@ class StepPipeline:
             self._check_whole()
             return logits
         start = time.perf_counter()
-        self._check_order()
+        if self._cut or not self._filled:
+            self._check_order()
         if self.drafts:
             raise PipelineError("with drafts a host masks its rows by itself", hint="call take_masks")
         if logits.shape[1] != self._width:
@@ -289,7 +292,8 @@ class StepPipeline:
         With drafts there are `drafts + 1` such blocks, one after the other: the masks after none of a
         request's drafts, after the first, and so on."""
         start = time.perf_counter()
-        self._check_order()
+        if self._cut or not self._filled:
+            self._check_order()
         if logits.shape[1] != self._width:
             self._check_logits(logits)
         mask, _ = self.side.masks()
@@ -342,18 +346,30 @@ class StepPipeline:
         guided = len(self._plan.rows)
         if self._sampled:
             self.side.finish()
-            self._report_failures()
-        self._step += 1
+            failures = self.side.take_failures()
+            if failures:
+                self._report(failures)
+        step = self._step
+        self._step = step + 1
         if guided:
             self._steps += 1
             self._rows += guided
-            self._clock[4] = time.perf_counter() - start
-            self.statistics = StepStatistics(self._step - 1, guided, *self._clock)
-            self._main_thread.add(self.statistics.main_thread)
+            clock = self._clock
+            clock[4] = time.perf_counter() - start
+            self._finished = step, guided, clock[:]
+            self._main_thread.add(sum(clock))
             if self.compiler.plugins.wants_statistics:
-                self.compiler.plugins.step_finished(self.statistics)
+                self.compiler.plugins.step_finished(StepStatistics(step, guided, *clock))
 
     # Around them
+
+    @property
+    def statistics(self) -> StepStatistics | None:
+        """Of the last finished step."""
+        if self._finished is None:
+            return None
+        step, rows, clock = self._finished
+        return StepStatistics(step, rows, *clock)
 
     @property
     def planned(self) -> tuple[int, ...]:
@@ -449,7 +465,10 @@ class StepPipeline:
         self._choices[choice] = self._choices.get(choice, 0) + 1
 
     def _report_failures(self) -> None:
-        for slot, error in self.side.take_failures():
+        self._report(self.side.take_failures())
+
+    def _report(self, failures: list[tuple[int, GuidedError]]) -> None:
+        for slot, error in failures:
             old = self._requests[slot]
             failed = RequestInfo(old.request_id, slot, old.spec, old.backend, error)
             self._requests[slot] = failed

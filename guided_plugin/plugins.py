@@ -48,6 +48,8 @@ class Plugins:
         """Whether third parties were looked for: a grammar worker loads the same plugins."""
         self.local: set[str] = set()
         """Backends and lowerings of plugins that were added as objects: no other process has them."""
+        self.wants_statistics = False
+        """Whether any plugin listens to `step_finished`; asked in every step."""
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         for name, module in BUILTIN_PLUGINS.items():
@@ -69,6 +71,7 @@ class Plugins:
             taken = self._manager.register(plugin, name)
         except (ValueError, pluggy.PluginValidationError) as error:
             raise PluginError(f"can't be registered: {error}", where=f"plugin {name or plugin!r}") from error
+        self._look_for_listeners()
         if hasattr(self, "logits_processors"):
             self._check_pending()
             before = {*self.backends, *self.lowerings}
@@ -79,6 +82,7 @@ class Plugins:
     def unregister(self, plugin: object) -> None:
         """Take a plugin's hooks out again; what it registered at setup stays."""
         self._manager.unregister(plugin)
+        self._look_for_listeners()
 
     def backend(self, name: str) -> BackendFactory:
         """The factory of a backend, or an error that names what there is."""
@@ -114,11 +118,6 @@ class Plugins:
         """See the hook of this name."""
         self._call(self._manager.hook.request_failed, request=request)
 
-    @property
-    def wants_statistics(self) -> bool:
-        """Whether any plugin listens to `step_finished`."""
-        return bool(self._manager.hook.step_finished.get_hookimpls())
-
     def step_finished(self, statistics: StepStatistics) -> None:
         """See the hook of this name."""
         self._call(self._manager.hook.step_finished, statistics=statistics)
@@ -131,6 +130,9 @@ class Plugins:
         except Exception as error:
             name = self._culprit(error)
             raise PluginError(f"failed: {error!r}", where=f"plugin {name!r}", hint=_disable(name)) from error
+
+    def _look_for_listeners(self) -> None:
+        self.wants_statistics = bool(self._manager.hook.step_finished.get_hookimpls())
 
     def _load_entry_points(self) -> None:
         for point in entry_points(group=ENTRY_POINT_GROUP):

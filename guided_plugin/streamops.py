@@ -7,7 +7,7 @@ are the same four driver calls. All of them enqueue and return.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,19 +30,18 @@ _CAN_USE_MEM_OPS_V1 = 92
 
 @dataclass(frozen=True, slots=True)
 class StreamOps:
-    """The driver calls of a step. Streams are handles; `device` addresses are the device's."""
+    """The driver calls of a step, on one stream. `device` addresses are the device's."""
 
     source: str
     """`cuda.bindings` or `libcuda`."""
-    wait: Callable[[int, int, int], None]
-    """wait(stream, device address, value): what follows in the stream runs once the word has come that
-    far."""
-    write: Callable[[int, int, int], None]
-    """write(stream, device address, value): after all that precedes in the stream."""
-    copy_up: Callable[[int, int, int, int], None]
-    """copy_up(stream, device address, host address, bytes)."""
-    copy_down: Callable[[int, int, int, int], None]
-    """copy_down(stream, host address, device address, bytes)."""
+    wait: Callable[[int, int], None]
+    """wait(device address, value): what follows in the stream runs once the word has come that far."""
+    write: Callable[[int, int], None]
+    """write(device address, value): after all that precedes in the stream."""
+    copy_up: Callable[[int, int, int], None]
+    """copy_up(device address, host address, bytes)."""
+    copy_down: Callable[[int, int, int], None]
+    """copy_down(host address, device address, bytes)."""
 
 
 class _Driver:
@@ -64,47 +63,21 @@ class _Driver:
                     f"the driver library can't be loaded: {error}", where="CUDA", hint="use mode='inline'"
                 ) from error
 
-    def function(self, name: str, *kinds: Any) -> Callable[..., None]:
-        """A driver call that returns nothing but a status. `kinds` are ctypes types; the values are ints."""
+    def function(self, name: str, *kinds: Any) -> Callable[..., Sequence[int]]:
+        """A driver call that returns nothing but a status, alone in a tuple. `kinds` are ctypes types; the
+        values are ints, or a `stream`."""
         if self._module is not None:
-            return self._bound(name, kinds)
+            bound: Callable[..., Sequence[int]] = getattr(self._module, name)
+            return bound
         raw = getattr(self._library, _VERSIONED.get(name, name), None)
         if raw is None:
             raise PipelineError(f"the driver has no {name}", where="CUDA", hint="CUDA 11.7 or later has it")
         raw.argtypes, raw.restype = list(kinds), ctypes.c_int
+        return lambda *values: (raw(*values),)
 
-        def call(*values: int) -> None:
-            status = raw(*values)
-            if status:
-                raise _failed(name, status)
-
-        return call
-
-    def _bound(self, name: str, kinds: tuple[Any, ...]) -> Callable[..., None]:
-        raw, stream = getattr(self._module, name), self._module.CUstream
-        if _STREAM not in kinds:
-
-            def plain(*values: int) -> None:
-                (status,) = raw(*values)
-                if status:
-                    raise _failed(name, int(status))
-
-            return plain
-        # Only streams need an object of the binding's own; where the stream is follows from `kinds`. All of
-        # a step's calls have four arguments: spelt out, since this runs four times a step.
-        first = kinds.index(_STREAM) == 0
-        streams: dict[int, Any] = {}
-
-        def call(a: int, b: int, c: int, d: int) -> None:
-            handle = a if first else d
-            known = streams.get(handle)
-            if known is None:
-                known = streams[handle] = stream(handle)
-            (status,) = raw(known, b, c, d) if first else raw(a, b, c, known)
-            if status:
-                raise _failed(name, int(status))
-
-        return call
+    def stream(self, handle: int) -> Any:
+        """A stream as the functions take it."""
+        return handle if self._module is None else self._module.CUstream(handle)
 
     def attribute(self, device: int, attribute: int) -> int:
         """An attribute of a device; 0 where the driver doesn't know it."""
@@ -124,7 +97,7 @@ class _Driver:
         if self._module is not None:
             status, address = self._module.cuMemHostGetDevicePointer(host_address, 0)
             if status:
-                raise _failed("cuMemHostGetDevicePointer", int(status))
+                raise _failed("cuMemHostGetDevicePointer", status)
             return int(address)
         found = ctypes.c_uint64()
         get = self._library.cuMemHostGetDevicePointer_v2
@@ -155,20 +128,38 @@ def supported(device: int) -> bool:
     )
 
 
-def load_stream_ops() -> StreamOps:
-    """The calls of a step, ready to use."""
+def load_stream_ops(stream: int) -> StreamOps:
+    """The calls of a step on the stream with this handle, ready to use."""
     driver = _Driver()
-    wait = driver.function("cuStreamWaitValue32", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
-    write = driver.function("cuStreamWriteValue32", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
-    up = driver.function("cuMemcpyHtoDAsync", _ADDRESS, _HOST, ctypes.c_size_t, _STREAM)
-    down = driver.function("cuMemcpyDtoHAsync", _HOST, _ADDRESS, ctypes.c_size_t, _STREAM)
-    return StreamOps(
-        driver.source,
-        lambda stream, address, value: wait(stream, address, value & _U32, _WAIT_GEQ),
-        lambda stream, address, value: write(stream, address, value & _U32, _WRITE),
-        lambda stream, device, host, size: up(device, host, size, stream),
-        lambda stream, host, device, size: down(host, device, size, stream),
-    )
+    there = driver.stream(stream)
+    raw_wait = driver.function("cuStreamWaitValue32", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
+    raw_write = driver.function("cuStreamWriteValue32", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
+    raw_up = driver.function("cuMemcpyHtoDAsync", _ADDRESS, _HOST, ctypes.c_size_t, _STREAM)
+    raw_down = driver.function("cuMemcpyDtoHAsync", _HOST, _ADDRESS, ctypes.c_size_t, _STREAM)
+
+    # Each is one function and no more: between two steps a host has forgotten them all, and what a call
+    # costs is how much code there is to fetch again.
+    def wait(address: int, value: int) -> None:
+        (status,) = raw_wait(there, address, value & _U32, _WAIT_GEQ)
+        if status:
+            raise _failed("cuStreamWaitValue32", status)
+
+    def write(address: int, value: int) -> None:
+        (status,) = raw_write(there, address, value & _U32, _WRITE)
+        if status:
+            raise _failed("cuStreamWriteValue32", status)
+
+    def copy_up(device: int, host: int, size: int) -> None:
+        (status,) = raw_up(device, host, size, there)
+        if status:
+            raise _failed("cuMemcpyHtoDAsync", status)
+
+    def copy_down(host: int, device: int, size: int) -> None:
+        (status,) = raw_down(host, device, size, there)
+        if status:
+            raise _failed("cuMemcpyDtoHAsync", status)
+
+    return StreamOps(driver.source, wait, write, copy_up, copy_down)
 
 
 _U32 = 0xFFFFFFFF
@@ -178,14 +169,18 @@ def register_host(address: int, size: int) -> int:
     """Make host memory the device's to read and write; its address there. Needs a current context."""
     driver = _Driver()
     register = driver.function("cuMemHostRegister", _HOST, ctypes.c_size_t, ctypes.c_uint)
-    register(address, size, _PORTABLE_MAPPED)
+    (status,) = register(address, size, _PORTABLE_MAPPED)
+    if status:
+        raise _failed("cuMemHostRegister", status)
     return driver.device_address(address)
 
 
 def unregister_host(address: int) -> None:
     """Take that back. Nothing on the device may use it any more."""
-    _Driver().function("cuMemHostUnregister", _HOST)(address)
+    (status,) = _Driver().function("cuMemHostUnregister", _HOST)(address)
+    if status:
+        raise _failed("cuMemHostUnregister", status)
 
 
 def _failed(call: str, status: int) -> PipelineError:
-    return PipelineError(f"{call} failed with error {status}", where="CUDA", hint="use mode='inline'")
+    return PipelineError(f"{call} failed with error {int(status)}", where="CUDA", hint="use mode='inline'")

@@ -93,14 +93,14 @@ def library(monkeypatch, calls):
 
 
 def use_all(ops):
-    ops.wait(3, 0x7080, 2**32 + 5)
-    ops.write(3, 0x7100, -1)
-    ops.copy_up(3, 0xD000, 0xA000, 64)
-    ops.copy_down(3, 0xA000, 0xD000, 32)
+    ops.wait(0x7080, 2**32 + 5)
+    ops.write(0x7100, -1)
+    ops.copy_up(0xD000, 0xA000, 64)
+    ops.copy_down(0xA000, 0xD000, 32)
 
 
 def test_through_the_bindings(bindings, calls):
-    ops = streamops.load_stream_ops()
+    ops = streamops.load_stream_ops(3)
     use_all(ops)
     assert ops.source == "cuda.bindings"
     assert calls == [
@@ -117,7 +117,7 @@ def test_through_the_bindings(bindings, calls):
 
 
 def test_through_the_library(library, calls):
-    ops = streamops.load_stream_ops()
+    ops = streamops.load_stream_ops(3)
     use_all(ops)
     assert ops.source == "libcuda"
     assert calls == [
@@ -145,10 +145,10 @@ def test_through_the_library(library, calls):
 @pytest.mark.parametrize("way", ["bindings", "library"])
 def test_a_failing_call_is_an_error(request, way):
     driver = request.getfixturevalue(way)
-    ops = streamops.load_stream_ops()
+    ops = streamops.load_stream_ops(3)
     driver.status = 1
     with pytest.raises(PipelineError, match=r"CUDA: cuStreamWaitValue32 failed with error 1 .*inline"):
-        ops.wait(0, 0, 0)
+        ops.wait(0, 0)
     with pytest.raises(PipelineError, match="cuMemHostRegister failed"):
         streamops.register_host(0xA000, 4096)
     assert not streamops.supported(0)
@@ -164,10 +164,10 @@ def test_no_driver_at_all_is_an_error_with_a_way_out(monkeypatch):
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(PipelineError, match=r"libcuda\.so\.1.*inline"):
-        streamops.load_stream_ops()
+        streamops.load_stream_ops(3)
 
 
 def test_a_driver_that_is_too_old_is_named(library, monkeypatch):
     monkeypatch.setitem(streamops._VERSIONED, "cuStreamWaitValue32", "cuStreamWaitValue32")
     with pytest.raises(PipelineError, match=r"no cuStreamWaitValue32 .*11\.7"):
-        streamops.load_stream_ops()
+        streamops.load_stream_ops(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -15,10 +16,12 @@ from guided_plugin.kernels.triton import BLOCK, forbid
 from guided_plugin.step import NO_TOKEN, Landing
 
 __all__ = [
+    "Masker",
     "gather_drafts_triton",
     "gather_tokens_triton",
     "mask_indexed_rows_triton",
     "publish_tokens_triton",
+    "publisher_triton",
 ]
 
 _GATHER = 128
@@ -91,13 +94,13 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     do_not_specialize_on_alignment=["order", "lengths", "total", "history"],
 )
 def _publish_kernel(  # type: ignore[no-untyped-def]
+    tokens,
+    word,
+    step,
     order,
     lengths,
     total,
     history,
-    tokens,
-    word,
-    step,
     count,
     stride,
     NOT_LOOKED_AT: tl.constexpr,
@@ -192,15 +195,54 @@ def mask_indexed_rows_triton(
     """See `kernels.indexed`."""
     rows, width = logits.shape
     if positions is None:
-        positions, count = indices, 0
+        positions, count = table, 0
     if logits.stride(1) != 1:
         raise ValueError("logits must be contiguous in a row")
     device, sizes = logits.get_device(), (width, vocabulary_size, logits.stride(0), mask.stride(0))
     key = None
     if not logits.data_ptr() & 15:
         key = device, logits.dtype, indices.dtype, positions.dtype, sizes
-    grid = rows, (width + BLOCK - 1) // BLOCK
+    grid = rows, _blocks(width)
     _launch_mask(key, device, grid, logits, mask, indices, table, positions, count, *sizes)
+
+
+class Masker:
+    """See `kernels.indexed.masker`."""
+
+    def __init__(self, table: Tensor, vocabulary_size: int) -> None:
+        self._table = table
+        self._size = vocabulary_size
+        self._launch: Callable[..., None] | None = None
+        # What the kernel was chosen by.
+        self._width = self._words = -1
+        self._dtype = self._kind = torch.bool
+
+    def __call__(self, logits: Tensor, mask: Tensor, indices: Tensor) -> None:
+        rows, width = logits.shape
+        address = logits.data_ptr()
+        if (
+            self._launch is not None
+            and width == self._width
+            and logits.dtype is self._dtype
+            and indices.dtype is self._kind
+            and not address & 15
+            and logits.is_contiguous()
+            and mask.stride(0) == self._words
+        ):
+            self._launch(rows, address, mask.data_ptr(), indices.data_ptr())
+            return
+        mask_indexed_rows_triton(logits, mask, indices, self._table, self._size)
+        if not address & 15 and logits.is_contiguous():
+            self._width, self._words, self._dtype, self._kind = (
+                width,
+                mask.stride(0),
+                logits.dtype,
+                indices.dtype,
+            )
+            device, table = logits.get_device(), self._table
+            sizes = width, self._size, width, self._words
+            key = device, self._dtype, self._kind, table.dtype, sizes
+            self._launch = _launch_mask.bound(key, device, _blocks(width), table, table, 0, *sizes)
 
 
 def gather_tokens_triton(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
@@ -219,10 +261,27 @@ def publish_tokens_triton(
 ) -> None:
     """See `kernels.indexed`."""
     device, count = order.get_device(), order.shape[0]
-    step = (landing.step + 0x80000000 & 0xFFFFFFFF) - 0x80000000
     key = device, total.dtype, history.dtype
-    place = landing.tokens, landing.word, step
-    _launch_publish(key, device, (1, 1), order, lengths, total, history, *place, count, history.stride(0))
+    place = landing.tokens, landing.word, _signed(landing.step)
+    _launch_publish(key, device, (1, 1), *place, order, lengths, total, history, count, history.stride(0))
+
+
+def publisher_triton(
+    order: Tensor, lengths: Tensor, total: Tensor, history: Tensor
+) -> Callable[[Landing], None]:
+    """See `kernels.indexed`."""
+    device, count = order.get_device(), order.shape[0]
+    key = device, total.dtype, history.dtype
+    known = order, lengths, total, history
+    launch = _launch_publish.bound(key, device, 1, *known, count, history.stride(0))
+
+    def publish(landing: Landing) -> None:
+        if launch is None:
+            publish_tokens_triton(*known, landing)
+        else:
+            launch(1, landing.tokens, landing.word, _signed(landing.step))
+
+    return publish
 
 
 def gather_drafts_triton(
@@ -248,6 +307,15 @@ def gather_drafts_triton(
     grid = (rows + _GATHER - 1) // _GATHER, 1
     launch_drafts(key, device, grid, table, indices, positions, proposed, tokens, rows, count)
     return tokens
+
+
+def _blocks(width: int) -> int:
+    return (width + BLOCK - 1) // BLOCK
+
+
+def _signed(step: int) -> int:
+    """A step as 32 bits have it: it wraps."""
+    return (step + 0x80000000 & 0xFFFFFFFF) - 0x80000000
 
 
 @cache

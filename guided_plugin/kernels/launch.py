@@ -2,11 +2,12 @@
 
 Launching through the just-in-time compiler costs 12 us a call, most of it to find the kernel that was
 compiled for these types and sizes. Its own launcher costs 3, but is no public interface: only versions
-that were tested go that way.
+that were tested go that way. What asks tensors for nothing but an address costs least: see `bound`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,3 +51,21 @@ class Launcher:
         kernel = self._kernel[grid](*arguments, **self._constants, num_warps=self._num_warps)
         if key is not None and _DIRECT:
             self._compiled[key] = kernel
+
+    def bound(
+        self, key: tuple[object, ...], device: int, columns: int, *last: Tensor | int
+    ) -> Callable[..., None] | None:
+        """launch(rows, *first): a launch on a grid of [rows, columns] whose arguments end with `last`. The
+        first are numbers, and addresses where tensors are due; who keeps it has to keep the tensors too.
+        None if nothing was compiled for `key` yet."""
+        kernel = self._compiled.get(key)
+        if kernel is None:
+            return None
+        run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
+        stream = torch._C._cuda_getCurrentRawStream
+        fixed = (*[a.data_ptr() if isinstance(a, Tensor) else a for a in last], *self._values)
+
+        def launch(rows: int, *first: int) -> None:
+            run(rows, columns, 1, stream(device), function, metadata, None, None, None, *first, *fixed)
+
+        return launch

@@ -7,6 +7,8 @@ is, nothing is touched. Row numbers are read on the device: the launch doesn't c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -49,14 +51,21 @@ def _mask_kernel(  # type: ignore[no-untyped-def]
 
 
 _launch = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
+_bound: dict[object, Callable[..., None]] = {}
 
 
 def mask_rows_triton(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
     """See `kernels.mask_rows`."""
-    width = logits.shape[1]
-    row_stride, column_stride = logits.stride()
-    sizes = width, vocabulary_size, row_stride, column_stride, mask.stride(0)
+    width, address = logits.shape[1], logits.data_ptr()
+    sizes = width, vocabulary_size, *logits.stride(), mask.stride(0)
     device = logits.get_device()
-    key = None if logits.data_ptr() & 15 else (device, logits.dtype, sizes)
-    grid = rows.shape[0], (width + BLOCK - 1) // BLOCK
-    _launch(key, device, grid, logits, mask, rows, *sizes)
+    key = None if address & 15 else (device, logits.dtype, sizes)
+    launch = _bound.get(key)
+    if launch is not None:
+        launch(rows.shape[0], address, mask.data_ptr(), rows.data_ptr())
+        return
+    columns = (width + BLOCK - 1) // BLOCK
+    _launch(key, device, (rows.shape[0], columns), logits, mask, rows, *sizes)
+    launch = None if key is None else _launch.bound(key, device, columns, *sizes)
+    if launch is not None:
+        _bound[key] = launch

@@ -65,6 +65,8 @@ class CudaWorkerBuffers:
         self._freed = torch.cuda.Event()
         self._downloaded = -1
         """The newest step whose sampling the side stream has waited for."""
+        self._landed = -1
+        """As far as SAMPLED was seen to have come: the device is done with all that was up to there."""
         self._views: dict[tuple[int, int], Tensor] = {}
         self._held: deque[tuple[int, Tensor]] = deque()
         """Tokens on their way down, by step."""
@@ -73,7 +75,7 @@ class CudaWorkerBuffers:
         with torch.cuda.device(index):
             base = register_host(region.address, region.shape.size)
             able = supported(index) if stream_ops is None else stream_ops
-            self._ops: StreamOps = load_stream_ops()
+            self._ops: StreamOps = load_stream_ops(self._side)
         self._raiser = None if able else _Raiser(region, index)
         # Addresses and sizes of a step's copies, looked up here once: every attribute counts.
         self._row_bytes = 4 * words
@@ -93,14 +95,17 @@ class CudaWorkerBuffers:
 
     def claim(self, step: int) -> None:
         """Make sure that the last copy out of a step's place in the ring is done."""
-        event = self._uploaded[step % PLAN_DEPTH]
-        if not event.query():
-            event.synchronize()  # only a host that plans without sampling gets that far ahead
+        used = step - PLAN_DEPTH
+        if self._landed < used:
+            self._landed = unwrap(self._region.load(Counter.SAMPLED), step)
+            if self._landed < used:
+                event = self._uploaded[step % PLAN_DEPTH]
+                if not event.query():
+                    event.synchronize()  # only a host that plans without sampling gets that far ahead
 
     def upload(self, step: int, count: int) -> None:
         """Let the side stream wait for the masks and copy them."""
-        used = step - PLAN_DEPTH
-        if self._downloaded < used and unwrap(self._region.load(Counter.SAMPLED), step) < used:
+        if max(self._landed, self._downloaded) < step - PLAN_DEPTH:
             # The kernel that read this place on the device may still run: no tokens came after it.
             self._freed.record(self._current())
             self.side_stream.wait_event(self._freed)
@@ -132,8 +137,7 @@ class CudaWorkerBuffers:
         self._sampled.record(main)
         self.side_stream.wait_event(self._sampled)
         self._downloaded = step
-        count, side = self._rows.count, self._side
-        chosen = tokens
+        count, chosen = self._rows.count, tokens
         if not self._rows.leading or tokens.dtype != torch.int64 or not tokens.is_contiguous():
             with torch.cuda.stream(self.side_stream):
                 chosen = tokens[:count] if self._rows.leading else tokens.index_select(0, self._rows.newest)
@@ -142,14 +146,13 @@ class CudaWorkerBuffers:
         # Whoever made these may let go of them before the side stream has read them. To hold them until
         # they have landed is cheaper than to tell the allocator.
         held = self._held
-        landed = unwrap(self._region.load(Counter.SAMPLED), step)
-        while held and held[0][0] <= landed:
+        while held and held[0][0] <= self._landed:
             held.popleft()
         held.append((step, tokens))
         ring = self._tokens_host + step % TOKEN_DEPTH * self._tokens_stride
-        self._ops.copy_down(side, ring, chosen.data_ptr(), 8 * count)
+        self._ops.copy_down(ring, chosen.data_ptr(), 8 * count)
         if self._raiser is None:
-            self._ops.write(side, self._sampled_word, step)
+            self._ops.write(self._sampled_word, step)
         else:
             self._raiser.raise_after(self.side_stream, step)
 
@@ -170,10 +173,10 @@ class CudaWorkerBuffers:
             unregister_host(self._region.address)
 
     def _enqueue_upload(self, step: int, count: int) -> None:
-        side, entry = self._side, step % PLAN_DEPTH
+        entry = step % PLAN_DEPTH
         if self._raiser is None:
-            self._ops.wait(side, self._filled_word, step)
-        self._ops.copy_up(side, self._mask_target[entry], self._mask_host[entry], count * self._row_bytes)
+            self._ops.wait(self._filled_word, step)
+        self._ops.copy_up(self._mask_target[entry], self._mask_host[entry], count * self._row_bytes)
         if step % _SAMPLE_EVERY == 0:
             self._read_waits()
             self._timed = torch.cuda.Event(enable_timing=True)

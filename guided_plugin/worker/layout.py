@@ -202,12 +202,14 @@ class Region:
     def load(self, counter: Counter) -> int:
         """A counter; what it announces may be read now."""
         value = self._counters[counter * (_LINE // 4)]
-        _fence()
+        if _FENCED:
+            _fence()
         return value
 
     def store(self, counter: Counter, value: int) -> None:
         """Raise a counter; what it announces was written before."""
-        _fence()
+        if _FENCED:
+            _fence()
         self._counters[counter * (_LINE // 4)] = value & 0xFFFFFFFF
 
     def counter_offset(self, counter: Counter) -> int:
@@ -282,7 +284,7 @@ def _no_memory(size: int, error: OSError) -> PipelineError:
 _barrier = threading.Lock()
 
 
-def _full_fence() -> None:
+def _fence() -> None:
     """Order every access before against every access after, for other processors.
 
     Python has no fence, but its locks must be ones: a release orders what was before it, an acquire what
@@ -294,8 +296,5 @@ def _full_fence() -> None:
         pass
 
 
-def _no_fence() -> None:
-    """x86 shows stores in the order in which they were made, and loads likewise."""
-
-
-_fence = _no_fence if platform.machine() in ("x86_64", "AMD64") else _full_fence
+_FENCED = platform.machine() not in ("x86_64", "AMD64")
+"""x86 shows stores in the order in which they were made, and loads likewise."""

@@ -51,6 +51,8 @@ class StepRing:
         self._heads = [memoryview(plan.data).cast("B").cast("I") for plan in region.plans]
         self._slots = [memoryview(plan.data).cast("B").cast("i")[_SLOTS:] for plan in region.plans]
         self._times = memoryview(region.times.data).cast("B").cast("q")
+        self._seen = first_step
+        """As far as FILLED was seen to have come."""
         self._unread: deque[tuple[int, Published]] = deque()
         """Sampled steps whose tokens are not in the journals yet."""
 
@@ -85,7 +87,9 @@ class StepRing:
 
     def make_room(self) -> None:
         """Wait until the next step has a place: the host may be ahead by as many steps as rings are deep."""
-        self.wait_filled(self.planned + 2 - PLAN_DEPTH)
+        needed = self.planned + 2 - PLAN_DEPTH
+        if self._seen < needed:
+            self.wait_filled(needed)
 
     def announce(self, published: Published, messages: int) -> int:
         """Write the next plan and raise its flag; its number."""
@@ -166,8 +170,9 @@ class StepRing:
 
     def wait_filled(self, step: int) -> None:
         """Wait on the host for the masks of a step; the supervisor sees to it that this ends."""
-        for _ in range(50):
-            if unwrap(self._region.load(Counter.FILLED), step) >= step:
-                return
-        while unwrap(self._region.load(Counter.FILLED), step) < step:
-            time.sleep(2e-5)
+        tries = 0
+        while (filled := unwrap(self._region.load(Counter.FILLED), step)) < step:
+            tries += 1
+            if tries > 50:
+                time.sleep(2e-5)
+        self._seen = filled
