@@ -190,6 +190,7 @@ LAYERS = [
     [
         "grammar.xgrammar_schema",
         "grammar.frames",
+        "grammar.crew",
         "grammar.lexers",
         "grammar.background",
         "grammar.limits",

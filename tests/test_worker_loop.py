@@ -342,3 +342,63 @@ def test_refusals_close_rows_without_a_worker(make):
     step = engine.plan(0, 1)
     assert engine.allowed(step, 0) == {END}
     assert engine.allowed(step, 1) == {ord("x")}
+
+
+def test_backends_hear_how_far_apart_the_steps_are(make, monkeypatch):
+    paces = []
+    monkeypatch.setattr(gp.GrammarCompiler, "pace", lambda compiler, seconds: paces.append(seconds))
+    engine = make()
+    letters = gp.OutputSpec.regex("a{100}", backend="xgrammar")
+    engine.client.add(0, "r", letters, ())
+    for _ in range(33):
+        step = engine.plan(0)
+        assert engine.allowed(step, 0) == {ord("a")}
+        engine.schedule(step)
+        time.sleep(0.004)
+        engine.land(step, ord("a"))
+    engine.until(lambda: engine.accepted(step))
+    assert len(paces) == 2
+    assert all(0.004 <= seconds < 0.5 for seconds in paces)
+
+
+@pytest.fixture
+def go_on(monkeypatch):
+    """Until this is set, regexes don't get compiled."""
+    compile = gp.GrammarCompiler.compile
+    go_on = threading.Event()
+
+    def slow(compiler, spec, **options):
+        if spec.kind == "regex":
+            go_on.wait(10)
+        return compile(compiler, spec, **options)
+
+    monkeypatch.setattr(gp.GrammarCompiler, "compile", slow)
+    return go_on
+
+
+@pytest.mark.parametrize("order", [(None, 0), (0, None)])
+def test_a_death_at_a_request_may_be_a_compiles(make, go_on, order):
+    """Compiles run beside all that is done for requests: who is worked on at that moment is merely near."""
+    engine = make()
+    engine.client.add(0, "good", ABC, ())
+    verdict = engine.client.prepare(gp.OutputSpec.regex("deadly"))
+    for slot in order:
+        assert not verdict.done()
+        engine.client.blame(slot, "was ended by SIGKILL")
+    assert "compiling this spec ended the grammar worker twice" in str(verdict.exception(0))
+    assert engine.client.take_failures() == []
+    go_on.set()
+
+
+def test_a_request_that_ends_workers_takes_no_compile_along(make, go_on):
+    engine = make()
+    engine.client.add(0, "deadly", ABC, ())
+    verdict = engine.client.prepare(gp.OutputSpec.regex("good"))
+    for _ in range(2):
+        engine.client.blame(0, "was ended by SIGKILL")
+    [failed] = engine.client.take_failures()
+    assert "working on this request ended the grammar worker twice" in str(failed.error)
+    assert not verdict.done()
+    go_on.set()
+    engine.until(verdict.done)
+    assert verdict.result().backend

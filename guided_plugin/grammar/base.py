@@ -106,7 +106,8 @@ class Backend(Protocol):
     """Compiles and matches for one vocabulary. Specs are compiled in any thread, matchers used in one.
 
     Compiling comes in two halves, so that a helper process can do the half that may go wrong. A backend
-    without `prepare` is compiled where it is asked.
+    without `prepare` is compiled where it is asked. One with `pace(seconds)` is told now and then how far
+    apart the steps come that its fills are hidden behind: it may take fewer threads then.
     """
 
     name: str

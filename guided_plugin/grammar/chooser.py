@@ -61,6 +61,15 @@ class Chooser:
                 backend = self._backends.setdefault(name, made)
         return backend
 
+    def pace(self, seconds: float) -> None:
+        """Tell those that want to know how far apart steps come."""
+        with self._lock:
+            made = list(self._backends.values())
+        for backend in made:
+            pace = getattr(backend, "pace", None)
+            if pace is not None:
+                pace(seconds)
+
     def candidates(self, spec: OutputSpec) -> list[Candidate]:
         """The backends to try, in order."""
         if spec.backend != "auto":

@@ -124,6 +124,10 @@ class GrammarCompiler:
         """A backend by name, made at first use."""
         return self._chooser.backend(name)
 
+    def pace(self, seconds: float) -> None:
+        """Tell the backends how far apart steps come, where nobody waits for masks meanwhile."""
+        self._chooser.pace(seconds)
+
     def cache_statistics(self) -> CacheStatistics:
         """Counters since start, and what the cache holds now."""
         with self._lock:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
+from guided_plugin.grammar.crew import Crew
 from guided_plugin.grammar.lexers import LexerPool, Lexers, Share
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
@@ -89,7 +90,7 @@ class LLGuidanceBackend:
         self._unenforced = config.unenforced_keywords
         self._limits = llguidance.LLParserLimits(**_LIMITS)
         self._threads = config.thread_count()
-        self._executor = llguidance.LLExecutor(self._threads)
+        self._crew: Crew[Any] = Crew(llguidance.LLExecutor, self._threads)
         self._lexers = LexerPool(self._threads)
 
     @cached_property
@@ -236,10 +237,14 @@ class LLGuidanceBackend:
         handle, share = grammar.handle.take()
         return LLGuidanceMatcher(handle, self._tokenizer, own, self._vocabulary.stop_token_ids, share)
 
+    def pace(self, seconds: float) -> None:
+        """Steps come this far apart."""
+        self._crew.pace(seconds)
+
     def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
         """A batch of matchers of this backend."""
         return LLGuidanceBatch(
-            self._executor,
+            self._crew,
             [cast("LLGuidanceMatcher", m) for m in matchers],
             self._impossible_token,
             self._first_texts,
@@ -312,16 +317,16 @@ class LLGuidanceMatcher:
 class LLGuidanceBatch:
     """See `MatcherBatch`."""
 
-    __slots__ = ("_executor", "_handles", "_impossible", "_matchers", "_order", "_own_stops", "_texts")
+    __slots__ = ("_crew", "_handles", "_impossible", "_matchers", "_order", "_own_stops", "_texts")
 
     def __init__(
         self,
-        executor: Any,
+        crew: Crew[Any],
         matchers: list[LLGuidanceMatcher],
         impossible_token: int | None,
         first_texts: NDArray[np.int32],
     ) -> None:
-        self._executor = executor
+        self._crew = crew
         self._matchers = matchers
         self._handles = [matcher.handle for matcher in matchers]
         self._impossible = impossible_token
@@ -334,7 +339,8 @@ class LLGuidanceBatch:
         """Move each matcher past its token."""
         if self._own_stops:
             return [m.accept(token) for m, token in zip(self._matchers, tokens, strict=True)]
-        verdicts = self._executor.consume_token_par([(self._handles[i], tokens[i]) for i in self._order])
+        pairs = [(self._handles[i], tokens[i]) for i in self._order]
+        verdicts = self._crew.executor.consume_token_par(pairs)
         accepted = [False] * len(tokens)
         for i, verdict in zip(self._order, verdicts, strict=True):
             accepted[i] = verdict
@@ -361,7 +367,9 @@ class LLGuidanceBatch:
 
     def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
         pairs = [(self._handles[i], rows[i]) for i in self._order]
-        self._executor.unsafe_compute_mask_ptr(pairs, mask.ctypes.data, mask.strides[0], mask.shape[0])
+        start = time.perf_counter()
+        self._crew.executor.unsafe_compute_mask_ptr(pairs, mask.ctypes.data, mask.strides[0], mask.shape[0])
+        self._crew.took(time.perf_counter() - start)
 
 
 def _cleared(bit: int) -> np.int32:

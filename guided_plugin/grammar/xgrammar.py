@@ -19,6 +19,7 @@ import numpy as np
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
+from guided_plugin.grammar.crew import Crew
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar_schema import prepare_tag_schemas, prepared_schema
 from guided_plugin.hookspecs import hookimpl
@@ -74,7 +75,9 @@ class XGrammarBackend:
         self._xgr = xgrammar
         self._vocabulary = vocabulary
         self._threads = config.thread_count()
-        self._workers = xgrammar.BatchGrammarMatcher(max_threads=self._threads)
+        self._crew: Crew[Any] = Crew(
+            lambda threads: xgrammar.BatchGrammarMatcher(max_threads=threads), self._threads
+        )
         # Pipelines of one compiler may run in several threads; its threads serve one call at a time.
         self._turn = threading.Lock()
 
@@ -194,9 +197,13 @@ class XGrammarBackend:
         stops = list(stop_token_ids)
         return XGrammarMatcher(self._xgr.GrammarMatcher(grammar.handle, override_stop_tokens=stops))
 
+    def pace(self, seconds: float) -> None:
+        """Steps come this far apart."""
+        self._crew.pace(seconds)
+
     def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
         """A batch of matchers of this backend."""
-        return XGrammarBatch(self._workers, self._turn, [cast("XGrammarMatcher", m).handle for m in matchers])
+        return XGrammarBatch(self._crew, self._turn, [cast("XGrammarMatcher", m).handle for m in matchers])
 
 
 class XGrammarMatcher:
@@ -232,22 +239,24 @@ class XGrammarMatcher:
 class XGrammarBatch:
     """See `MatcherBatch`."""
 
-    __slots__ = ("_handles", "_turn", "_workers")
+    __slots__ = ("_crew", "_handles", "_turn")
 
-    def __init__(self, workers: Any, turn: threading.Lock, handles: list[Any]) -> None:
-        self._workers = workers
+    def __init__(self, crew: Crew[Any], turn: threading.Lock, handles: list[Any]) -> None:
+        self._crew = crew
         self._turn = turn
         self._handles = handles
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token."""
         with self._turn:
-            return cast("list[bool]", self._workers.batch_accept_token(self._handles, tokens))
+            return cast("list[bool]", self._crew.executor.batch_accept_token(self._handles, tokens))
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         """Write the mask of matcher i into mask[rows[i]]."""
         with self._turn:
-            self._workers.batch_fill_next_token_bitmask(self._handles, mask, rows)
+            start = time.perf_counter()
+            self._crew.executor.batch_fill_next_token_bitmask(self._handles, mask, rows)
+            self._crew.took(time.perf_counter() - start)
 
 
 def _tag_text(spec: OutputSpec) -> str:

@@ -230,9 +230,10 @@ class WorkerClient:
                 self.steps.close_rows(step)
 
     def blame(self, slot: int | None, reason: str) -> None:
-        """A worker died: maybe of the request in `slot`, maybe of a spec it was compiling. Twice is
+        """A worker died: maybe of the request in `slot`, maybe of a spec it was compiling meanwhile. Twice is
         enough."""
         with self.lock:
+            explained = False
             if slot is None:
                 slots = {request.slot for plan in self.steps.unfinished for request in plan.requests}
             else:
@@ -244,7 +245,8 @@ class WorkerClient:
                 # Only one that a worker was alone with is failed for it: the others are merely near.
                 if request.deaths >= 2 and slot is not None:
                     self._fail(request, _deadly("working on this request", reason))
-            if slot is None:
+                    explained = True
+            if not explained:
                 self._admissions.blame(_deadly("compiling this spec", reason))
 
     def refuse(self, error: GuidedError, seconds: float) -> None:

@@ -9,6 +9,7 @@ and the engine starts another.
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import time
 from collections import deque
@@ -42,6 +43,9 @@ __all__ = ["GrammarWorker"]
 
 _NAPS = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 3e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
+
+_PACE_EVERY = 16
+"""Steps after which backends are told how far apart the nearest of them were."""
 
 _COMPILES = 8
 """Specs that compile at the same time: more than there are processors, lest slow ones hold up the rest."""
@@ -109,6 +113,7 @@ class GrammarWorker:
         self._shape = self.region.shape
         self._drafts = self._shape.drafts > 0
         """Whether the tokens of a step come before its masks."""
+        self._pace = _Pace(self.compiler)
         self._longest_nap = min(_IDLE, config.worker_step_ms / 4e3)
         self._threads = ThreadPoolExecutor(_COMPILES, "guided-compile")
         self._last_work = time.monotonic()
@@ -328,6 +333,8 @@ class GrammarWorker:
         ):
             return False
         self._mark(step, Time.FILL)
+        if not self._drafts:
+            self._pace.step(time.perf_counter())
         count = len(plan.slots)
         mask = self.region.masks[step % PLAN_DEPTH, : count * self._shape.positions]
         drafts = self._values(plan)[1] if self._drafts else []
@@ -410,6 +417,24 @@ class GrammarWorker:
         else:
             nap = self._longest_nap
         select.select([self.channel], [], [], nap)
+
+
+class _Pace:
+    """How far apart steps are, for backends whose fills are hidden behind them."""
+
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self._compiler = compiler
+        self._steps = 0
+        self._last = 0.0
+        self._nearest = math.inf
+
+    def step(self, now: float) -> None:
+        """The next step's masks are about to be filled."""
+        self._nearest, self._last = min(self._nearest, now - self._last), now
+        self._steps += 1
+        if self._steps % _PACE_EVERY == 0:
+            self._compiler.pace(self._nearest)
+            self._nearest = math.inf
 
 
 def _guided(error: BaseException) -> GuidedError:

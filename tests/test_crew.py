@@ -1,0 +1,91 @@
+"""How many threads fill masks: all of them until steps have a pace, then as few as are done in time."""
+
+import numpy as np
+import pytest
+
+import guided_plugin as gp
+from guided_plugin.grammar.crew import Crew
+
+
+def fills(crew, work, count, *, overhead=0.0):
+    """Fills whose work spreads evenly over the crew's threads; how many threads each had."""
+    seen = []
+    for _ in range(count):
+        seen.append(crew.executor)
+        crew.took(work / crew.executor + overhead)
+    return seen
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8, 12, 64])
+def test_all_threads_work_until_there_is_a_pace(most):
+    made = []
+    crew = Crew(lambda threads: made.append(threads) or threads, most)
+    assert set(fills(crew, 1e-9, 200)) == {most}
+    assert made == [most]
+
+
+def test_a_slow_pace_takes_threads_away_one_size_at_a_time():
+    crew = Crew(lambda threads: threads, 12)
+    crew.pace(0.01)  # 2 ms for a fill
+    seen = fills(crew, 0.004, 300)
+    assert list(dict.fromkeys(seen)) == [12, 8, 4]  # with 2 it would just be done: too close
+    assert seen.count(12) == 32
+
+
+def test_one_late_fill_brings_as_many_as_it_takes():
+    crew = Crew(lambda threads: threads, 12)
+    crew.pace(0.01)
+    fills(crew, 1e-5, 300)
+    assert crew.threads == 1
+    crew.took(0.005)  # 5 ms with one thread where 2 are allowed
+    assert crew.threads == 4
+    crew.took(0.1)
+    assert crew.threads == 12
+
+
+def test_a_faster_pace_brings_them_back():
+    crew = Crew(lambda threads: threads, 8)
+    crew.pace(1.0)
+    fills(crew, 0.01, 300)
+    assert crew.threads == 1
+    crew.pace(0.01)
+    fills(crew, 0.01, 2)
+    assert crew.threads == 8
+
+
+def test_fills_near_the_limit_change_nothing():
+    crew = Crew(lambda threads: threads, 8)
+    crew.pace(0.01)
+    for seconds in [1.9e-3, 0.9e-3] * 100:  # with half of them the first would be late
+        crew.took(seconds)
+        assert crew.threads == 8
+
+
+def test_work_that_does_not_spread_ends_at_all_threads():
+    crew = Crew(lambda threads: threads, 8)
+    crew.pace(0.01)
+    assert fills(crew, 0.0, 50, overhead=0.004)[-1] == 8
+
+
+@pytest.mark.parametrize(("backend", "threads"), [("xgrammar", 2), ("llguidance", 8)])
+def test_masks_are_the_same_whoever_fills_them(byte_vocabulary, backend, threads):
+    config = gp.GuidedConfig(threads=threads, isolate_compiles=False)
+    compiler = gp.GrammarCompiler(byte_vocabulary, config=config)
+    there = compiler.backend(backend)
+    grammar = compiler.compile(gp.OutputSpec.regex("[a-f]{3,40}", backend=backend))
+    matchers = [there.start(grammar, byte_vocabulary.stop_token_ids) for _ in range(9)]
+    batch = there.batch(matchers)
+    full = np.zeros((9, byte_vocabulary.words), np.int32)
+    batch.fill(full, list(range(9)))
+    compiler.pace(60.0)
+    sizes = set()
+    for _ in range(200):
+        mask = np.zeros_like(full)
+        batch.fill(mask, list(range(9)))
+        assert np.array_equal(mask, full)
+        sizes.add(there._crew.threads)
+    assert sizes == {size for size in (8, 4, 2, 1) if size <= threads}
+    assert batch.accept([ord("a")] * 9) == [True] * 9
+    compiler.pace(1e-12)
+    batch.fill(mask, list(range(9)))
+    assert there._crew.threads == threads
