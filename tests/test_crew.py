@@ -1,5 +1,7 @@
 """How many threads fill masks: all of them until steps have a pace, then as few as are done in time."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -27,9 +29,28 @@ def test_all_threads_work_until_there_is_a_pace(most):
 def test_a_slow_pace_takes_threads_away_one_size_at_a_time():
     crew = Crew(lambda threads: threads, 12)
     crew.pace(0.01)  # 2 ms for a fill
-    seen = fills(crew, 0.004, 300)
-    assert list(dict.fromkeys(seen)) == [12, 8, 4]  # with 2 it would just be done: too close
-    assert seen.count(12) == 32
+    seen = fills(crew, 0.004, 32 * 3)
+    assert list(dict.fromkeys(seen)) == [12, 8, 4]
+    assert seen.count(12) == seen.count(8) == 32
+
+
+def test_small_fills_that_gain_nothing_by_threads_end_with_one():
+    crew = Crew(lambda threads: threads, 12)
+    crew.pace(0.0025)  # half a millisecond for a fill
+    assert fills(crew, 0.0, 200, overhead=3e-4)[-1] == 1
+
+
+def test_a_trial_that_came_out_badly_is_not_made_again_soon():
+    crew = Crew(lambda threads: threads, 8)
+    crew.pace(0.01)
+    seen = fills(crew, 0.005, 20_000)  # 1.25 ms with 4, 2.5 ms with 2
+    changes = [i for i, (before, now) in enumerate(itertools.pairwise(seen)) if before != now]
+    assert set(seen) == {8, 4, 2}
+    assert seen.count(2) < 8
+    assert seen.count(8) == 32
+    gaps = [later - sooner for sooner, later in zip(changes[1::2], changes[3::2], strict=False)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > 2000
 
 
 def test_one_late_fill_brings_as_many_as_it_takes():
@@ -41,6 +62,32 @@ def test_one_late_fill_brings_as_many_as_it_takes():
     assert crew.threads == 4
     crew.took(0.1)
     assert crew.threads == 12
+
+
+def test_who_was_caught_with_few_threads_keeps_more_of_them():
+    crew = Crew(lambda threads: threads, 8)
+    crew.pace(0.01)
+    assert fills(crew, 1e-4, 200)[-1] == 1
+    caught = 0
+    for _ in range(50):
+        caught += crew.threads < 8
+        assert fills(crew, 0.02, 4)[-1] == 8
+        fills(crew, 1e-4, 97)
+    assert caught < 4
+
+
+def test_trials_that_come_out_well_bring_the_next_ones_sooner():
+    crew = Crew(lambda threads: threads, 8)
+    crew.pace(0.01)
+    fills(crew, 1e-4, 200)
+    crew.took(0.02)
+    crew.took(0.1)
+    assert crew.threads == 8
+    seen = fills(crew, 1e-4, 2000)
+    assert seen.count(8) == 512
+    assert seen.count(4) == 512
+    assert seen.count(2) == 256
+    assert seen[-1] == 1
 
 
 def test_a_faster_pace_brings_them_back():
@@ -56,7 +103,7 @@ def test_a_faster_pace_brings_them_back():
 def test_fills_near_the_limit_change_nothing():
     crew = Crew(lambda threads: threads, 8)
     crew.pace(0.01)
-    for seconds in [1.9e-3, 0.9e-3] * 100:  # with half of them the first would be late
+    for seconds in [1.9e-3, 0.9e-3] * 100:
         crew.took(seconds)
         assert crew.threads == 8
 

@@ -15,10 +15,17 @@ _SHARE = 0.2
 """What part of a step a fill may take before it gets more threads."""
 
 _CALM = 32
-"""So many fills in a row that fewer threads could have done in time, and it gets fewer."""
+"""So many fills in a row with time to spare, and it is tried with fewer threads."""
 
 _SPARE = 0.7
-"""In time means within this part of what is allowed: a little more work must not call them back."""
+"""What part of what is allowed leaves time to spare."""
+
+_EXPOSED = 3.0
+"""How many times longer than allowed a fill is that somebody may have waited for."""
+
+_MOST_CALM = 8192
+"""As far as the wait for the next trial grows: four times as long after one that came out badly, and after a
+fill that somebody may have waited for."""
 
 T = TypeVar("T")
 
@@ -26,7 +33,8 @@ T = TypeVar("T")
 class Crew(Generic[T]):
     """Executors with 1, 2, 4, ... threads up to `most`, made when they are needed, and the one in use.
 
-    All threads work until `pace` is called: who doesn't call it waits for masks.
+    All threads work until `pace` is called: who doesn't call it waits for masks. How long a fill would take
+    with fewer can't be told from how long it took, since small ones gain little from many: so it is tried.
     """
 
     def __init__(self, make: Callable[[int], T], most: int) -> None:
@@ -34,8 +42,13 @@ class Crew(Generic[T]):
         self._sizes = [*(1 << i for i in range(most.bit_length()) if 1 << i < most), most]
         self._executors: dict[int, T] = {}
         self._allowed: float | None = None
-        self._calm = 0
         self._at = len(self._sizes) - 1
+        self._calm = self._since = 0
+        """Fills in a row that had time to spare; fills since it was last changed."""
+        self._trial = _CALM
+        """So many calm ones are needed for the next trial."""
+        self._tried = False
+        """Whether the last change was a trial."""
         self.executor = self._executors[most] = make(most)
         """To be used for the next batch."""
 
@@ -52,19 +65,29 @@ class Crew(Generic[T]):
         """A fill has taken so long."""
         if self._allowed is None:
             return
+        self._since += 1
         if seconds > self._allowed:
-            needed = self.threads * seconds / self._allowed
-            enough = (at for at, size in enumerate(self._sizes) if size >= needed)
-            self._take(next(enough, len(self._sizes) - 1))
-        elif self._at and seconds * self.threads < _SPARE * self._allowed * self._sizes[self._at - 1]:
-            self._calm += 1
-            if self._calm == _CALM:
-                self._take(self._at - 1)
-        else:
+            self._late(seconds / self._allowed)
+        elif seconds > _SPARE * self._allowed:
             self._calm = 0
+        else:
+            self._calm += 1
+            if self._calm >= self._trial and self._at:
+                if self._tried:  # the last one came out well
+                    self._trial = max(self._trial // 2, _CALM)
+                self._tried = True
+                self._take(self._at - 1)
+
+    def _late(self, times: float) -> None:
+        """The last fill took so many times what is allowed."""
+        if times > _EXPOSED or (self._tried and self._since <= _CALM):
+            self._trial = min(4 * self._trial, _MOST_CALM)
+        self._tried = False
+        enough = (at for at, size in enumerate(self._sizes) if size >= self.threads * times)
+        self._take(next(enough, len(self._sizes) - 1))
 
     def _take(self, at: int) -> None:
         size = self._sizes[at]
         if size not in self._executors:
             self._executors[size] = self._make(size)
-        self._at, self._calm, self.executor = at, 0, self._executors[size]
+        self._at, self._calm, self._since, self.executor = at, 0, 0, self._executors[size]
