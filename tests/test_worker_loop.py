@@ -376,12 +376,56 @@ def go_on(monkeypatch):
     return go_on
 
 
+def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(make, monkeypatch):
+    """Beside them nobody could tell who ended the next worker."""
+    doing = []
+    compile = gp.GrammarCompiler.compile
+
+    def watched(compiler, spec, **options):
+        if spec.kind == "regex":
+            doing.append((engine.filled(step), engine.region.load(Counter.DOING)))
+        return compile(compiler, spec, **options)
+
+    monkeypatch.setattr(gp.GrammarCompiler, "compile", watched)
+    engine = make()
+    engine.client.add(0, "one", ABC, ())
+    first = engine.plan(0)
+    engine.until(lambda: engine.filled(first))
+    engine.schedule(first)
+    engine.land(first, ord("a"))
+    engine.end()
+    step = engine.plan(0)
+    verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
+    engine.begin(careful=True)
+    engine.until(verdict.done)
+    assert doing == [(True, 0)]
+    assert engine.allowed(step, 0) == {ord("b")}
+
+
+def test_they_do_not_wait_for_ever(make):
+    engine = make()
+    engine.client.add(0, "one", ABC, ())
+    first = engine.plan(0)
+    engine.until(lambda: engine.filled(first))
+    engine.schedule(first)
+    engine.end()
+    engine.plan(0)  # whose tokens don't come
+    verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
+    engine.begin(careful=True)
+    engine.until(verdict.done)
+    assert verdict.result().backend
+
+
 @pytest.mark.parametrize("order", [(None, 0), (0, None)])
-def test_a_death_at_a_request_may_be_a_compiles(make, go_on, order):
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_death_at_a_request_may_be_a_compiles(make, go_on, order, planned):
     """Compiles run beside all that is done for requests: who is worked on at that moment is merely near."""
     engine = make()
     engine.client.add(0, "good", ABC, ())
+    engine.client.add(1, "planned", XYZ, ())
     verdict = engine.client.prepare(gp.OutputSpec.regex("deadly"))
+    if planned:
+        assert engine.allowed(engine.plan(1), 0) == {ord("x")}
     for slot in order:
         assert not verdict.done()
         engine.client.blame(slot, "was ended by SIGKILL")

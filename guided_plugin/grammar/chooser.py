@@ -49,6 +49,8 @@ class Chooser:
         self.plugins = plugins
         self._lock = threading.Lock()
         self._backends: dict[str, Backend] = {}
+        self._unpaced: set[str] = set()
+        """Backends whose `pace` failed."""
 
     def backend(self, name: str) -> Backend:
         """A backend by name."""
@@ -67,8 +69,15 @@ class Chooser:
             made = list(self._backends.values())
         for backend in made:
             pace = getattr(backend, "pace", None)
-            if pace is not None:
+            if pace is None or backend.name in self._unpaced:
+                continue
+            try:
                 pace(seconds)
+            except Exception as error:
+                self._unpaced.add(backend.name)
+                _log.warning(
+                    "backend %r is told no pace any more: its `pace` failed: %r", backend.name, error
+                )
 
     def candidates(self, spec: OutputSpec) -> list[Candidate]:
         """The backends to try, in order."""

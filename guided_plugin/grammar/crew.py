@@ -6,13 +6,16 @@ runs there is time, and with fewer threads than could be had the host's own is f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 __all__ = ["Crew"]
 
-_SHARE = 0.2
-"""What part of a step a fill may take before it gets more threads."""
+_log = logging.getLogger(__name__)
+
+_SHARE = 0.3
+"""What part of a step a batch may take, tokens and masks, before it gets more threads."""
 
 _CALM = 32
 """So many fills in a row with time to spare, and it is tried with fewer threads."""
@@ -49,6 +52,8 @@ class Crew(Generic[T]):
         """So many calm ones are needed for the next trial."""
         self._tried = False
         """Whether the last change was a trial."""
+        self._before = 0.0
+        """Seconds that this step's tokens took."""
         self.executor = self._executors[most] = make(most)
         """To be used for the next batch."""
 
@@ -61,10 +66,15 @@ class Crew(Generic[T]):
         """Steps come this far apart, and fills are hidden behind them."""
         self._allowed = _SHARE * seconds
 
+    def accepted(self, seconds: float) -> None:
+        """A batch's tokens have taken so long; its masks are next."""
+        self._before = seconds
+
     def took(self, seconds: float) -> None:
         """A fill has taken so long."""
         if self._allowed is None:
             return
+        seconds, self._before = seconds + self._before, 0.0
         self._since += 1
         if seconds > self._allowed:
             self._late(seconds / self._allowed)
@@ -80,7 +90,8 @@ class Crew(Generic[T]):
 
     def _late(self, times: float) -> None:
         """The last fill took so many times what is allowed."""
-        if times > _EXPOSED or (self._tried and self._since <= _CALM):
+        few = self._at < len(self._sizes) - 1
+        if few and (times > _EXPOSED or (self._tried and self._since <= _CALM)):
             self._trial = min(4 * self._trial, _MOST_CALM)
         self._tried = False
         enough = (at for at, size in enumerate(self._sizes) if size >= self.threads * times)
@@ -89,5 +100,10 @@ class Crew(Generic[T]):
     def _take(self, at: int) -> None:
         size = self._sizes[at]
         if size not in self._executors:
-            self._executors[size] = self._make(size)
+            try:
+                self._executors[size] = self._make(size)
+            except Exception as error:  # no more threads to be had: the ones there are will do
+                _log.warning("no executor with %d threads: %s", size, error)
+                self._calm, self._trial = 0, _MOST_CALM
+                return
         self._at, self._calm, self._since, self.executor = at, 0, 0, self._executors[size]

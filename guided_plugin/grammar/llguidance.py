@@ -340,7 +340,9 @@ class LLGuidanceBatch:
         if self._own_stops:
             return [m.accept(token) for m, token in zip(self._matchers, tokens, strict=True)]
         pairs = [(self._handles[i], tokens[i]) for i in self._order]
+        start = time.perf_counter()
         verdicts = self._crew.executor.consume_token_par(pairs)
+        self._crew.accepted(time.perf_counter() - start)
         accepted = [False] * len(tokens)
         for i, verdict in zip(self._order, verdicts, strict=True):
             accepted[i] = verdict

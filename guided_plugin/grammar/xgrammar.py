@@ -249,14 +249,18 @@ class XGrammarBatch:
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token."""
         with self._turn:
-            return cast("list[bool]", self._crew.executor.batch_accept_token(self._handles, tokens))
+            start = time.perf_counter()
+            verdicts = cast("list[bool]", self._crew.executor.batch_accept_token(self._handles, tokens))
+            self._crew.accepted(time.perf_counter() - start)
+            return verdicts
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         """Write the mask of matcher i into mask[rows[i]]."""
         with self._turn:
             start = time.perf_counter()
             self._crew.executor.batch_fill_next_token_bitmask(self._handles, mask, rows)
-            self._crew.took(time.perf_counter() - start)
+            if len(rows) > 1:  # a row alone says nothing of threads
+                self._crew.took(time.perf_counter() - start)
 
 
 def _tag_text(spec: OutputSpec) -> str:

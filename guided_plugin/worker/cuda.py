@@ -66,7 +66,9 @@ class CudaWorkerBuffers:
         self._downloaded = -1
         """The newest step whose sampling the side stream has waited for."""
         self._landed = -1
-        """As far as SAMPLED was seen to have come: the device is done with all that was up to there."""
+        """As far as SAMPLED was seen to have come. The device is done with the copies of the steps up to
+        there: masks come before their step's tokens or, with drafts, before the next step's, and without
+        those nothing is planned four steps later."""
         self._views: dict[tuple[int, int], Tensor] = {}
         self._held: deque[tuple[int, Tensor]] = deque()
         """Tokens on their way down, by step."""

@@ -9,7 +9,6 @@ and the engine starts another.
 from __future__ import annotations
 
 import contextlib
-import math
 import select
 import time
 from collections import deque
@@ -45,10 +44,13 @@ _NAPS = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 3e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
 
 _PACE_EVERY = 16
-"""Steps after which backends are told how far apart the nearest of them were."""
+"""Steps after which backends are told how far apart they were; a quarter of them were nearer."""
 
 _COMPILES = 8
 """Specs that compile at the same time: more than there are processors, lest slow ones hold up the rest."""
+
+_CARE_SECONDS = 1.0
+"""How long compiles wait at most for requests that the worker before may have died of."""
 
 _IDLE = 0.1
 """The pause while there is no request at all; a message ends it."""
@@ -108,6 +110,11 @@ class GrammarWorker:
         self._table = GrammarTable(self.compiler.vocabulary)
         self._filled = self.hello.filled
         self._accepted = self.hello.accepted
+        self._careful_until = self.hello.careful_until
+        self._careful = self._careful_until > self._filled
+        self._deferred: deque[Compile] = deque()
+        """Compiles that wait until the careful part of a session is over."""
+        self._begun = time.monotonic()
         self._patience = config.worker_grammar_ms / 1e3
         self._spin = config.worker_spin_us / 1e6
         self._shape = self.region.shape
@@ -156,7 +163,8 @@ class GrammarWorker:
             self._applied += 1
             self._apply(message)
         started = bool(self._starting) and self._start_compiled()
-        return started or self._applied > before
+        asked = bool(self._deferred) and self._end_care()
+        return started or asked or self._applied > before
 
     def _apply(self, message: object) -> None:
         if isinstance(message, Add):
@@ -169,12 +177,28 @@ class GrammarWorker:
         elif isinstance(message, Remove):
             self._remove(message.slot)
         elif isinstance(message, Compile):
-            ticket = message.ticket
-            self._compile(message.spec, message.known).add_done_callback(
-                lambda done: self._judge(ticket, done)
-            )
+            if self._careful:
+                self._deferred.append(message)
+            else:
+                self._ask(message)
         elif isinstance(message, Sync):
             self._syncs.append(message)
+
+    def _ask(self, message: Compile) -> None:
+        ticket = message.ticket
+        self._compile(message.spec, message.known).add_done_callback(lambda done: self._judge(ticket, done))
+
+    def _end_care(self) -> bool:
+        """Compile what was asked for, once the requests that a worker may have died of have had their turn:
+        beside them it could not be told who ended the next one."""
+        turn_over = self._planned() <= self._filled and not self._starting
+        late = time.monotonic() - self._begun > _CARE_SECONDS
+        if not (turn_over or late or self._filled >= self._careful_until):
+            return False
+        self._careful, self._careful_until = False, self._filled
+        while self._deferred:
+            self._ask(self._deferred.popleft())
+        return True
 
     def _remove(self, slot: int) -> None:
         if self._starting.pop(slot, None) is None and self._closed.pop(slot, None) is None:
@@ -303,7 +327,7 @@ class GrammarWorker:
         return worked
 
     def _accept_position(self, plan: _Plan, tokens: list[int]) -> None:
-        if self._whole(plan) and plan.step > self.hello.careful_until:
+        if self._whole(plan) and plan.step > self._careful_until:
             self._table.accept(plan.slots, tokens)
             return
         for slot, token in zip(plan.slots, tokens, strict=True):
@@ -338,7 +362,7 @@ class GrammarWorker:
         count = len(plan.slots)
         mask = self.region.masks[step % PLAN_DEPTH, : count * self._shape.positions]
         drafts = self._values(plan)[1] if self._drafts else []
-        if self._whole(plan) and step > self.hello.careful_until:
+        if self._whole(plan) and step > self._careful_until:
             self._table.fill(plan.slots, mask, drafts)
         else:
             for row, slot in enumerate(plan.slots):
@@ -424,17 +448,17 @@ class _Pace:
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
-        self._steps = 0
         self._last = 0.0
-        self._nearest = math.inf
+        self._gaps: list[float] = []
 
     def step(self, now: float) -> None:
         """The next step's masks are about to be filled."""
-        self._nearest, self._last = min(self._nearest, now - self._last), now
-        self._steps += 1
-        if self._steps % _PACE_EVERY == 0:
-            self._compiler.pace(self._nearest)
-            self._nearest = math.inf
+        self._gaps.append(now - self._last)
+        self._last = now
+        if len(self._gaps) == _PACE_EVERY:
+            # Not the nearest: a host may plan a step again that it had planned otherwise.
+            self._compiler.pace(sorted(self._gaps)[_PACE_EVERY // 4])
+            self._gaps.clear()
 
 
 def _guided(error: BaseException) -> GuidedError:
