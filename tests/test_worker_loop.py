@@ -88,6 +88,14 @@ class Engine:
         self.plans[step] = slots
         return step
 
+    def first_step(self):
+        """A request in slot 0, sampled once; its token has yet to land."""
+        self.client.add(0, "one", ABC, ())
+        step = self.plan(0)
+        self.until(lambda: self.filled(step))
+        self.schedule(step)
+        return step
+
     def filled(self, step):
         return self.client.steps.filled >= step
 
@@ -241,10 +249,7 @@ def test_the_next_worker_goes_on_in_the_middle_of_everything(make, careful):
 
 def test_tokens_still_to_come_reach_the_next_worker(make):
     engine = make()
-    engine.client.add(0, "one", ABC, ())
-    step = engine.plan(0)
-    engine.until(lambda: engine.filled(step))
-    engine.schedule(step)
+    step = engine.first_step()
     engine.end()
     engine.begin(careful=True)
     engine.land(step, ord("a"))
@@ -270,7 +275,9 @@ def test_what_failed_stays_closed_with_the_next_worker(make):
     assert engine.allowed(engine.plan(0), 0) == {ord("x")}
 
 
-def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make, monkeypatch):
+@pytest.fixture
+def go_on(monkeypatch):
+    """Until this is set, specs that say they are slow don't get compiled."""
     compile = gp.GrammarCompiler.compile
     go_on = threading.Event()
 
@@ -280,6 +287,10 @@ def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make, monkeypatch):
         return compile(self, spec, known=known)
 
     monkeypatch.setattr(gp.GrammarCompiler, "compile", slow)
+    return go_on
+
+
+def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make, go_on):
     engine = make(worker_grammar_ms=300)
     engine.client.add(0, "good", ABC, ())
     engine.client.add(1, "slow", gp.OutputSpec.choice(["slow"]), ())
@@ -361,21 +372,6 @@ def test_backends_hear_how_far_apart_the_steps_are(make, monkeypatch):
     assert all(0.004 <= seconds < 0.5 for seconds in paces)
 
 
-@pytest.fixture
-def go_on(monkeypatch):
-    """Until this is set, regexes don't get compiled."""
-    compile = gp.GrammarCompiler.compile
-    go_on = threading.Event()
-
-    def slow(compiler, spec, **options):
-        if spec.kind == "regex":
-            go_on.wait(10)
-        return compile(compiler, spec, **options)
-
-    monkeypatch.setattr(gp.GrammarCompiler, "compile", slow)
-    return go_on
-
-
 def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(make, monkeypatch):
     """Beside them nobody could tell who ended the next worker."""
     doing = []
@@ -388,11 +384,7 @@ def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(make, monkeyp
 
     monkeypatch.setattr(gp.GrammarCompiler, "compile", watched)
     engine = make()
-    engine.client.add(0, "one", ABC, ())
-    first = engine.plan(0)
-    engine.until(lambda: engine.filled(first))
-    engine.schedule(first)
-    engine.land(first, ord("a"))
+    engine.land(engine.first_step(), ord("a"))
     engine.end()
     step = engine.plan(0)
     verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
@@ -404,10 +396,7 @@ def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(make, monkeyp
 
 def test_they_do_not_wait_for_ever(make):
     engine = make()
-    engine.client.add(0, "one", ABC, ())
-    first = engine.plan(0)
-    engine.until(lambda: engine.filled(first))
-    engine.schedule(first)
+    engine.first_step()
     engine.end()
     engine.plan(0)  # whose tokens don't come
     verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
@@ -423,7 +412,7 @@ def test_a_death_at_a_request_may_be_a_compiles(make, go_on, order, planned):
     engine = make()
     engine.client.add(0, "good", ABC, ())
     engine.client.add(1, "planned", XYZ, ())
-    verdict = engine.client.prepare(gp.OutputSpec.regex("deadly"))
+    verdict = engine.client.prepare(gp.OutputSpec.regex("slow"))
     if planned:
         assert engine.allowed(engine.plan(1), 0) == {ord("x")}
     for slot in order:
@@ -437,7 +426,7 @@ def test_a_death_at_a_request_may_be_a_compiles(make, go_on, order, planned):
 def test_a_request_that_ends_workers_takes_no_compile_along(make, go_on):
     engine = make()
     engine.client.add(0, "deadly", ABC, ())
-    verdict = engine.client.prepare(gp.OutputSpec.regex("good"))
+    verdict = engine.client.prepare(gp.OutputSpec.regex("slow"))
     for _ in range(2):
         engine.client.blame(0, "was ended by SIGKILL")
     [failed] = engine.client.take_failures()

@@ -111,7 +111,6 @@ class GrammarWorker:
         self._filled = self.hello.filled
         self._accepted = self.hello.accepted
         self._careful_until = self.hello.careful_until
-        self._careful = self._careful_until > self._filled
         self._deferred: deque[Compile] = deque()
         """Compiles that wait until the careful part of a session is over."""
         self._begun = time.monotonic()
@@ -177,7 +176,7 @@ class GrammarWorker:
         elif isinstance(message, Remove):
             self._remove(message.slot)
         elif isinstance(message, Compile):
-            if self._careful:
+            if self._filled < self._careful_until:
                 self._deferred.append(message)
             else:
                 self._ask(message)
@@ -195,7 +194,7 @@ class GrammarWorker:
         late = time.monotonic() - self._begun > _CARE_SECONDS
         if not (turn_over or late or self._filled >= self._careful_until):
             return False
-        self._careful, self._careful_until = False, self._filled
+        self._careful_until = self._filled
         while self._deferred:
             self._ask(self._deferred.popleft())
         return True
