@@ -13,9 +13,7 @@ from guided_plugin.kernels.indexed import (
     gather_drafts,
     gather_tokens,
     mask_indexed_rows,
-    masker,
     publish_tokens,
-    publisher,
 )
 from guided_plugin.kernels.reference import mask_rows_reference
 from guided_plugin.step import NO_TOKEN, Landing
@@ -62,12 +60,11 @@ def test_a_row_of_no_request_is_left_alone(device):
     assert not logits[1].isfinite().any()
 
 
-def test_one_masker_takes_all_logits(device):
-    """It remembers what the last ones looked like, and must not take others for them."""
+def test_a_launch_is_not_taken_for_other_logits(device):
+    """Launches are kept by what logits look like; nothing else may go the same way."""
     generator = torch.Generator().manual_seed(5)
     size, rows = 5000, 6
     table = torch.tensor([0, -1, 2, 1, 3, -1], dtype=torch.int32, device=device)
-    mask_rows = masker(table, size)
     wide = (
         torch.randint(-(2**31), 2**31 - 1, (4, 320), generator=generator, dtype=torch.int64).int().to(device)
     )
@@ -89,14 +86,14 @@ def test_one_masker_takes_all_logits(device):
                 for one in (logits, strided):
                     expected = one.clone().cpu()
                     mask_indexed_rows(expected, mask.cpu(), indices.cpu(), table.cpu(), size)
-                    mask_rows(one, mask, indices)
+                    mask_indexed_rows(one, mask, indices, table, size)
                     assert torch.equal(one.cpu(), expected)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_one_publisher_writes_what_is_gathered_step_by_step():
-    """Made before the kernel was compiled, and after; for one order of requests, and for the next."""
+def test_what_is_published_is_what_is_gathered_step_by_step():
+    """When the kernel is compiled and after; for one order of requests, and for the next."""
     place = torch.zeros(64, dtype=torch.int64, device="cuda")
     word = torch.zeros(1, dtype=torch.int32, device="cuda")
     history = torch.zeros(64, 100, dtype=torch.int32, device="cuda")
@@ -105,7 +102,6 @@ def test_one_publisher_writes_what_is_gathered_step_by_step():
     for count in (7, 64, 1):
         order = torch.randperm(64, device="cuda")[:count]
         lengths = total.clone()
-        publish = publisher(order, lengths, total, history)
         for _ in range(10):
             total += 1
             history[torch.arange(64, device="cuda"), (total - 1).long()] = total * 64 + torch.arange(
@@ -113,7 +109,8 @@ def test_one_publisher_writes_what_is_gathered_step_by_step():
             )
             place.fill_(-7)
             step += 1
-            publish(Landing(place.data_ptr(), word.data_ptr(), step))
+            landing = Landing(place.data_ptr(), word.data_ptr(), step)
+            publish_tokens(order, lengths, total, history, landing)
             assert place.tolist() == [*(total[order] * 64 + order).tolist(), *[-7] * (64 - count)]
             assert int(word) & 0xFFFFFFFF == step & 0xFFFFFFFF
             assert torch.equal(lengths[order], total[order])

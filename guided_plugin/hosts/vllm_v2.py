@@ -13,7 +13,6 @@ its mask.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from guided_plugin.hosts.vllm_common import GUIDED
 from guided_plugin.hosts.vllm_engine import Engine, Guided, mend_rows, upload
-from guided_plugin.kernels.indexed import NEVER, gather_tokens, masker, publish_tokens, publisher
+from guided_plugin.kernels.indexed import NEVER, gather_tokens, mask_indexed_rows, publish_tokens
 from guided_plugin.step import UNGUIDED, Landing
 
 __all__ = ["V2Runner"]
@@ -59,11 +58,8 @@ class V2Runner:
         self._lengths = torch.full((states.max_num_reqs,), NEVER, dtype=torch.int32, device=self._device)
         # [planned] int64, device
         self._order = torch.zeros(0, dtype=torch.int64, device=self._device)
-        self._publish: Callable[[Landing], None] | None = None
-        """Writes the tokens of the requests in this order to where the grammars work."""
         if self.engine.obstacle is None:
             self._size = self.engine.pipeline.compiler.vocabulary.size
-            self._masker = masker(self._table, self._size)
             if self._device.type == "cuda":
                 self._warm_up()
 
@@ -118,7 +114,8 @@ class V2Runner:
         return logits
 
     def _mask(self, logits: Tensor, context: Any) -> None:
-        self._masker(logits, self.engine.pipeline.take_masks(logits), context.expanded_idx_mapping)
+        masks = self.engine.pipeline.take_masks(logits)
+        mask_indexed_rows(logits, masks, context.expanded_idx_mapping, self._table, self._size)
         self._applied = True
 
     def _mend_rows(self, logits: Tensor, context: Any) -> None:
@@ -131,9 +128,7 @@ class V2Runner:
         if landing is None:
             pipeline.schedule_update(gather_tokens(self._order, *self._histories))
         else:
-            if self._publish is None:
-                self._publish = publisher(self._order, *self._histories)
-            self._publish(landing)
+            publish_tokens(self._order, *self._histories, landing)
         pipeline.finish_update()
 
     def _enter(self, entered: dict[int, Any]) -> list[int]:
@@ -188,7 +183,7 @@ class V2Runner:
     def _plan(self, planned: list[int]) -> None:
         self._planned = planned
         self._slots = tuple(self._requests[index].slot for index in planned)
-        self._order, self._publish = self._upload(planned), None
+        self._order = self._upload(planned)
         self._table.fill_(-1)
         self._table[self._order] = torch.arange(len(planned), dtype=torch.int32, device=self._device)
         self._stale = True
@@ -203,6 +198,6 @@ class V2Runner:
         logits = torch.zeros(1, width, device=self._device)
         mask = torch.zeros(1, words, dtype=torch.int32, device=self._device)
         nobody = torch.zeros(1, dtype=torch.int64, device=self._device)  # as vLLM's own indices are
-        self._masker(logits, mask, nobody)
+        mask_indexed_rows(logits, mask, nobody, self._table, self._size)
         tokens = gather_tokens(nobody, *self._histories)
         publish_tokens(nobody, *self._histories, Landing(tokens.data_ptr(), nobody.data_ptr(), 0))

@@ -6,7 +6,6 @@ token lies in the host's own history. Triton on CUDA, plain torch elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -22,9 +21,7 @@ __all__ = [
     "gather_drafts",
     "gather_tokens",
     "mask_indexed_rows",
-    "masker",
     "publish_tokens",
-    "publisher",
 ]
 
 NEVER = 1 << 30
@@ -60,15 +57,6 @@ def mask_indexed_rows(
         mask_rows_cpu(logits, mask[chosen[rows].long()], rows.to(torch.int32), vocabulary_size)
 
 
-def masker(table: Tensor, vocabulary_size: int) -> Callable[[Tensor, Tensor, Tensor], None]:
-    """`mask_indexed_rows` for one table, as mask(logits, masks, indices): what logits look like is looked up
-    once, as long as the next ones look the same."""
-    if table.is_cuda:
-        there: Callable[[Tensor, Tensor, Tensor], None] = _on_cuda().Masker(table, vocabulary_size)
-        return there
-    return lambda logits, mask, indices: mask_indexed_rows(logits, mask, indices, table, vocabulary_size)
-
-
 def gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
     """The newest token of each request in `order`; NO_TOKEN where its history has not grown by one since
     `lengths`, which is brought up to date.
@@ -88,12 +76,6 @@ def gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor
 def publish_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, landing: Landing) -> None:
     """Write what `gather_tokens` returns where the grammars look for it, and say so. On CUDA alone."""
     _on_cuda().publish_tokens_triton(order, lengths, total, history, landing)
-
-
-def publisher(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Callable[[Landing], None]:
-    """`publish_tokens` for these tensors, time and again. On CUDA alone."""
-    publish: Callable[[Landing], None] = _on_cuda().publisher_triton(order, lengths, total, history)
-    return publish
 
 
 def gather_drafts(

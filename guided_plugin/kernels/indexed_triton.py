@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -12,16 +11,14 @@ from torch import Tensor
 
 from guided_plugin.kernels.indexed import BROKEN, NEVER
 from guided_plugin.kernels.launch import Launcher
-from guided_plugin.kernels.triton import BLOCK, forbid
+from guided_plugin.kernels.triton import BLOCK, blocks, forbid
 from guided_plugin.step import NO_TOKEN, Landing
 
 __all__ = [
-    "Masker",
     "gather_drafts_triton",
     "gather_tokens_triton",
     "mask_indexed_rows_triton",
     "publish_tokens_triton",
-    "publisher_triton",
 ]
 
 _GATHER = 128
@@ -198,51 +195,16 @@ def mask_indexed_rows_triton(
         positions, count = table, 0
     if logits.stride(1) != 1:
         raise ValueError("logits must be contiguous in a row")
-    device, sizes = logits.get_device(), (width, vocabulary_size, logits.stride(0), mask.stride(0))
-    key = None
-    if not logits.data_ptr() & 15:
-        key = device, logits.dtype, indices.dtype, positions.dtype, sizes
-    grid = rows, _blocks(width)
-    _launch_mask(key, device, grid, logits, mask, indices, table, positions, count, *sizes)
-
-
-class Masker:
-    """See `kernels.indexed.masker`."""
-
-    def __init__(self, table: Tensor, vocabulary_size: int) -> None:
-        self._table = table
-        self._size = vocabulary_size
-        self._launch: Callable[..., None] | None = None
-        # What the kernel was chosen by.
-        self._width = self._words = -1
-        self._dtype = self._kind = torch.bool
-
-    def __call__(self, logits: Tensor, mask: Tensor, indices: Tensor) -> None:
-        rows, width = logits.shape
-        address = logits.data_ptr()
-        if (
-            self._launch is not None
-            and width == self._width
-            and logits.dtype is self._dtype
-            and indices.dtype is self._kind
-            and not address & 15
-            and logits.is_contiguous()
-            and mask.stride(0) == self._words
-        ):
-            self._launch(rows, address, mask.data_ptr(), indices.data_ptr())
-            return
-        mask_indexed_rows_triton(logits, mask, indices, self._table, self._size)
-        if not address & 15 and logits.is_contiguous():
-            self._width, self._words, self._dtype, self._kind = (
-                width,
-                mask.stride(0),
-                logits.dtype,
-                indices.dtype,
-            )
-            device, table = logits.get_device(), self._table
-            sizes = width, self._size, width, self._words
-            key = device, self._dtype, self._kind, table.dtype, sizes
-            self._launch = _launch_mask.bound(key, device, _blocks(width), table, table, 0, *sizes)
+    device, address = logits.get_device(), logits.data_ptr()
+    sizes = width, vocabulary_size, logits.stride(0), mask.stride(0)
+    key = None if address & 15 else (device, logits.dtype, indices.dtype, positions.dtype, sizes)
+    launch = _launch_mask.known.get(key)
+    if launch is not None:
+        places = indices.data_ptr(), table.data_ptr(), positions.data_ptr()
+        launch(rows, address, mask.data_ptr(), *places, count)
+        return
+    arguments = logits, mask, indices, table, positions, count
+    _launch_mask(key, device, (rows, blocks(width)), arguments, sizes)
 
 
 def gather_tokens_triton(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
@@ -250,9 +212,9 @@ def gather_tokens_triton(order: Tensor, lengths: Tensor, total: Tensor, history:
     count = order.shape[0]
     tokens = torch.empty(count, dtype=torch.int64, device=order.device)
     device = order.get_device()
-    grid = (count + _GATHER - 1) // _GATHER, 1
     key = device, total.dtype, history.dtype
-    _launch_gather(key, device, grid, order, lengths, total, history, tokens, count, history.stride(0))
+    arguments = order, lengths, total, history, tokens, count, history.stride(0)
+    _launch_gather(key, device, _groups(count), arguments)
     return tokens
 
 
@@ -263,25 +225,13 @@ def publish_tokens_triton(
     device, count = order.get_device(), order.shape[0]
     key = device, total.dtype, history.dtype
     place = landing.tokens, landing.word, _signed(landing.step)
-    _launch_publish(key, device, (1, 1), *place, order, lengths, total, history, count, history.stride(0))
-
-
-def publisher_triton(
-    order: Tensor, lengths: Tensor, total: Tensor, history: Tensor
-) -> Callable[[Landing], None]:
-    """See `kernels.indexed`."""
-    device, count = order.get_device(), order.shape[0]
-    key = device, total.dtype, history.dtype
-    known = order, lengths, total, history
-    launch = _launch_publish.bound(key, device, 1, *known, count, history.stride(0))
-
-    def publish(landing: Landing) -> None:
-        if launch is None:
-            publish_tokens_triton(*known, landing)
-        else:
-            launch(1, landing.tokens, landing.word, _signed(landing.step))
-
-    return publish
+    launch = _launch_publish.known.get(key)
+    if launch is not None:
+        known = order.data_ptr(), lengths.data_ptr(), total.data_ptr(), history.data_ptr()
+        launch(1, *place, *known, count, history.stride(0))
+        return
+    arguments = *place, order, lengths, total, history, count, history.stride(0)
+    _launch_publish(key, device, (1, 1), arguments)
 
 
 def gather_drafts_triton(
@@ -301,16 +251,17 @@ def gather_drafts_triton(
     device = order.get_device()
     launch_new, launch_drafts = _launchers(drafts)
     key: tuple[object, ...] = device, total.dtype, history.dtype
-    grid = (count + _GATHER - 1) // _GATHER, 1
-    launch_new(key, device, grid, order, lengths, total, history, tokens, count, history.stride(0))
+    histories = order, lengths, total, history, tokens, count, history.stride(0)
+    launch_new(key, device, _groups(count), histories)
     key = device, indices.dtype, positions.dtype, proposed.dtype
-    grid = (rows + _GATHER - 1) // _GATHER, 1
-    launch_drafts(key, device, grid, table, indices, positions, proposed, tokens, rows, count)
+    fed = table, indices, positions, proposed, tokens, rows, count
+    launch_drafts(key, device, _groups(rows), fed)
     return tokens
 
 
-def _blocks(width: int) -> int:
-    return (width + BLOCK - 1) // BLOCK
+def _groups(count: int) -> tuple[int, int]:
+    """The grid for so many requests or rows."""
+    return (count + _GATHER - 1) // _GATHER, 1
 
 
 def _signed(step: int) -> int:

@@ -2,7 +2,7 @@
 
 Launching through the just-in-time compiler costs 12 us a call, most of it to find the kernel that was
 compiled for these types and sizes. Its own launcher costs 3, but is no public interface: only versions
-that were tested go that way. What asks tensors for nothing but an address costs least: see `bound`.
+that were tested go that way. What is launched in every step asks `known` itself, for half the Python.
 """
 
 from __future__ import annotations
@@ -26,46 +26,35 @@ class Launcher:
         self._kernel = kernel
         self._num_warps = num_warps
         self._constants = constants
-        self._values = tuple(constants.values())
-        self._compiled: dict[tuple[object, ...], Any] = {}
+        self.known: dict[tuple[object, ...] | None, Callable[..., None]] = {}
+        """By key, what was launched before: launch(rows, *first), with addresses in place of tensors. The
+        launcher would ask the driver where a tensor lives."""
 
     def __call__(
-        self, key: tuple[object, ...] | None, device: int, grid: tuple[int, int], *arguments: object
+        self,
+        key: tuple[object, ...] | None,
+        device: int,
+        grid: tuple[int, int],
+        first: tuple[Tensor | int, ...],
+        last: tuple[int, ...] = (),
     ) -> None:
-        """Launch on the current stream. `key` says all that the compiler specializes for; None if that is
-        not known."""
-        kernel = self._compiled.get(key) if key is not None else None
-        if kernel is not None:
-            kernel.run(
-                *grid,
-                1,
-                torch._C._cuda_getCurrentRawStream(device),
-                kernel.function,
-                kernel.packed_metadata,
-                *(None, None, None),  # metadata for hooks, and the hooks
-                # Addresses: of a tensor the launcher would ask the driver where it lives.
-                *[a.data_ptr() if isinstance(a, Tensor) else a for a in arguments],
-                *self._values,
-            )
+        """Launch on the current stream, with `first` and `last` as arguments. `key` says all that the
+        compiler specializes for, the grid's second number and `last`; None if that is not known."""
+        launch = self.known.get(key)
+        if launch is not None:
+            launch(grid[0], *[each if isinstance(each, int) else each.data_ptr() for each in first])
             return
-        kernel = self._kernel[grid](*arguments, **self._constants, num_warps=self._num_warps)
+        kernel = self._kernel[grid](*first, *last, **self._constants, num_warps=self._num_warps)
         if key is not None and _DIRECT:
-            self._compiled[key] = kernel
+            self.known[key] = self._direct(kernel, device, grid[1], last)
 
-    def bound(
-        self, key: tuple[object, ...], device: int, columns: int, *last: Tensor | int
-    ) -> Callable[..., None] | None:
-        """launch(rows, *first): a launch on a grid of [rows, columns] whose arguments end with `last`. The
-        first are numbers, and addresses where tensors are due; who keeps it has to keep the tensors too.
-        None if nothing was compiled for `key` yet."""
-        kernel = self._compiled.get(key)
-        if kernel is None:
-            return None
+    def _direct(self, kernel: Any, device: int, columns: int, last: tuple[int, ...]) -> Callable[..., None]:
         run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
         stream = torch._C._cuda_getCurrentRawStream
-        fixed = (*[a.data_ptr() if isinstance(a, Tensor) else a for a in last], *self._values)
+        fixed = (*last, *self._constants.values())
 
         def launch(rows: int, *first: int) -> None:
+            # Three times None: metadata for hooks, and the hooks.
             run(rows, columns, 1, stream(device), function, metadata, None, None, None, *first, *fixed)
 
         return launch

@@ -7,15 +7,13 @@ is, nothing is touched. Row numbers are read on the device: the launch doesn't c
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from guided_plugin.kernels.launch import Launcher
 
-__all__ = ["BLOCK", "forbid", "mask_rows_triton"]
+__all__ = ["BLOCK", "blocks", "forbid", "mask_rows_triton"]
 
 BLOCK = 4096
 """Columns of a program."""
@@ -51,21 +49,20 @@ def _mask_kernel(  # type: ignore[no-untyped-def]
 
 
 _launch = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
-_bound: dict[object, Callable[..., None]] = {}
 
 
 def mask_rows_triton(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
     """See `kernels.mask_rows`."""
-    width, address = logits.shape[1], logits.data_ptr()
+    width, device, address = logits.shape[1], logits.get_device(), logits.data_ptr()
     sizes = width, vocabulary_size, *logits.stride(), mask.stride(0)
-    device = logits.get_device()
     key = None if address & 15 else (device, logits.dtype, sizes)
-    launch = _bound.get(key)
+    launch = _launch.known.get(key)
     if launch is not None:
         launch(rows.shape[0], address, mask.data_ptr(), rows.data_ptr())
         return
-    columns = (width + BLOCK - 1) // BLOCK
-    _launch(key, device, (rows.shape[0], columns), logits, mask, rows, *sizes)
-    launch = None if key is None else _launch.bound(key, device, columns, *sizes)
-    if launch is not None:
-        _bound[key] = launch
+    _launch(key, device, (rows.shape[0], blocks(width)), (logits, mask, rows), sizes)
+
+
+def blocks(width: int) -> int:
+    """How many programs a row of logits takes."""
+    return (width + BLOCK - 1) // BLOCK
