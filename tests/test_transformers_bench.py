@@ -46,6 +46,10 @@ def test_it_prints_a_table_and_writes_json(
         )
         assert figure["checked_tokens"] == 2 * (8 + 8)
         assert figure["backend"] == "llguidance"
+        assert figure["main_thread_us"] > 0
+        assert {who: len(times) for who, times in figure["runs_ms"].items()} == dict.fromkeys(
+            ("unguided", "guided", "xgrammar"), 1
+        )
     printed = capsys.readouterr().out
     assert "xgrammar ms" in printed
     assert max(map(len, printed.splitlines())) <= 80
@@ -56,6 +60,36 @@ def test_without_the_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert _bench(monkeypatch, *arguments) == 0
     (figure,) = json.loads(capsys.readouterr().out)["figures"]
     assert figure["xgrammar_ms"] is figure["xgrammar_ratio"] is None
+
+
+def test_ways_take_turns_in_going_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = []
+    run = bench_module._Loop.run
+
+    def noted(self: Any, kwargs: dict[str, Any]) -> Any:
+        order.append("guided" if kwargs else "unguided")
+        return run(self, kwargs)
+
+    monkeypatch.setattr(bench_module._Loop, "run", noted)
+    arguments = (
+        "--steps",
+        "8",
+        "--repetitions",
+        "2",
+        "--rows",
+        "1",
+        "--schema",
+        "plain",
+        "--forward",
+        "eager",
+    )
+    assert _bench(monkeypatch, *arguments, "--no-compare", "--json") == 0
+    assert order == ["unguided", "guided", "guided", "unguided"] * 2
+    (figure,) = json.loads(capsys.readouterr().out)["figures"]
+    unguided, guided = figure["runs_ms"]["unguided"], figure["runs_ms"]["guided"]
+    assert figure["ratio"] == pytest.approx((guided[0] / unguided[0] + guided[1] / unguided[1]) / 2, rel=1e-3)
 
 
 def test_wrong_forward(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Milliseconds a step of transformers' `generate`: unguided, guided, and xgrammar's own processor.
 
-One run measures all three in turn. Imports torch and transformers.
+One run measures all three in turn, every other time in reverse: a host that gets slower or faster meanwhile
+does so for both. Imports torch and transformers.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import RequestError
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.hookspecs import hookimpl
 from guided_plugin.hosts.transformers import Guide
 from guided_plugin.spec import OutputSpec
+from guided_plugin.step import StepStatistics
 
 __all__ = ["FORWARDS", "TransformersFigure", "bench_transformers"]
 
@@ -47,9 +50,13 @@ class TransformersFigure:
     guided_ms: float
     ratio: float
     """Median of the ratios of neighbouring repetitions."""
+    main_thread_us: float
+    """Microseconds of the host's thread in the pipeline's calls of a step: median of all measured steps."""
     xgrammar_ms: float | None
     """`xgrammar.contrib.hf.LogitsProcessor`; None where it was not measured."""
     xgrammar_ratio: float | None
+    runs_ms: dict[str, list[float]]
+    """Every repetition, in order."""
     checked_tokens: int
     """Guided tokens of the warm-up that a fresh matcher accepted, first to last; it refused none."""
 
@@ -104,28 +111,40 @@ def _figure(
     progress: Callable[[], None],
 ) -> TransformersFigure:
     spec = OutputSpec.json_schema(SCHEMAS[name], backend=backend)
-    times: dict[str, list[float]] = {"unguided": [], "guided": [], "xgrammar": []}
-    checked, chosen = 0, ""
-    # Two to warm up: with a static cache the first compiles, the second captures.
-    for repetition in range(repetitions + 2):
-        measured = {"unguided": loop.run({})[0]}
-        progress()
+    clock = _MainThread()
+    chosen, checked = "", 0
+
+    def unguided() -> float:
+        return loop.run({})[0]
+
+    def guided() -> float:
+        nonlocal chosen, checked
         kwargs = guide.generate_kwargs(spec)
+        guide.compiler.plugins.register(clock)
         try:
-            measured["guided"], out = loop.run(dict(kwargs))
+            milliseconds, out = loop.run(dict(kwargs))
             for error in kwargs.errors.values():
                 raise error
-            if repetition == 0:
+            if not checked:
                 chosen, checked = _check(loop.vocabulary, spec, out)
         finally:
+            guide.compiler.plugins.unregister(clock)
             kwargs.call.close()
-        progress()
-        if theirs is not None:
-            measured["xgrammar"] = loop.run({"logits_processor": [theirs.processor()]})[0]
+        return milliseconds
+
+    ways = {"unguided": unguided, "guided": guided}
+    if theirs is not None:
+        ways["xgrammar"] = lambda: loop.run({"logits_processor": [theirs.processor()]})[0]
+    times: dict[str, list[float]] = {who: [] for who in ways}
+    # Two to warm up: with a static cache the first compiles, the second captures.
+    for repetition in range(-2, repetitions):
+        if repetition == 0:
+            clock.seconds.clear()
+        for who in list(ways) if repetition % 2 == 0 else reversed(ways):
+            milliseconds = ways[who]()
             progress()
-        if repetition >= 2:
-            for who, milliseconds in measured.items():
-                times[who].append(milliseconds)
+            if repetition >= 0:
+                times[who].append(round(milliseconds, 4))
 
     def ratio(who: str) -> float:
         return round(statistics.median(t / u for t, u in zip(times[who], times["unguided"], strict=True)), 4)
@@ -138,8 +157,10 @@ def _figure(
         unguided_ms=round(statistics.median(times["unguided"]), 4),
         guided_ms=round(statistics.median(times["guided"]), 4),
         ratio=ratio("guided"),
+        main_thread_us=round(1e6 * statistics.median(clock.seconds), 1),
         xgrammar_ms=round(statistics.median(times["xgrammar"]), 4) if theirs is not None else None,
         xgrammar_ratio=ratio("xgrammar") if theirs is not None else None,
+        runs_ms=times,
         checked_tokens=checked,
     )
 
@@ -193,6 +214,18 @@ class _Clock(StoppingCriteria):
         """Mean of a step, after the warm-up."""
         ends = self._ends[_WARM_UP - 1 :]
         return (ends[-1] - ends[0]) * 1e3 / max(1, len(ends) - 1)
+
+
+class _MainThread:
+    """Hears what the pipeline took of the host's thread in each step."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    @hookimpl
+    def step_finished(self, statistics: StepStatistics) -> None:
+        """Note it."""
+        self.seconds.append(statistics.main_thread)
 
 
 class _Theirs:
