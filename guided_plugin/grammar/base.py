@@ -66,7 +66,11 @@ class Prepared:
 
 
 class Matcher(Protocol):
-    """One request's position in its grammar."""
+    """One request's position in its grammar.
+
+    One with `worn()` is asked when it has no mask, or refused a token: whether that is because what it shares
+    with others is used up. It is replaced then, and a matcher that is started now may do better.
+    """
 
     def accept(self, token: int) -> bool:
         """Move past a token; False, and no move, when the grammar forbids it."""

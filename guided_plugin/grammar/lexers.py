@@ -52,19 +52,24 @@ class LexerPool:
 class Share:
     """The use of a lexer, as long as anybody holds this object."""
 
-    __slots__ = ("_lexers", "number")
+    __slots__ = ("_lexers", "_life", "number")
 
-    def __init__(self, lexers: Lexers, number: int) -> None:
+    def __init__(self, lexers: Lexers, life: int, number: int) -> None:
         self._lexers = lexers
+        self._life = life
         self.number = number
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> tuple[int, int, int]:
         """Equal for those that share a lexer."""
-        return id(self._lexers), self.number
+        return id(self._lexers), self._life, self.number
+
+    def full(self) -> None:
+        """Say that the lexer learns no more."""
+        self._lexers.begin_anew(self._life)
 
     def __del__(self) -> None:
-        self._lexers._give_back(self.number)
+        self._lexers._give_back(self._life, self.number)
 
 
 class Lexers:
@@ -74,6 +79,8 @@ class Lexers:
         self._bases = [first]
         self._users = [0]
         """How many share each of them."""
+        self._life = 0
+        """How often they began anew."""
         self._make = make
         self._pool = pool
         self._alone = pool.threads == 1
@@ -91,14 +98,22 @@ class Lexers:
             grow = not self._growing and len(self._bases) < self._wanted()
             grow = grow and time.monotonic() >= self._paused_until
             self._growing |= grow
-            base = self._bases[number]
+            base, life = self._bases[number], self._life
         if grow:
             # Milliseconds each, and the requests that are here already have one.
             threading.Thread(target=self._grow, name="guided-lexers", daemon=True).start()
-        return base.deep_copy(), Share(self, number)
+        return base.deep_copy(), Share(self, life, number)
 
     def __len__(self) -> int:
         return len(self._bases)
+
+    def begin_anew(self, life: int) -> None:
+        """Give new lexers to whoever comes now; those that run keep theirs. Once in each `life`."""
+        base = self._make() if life == self._life else None
+        with self._lock:
+            if base is not None and life == self._life and not base.is_error():
+                self._life += 1
+                self._bases, self._users = [base], [0]
 
     def drop_idle(self) -> bool:
         """Let go of lexers that nobody uses, the first aside. The last ones are idle first."""
@@ -114,9 +129,10 @@ class Lexers:
         users = sum(self._users)
         return 1 if self._alone else min((users + 1) // 2, _MOST * self._pool.threads)
 
-    def _give_back(self, number: int) -> None:
+    def _give_back(self, life: int, number: int) -> None:
         with self._lock:
-            self._users[number] -= 1
+            if life == self._life:
+                self._users[number] -= 1
 
     def _grow(self) -> None:
         while True:

@@ -40,13 +40,18 @@ _HEADER = '%llguidance {"no_forcing": true}\n'
 # An object of n optional properties needs n items in a row: its own limit of 2,000 would end such requests in
 # the middle. A mask of so many takes 10 ms. What quotes grammars in errors may quote a client's schema.
 # Patterns that meet length bounds need fuel: with the limit of 200,000 requests end that work with this one.
+# A state of a lexer takes 0.7 KB, and all requests of a grammar add to them: what is full is replaced.
 _LIMITS: dict[str, Any] = {
+    "max_lexer_states": 100_000,
     "max_items_in_row": 8_000,
     "step_max_items": 100_000,
     "initial_lexer_fuel": 3_000_000,
     "step_lexer_fuel": 1_000_000,
     "verbose_errors": False,
 }
+
+_FULL = "too many states"
+"""How it says that a lexer has as many as it may."""
 
 # Tokens whose masks are kept ready: where a state allows all of a slice, they are not walked through. Its own
 # slices of strings end at 10, 30 and any length. Finer ones pay near the end of a bounded string (a fifth of
@@ -304,6 +309,13 @@ class LLGuidanceMatcher:
     def complete(self) -> bool:
         """Whether what was accepted so far is a whole output."""
         return bool(self.handle.is_accepting())
+
+    def worn(self) -> bool:
+        """Whether its lexer is full; those that start from now on get another one."""
+        if not self.handle.is_error() or _FULL not in self.handle.get_error():
+            return False
+        self.share.full()
+        return True
 
     def fix_stops(self, row: MaskArray) -> None:
         """Allow this request's own stop tokens where the usual ones are allowed, and not those."""

@@ -8,7 +8,7 @@ closed (only stop tokens stay allowed) and `failures` tells why.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -265,7 +265,7 @@ class GrammarTable:
                 entry = self._entries[slots[position]]
                 if entry.phase is Phase.FAILED:
                     continue
-                if not accepted:
+                if not accepted and not self._accepts_anew(entry, token):
                     self._reject(slots[position], entry, token)
                     changed = True
                     continue
@@ -283,7 +283,7 @@ class GrammarTable:
 
     def _accept_one(self, slot: int, entry: _Entry, token: int) -> None:
         if entry.phase is Phase.ACTIVE:
-            if not entry.matcher.accept(token):
+            if not entry.matcher.accept(token) and not self._accepts_anew(entry, token):
                 self._reject(slot, entry, token)
                 return
             entry.tokens.append(token)
@@ -320,14 +320,43 @@ class GrammarTable:
         for row in _empty_rows(mask, filled):
             slot = slots[batch.positions[rows.index(row)]]
             entry = self._entries[slot]
+            if self._fills_anew(entry, mask, row):
+                continue
             self.fail(
                 slot,
                 RequestError(
                     f"the grammar allows no token after {len(entry.tokens)} tokens",
-                    hint="a part of the spec contradicts itself, or the vocabulary can't spell its text",
+                    hint="a part of the spec contradicts itself, the vocabulary can't spell its text, or "
+                    "its backend's limits are too low for it",
                 ),
             )
             mask[row] = self._stop_row(entry.stop_token_ids)
+
+    def _anew(self, entry: _Entry, go_on: Callable[[Matcher], bool]) -> bool:
+        """Whether a request goes on with a new matcher, where the old one can't for others' sake."""
+        try:
+            # What the first one shares may be used up again before it is as far; the second one is alone.
+            for _ in range(2):
+                worn: Callable[[], bool] | None = getattr(entry.matcher, "worn", None)
+                if worn is None or not worn():
+                    return False
+                entry.matcher, there = entry.replayed()
+                self._groups.clear()
+                if there and go_on(entry.matcher):
+                    return True
+        except Exception as error:
+            _log.warning("request %s can't begin anew: %s", entry.request_id, error)
+        return False
+
+    def _accepts_anew(self, entry: _Entry, token: int) -> bool:
+        return self._anew(entry, lambda matcher: matcher.accept(token))
+
+    def _fills_anew(self, entry: _Entry, mask: MaskArray, row: int) -> bool:
+        def fill(matcher: Matcher) -> bool:
+            entry.backend.batch([matcher]).fill(mask, [row])
+            return bool(np.any(mask[row]))
+
+        return self._anew(entry, fill)
 
     def _accept_singly(self, batch: _Batch, slots: tuple[int, ...], tokens: list[int]) -> list[bool]:
         """A batch call raised: find out whose fault it was, and fail only those.
