@@ -1,6 +1,8 @@
 """llguidance's lexers learn states until they are full. That is nobody's fault, and must be nobody's end."""
 
 import string
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -175,6 +177,28 @@ def test_a_grammar_begins_anew_once_for_all_that_say_so():
     assert one.place == two.place != three.place
     del one, two
     assert lexers._users == [1]  # those that left were not its own
+
+
+def test_one_that_takes_long_is_made_while_others_go_on():
+    may_go, made = threading.Event(), []
+
+    def make():
+        made.append(threading.get_ident())
+        may_go.wait(10)
+        return Base()
+
+    lexers = Lexers(Base(), make, LexerPool(1), quick=False)
+    old, share = lexers.take()
+    share.full()
+    assert lexers.take()[0] is old
+    share.full()
+    may_go.set()
+    deadline = time.monotonic() + 10
+    while lexers.take()[0] is old and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert lexers.take()[0] is not old
+    assert len(made) == 1
+    assert made[0] != threading.get_ident()
 
 
 def test_where_nothing_new_can_be_made_the_old_one_stays():

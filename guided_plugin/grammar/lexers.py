@@ -75,13 +75,16 @@ class Share:
 class Lexers:
     """Matchers at the beginning of a grammar, each with a lexer of its own. From any thread."""
 
-    def __init__(self, first: Any, make: Callable[[], Any], pool: LexerPool) -> None:
+    def __init__(self, first: Any, make: Callable[[], Any], pool: LexerPool, *, quick: bool = True) -> None:
+        """`quick`: another one is made in some milliseconds, while a step waits if need be."""
         self._bases = [first]
         self._users = [0]
         """How many share each of them."""
         self._life = 0
         """How often they began anew."""
+        self._renewing = False
         self._make = make
+        self._quick = quick
         self._pool = pool
         self._alone = pool.threads == 1
         self._paused_until = 0.0
@@ -109,11 +112,15 @@ class Lexers:
 
     def begin_anew(self, life: int) -> None:
         """Give new lexers to whoever comes now; those that run keep theirs. Once in each `life`."""
-        base = self._make() if life == self._life else None
         with self._lock:
-            if base is not None and life == self._life and not base.is_error():
-                self._life += 1
-                self._bases, self._users = [base], [0]
+            if life != self._life or self._renewing:
+                return
+            self._renewing = True
+        if self._quick:
+            self._renew()
+        else:
+            # Others wait for their masks: better to fail who comes before it is there.
+            threading.Thread(target=self._renew, name="guided-lexers", daemon=True).start()
 
     def drop_idle(self) -> bool:
         """Let go of lexers that nobody uses, the first aside. The last ones are idle first."""
@@ -133,6 +140,14 @@ class Lexers:
         with self._lock:
             if life == self._life:
                 self._users[number] -= 1
+
+    def _renew(self) -> None:
+        base = self._make()
+        with self._lock:
+            self._renewing = False
+            if not base.is_error():
+                self._life += 1
+                self._bases, self._users = [base], [0]
 
     def _grow(self) -> None:
         while True:

@@ -53,6 +53,9 @@ _LIMITS: dict[str, Any] = {
 _FULL = "too many states"
 """How it says that a lexer has as many as it may."""
 
+# A grammar of 20,000 characters takes up to 60 ms (nearly all of MaskBench's), one of 100,000 240.
+_QUICK_CHARACTERS = 20_000
+
 # Tokens whose masks are kept ready: where a state allows all of a slice, they are not walked through. Its own
 # slices of strings end at 10, 30 and any length. Finer ones pay near the end of a bounded string (a fifth of
 # the mean mask, two fifths of the 99th percentile), but each new state costs more: for what many use.
@@ -146,7 +149,12 @@ class LLGuidanceBackend:
 
     def _grammar(self, spec: OutputSpec, source: str, base: Any, reason: str, start: float) -> Grammar:
         size = _BYTES_PER_CHARACTER * len(source)
-        lexers = Lexers(base, lambda: self._matcher(source, self._fine_tokenizer), self._lexers)
+        lexers = Lexers(
+            base,
+            lambda: self._matcher(source, self._fine_tokenizer),
+            self._lexers,
+            quick=len(source) <= _QUICK_CHARACTERS,
+        )
         return Grammar(spec, self.name, lexers, size, time.perf_counter() - start, reason=reason)
 
     def _first_way(self, spec: OutputSpec) -> tuple[str, Any, str]:
