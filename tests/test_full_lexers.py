@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
+from guided_plugin.bench.recheck import refused_at
+from guided_plugin.errors import GrammarError
 from guided_plugin.grammar import llguidance as module
+from guided_plugin.grammar import renewal
+from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.lexers import LexerPool, Lexers
 from guided_plugin.grammar.llguidance import LLGuidanceBackend
 from guided_plugin.grammar.table import GrammarTable, Phase
 
 END = 256
-VOCABULARY = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
+LONG_TOKEN = 257
+VOCABULARY = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>", b"777"], [END])
 LETTERS = string.ascii_lowercase
 SPEC = OutputSpec.regex("|".join(f"{letter}[0-9{letter}]{{60}}" for letter in LETTERS))
 """Each letter has 61 states of its own, with which no other output begins."""
@@ -31,8 +36,22 @@ def made(monkeypatch):
     return make
 
 
-def output(letter, digit="7"):
-    return [*(letter + digit * 60).encode(), END]
+def side_by_side(backend, grammar):
+    table = GrammarTable(VOCABULARY)
+    slots = tuple(range(len(LETTERS)))
+    for slot, letter in enumerate(LETTERS):
+        table.add(slot, letter, grammar.spec, grammar, backend)
+    return table, slots
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(renewal, "_MOST", 60.0)
+
+
+def output(letter):
+    """Some of it in tokens of several bytes: a lexer that gets full inside of one says something else."""
+    return [ord(letter), *[LONG_TOKEN, *b"77", LONG_TOKEN, *b"7777"] * 5, END]
 
 
 def masks(table, slots):
@@ -57,13 +76,11 @@ def test_one_after_the_other_they_all_end(made):
         reference.remove(0)
 
 
+@pytest.mark.parametrize("states", [ENOUGH, 400, 800])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_side_by_side_they_all_end(made, threads):
-    backend, grammar = made(ENOUGH, threads)
-    table = GrammarTable(VOCABULARY)
-    slots = tuple(range(len(LETTERS)))
-    for slot, letter in enumerate(LETTERS):
-        table.add(slot, letter, SPEC, grammar, backend)
+def test_side_by_side_they_all_end(made, threads, states):
+    backend, grammar = made(states, threads)
+    table, slots = side_by_side(backend, grammar)
     for tokens in zip(*map(output, LETTERS), strict=True):
         rows = masks(table, slots)
         assert all(row[token // 32] >> (token % 32) & 1 for row, token in zip(rows, tokens, strict=True))
@@ -78,12 +95,12 @@ def test_one_that_is_too_much_for_any_lexer_fails_alone(made):
     other = backend.compile(OutputSpec.regex("[0-9]{70}"))
     table.add(0, "big", SPEC, grammar, backend)
     table.add(1, "small", other.spec, other, backend)
-    for token in output("a")[:61]:
+    for token in output("a")[:41]:
         masks(table, (0, 1))
         table.accept((0, 1), [token if table.phase(0) is Phase.ACTIVE else END, ord("5")])
     (failure,) = table.failures
     assert failure[0] == 0
-    assert "backend's limits are too low" in str(failure[1])
+    assert "used up" in str(failure[1])
     assert table.phase(1) is Phase.ACTIVE
 
 
@@ -92,9 +109,9 @@ def test_tokens_are_taken_without_masks_too(made):
     backend, grammar = made(ENOUGH)
     table = GrammarTable(VOCABULARY)
     for slot, letter in enumerate(LETTERS):
-        table.add(slot, letter, SPEC, grammar, backend, output(letter)[:30])
+        table.add(slot, letter, SPEC, grammar, backend, output(letter)[:20])
     slots = tuple(range(len(LETTERS)))
-    for tokens in zip(*(output(letter)[30:] for letter in LETTERS), strict=True):
+    for tokens in zip(*(output(letter)[20:] for letter in LETTERS), strict=True):
         table.accept(slots, list(tokens))
     assert table.failures == []
     assert {table.phase(slot) for slot in slots} == {Phase.DONE}
@@ -113,23 +130,57 @@ def test_a_wrong_token_is_still_wrong(made):
     assert "breaks the grammar" in str(table.failures[0][1])
 
 
-def test_drafts_are_looked_at_with_a_new_lexer(made):
+@pytest.mark.parametrize("goes_back", [True, False])
+@pytest.mark.parametrize("states", [ENOUGH, 400, 800])
+def test_drafts_are_looked_at_with_a_new_lexer(made, monkeypatch, states, goes_back):
+    def fails(self, tokens):
+        raise GrammarError("no way back")
+
+    if not goes_back:
+        monkeypatch.setattr(module.LLGuidanceMatcher, "rollback", fails)
+    backend, grammar = made(states)
+    table, slots = side_by_side(backend, grammar)
+    outputs = [output(letter) for letter in LETTERS]
+    for at in range(0, len(outputs[0]) - 4, 3):
+        rows = np.zeros((4 * len(slots), VOCABULARY.words), np.int32)
+        drafts = [[tokens[at + place] for tokens in outputs] for place in range(3)]
+        table.fill(slots, rows, drafts)
+        for place in range(4):
+            for slot in slots:
+                token = outputs[slot][at + place]
+                assert rows[place * len(slots) + slot][token // 32] >> (token % 32) & 1
+        for tokens in drafts:
+            table.accept(slots, tokens)
+    assert table.failures == []
+
+
+def test_replays_take_a_bounded_time(made, monkeypatch):
+    """Beyond it requests fail, and what is new finds a lexer."""
+    monkeypatch.setattr(renewal, "_MOST", 0.0)
     backend, grammar = made(ENOUGH)
-    table = GrammarTable(VOCABULARY)
-    for letter in LETTERS:
-        table.add(0, letter, SPEC, grammar, backend)
-        tokens = output(letter)
-        for at in range(0, 60, 3):
-            rows = np.zeros((4, VOCABULARY.words), np.int32)
-            table.fill((0,), rows, [[token] for token in tokens[at : at + 3]])
-            for row, token in zip(rows, tokens[at : at + 4], strict=True):
-                assert row[token // 32] >> (token % 32) & 1
-            for token in tokens[at : at + 3]:
-                table.accept((0,), [token])
-        table.accept((0,), [tokens[60]])
-        table.accept((0,), [END])
-        assert (table.phase(0), table.failures) == (Phase.DONE, [])
-        table.remove(0)
+    table, slots = side_by_side(backend, grammar)
+    for tokens in zip(*map(output, LETTERS), strict=True):
+        masks(table, slots)
+        table.accept(
+            slots, [t if table.phase(i) is Phase.ACTIVE else END for i, t in zip(slots, tokens, strict=True)]
+        )
+    assert {table.phase(slot) for slot in slots} == {Phase.FAILED}
+    assert all("is used up after" in str(error) for _, error in table.failures)
+    table.remove(0)
+    table.add(0, "next", SPEC, grammar, backend)
+    for token in output("a"):
+        masks(table, (0,))
+        table.accept((0,), [token])
+    assert table.phase(0) is Phase.DONE
+
+
+def test_right_outputs_are_not_called_wrong(monkeypatch):
+    monkeypatch.setitem(module._LIMITS, "max_lexer_states", ENOUGH)
+    spec = OutputSpec.regex(SPEC.text, backend="llguidance")
+    compiler = GrammarCompiler(VOCABULARY, config=GuidedConfig(isolate_compiles=False, threads=1))
+    assert compiler.compile(spec).backend == "llguidance"
+    assert [refused_at(compiler, spec, output(letter)) for letter in LETTERS] == [None] * len(LETTERS)
+    assert refused_at(compiler, spec, [*output("a")[:5], ord("b")]) == 5
 
 
 def test_a_backend_that_fails_at_it_fails_one_request(made, caplog):
@@ -142,7 +193,7 @@ def test_a_backend_that_fails_at_it_fails_one_request(made, caplog):
         def accept(self, token):
             return False
 
-        def worn(self):
+        def begin_anew(self):
             raise RuntimeError("no idea")
 
     table._entries[0].matcher = Broken()
@@ -164,15 +215,20 @@ class Base:
     def deep_copy(self):
         return self
 
+    def compute_bitmask(self):
+        return b""
+
 
 def test_a_grammar_begins_anew_once_for_all_that_say_so():
     lexers = Lexers(Base(), Base, LexerPool(1))
     (old, one), (same, two) = lexers.take(), lexers.take()
     assert old is same
-    one.full()
+    assert not one.begin_anew()  # nothing is wrong with it
+    old.error = True
+    assert one.begin_anew()
     new, three = lexers.take()
     assert new is not old
-    two.full()  # of the same lexer: known already
+    assert two.begin_anew()  # of the same lexer: known already
     assert lexers.take()[0] is new
     assert one.place == two.place != three.place
     del one, two
@@ -187,11 +243,11 @@ def test_one_that_takes_long_is_made_while_others_go_on():
         may_go.wait(10)
         return Base()
 
-    lexers = Lexers(Base(), make, LexerPool(1), quick=False)
+    lexers = Lexers(Base(error=True), make, LexerPool(1), quick=False)
     old, share = lexers.take()
-    share.full()
+    assert share.begin_anew()
     assert lexers.take()[0] is old
-    share.full()
+    assert share.begin_anew()
     may_go.set()
     deadline = time.monotonic() + 10
     while lexers.take()[0] is old and time.monotonic() < deadline:
@@ -202,7 +258,24 @@ def test_one_that_takes_long_is_made_while_others_go_on():
 
 
 def test_where_nothing_new_can_be_made_the_old_one_stays():
-    first = Base()
+    first = Base(error=True)
     lexers = Lexers(first, lambda: Base(error=True), LexerPool(1))
-    lexers.take()[1].full()
+    assert lexers.take()[1].begin_anew()
     assert lexers.take()[0] is first
+
+
+def test_what_failed_once_is_tried_again():
+    tries = []
+
+    def make():
+        tries.append(None)
+        if len(tries) == 1:
+            raise MemoryError
+        return Base()
+
+    lexers = Lexers(Base(error=True), make, LexerPool(1))
+    old, share = lexers.take()
+    with pytest.raises(MemoryError):
+        share.begin_anew()
+    assert share.begin_anew()
+    assert lexers.take()[0] is not old

@@ -195,6 +195,7 @@ LAYERS = [
         "grammar.background",
         "grammar.limits",
         "grammar.chooser",
+        "grammar.renewal",
         "grammar.table",
     ],
     ["grammar.guard_process"],

@@ -13,5 +13,13 @@ __all__ = ["refused_at"]
 def refused_at(compiler: GrammarCompiler, spec: OutputSpec, tokens: Iterable[int]) -> int | None:
     """The place of the first token that a fresh matcher refuses; None if it takes them all."""
     grammar = compiler.compile(spec)
-    matcher = compiler.backend(grammar.backend).start(grammar, compiler.vocabulary.stop_token_ids)
-    return next((place for place, token in enumerate(tokens) if not matcher.accept(token)), None)
+    backend, stops = compiler.backend(grammar.backend), compiler.vocabulary.stop_token_ids
+    tokens = list(tokens)
+    for _ in range(2):
+        matcher = backend.start(grammar, stops)
+        refused = next((place for place, token in enumerate(tokens) if not matcher.accept(token)), None)
+        # What it shares with those before it may have been used up: then the next one tells.
+        ask = getattr(matcher, "begin_anew", None)
+        if refused is None or ask is None or not ask():
+            break
+    return refused

@@ -68,8 +68,8 @@ class Prepared:
 class Matcher(Protocol):
     """One request's position in its grammar.
 
-    One with `worn()` is asked when it has no mask, or refused a token: whether that is because what it shares
-    with others is used up. It is replaced then, and a matcher that is started now may do better.
+    One with `begin_anew()` is asked when it has no mask, or refused a token: whether that may be because what
+    it shares with others is used up. That is replaced then, for matchers that are started from now on.
     """
 
     def accept(self, token: int) -> bool:

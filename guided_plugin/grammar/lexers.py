@@ -52,10 +52,11 @@ class LexerPool:
 class Share:
     """The use of a lexer, as long as anybody holds this object."""
 
-    __slots__ = ("_lexers", "_life", "number")
+    __slots__ = ("_base", "_lexers", "_life", "number")
 
-    def __init__(self, lexers: Lexers, life: int, number: int) -> None:
+    def __init__(self, lexers: Lexers, base: Any, life: int, number: int) -> None:
         self._lexers = lexers
+        self._base = base
         self._life = life
         self.number = number
 
@@ -64,9 +65,14 @@ class Share:
         """Equal for those that share a lexer."""
         return id(self._lexers), self._life, self.number
 
-    def full(self) -> None:
-        """Say that the lexer learns no more."""
+    def begin_anew(self) -> bool:
+        """Whether the lexer is full; then the grammar begins anew. No message tells: it is tried."""
+        copy = self._base.deep_copy()
+        copy.compute_bitmask()
+        if not copy.is_error():
+            return False
         self._lexers.begin_anew(self._life)
+        return True
 
     def __del__(self) -> None:
         self._lexers._give_back(self._life, self.number)
@@ -105,13 +111,13 @@ class Lexers:
         if grow:
             # Milliseconds each, and the requests that are here already have one.
             threading.Thread(target=self._grow, name="guided-lexers", daemon=True).start()
-        return base.deep_copy(), Share(self, life, number)
+        return base.deep_copy(), Share(self, base, life, number)
 
     def __len__(self) -> int:
         return len(self._bases)
 
     def begin_anew(self, life: int) -> None:
-        """Give new lexers to whoever comes now; those that run keep theirs. Once in each `life`."""
+        """Give new lexers to whoever comes now. Once in each `life`."""
         with self._lock:
             if life != self._life or self._renewing:
                 return
@@ -119,7 +125,7 @@ class Lexers:
         if self._quick:
             self._renew()
         else:
-            # Others wait for their masks: better to fail who comes before it is there.
+            # Others wait for their masks: better to fail those that need it before it is there.
             threading.Thread(target=self._renew, name="guided-lexers", daemon=True).start()
 
     def drop_idle(self) -> bool:
@@ -142,12 +148,14 @@ class Lexers:
                 self._users[number] -= 1
 
     def _renew(self) -> None:
-        base = self._make()
-        with self._lock:
+        try:
+            base = self._make()
+            with self._lock:
+                if not base.is_error():
+                    self._life += 1
+                    self._bases, self._users = [base], [0]
+        finally:
             self._renewing = False
-            if not base.is_error():
-                self._life += 1
-                self._bases, self._users = [base], [0]
 
     def _grow(self) -> None:
         while True:

@@ -40,18 +40,13 @@ _HEADER = '%llguidance {"no_forcing": true}\n'
 # An object of n optional properties needs n items in a row: its own limit of 2,000 would end such requests in
 # the middle. A mask of so many takes 10 ms. What quotes grammars in errors may quote a client's schema.
 # Patterns that meet length bounds need fuel: with the limit of 200,000 requests end that work with this one.
-# A state of a lexer takes 0.7 KB, and all requests of a grammar add to them: what is full is replaced.
 _LIMITS: dict[str, Any] = {
-    "max_lexer_states": 100_000,
     "max_items_in_row": 8_000,
     "step_max_items": 100_000,
     "initial_lexer_fuel": 3_000_000,
     "step_lexer_fuel": 1_000_000,
     "verbose_errors": False,
 }
-
-_FULL = "too many states"
-"""How it says that a lexer has as many as it may."""
 
 # A grammar of 20,000 characters takes up to 60 ms (nearly all of MaskBench's), one of 100,000 240.
 _QUICK_CHARACTERS = 20_000
@@ -151,7 +146,8 @@ class LLGuidanceBackend:
         size = _BYTES_PER_CHARACTER * len(source)
         lexers = Lexers(
             base,
-            lambda: self._matcher(source, self._fine_tokenizer),
+            # With one thread there are no others beside the first, and the finer slices may not be there.
+            lambda: self._matcher(source, self._fine_tokenizer if self._threads > 1 else self._tokenizer),
             self._lexers,
             quick=len(source) <= _QUICK_CHARACTERS,
         )
@@ -318,12 +314,9 @@ class LLGuidanceMatcher:
         """Whether what was accepted so far is a whole output."""
         return bool(self.handle.is_accepting())
 
-    def worn(self) -> bool:
-        """Whether its lexer is full; those that start from now on get another one."""
-        if not self.handle.is_error() or _FULL not in self.handle.get_error():
-            return False
-        self.share.full()
-        return True
+    def begin_anew(self) -> bool:
+        """Whether its lexer is of no use any more; those that start from now on get another one."""
+        return bool(self.handle.is_error()) and self.share.begin_anew()
 
     def fix_stops(self, row: MaskArray) -> None:
         """Allow this request's own stop tokens where the usual ones are allowed, and not those."""

@@ -8,7 +8,7 @@ closed (only stop tokens stay allowed) and `failures` tells why.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from guided_plugin.errors import GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher, MatcherBatch
+from guided_plugin.grammar.renewal import Renewals
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
@@ -97,6 +98,7 @@ class GrammarTable:
         self._groups: dict[tuple[int, ...], _Group] = {}
         """By the slots that are worked on together; forgotten when a phase or a matcher changes."""
         self._stop_rows: dict[tuple[int, ...], MaskArray] = {}
+        self._renewals = Renewals()
         self.failures: list[tuple[int, GuidedError]] = []
         """Slots that failed since the host last took this list, with the reason."""
 
@@ -234,15 +236,18 @@ class GrammarTable:
 
     def _bring_back(self, slot: int, entry: _Entry) -> None:
         try:
-            matcher, there = entry.replayed()
+            entry.matcher, there = entry.replayed()
         except Exception as error:
             self.fail(slot, RequestError(f"its backend could not take drafts back: {error}"))
             return
+        self._groups.clear()
         if there:
-            entry.matcher = matcher
-            self._groups.clear()
-        else:
+            return
+        renewed = self._renewals.renew(entry, lambda matcher: True)
+        if renewed is None:
             self.fail(slot, RequestError("its backend could not take drafts back"))
+        elif not renewed:
+            self.fail(slot, _used_up(entry))
 
     def accept(self, slots: tuple[int, ...], tokens: Sequence[int]) -> None:
         """Move every slot past the token that was sampled for it; NO_TOKEN where none was."""
@@ -265,8 +270,7 @@ class GrammarTable:
                 entry = self._entries[slots[position]]
                 if entry.phase is Phase.FAILED:
                     continue
-                if not accepted and not self._accepts_anew(entry, token):
-                    self._reject(slots[position], entry, token)
+                if not accepted and not self._accepts_anew(slots[position], entry, token):
                     changed = True
                     continue
                 entry.tokens.append(token)
@@ -283,8 +287,7 @@ class GrammarTable:
 
     def _accept_one(self, slot: int, entry: _Entry, token: int) -> None:
         if entry.phase is Phase.ACTIVE:
-            if not entry.matcher.accept(token) and not self._accepts_anew(entry, token):
-                self._reject(slot, entry, token)
+            if not entry.matcher.accept(token) and not self._accepts_anew(slot, entry, token):
                 return
             entry.tokens.append(token)
             if token in entry.stop_token_ids:
@@ -320,43 +323,40 @@ class GrammarTable:
         for row in _empty_rows(mask, filled):
             slot = slots[batch.positions[rows.index(row)]]
             entry = self._entries[slot]
-            if self._fills_anew(entry, mask, row):
-                continue
-            self.fail(
-                slot,
-                RequestError(
-                    f"the grammar allows no token after {len(entry.tokens)} tokens",
-                    hint="a part of the spec contradicts itself, the vocabulary can't spell its text, or "
-                    "its backend's limits are too low for it",
-                ),
-            )
-            mask[row] = self._stop_row(entry.stop_token_ids)
+            if not self._fills_anew(slot, entry, mask, row):
+                mask[row] = self._stop_row(entry.stop_token_ids)
 
-    def _anew(self, entry: _Entry, go_on: Callable[[Matcher], bool]) -> bool:
-        """Whether a request goes on with a new matcher, where the old one can't for others' sake."""
-        try:
-            # What the first one shares may be used up again before it is as far; the second one is alone.
-            for _ in range(2):
-                worn: Callable[[], bool] | None = getattr(entry.matcher, "worn", None)
-                if worn is None or not worn():
-                    return False
-                entry.matcher, there = entry.replayed()
-                self._groups.clear()
-                if there and go_on(entry.matcher):
-                    return True
-        except Exception as error:
-            _log.warning("request %s can't begin anew: %s", entry.request_id, error)
-        return False
+    def _fills_anew(self, slot: int, entry: _Entry, mask: MaskArray, row: int) -> bool:
+        """Whether a new matcher fills a row for which the old one had no token; else the request failed."""
 
-    def _accepts_anew(self, entry: _Entry, token: int) -> bool:
-        return self._anew(entry, lambda matcher: matcher.accept(token))
-
-    def _fills_anew(self, entry: _Entry, mask: MaskArray, row: int) -> bool:
         def fill(matcher: Matcher) -> bool:
             entry.backend.batch([matcher]).fill(mask, [row])
             return bool(np.any(mask[row]))
 
-        return self._anew(entry, fill)
+        renewed = self._renewals.renew(entry, fill)
+        self._groups.clear()
+        if renewed is None:
+            self.fail(
+                slot,
+                RequestError(
+                    f"the grammar allows no token after {len(entry.tokens)} tokens",
+                    hint="a part of the spec contradicts itself, the vocabulary can't spell its text, or its "
+                    "backend's limits are too low for it",
+                ),
+            )
+        elif not renewed:
+            self.fail(slot, _used_up(entry))
+        return bool(renewed)
+
+    def _accepts_anew(self, slot: int, entry: _Entry, token: int) -> bool:
+        """The same for a token that was refused."""
+        renewed = self._renewals.renew(entry, lambda matcher: matcher.accept(token))
+        self._groups.clear()
+        if renewed is None:
+            self._reject(slot, entry, token)
+        elif not renewed:
+            self.fail(slot, _used_up(entry))
+        return bool(renewed)
 
     def _accept_singly(self, batch: _Batch, slots: tuple[int, ...], tokens: list[int]) -> list[bool]:
         """A batch call raised: find out whose fault it was, and fail only those.
@@ -426,6 +426,13 @@ class GrammarTable:
                 row[token // 32] |= np.uint32(1 << (token % 32))
             row = self._stop_rows[stop_token_ids] = row.view(np.int32)
         return row
+
+
+def _used_up(entry: _Entry) -> GuidedError:
+    return RequestError(
+        f"what it shares with other requests of its grammar is used up after {len(entry.tokens)} tokens",
+        hint="send it again; smaller length bounds and fewer counted patterns leave more room",
+    )
 
 
 def _empty_rows(mask: MaskArray, positions: list[int]) -> list[int]:
