@@ -73,23 +73,13 @@ def test_ways_take_turns_in_going_first(
         return run(self, kwargs)
 
     monkeypatch.setattr(bench_module._Loop, "run", noted)
-    arguments = (
-        "--steps",
-        "8",
-        "--repetitions",
-        "2",
-        "--rows",
-        "1",
-        "--schema",
-        "plain",
-        "--forward",
-        "eager",
-    )
-    assert _bench(monkeypatch, *arguments, "--no-compare", "--json") == 0
-    assert order == ["unguided", "guided", "guided", "unguided"] * 2
+    arguments = "--steps 8 --repetitions 3 --rows 1 --schema plain --forward eager --no-compare --json"
+    assert _bench(monkeypatch, *arguments.split()) == 0
+    assert order == ["unguided", "guided", "guided", "unguided"] * 2 + ["unguided", "guided"]
     (figure,) = json.loads(capsys.readouterr().out)["figures"]
     unguided, guided = figure["runs_ms"]["unguided"], figure["runs_ms"]["guided"]
-    assert figure["ratio"] == pytest.approx((guided[0] / unguided[0] + guided[1] / unguided[1]) / 2, rel=1e-3)
+    first, reverse, again = (g / u for g, u in zip(guided, unguided, strict=True))
+    assert figure["ratio"] == pytest.approx(((first + again) / 2 + reverse) / 2, rel=1e-3)
 
 
 def test_wrong_forward(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """Milliseconds a step of transformers' `generate`: unguided, guided, and xgrammar's own processor.
 
-One run measures all three in turn, every other time in reverse: a host that gets slower or faster meanwhile
-does so for both. Imports torch and transformers.
+One run measures all three in turn, every other time in reverse: what a host does to whoever comes first or
+last, it does to both ends. Imports torch and transformers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TransformersFigure:
     unguided_ms: float
     guided_ms: float
     ratio: float
-    """Median of the ratios of neighbouring repetitions."""
+    """Of each repetition; the mean of the median of those in one order and of those in reverse."""
     main_thread_us: float
     """Microseconds of the host's thread in the pipeline's calls of a step: median of all measured steps."""
     xgrammar_ms: float | None
@@ -147,7 +147,9 @@ def _figure(
                 times[who].append(round(milliseconds, 4))
 
     def ratio(who: str) -> float:
-        return round(statistics.median(t / u for t, u in zip(times[who], times["unguided"], strict=True)), 4)
+        ratios = [t / u for t, u in zip(times[who], times["unguided"], strict=True)]
+        orders = [order for order in (ratios[0::2], ratios[1::2]) if order]
+        return round(statistics.mean(map(statistics.median, orders)), 4)
 
     return TransformersFigure(
         rows=loop.rows,

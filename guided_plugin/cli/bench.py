@@ -118,7 +118,7 @@ def transformers(
         str, typer.Option(help="How the model runs: eager, static (static cache; compiled on a GPU).")
     ] = "eager,static",
     steps: Annotated[int, typer.Option(min=8, help="Measured steps a run.")] = 64,
-    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
+    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 4,
     backend: Annotated[str, typer.Option(help="Grammar backend; auto chooses per spec.")] = "auto",
     compare: Annotated[bool, typer.Option(help="Measure xgrammar's own processor too.")] = True,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",

@@ -111,7 +111,8 @@ class Backend(Protocol):
 
     Compiling comes in two halves, so that a helper process can do the half that may go wrong. A backend
     without `prepare` is compiled where it is asked. One with `pace(seconds)` is told now and then how far
-    apart the steps come that its fills are hidden behind: it may take fewer threads then.
+    apart the steps come that its fills are hidden behind: it may take fewer threads then. Its matchers may
+    have `begin_anew`, see there.
     """
 
     name: str
