@@ -8,7 +8,7 @@ closed (only stop tokens stay allowed) and `failures` tells why.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -243,11 +243,7 @@ class GrammarTable:
         self._groups.clear()
         if there:
             return
-        renewed = self._renewals.renew(entry, lambda matcher: True)
-        if renewed is None:
-            self.fail(slot, RequestError("its backend could not take drafts back"))
-        elif not renewed:
-            self.fail(slot, _used_up(entry))
+        self._renew(slot, entry, lambda matcher: True, RequestError("its backend could not take drafts back"))
 
     def accept(self, slots: tuple[int, ...], tokens: Sequence[int]) -> None:
         """Move every slot past the token that was sampled for it; NO_TOKEN where none was."""
@@ -294,7 +290,7 @@ class GrammarTable:
                 entry.phase = Phase.DONE
         elif entry.phase is Phase.WAITING:
             if token < 0:
-                self._reject(slot, entry, token)
+                self.fail(slot, self._refusal(entry, token))
                 return
             entry.tokens.append(token)
             if tuple(entry.tokens[-len(entry.trigger) :]) == entry.trigger:
@@ -303,14 +299,11 @@ class GrammarTable:
             elif token in entry.stop_token_ids:
                 entry.phase = Phase.DONE
 
-    def _reject(self, slot: int, entry: _Entry, token: int) -> None:
+    def _refusal(self, entry: _Entry, token: int) -> GuidedError:
         text = self._vocabulary.tokens[token] if 0 <= token < self._vocabulary.size else b"?"
-        self.fail(
-            slot,
-            RequestError(
-                f"token {token} ({text!r}) after {len(entry.tokens)} tokens breaks the grammar",
-                hint="something changed the logits after they were masked, or the token came from elsewhere",
-            ),
+        return RequestError(
+            f"token {token} ({text!r}) after {len(entry.tokens)} tokens breaks the grammar",
+            hint="something changed the logits after they were masked, or the token came from elsewhere",
         )
 
     def _fill_batch(self, batch: _Batch, slots: tuple[int, ...], mask: MaskArray, rows: list[int]) -> None:
@@ -333,29 +326,25 @@ class GrammarTable:
             entry.backend.batch([matcher]).fill(mask, [row])
             return bool(np.any(mask[row]))
 
-        renewed = self._renewals.renew(entry, fill)
-        self._groups.clear()
-        if renewed is None:
-            self.fail(
-                slot,
-                RequestError(
-                    f"the grammar allows no token after {len(entry.tokens)} tokens",
-                    hint="a part of the spec contradicts itself, the vocabulary can't spell its text, or its "
-                    "backend's limits are too low for it",
-                ),
-            )
-        elif not renewed:
-            self.fail(slot, _used_up(entry))
-        return bool(renewed)
+        own_end = RequestError(
+            f"the grammar allows no token after {len(entry.tokens)} tokens",
+            hint="a part of the spec contradicts itself, the vocabulary can't spell its text, or its "
+            "backend's limits are too low for it",
+        )
+        return self._renew(slot, entry, fill, own_end)
 
     def _accepts_anew(self, slot: int, entry: _Entry, token: int) -> bool:
         """The same for a token that was refused."""
-        renewed = self._renewals.renew(entry, lambda matcher: matcher.accept(token))
+        return self._renew(slot, entry, lambda matcher: matcher.accept(token), self._refusal(entry, token))
+
+    def _renew(
+        self, slot: int, entry: _Entry, go_on: Callable[[Matcher], bool], own_end: GuidedError
+    ) -> bool:
+        """Whether a request goes on with a new matcher; else it failed."""
+        renewed = self._renewals.renew(entry, go_on)
         self._groups.clear()
-        if renewed is None:
-            self._reject(slot, entry, token)
-        elif not renewed:
-            self.fail(slot, _used_up(entry))
+        if not renewed:
+            self.fail(slot, own_end if renewed is None else _used_up(entry))
         return bool(renewed)
 
     def _accept_singly(self, batch: _Batch, slots: tuple[int, ...], tokens: list[int]) -> list[bool]:
