@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from lexer_bases import Base
 
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.bench.recheck import refused_at
@@ -201,22 +202,6 @@ def test_a_backend_that_fails_at_it_fails_one_request(made, caplog):
     table.accept((1,), list(b"b"))
     assert (table.phase(0), table.phase(1)) == (Phase.FAILED, Phase.ACTIVE)
     assert "can't begin anew: no idea" in caplog.text
-
-
-class Base:
-    """In place of a matcher at the beginning of a grammar."""
-
-    def __init__(self, error=False):
-        self.error = error
-
-    def is_error(self):
-        return self.error
-
-    def deep_copy(self):
-        return self
-
-    def compute_bitmask(self):
-        return b""
 
 
 def test_a_grammar_begins_anew_once_for_all_that_say_so():

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from lexer_bases import Base
 
 from guided_plugin import GuidedConfig, OutputSpec, Plugins, Vocabulary
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
@@ -258,19 +259,6 @@ def test_random_walks_are_accepted_by_a_fresh_matcher_and_parse(backend):
         value = json.loads(bytes(tokens[:-1]))
         assert 3 <= value["a"] <= 40
         assert value["b"] in ("x", None)
-
-
-class Base:
-    """In place of a matcher at the beginning of a grammar."""
-
-    def __init__(self, error=False):
-        self.error = error
-
-    def is_error(self):
-        return self.error
-
-    def deep_copy(self):
-        return self
 
 
 def settled(lexers):
