@@ -4,7 +4,7 @@
     fill_mask(n)        the grammar side fills the masks of those rows
     apply_mask(n)       main stream: wait for the masks, mask the logits
        sample           (host)
-    schedule_update(n)  side stream: copy the sampled tokens to the host
+    schedule_update(n)  the sampled tokens start for the grammars
        append, stop     (host)
     finish_update(n)    the grammars accept the tokens
 
@@ -301,8 +301,8 @@ class StepPipeline:
         return mask
 
     def schedule_update(self, tokens: Tensor) -> None:
-        """Right after sampling: start copying the [rows] sampled tokens to the host. NO_TOKEN says that a row
-        had none, as in the middle of a prompt.
+        """Right after sampling, on the stream that samples: get the [rows] sampled tokens on their way to the
+        grammars. NO_TOKEN says that a row had none, as in the middle of a prompt.
 
         With drafts, right after `plan`, and blocks in its order: `drafts + 1` with the tokens that were
         sampled for each slot since its last step, then `drafts` with what is proposed to follow them;

@@ -1,7 +1,7 @@
-"""Stream memory operations: a CUDA stream waits for a word of host memory, or writes one. No tensors.
+"""Stream memory operations: a CUDA stream waits for a word of host memory. No tensors.
 
 Through `cuda.bindings` where it is installed, else through ctypes on the driver library itself; both
-are the same four driver calls. All of them enqueue and return.
+are the same driver calls. Those of a step enqueue and return.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ __all__ = ["StreamOps", "load_stream_ops", "register_host", "supported", "unregi
 _WAIT_GEQ = 0
 """Greater or equal by signed difference, so that step numbers may wrap."""
 
-_WRITE = 0
-"""With a barrier in front: what the stream wrote before is visible to whoever sees the word."""
-
 _PORTABLE_MAPPED = 3
 
 # Their numbers in CUdevice_attribute: the operations as of CUDA 11.7, and their first version.
@@ -36,12 +33,8 @@ class StreamOps:
     """`cuda.bindings` or `libcuda`."""
     wait: Callable[[int, int], None]
     """wait(device address, value): what follows in the stream runs once the word has come that far."""
-    write: Callable[[int, int], None]
-    """write(device address, value): after all that precedes in the stream."""
     copy_up: Callable[[int, int, int], None]
     """copy_up(device address, host address, bytes)."""
-    copy_down: Callable[[int, int, int], None]
-    """copy_down(host address, device address, bytes)."""
 
 
 class _Driver:
@@ -113,9 +106,7 @@ _ADDRESS = ctypes.c_uint64
 _HOST = ctypes.c_size_t
 _VERSIONED = {
     "cuStreamWaitValue32": "cuStreamWaitValue32_v2",
-    "cuStreamWriteValue32": "cuStreamWriteValue32_v2",
     "cuMemcpyHtoDAsync": "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyDtoHAsync": "cuMemcpyDtoHAsync_v2",
     "cuMemHostRegister": "cuMemHostRegister_v2",
 }
 
@@ -133,9 +124,7 @@ def load_stream_ops(stream: int) -> StreamOps:
     driver = _Driver()
     there = driver.stream(stream)
     raw_wait = driver.function("cuStreamWaitValue32", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
-    raw_write = driver.function("cuStreamWriteValue32", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
     raw_up = driver.function("cuMemcpyHtoDAsync", _ADDRESS, _HOST, ctypes.c_size_t, _STREAM)
-    raw_down = driver.function("cuMemcpyDtoHAsync", _HOST, _ADDRESS, ctypes.c_size_t, _STREAM)
 
     # Each is one function and no more: between two steps a host has forgotten them all, and what a call
     # costs is how much code there is to fetch again.
@@ -144,22 +133,12 @@ def load_stream_ops(stream: int) -> StreamOps:
         if status:
             raise _failed("cuStreamWaitValue32", status)
 
-    def write(address: int, value: int) -> None:
-        (status,) = raw_write(there, address, value & _U32, _WRITE)
-        if status:
-            raise _failed("cuStreamWriteValue32", status)
-
     def copy_up(device: int, host: int, size: int) -> None:
         (status,) = raw_up(device, host, size, there)
         if status:
             raise _failed("cuMemcpyHtoDAsync", status)
 
-    def copy_down(host: int, device: int, size: int) -> None:
-        (status,) = raw_down(host, device, size, there)
-        if status:
-            raise _failed("cuMemcpyDtoHAsync", status)
-
-    return StreamOps(driver.source, wait, write, copy_up, copy_down)
+    return StreamOps(driver.source, wait, copy_up)
 
 
 _U32 = 0xFFFFFFFF

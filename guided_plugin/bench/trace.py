@@ -95,15 +95,17 @@ class _TracedLoop(DecodeLoop):
         self._recorder = recorder
         for verb in ("plan", "fill_mask", "schedule_update", "finish_update"):
             recorder.wrap(self.pipeline, verb)
-        recorder.wrap(self.pipeline, "apply_mask", "main stream", current=True)
+        recorder.wrap(self.pipeline, "apply_mask", "main stream")
         side: Any = self.pipeline.side
-        recorder.wrap(side.buffers, "upload", "side stream")
-        recorder.wrap(side.buffers, "download", "side stream")
+        recorder.wrap(side.buffers, "upload", "side stream", inside=True)
+        # A worker's tokens are written by a kernel on the stream that samples.
+        tokens = "main stream" if self.pipeline.mode == "process" else "side stream"
+        recorder.wrap(side.buffers, "download", tokens, inside=True)
 
     def _batch(self, *arguments: Any) -> Any:
         batch = super()._batch(*arguments)
         for name in ("forward", "sample", "append", "check_stop"):
-            self._recorder.wrap(batch, name, "main stream", current=True)
+            self._recorder.wrap(batch, name, "main stream")
         return batch
 
     def step(self, batch: Any, index: int) -> None:
@@ -127,11 +129,12 @@ class _Recorder:
             torch.cuda.synchronize(device)
             self._origin_ns = time.perf_counter_ns()
 
-    def wrap(self, owner: Any, name: str, track: str = "", *, current: bool = False) -> None:
-        """Time a method of one object; `track` is where the device does what it launches."""
+    def wrap(self, owner: Any, name: str, track: str = "", *, inside: bool = False) -> None:
+        """Time a method of one object; `track` is where the device does what it launches. What runs `inside`
+        a verb is part of that verb's time on the host."""
         original: Callable[..., Any] = getattr(owner, name)
-        side = None if current else getattr(owner, "side_stream", None)
-        on_device = self._cuda and bool(track) and (current or side is not None)
+        on_device = self._cuda and bool(track)
+        side = owner.side_stream if on_device and track == "side stream" else None
 
         def call(*arguments: Any) -> Any:
             before = self._event(side) if on_device else None
@@ -143,8 +146,7 @@ class _Recorder:
                 self.step += 1  # what is called from here on is for the next one
             if on_device:
                 self._device.append((track, name, step, before, self._event(side)))
-            # What runs inside a verb is part of that verb's time on the host.
-            if current or not track:
+            if not inside:
                 self._host.append(Span("engine thread", name, start, end, step))
             return result
 

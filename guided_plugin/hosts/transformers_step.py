@@ -368,7 +368,7 @@ class GenerateCall:
         self._steps += 1
         if self._guided:
             pipeline = self._loan.pipeline
-            pipeline.schedule_update(input_ids[:, -1].contiguous())
+            pipeline.schedule_update(input_ids[:, -1])
             pipeline.finish_update()
             if pipeline.mode == "process":
                 self._plan()

@@ -48,7 +48,7 @@ class V1Runner:
         self.engine = Engine(vllm_config, device, vllm_config.scheduler_config.max_num_seqs)
         self._rows: dict[int, _Row] = {}
         """By row of the batch."""
-        self._slots: list[int] = []
+        self._slots: tuple[int, ...] = ()
         """What is planned."""
         self._planned: list[_Row] = []
         self._outputs: list[list[int]] = []
@@ -181,15 +181,16 @@ class V1Runner:
 
     def _rebuild(self) -> None:
         """What follows from which request is where."""
-        self._slots = [UNGUIDED] * (max(self._rows, default=-1) + 1)
+        slots = [UNGUIDED] * (max(self._rows, default=-1) + 1)
         self._planned = []
         self._mend = []
         for at, row in self._rows.items():
-            self._slots[at] = row.guided.slot
+            slots[at] = row.guided.slot
             if row.guided.slot != UNGUIDED:
                 self._planned.append(row)
             if row.guided.slot == UNGUIDED or row.guided.fragile:
                 self._mend.append((at, row.guided))
+        self._slots = tuple(slots)
         self._outputs = [row.output for row in self._planned]
         self._total = sum(map(len, self._outputs))
 

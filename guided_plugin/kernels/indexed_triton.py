@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from guided_plugin.kernels.indexed import BROKEN, NEVER
+from guided_plugin.kernels.landing_triton import announce, signed
 from guided_plugin.kernels.launch import Launcher
 from guided_plugin.kernels.triton import BLOCK, blocks, forbid
 from guided_plugin.step import NO_TOKEN, Landing
@@ -104,22 +105,12 @@ def _publish_kernel(  # type: ignore[no-untyped-def]
     NONE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program: whoever raises the word must have seen every token written."""
     ring = tokens.to(tl.pointer_type(tl.int64))
     for first in range(0, count, BLOCK):
         at = first + tl.arange(0, BLOCK)
         newest = _newest(order, lengths, total, history, at, count, stride, NOT_LOOKED_AT, NONE)
         tl.store(ring + at, newest, mask=at < count)
-    tl.debug_barrier()
-    # Everybody's stores are before the barrier, and the release is for the whole system: host included.
-    tl.inline_asm_elementwise(
-        "st.release.sys.global.u32 [$1], $2; mov.u32 $0, $2;",
-        "=r,l,r",
-        [word, step],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
+    announce(word, step)
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
@@ -224,7 +215,7 @@ def publish_tokens_triton(
     """See `kernels.indexed`."""
     device, count = order.get_device(), order.shape[0]
     key = device, total.dtype, history.dtype
-    place = landing.tokens, landing.word, _signed(landing.step)
+    place = landing.tokens, landing.word, signed(landing.step)
     launch = _launch_publish.known.get(key)
     if launch is not None:
         known = order.data_ptr(), lengths.data_ptr(), total.data_ptr(), history.data_ptr()
@@ -262,11 +253,6 @@ def gather_drafts_triton(
 def _groups(count: int) -> tuple[int, int]:
     """The grid for so many requests or rows."""
     return (count + _GATHER - 1) // _GATHER, 1
-
-
-def _signed(step: int) -> int:
-    """A step as 32 bits have it: it wraps."""
-    return (step + 0x80000000 & 0xFFFFFFFF) - 0x80000000
 
 
 @cache

@@ -1,19 +1,17 @@
 """The way between the shared memory and the logits on CUDA. Imports torch.
 
-    side stream   wait until FILLED reaches n, copy masks n up, event | after sampling: gather, copy
-                  tokens n down, write n into SAMPLED
-    main stream   wait for the event, mask | sample
+    side stream   wait until FILLED reaches n, copy masks n up, event
+    main stream   wait for the event, mask | sample | one kernel: tokens n into the ring, n into SAMPLED
 
-A host with a kernel that knows the tokens writes them and SAMPLED from there: see `landing`. The host
-enqueues all of it and waits for none. Where the device can't wait for memory, the same is done by the host:
-it waits for the masks in `mask_dev`, and a thread raises SAMPLED when the tokens have landed.
+A host with a kernel that knows the tokens does the last from there: see `landing`. The host enqueues all of
+it and waits for none. Where the device can't wait for memory, the host waits for the masks in `mask_dev`, and
+a thread raises SAMPLED when the tokens have landed.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
@@ -21,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from guided_plugin.kernels.landing_triton import land_tokens
 from guided_plugin.step import Landing
 from guided_plugin.streamops import StreamOps, load_stream_ops, register_host, supported, unregister_host
 from guided_plugin.worker.buffers import Waits
@@ -57,35 +56,28 @@ class CudaWorkerBuffers:
         self._current = _CurrentStream(device, index)
         # [PLAN_DEPTH, masks, words] int32, device
         self._mask_dev = torch.zeros(PLAN_DEPTH, max_masks, words, dtype=torch.int32, device=device)
-        # [values] int64, device: used by the side stream alone, one step after the other
-        self._gathered = torch.zeros(max_values, dtype=torch.int64, device=device)
         self._rows = _RowNumbers(device, max_values)
         self._uploaded = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
-        self._sampled = torch.cuda.Event()
         self._freed = torch.cuda.Event()
-        self._downloaded = -1
-        """The newest step whose sampling the side stream has waited for."""
         self._landed = -1
         """As far as SAMPLED was seen to have come. The device is done with the copies of the steps up to
         there: masks come before their step's tokens or, with drafts, before the next step's, and without
         those nothing is planned four steps later."""
         self._views: dict[tuple[int, int], Tensor] = {}
-        self._held: deque[tuple[int, Tensor]] = deque()
-        """Tokens on their way down, by step."""
         self._sampled_waits: tuple[Any, Any] | None = None
         self._timed: Any = None
         with torch.cuda.device(index):
             base = register_host(region.address, region.shape.size)
             able = supported(index) if stream_ops is None else stream_ops
             self._ops: StreamOps = load_stream_ops(self._side)
+            self._nobodys_word = self._warm_up()
         self._raiser = None if able else _Raiser(region, index)
         # Addresses and sizes of a step's copies, looked up here once: every attribute counts.
         self._row_bytes = 4 * words
         entries = range(PLAN_DEPTH)
         self._mask_host = [region.address + shape.masks + i * max_masks * 4 * words for i in entries]
         self._mask_target = [self._mask_dev.data_ptr() + i * max_masks * 4 * words for i in entries]
-        self._tokens_host, self._tokens_stride = region.address + shape.tokens, 8 * max_values
-        self._tokens_there = base + shape.tokens
+        self._tokens_there, self._tokens_stride = base + shape.tokens, 8 * max_values
         self._filled_word = base + region.counter_offset(Counter.FILLED)
         self._sampled_word = base + region.counter_offset(Counter.SAMPLED)
         # The buffers above were zeroed on the main stream; the side stream may overwrite them now.
@@ -107,7 +99,7 @@ class CudaWorkerBuffers:
 
     def upload(self, step: int, count: int) -> None:
         """Let the side stream wait for the masks and copy them."""
-        if max(self._landed, self._downloaded) < step - PLAN_DEPTH:
+        if self._landed < step - PLAN_DEPTH:
             # The kernel that read this place on the device may still run: no tokens came after it.
             self._freed.record(self._current())
             self.side_stream.wait_event(self._freed)
@@ -134,29 +126,13 @@ class CudaWorkerBuffers:
         return view, self._rows.newest
 
     def download(self, step: int, tokens: Tensor) -> None:
-        """Gather and copy the guided rows' tokens on the side stream, then raise the flag."""
-        main = self._current()
-        self._sampled.record(main)
-        self.side_stream.wait_event(self._sampled)
-        self._downloaded = step
-        count, chosen = self._rows.count, tokens
-        if not self._rows.leading or tokens.dtype != torch.int64 or not tokens.is_contiguous():
-            with torch.cuda.stream(self.side_stream):
-                chosen = tokens[:count] if self._rows.leading else tokens.index_select(0, self._rows.newest)
-                if chosen.dtype != torch.int64 or not chosen.is_contiguous():
-                    chosen = self._gathered[:count].copy_(chosen)
-        # Whoever made these may let go of them before the side stream has read them. To hold them until
-        # they have landed is cheaper than to tell the allocator.
-        held = self._held
-        while held and held[0][0] <= self._landed:
-            held.popleft()
-        held.append((step, tokens))
-        ring = self._tokens_host + step % TOKEN_DEPTH * self._tokens_stride
-        self._ops.copy_down(ring, chosen.data_ptr(), 8 * count)
+        """Write the guided rows' tokens, then raise the flag; on the current stream, which has sampled."""
+        ring = self._tokens_there + step % TOKEN_DEPTH * self._tokens_stride
         if self._raiser is None:
-            self._ops.write(self._sampled_word, step)
-        else:
-            self._raiser.raise_after(self.side_stream, step)
+            land_tokens(tokens, self._rows.newest, ring, self._sampled_word, step)
+            return
+        land_tokens(tokens, self._rows.newest, ring, self._nobodys_word.data_ptr(), step)
+        self._raiser.raise_after(self._current(), step)
 
     def landing(self, step: int) -> Landing | None:
         """Where a kernel on the main stream may write the tokens itself."""
@@ -173,6 +149,16 @@ class CudaWorkerBuffers:
             self._raiser.close()
         with torch.cuda.device(self._device):
             unregister_host(self._region.address)
+
+    def _warm_up(self) -> Tensor:
+        """Load the kernel now: the first time takes a tenth of a second and waits for the device. Returns a
+        word for it to raise that nobody looks at."""
+        ring = torch.zeros(1, dtype=torch.int64, device=self._device)
+        word = torch.zeros(1, dtype=torch.int32, device=self._device)
+        row = torch.zeros(1, dtype=torch.int32, device=self._device)
+        for dtype in (torch.int64, torch.int32):
+            land_tokens(row.to(dtype), row, ring.data_ptr(), word.data_ptr(), 0)
+        return word
 
     def _enqueue_upload(self, step: int, count: int) -> None:
         entry = step % PLAN_DEPTH
@@ -227,19 +213,15 @@ class _RowNumbers:
         self._copied = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
         self._entry = 0
         self.newest = self._dev[0, :0]
-        self.count = 0
-        self.leading = True
-        """Whether they are 0, 1, 2, ...: then there is nothing to gather."""
 
     def set(self, rows: Sequence[int]) -> None:
         """Send row numbers up, on the main stream."""
-        self.count, self.leading = len(rows), rows[-1] == len(rows) - 1
-        if self.leading:
-            self.newest = self._leading[: self.count]
+        count = len(rows)
+        if rows[-1] == count - 1:
+            self.newest = self._leading[:count]
             return
         entry = self._entry = (self._entry + 1) % PLAN_DEPTH
         self._copied[entry].synchronize()  # of PLAN_DEPTH changes ago
-        count = self.count
         self._host.numpy()[entry, :count] = rows
         # On the main stream: kernels that still use an older entry are before it, later ones after.
         self._dev[entry, :count].copy_(self._host[entry, :count], non_blocking=True)
