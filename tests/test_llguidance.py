@@ -311,6 +311,24 @@ def taken(lexers, users):
     return shares
 
 
+def test_grammars_do_not_take_from_one_another_what_was_just_made():
+    made = []
+
+    def make():
+        made.append(Base())
+        return made[-1]
+
+    pool = LexerPool(1)
+    pool.threads = 2  # lexers for two, room for two less than three grammars want
+    grammars = [Lexers(Base(), make, pool) for _ in range(3)]
+    # All come before any lexer is there: nobody uses those that are made.
+    shares = [grammar.take()[1] for _ in range(9) for grammar in grammars]
+    total = sum(map(settled, grammars))
+    assert total == len(grammars) + pool.most
+    assert len(made) <= pool.most + len(grammars)
+    del shares
+
+
 def test_all_grammars_together_have_a_bounded_number_of_lexers():
     pool = LexerPool(2)
     grammars = [Lexers(Base(), Base, pool) for _ in range(4)]

@@ -186,7 +186,7 @@ LAYERS = [
     ["lowering"],
     ["rewrites"],
     ["plugins"],
-    ["grammar.__init__", "grammar.base", "grammar.vocabulary"],
+    ["grammar.__init__", "grammar.base", "grammar.vocabulary", "grammar.native"],
     [
         "grammar.xgrammar_schema",
         "grammar.frames",

@@ -111,8 +111,9 @@ class Backend(Protocol):
 
     Compiling comes in two halves, so that a helper process can do the half that may go wrong. A backend
     without `prepare` is compiled where it is asked. One with `pace(seconds)` is told now and then how far
-    apart the steps come that its fills are hidden behind: it may take fewer threads then. Its matchers may
-    have `begin_anew`, see there.
+    apart the steps come that its fills are hidden behind: it may take fewer threads then. With `warm_up()` it
+    is asked, before requests come, to build what the first of them would wait for. Its matchers may have
+    `begin_anew`, see there.
     """
 
     name: str

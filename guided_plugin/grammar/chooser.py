@@ -21,6 +21,7 @@ from guided_plugin.errors import (
     UnsupportedSpecError,
 )
 from guided_plugin.grammar.base import Backend, Grammar, Lowering, Prepared
+from guided_plugin.grammar.native import native
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
@@ -62,6 +63,12 @@ class Chooser:
             with self._lock:
                 backend = self._backends.setdefault(name, made)
         return backend
+
+    def warm_up(self, name: str) -> None:
+        """Have a backend get ready to match, if it knows how."""
+        warm_up = getattr(self.backend(name), "warm_up", None)
+        if warm_up is not None:
+            _blamed(f"backend {name!r}", warm_up)
 
     def pace(self, seconds: float) -> None:
         """Tell those that want to know how far apart steps come."""
@@ -165,7 +172,8 @@ R = TypeVar("R")
 def _blamed(what: str, act: Callable[[], R]) -> R:
     """Somebody else's code: whatever it raises is told with its name."""
     try:
-        return act()
+        with native():
+            return act()
     except (GuidedError, MemoryError, RecursionError):
         raise
     except Exception as error:

@@ -70,6 +70,11 @@ class GrammarCompiler:
             first = self._chooser.candidates(OutputSpec.json_schema({}))[0]
             self._guard.start([first.backend])
 
+    def warm_up(self, name: str) -> None:
+        """Have a backend build what it needs of the vocabulary, before anybody waits for that."""
+        self.compile(OutputSpec.choice(["a"], backend=name))
+        self._chooser.warm_up(name)
+
     def close(self) -> None:
         """End the helper processes; what they are at fails. Grammars in the cache are still given out."""
         self._guard.close()

@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from guided_plugin.grammar.native import native
+
 __all__ = ["LexerPool", "Lexers", "Share"]
 
 _MOST = 4
@@ -41,12 +43,12 @@ class LexerPool:
             self._members.add(lexers)
 
     def has_room(self) -> bool:
-        """Whether there may be one more; takes one that nobody uses from a grammar if it must."""
+        """Whether there may be one more; takes one from a grammar that has more than it needs if it must."""
         with self._lock:
             members = list(self._members)
         if sum(len(member) - 1 for member in members) < self.most:
             return True
-        return any(member.drop_idle() for member in members)
+        return any(member.drop_spare() for member in members)
 
 
 class Share:
@@ -128,11 +130,12 @@ class Lexers:
             # Others wait for their masks: better to fail those that need it before it is there.
             threading.Thread(target=self._renew, name="guided-lexers", daemon=True).start()
 
-    def drop_idle(self) -> bool:
-        """Let go of lexers that nobody uses, the first aside. The last ones are idle first."""
+    def drop_spare(self) -> bool:
+        """Let go of lexers that nobody uses and nobody asks for. The last ones are idle first."""
         with self._lock:
-            before = len(self._bases)
-            while len(self._bases) > 1 and self._users[-1] == 0:
+            before, needed = len(self._bases), max(1, self._wanted())
+            # One that was just made is idle too, and dropped for another grammar's it would be made again.
+            while len(self._bases) > needed and self._users[-1] == 0:
                 self._bases.pop()
                 self._users.pop()
             return len(self._bases) < before
@@ -147,9 +150,13 @@ class Lexers:
             if life == self._life:
                 self._users[number] -= 1
 
+    def _made(self) -> Any:
+        with native():
+            return self._make()
+
     def _renew(self) -> None:
         try:
-            base = self._make()
+            base = self._made()
             with self._lock:
                 if not base.is_error():
                     self._life += 1
@@ -160,7 +167,7 @@ class Lexers:
     def _grow(self) -> None:
         while True:
             room = self._pool.has_room()
-            base = self._make() if room else None
+            base = self._made() if room else None
             with self._lock:
                 if base is None:
                     self._paused_until = time.monotonic() + _PAUSE

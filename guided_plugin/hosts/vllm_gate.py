@@ -28,6 +28,7 @@ from typing import Any
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, RequestError, SpecError, VocabularyError
 from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm_common import (
     GUIDED,
     KNOWN,
@@ -186,7 +187,8 @@ class Gate:
 
     def _warm(self) -> None:
         try:
-            self.compiler.compile(OutputSpec.regex("[0-9]"))
+            with native():
+                self.compiler.compile(OutputSpec.regex("[0-9]"))
         except GuidedError as error:
             if isinstance(error, VocabularyError):
                 self.obstacle = error

@@ -99,7 +99,7 @@ class GrammarWorker:
     _plans: dict[int, _Plan] = field(default_factory=dict)
     _inbox: deque[object] = field(default_factory=deque)
     _syncs: list[Sync] = field(default_factory=list)
-    _warming: list[Future[Grammar]] | None = None
+    _warming: list[Future[None]] | None = None
     _applied: int = 0
     _state: int = 0
     """Counts changes of which slots run."""
@@ -428,7 +428,7 @@ class GrammarWorker:
         """Build what each backend needs of the vocabulary while nobody waits for it."""
         names = self.compiler.plugins.backends
         self.compiler.start()
-        self._warming = [self._compile(OutputSpec.choice(["a"], backend=name)) for name in names]
+        self._warming = [self._threads.submit(self.compiler.warm_up, name) for name in names]
 
     def _rest(self) -> None:
         """Poll closely after work, less and less later; a message always ends a pause."""

@@ -1,0 +1,89 @@
+"""The interpreter ends while threads that nobody waits for are in native code."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytest.importorskip("llguidance")
+
+
+def run(program, timeout=60):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=timeout
+    )
+
+
+def test_a_program_may_end_while_lexers_are_made():
+    """Cutting a vocabulary into slices takes a while, with nobody waiting for it."""
+    done = run(
+        """
+        import random
+        import guided_plugin as gp
+
+        rng = random.Random(1)
+        words = {bytes(rng.choices(b"abcdefgh {}:,0123456789", k=rng.randrange(2, 9))) for _ in range(60_000)}
+        tokens = [*(bytes([byte]) for byte in range(256)), *sorted(words), b"</s>"]
+        vocabulary = gp.Vocabulary.from_tokens(tokens, [len(tokens) - 1])
+        config = gp.GuidedConfig(isolate_compiles=False, threads=2)
+        pipeline = gp.StepPipeline(gp.GrammarCompiler(vocabulary, config=config), max_slots=8, mode="inline")
+        spec = gp.OutputSpec.json_schema({"type": "array", "items": {"type": "string"}})
+        for request in range(8):
+            pipeline.add_request(str(request), spec)
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_end_waits_for_what_has_begun_and_lets_nothing_begin():
+    done = run(
+        """
+        import atexit, threading, time
+        from guided_plugin.grammar.native import native
+
+        def work():
+            with native():
+                begun.set()
+                time.sleep(0.5)
+                print("one", flush=True)
+            time.sleep(0.05)
+            with native():
+                print("two", flush=True)
+
+        # Called after the end has waited: as long as this lasts, threads run.
+        import guided_plugin.grammar.native as module
+        atexit.unregister(module._wait)
+        atexit.register(time.sleep, 0.5)
+        atexit.register(module._wait)
+        begun = threading.Event()
+        threading.Thread(target=work, daemon=True).start()
+        begun.wait()
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "one\n", "")
+
+
+def test_a_forked_child_does_not_wait_for_threads_it_does_not_have():
+    done = run(
+        """
+        import os, sys, threading, time
+        from guided_plugin.grammar.native import native
+
+        def work():
+            with native():
+                begun.set()
+                time.sleep(3)
+
+        begun = threading.Event()
+        threading.Thread(target=work, daemon=True).start()
+        begun.wait()
+        start = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            sys.exit(7)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), time.monotonic() - start < 2)
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, "7 True\n")
