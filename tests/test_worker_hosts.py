@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 PREAMBLE = """
-import json, os, sys, time, torch
+import json, os, pathlib, sys, time, torch
 import guided_plugin as gp
 
 END = 256
@@ -210,6 +210,25 @@ def test_two_engines_on_one_machine_and_two_in_one_process(run):
         assert said[0]["same"]
         assert said[0]["errors"] == ["None", "None"]
         assert_gone(said[0]["pids"])
+
+
+@pytest.mark.parametrize("where", ["anywhere", pytest.param("beside CUDA", marks=pytest.mark.gpu)])
+def test_what_workers_are_forked_from_has_one_thread(run, where):
+    """Libraries start threads when they are imported; where there is CUDA its driver does."""
+    if where == "beside CUDA" and not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("no CUDA device")
+    process = run(
+        """
+        pipe = make()
+        pipe.add_request("one", ABC)
+        tasks = pathlib.Path(f"/proc/{pids(pipe)[1]}/task")
+        say(threads=[(task / "comm").read_text() for task in tasks.iterdir()])
+        pipe.close()
+        """
+    )
+    said, err = finish(process)
+    assert len(said[0]["threads"]) == 1, said
+    assert "fork" not in err
 
 
 def test_a_pipeline_that_nobody_holds_ends_its_worker(run):

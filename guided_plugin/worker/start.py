@@ -228,6 +228,8 @@ def _environment() -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),
         "CUDA_VISIBLE_DEVICES": "",
+        # What xgrammar imports asks torch for GPUs, and torch else the driver, which starts a thread.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
