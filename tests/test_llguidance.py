@@ -1,6 +1,7 @@
 """The llguidance backend: what it takes and refuses, its stop tokens, its batches."""
 
 import json
+import threading
 import time
 
 import numpy as np
@@ -312,21 +313,49 @@ def taken(lexers, users):
 
 
 def test_grammars_do_not_take_from_one_another_what_was_just_made():
-    made = []
+    made, all_came = [], threading.Event()
 
     def make():
+        all_came.wait(10)
+        time.sleep(0.002)
         made.append(Base())
         return made[-1]
 
     pool = LexerPool(1)
-    pool.threads = 2  # lexers for two, room for two less than three grammars want
-    grammars = [Lexers(Base(), make, pool) for _ in range(3)]
-    # All come before any lexer is there: nobody uses those that are made.
+    pool.threads = 2  # room for eight, and each of the grammars wants four beside its first
+    grammars = [Lexers(Base(), make, pool) for _ in range(20)]
+    # Nobody uses the lexers that are made: all have come before.
     shares = [grammar.take()[1] for _ in range(9) for grammar in grammars]
-    total = sum(map(settled, grammars))
-    assert total == len(grammars) + pool.most
-    assert len(made) <= pool.most + len(grammars)
+    all_came.set()
+    assert sum(map(settled, grammars)) == len(grammars) + pool.most
+    assert len(made) == pool.most
     del shares
+
+
+def test_a_grammar_may_grow_again_after_a_lexer_could_not_be_made(monkeypatch):
+    failed = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    answers = [RuntimeError("no memory"), Base(), Base()]
+
+    def make():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    lexers = Lexers(Base(), make, LexerPool(2))
+    shares = [lexers.take()[1] for _ in range(3)]
+    assert settled(lexers) == 1
+    shares += [lexers.take()[1] for _ in range(2)]
+    assert settled(lexers) == 3
+    assert [str(args.exc_value) for args in failed] == ["no memory"]
+
+
+@pytest.mark.parametrize(("threads", "there"), [(1, False), (2, True)])
+def test_slices_are_cut_before_requests_come(threads, there):
+    compiler = GrammarCompiler(VOCABULARY, config=GuidedConfig(threads=threads, isolate_compiles=False))
+    compiler.warm_up("llguidance")
+    assert ("_sliced_tokenizer" in vars(compiler.backend("llguidance"))) == there
 
 
 def test_all_grammars_together_have_a_bounded_number_of_lexers():

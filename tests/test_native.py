@@ -64,6 +64,76 @@ def test_the_end_waits_for_what_has_begun_and_lets_nothing_begin():
     assert (done.returncode, done.stdout, done.stderr) == (0, "one\n", "")
 
 
+def test_work_within_work_is_counted_once_and_begins_at_the_end_too():
+    done = run(
+        """
+        import threading, time
+        from guided_plugin.grammar.native import native
+
+        def work():
+            with native():
+                begun.set()
+                time.sleep(0.5)
+                with native():
+                    print("inner", flush=True)
+
+        begun = threading.Event()
+        threading.Thread(target=work, daemon=True).start()
+        begun.wait()
+        """,
+        timeout=6,
+    )
+    assert (done.returncode, done.stdout) == (0, "inner\n")
+
+
+def test_who_waits_for_a_thread_at_the_end_waits_not_for_ever():
+    done = run(
+        """
+        import atexit, threading, time
+
+        ending = threading.Event()
+
+        @atexit.register
+        def join():
+            ending.set()
+            thread.join()
+
+        from guided_plugin.grammar.native import native
+
+        def work():
+            ending.wait()
+            with native():
+                print("late", flush=True)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        """,
+        timeout=8,
+    )
+    assert (done.returncode, done.stdout) == (0, "late\n")
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_child_forked_in_native_work_ends_at_once(inside):
+    done = run(
+        f"""
+        import contextlib, os, sys, time
+        from guided_plugin.grammar.native import native
+
+        with native() if {inside} else contextlib.nullcontext():
+            child = os.fork()
+        if child == 0:
+            with native():
+                pass
+            sys.exit(7)
+        start = time.monotonic()
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), time.monotonic() - start < 5)
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, "7 True\n")
+
+
 def test_a_forked_child_does_not_wait_for_threads_it_does_not_have():
     done = run(
         """

@@ -36,19 +36,27 @@ class LexerPool:
         self.most = 2 * _MOST * threads
         self._lock = threading.Lock()
         self._members: weakref.WeakSet[Lexers] = weakref.WeakSet()
+        self._making = 0
+        """Lexers that have a place and are not there yet."""
 
     def join(self, lexers: Lexers) -> None:
         """Count a grammar's lexers from now on."""
         with self._lock:
             self._members.add(lexers)
 
-    def has_room(self) -> bool:
+    def take_place(self) -> bool:
         """Whether there may be one more; takes one from a grammar that has more than it needs if it must."""
         with self._lock:
             members = list(self._members)
-        if sum(len(member) - 1 for member in members) < self.most:
-            return True
-        return any(member.drop_spare() for member in members)
+            there = self._making + sum(len(member) - 1 for member in members)
+            found = there < self.most or any(member.drop_spare() for member in members)
+            self._making += found
+            return found
+
+    def give_place_back(self) -> None:
+        """The lexer for a place is there now and counts itself, or will not come."""
+        with self._lock:
+            self._making -= 1
 
 
 class Share:
@@ -165,19 +173,25 @@ class Lexers:
             self._renewing = False
 
     def _grow(self) -> None:
-        while True:
-            room = self._pool.has_room()
-            base = self._made() if room else None
+        try:
+            while self._grow_by_one():
+                pass
+        finally:
+            self._growing = False
+
+    def _grow_by_one(self) -> bool:
+        """Whether one more was made, and more are wanted."""
+        if not self._pool.take_place():
+            self._paused_until = time.monotonic() + _PAUSE
+            return False
+        try:
+            base = self._made()
             with self._lock:
-                if base is None:
-                    self._paused_until = time.monotonic() + _PAUSE
-                    self._growing = False
-                    return
                 if base.is_error():
                     self._alone = True  # fewer do as well
                 else:
                     self._bases.append(base)
                     self._users.append(0)
-                self._growing = len(self._bases) < self._wanted()
-                if not self._growing:
-                    return
+                return len(self._bases) < self._wanted()
+        finally:
+            self._pool.give_place_back()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,9 +96,21 @@ class LLGuidanceBackend:
         self._threads = config.thread_count()
         self._crew: Crew[Any] = Crew(llguidance.LLExecutor, self._threads)
         self._lexers = LexerPool(self._threads)
+        self._building = threading.Lock()
+        """Tokenizers are made once: it takes long, and all other threads stand still."""
+
+    @property
+    def _tokenizer(self) -> Any:
+        with self._building:
+            return self._plain_tokenizer
+
+    @property
+    def _fine_tokenizer(self) -> Any:
+        with self._building:
+            return self._sliced_tokenizer
 
     @cached_property
-    def _tokenizer(self) -> Any:
+    def _plain_tokenizer(self) -> Any:
         words = self._vocabulary.words
         padding = [b""] * (32 * words - self._vocabulary.size)
         tokens = _Tokens([*self._vocabulary.text_tokens, *padding], self._vocabulary)
@@ -106,8 +119,8 @@ class LLGuidanceBackend:
         return self._ll.LLTokenizer(wrapper, eos_token=stops)
 
     @cached_property
-    def _fine_tokenizer(self) -> Any:
-        return self._tokenizer.with_slices(_FINE_SLICES)
+    def _sliced_tokenizer(self) -> Any:
+        return self._plain_tokenizer.with_slices(_FINE_SLICES)
 
     @cached_property
     def _first_texts(self) -> NDArray[np.int32]:

@@ -1,8 +1,8 @@
 """Threads that nobody waits for, and the end of the interpreter. Touches nothing.
 
 A daemon thread that comes back from native code when the interpreter has begun to end is ended right there,
-in the middle of that code's frames, and the process dies by a signal. So native work of such threads is
-counted, and the end waits for it: most of it takes milliseconds.
+in the middle of that code's frames, and the process dies by a signal. So what this package's own threads do
+there, compiling and making lexers, is counted, and the end waits for it: most of it takes milliseconds.
 """
 
 from __future__ import annotations
@@ -18,25 +18,40 @@ __all__ = ["native"]
 _LONGEST = 10.0
 """Seconds that the end waits at most."""
 
+_LATE = 1.0
+"""Seconds that a thread which begins later is held back: the interpreter takes it away meanwhile, unless
+somebody waits for that very thread."""
+
 _changed = threading.Condition()
 _inside = 0
 _ending = False
+_own = threading.local()
+"""`inside`: whether this thread is counted."""
 
 
 @contextmanager
 def native() -> Iterator[None]:
     """Around native work of a thread that may still run when the interpreter ends."""
     global _inside
+    if _counted():
+        yield
+        return
     with _changed:
-        while _ending and threading.current_thread() is not threading.main_thread():
-            _changed.wait()  # too late to begin anything: here the interpreter takes the thread away
+        if _ending and threading.current_thread() is not threading.main_thread():
+            _changed.wait_for(lambda: False, _LATE)
         _inside += 1
+    _own.inside = True
     try:
         yield
     finally:
+        _own.inside = False
         with _changed:
             _inside -= 1
             _changed.notify_all()
+
+
+def _counted() -> bool:
+    return getattr(_own, "inside", False)
 
 
 @atexit.register
@@ -48,8 +63,8 @@ def _wait() -> None:
 
 
 def _after_fork() -> None:
-    global _changed, _inside
-    _changed, _inside = threading.Condition(), 0
+    global _changed, _inside, _ending
+    _changed, _inside, _ending = threading.Condition(), int(_counted()), False
 
 
 os.register_at_fork(after_in_child=_after_fork)

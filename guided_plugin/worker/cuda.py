@@ -60,9 +60,10 @@ class CudaWorkerBuffers:
         self._uploaded = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
         self._freed = torch.cuda.Event()
         self._landed = -1
-        """As far as SAMPLED was seen to have come. The device is done with the copies of the steps up to
-        there: masks come before their step's tokens or, with drafts, before the next step's, and without
-        those nothing is planned four steps later."""
+        """As far as SAMPLED was seen to have come. Masks are used before their step's tokens land or, with
+        drafts, before the next step's."""
+        self._round = PLAN_DEPTH - (1 if shape.drafts else 0)
+        """So many steps after tokens that landed, the masks that were in a step's place have been used."""
         self._views: dict[tuple[int, int], Tensor] = {}
         self._sampled_waits: tuple[Any, Any] | None = None
         self._timed: Any = None
@@ -89,7 +90,7 @@ class CudaWorkerBuffers:
 
     def claim(self, step: int) -> None:
         """Make sure that the last copy out of a step's place in the ring is done."""
-        used = step - PLAN_DEPTH
+        used = step - self._round
         if self._landed < used:
             self._landed = unwrap(self._region.load(Counter.SAMPLED), step)
             if self._landed < used:
@@ -99,7 +100,7 @@ class CudaWorkerBuffers:
 
     def upload(self, step: int, count: int) -> None:
         """Let the side stream wait for the masks and copy them."""
-        if self._landed < step - PLAN_DEPTH:
+        if self._landed < step - self._round:
             # The kernel that read this place on the device may still run: no tokens came after it.
             self._freed.record(self._current())
             self.side_stream.wait_event(self._freed)
@@ -230,7 +231,8 @@ class _RowNumbers:
 
 
 class _Raiser:
-    """Raises SAMPLED for a device that can't: a thread that waits for events."""
+    """Raises SAMPLED where a device has no stream memory operations: a thread that waits for events. Nothing
+    is known there of when a running kernel's stores reach the host; those of one that has ended did."""
 
     def __init__(self, region: Region, index: int) -> None:
         self._region = region

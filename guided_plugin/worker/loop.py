@@ -9,6 +9,7 @@ and the engine starts another.
 from __future__ import annotations
 
 import contextlib
+import logging
 import select
 import time
 from collections import deque
@@ -39,6 +40,8 @@ from guided_plugin.worker.messages import (
 )
 
 __all__ = ["GrammarWorker"]
+
+_log = logging.getLogger(__name__)
 
 _NAPS = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 3e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
@@ -218,6 +221,8 @@ class GrammarWorker:
                 count = len(self._table.tokens(slot))
                 self.channel.send(Failed(self._serials[slot], error, count))
         if self._warming is not None and all(done.done() for done in self._warming):
+            for failure in filter(None, (done.exception() for done in self._warming)):
+                _log.warning("a backend could not get ready: %s", failure)
             self._warming = None
             self.channel.send(Warm())
         for sync in list(self._syncs):
