@@ -118,6 +118,20 @@ def test_stop_tokens_of_one_request(backend):
     assert batch.accept([OTHER_END, END]) == [False, False]
 
 
+@pytest.mark.parametrize("count", [3, 32, 33, 90])
+def test_a_batch_tells_who_refused_however_many_there_are(backend, count):
+    grammar = backend.compile(OutputSpec.regex("[a-c]{90}d"))
+    matchers = [backend.start(grammar, (END,)) for _ in range(count)]
+    for ahead, matcher in enumerate(matchers):
+        assert matcher.accept_text(b"abc"[: ahead % 3] * 30)
+    batch = backend.batch(matchers)
+    wrong = {1, count - 1}
+    for _ in range(2):
+        tokens = [ord("z" if place in wrong else "b") for place in range(count)]
+        assert batch.accept(tokens) == [place not in wrong for place in range(count)]
+        wrong |= {0}
+
+
 def test_accepting_the_stop_tokens(backend):
     grammar = backend.compile(OutputSpec.regex("a+"))
     usual, own = backend.start(grammar, (END,)), backend.start(grammar, (OTHER_END,))

@@ -62,6 +62,10 @@ _FINE_SLICES += [r'[^"\\\x00-\x1F\x7F]+']
 # Most masks show one of the tokens in these words.
 _HEAD_WORDS = 64
 
+# So many tokens are accepted sooner in this thread, which keeps the GIL, than others are woken up for them:
+# each takes 5 us. (Masks let go of the GIL, and beside a busy thread each of them would wait for it.)
+_FEW = 32
+
 # What a grammar's symbols and lexer cost is not reported: a rough size for the cache's bound.
 _BYTES_PER_CHARACTER = 400
 
@@ -368,10 +372,12 @@ class LLGuidanceBatch:
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token."""
-        if self._own_stops:
-            return [m.accept(token) for m, token in zip(self._matchers, tokens, strict=True)]
-        pairs = [(self._handles[i], tokens[i]) for i in self._order]
         start = time.perf_counter()
+        if self._own_stops or len(tokens) <= _FEW:
+            accepted = [m.accept(token) for m, token in zip(self._matchers, tokens, strict=True)]
+            self._crew.accepted(time.perf_counter() - start)
+            return accepted
+        pairs = [(self._handles[i], tokens[i]) for i in self._order]
         verdicts = self._crew.executor.consume_token_par(pairs)
         self._crew.accepted(time.perf_counter() - start)
         accepted = [False] * len(tokens)
