@@ -9,10 +9,22 @@ import pytest
 pytest.importorskip("llguidance")
 
 
+# Programs import `native` by themselves: when that is decides on what the end does first.
+PREAMBLE = """
+import atexit, contextlib, os, sys, threading, time
+
+begun = threading.Event()
+
+def in_background(work):
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+"""
+
+
 def run(program, timeout=60):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=timeout
-    )
+    command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(program)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
 
 def test_a_program_may_end_while_lexers_are_made():
@@ -39,7 +51,6 @@ def test_a_program_may_end_while_lexers_are_made():
 def test_the_end_waits_for_what_has_begun_and_lets_nothing_begin():
     done = run(
         """
-        import atexit, threading, time
         from guided_plugin.grammar.native import native
 
         def work():
@@ -56,8 +67,7 @@ def test_the_end_waits_for_what_has_begun_and_lets_nothing_begin():
         atexit.unregister(module._wait)
         atexit.register(time.sleep, 0.5)
         atexit.register(module._wait)
-        begun = threading.Event()
-        threading.Thread(target=work, daemon=True).start()
+        in_background(work)
         begun.wait()
         """
     )
@@ -67,7 +77,6 @@ def test_the_end_waits_for_what_has_begun_and_lets_nothing_begin():
 def test_work_within_work_is_counted_once_and_begins_at_the_end_too():
     done = run(
         """
-        import threading, time
         from guided_plugin.grammar.native import native
 
         def work():
@@ -77,8 +86,7 @@ def test_work_within_work_is_counted_once_and_begins_at_the_end_too():
                 with native():
                     print("inner", flush=True)
 
-        begun = threading.Event()
-        threading.Thread(target=work, daemon=True).start()
+        in_background(work)
         begun.wait()
         """,
         timeout=6,
@@ -89,8 +97,6 @@ def test_work_within_work_is_counted_once_and_begins_at_the_end_too():
 def test_who_waits_for_a_thread_at_the_end_waits_not_for_ever():
     done = run(
         """
-        import atexit, threading, time
-
         ending = threading.Event()
 
         @atexit.register
@@ -105,8 +111,7 @@ def test_who_waits_for_a_thread_at_the_end_waits_not_for_ever():
             with native():
                 print("late", flush=True)
 
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
+        thread = in_background(work)
         """,
         timeout=8,
     )
@@ -117,7 +122,6 @@ def test_who_waits_for_a_thread_at_the_end_waits_not_for_ever():
 def test_a_child_forked_in_native_work_ends_at_once(inside):
     done = run(
         f"""
-        import contextlib, os, sys, time
         from guided_plugin.grammar.native import native
 
         with native() if {inside} else contextlib.nullcontext():
@@ -137,7 +141,6 @@ def test_a_child_forked_in_native_work_ends_at_once(inside):
 def test_a_forked_child_does_not_wait_for_threads_it_does_not_have():
     done = run(
         """
-        import os, sys, threading, time
         from guided_plugin.grammar.native import native
 
         def work():
@@ -145,8 +148,7 @@ def test_a_forked_child_does_not_wait_for_threads_it_does_not_have():
                 begun.set()
                 time.sleep(3)
 
-        begun = threading.Event()
-        threading.Thread(target=work, daemon=True).start()
+        in_background(work)
         begun.wait()
         start = time.monotonic()
         child = os.fork()

@@ -170,7 +170,7 @@ R = TypeVar("R")
 
 
 def _blamed(what: str, act: Callable[[], R]) -> R:
-    """Somebody else's code: whatever it raises is told with its name."""
+    """Somebody else's code: whatever it raises is told with its name, and a program's end waits for it."""
     try:
         with native():
             return act()

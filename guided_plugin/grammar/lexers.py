@@ -176,14 +176,18 @@ class Lexers:
         try:
             while self._grow_by_one():
                 pass
-        finally:
+        except BaseException:
             self._growing = False
+            raise
 
     def _grow_by_one(self) -> bool:
-        """Whether one more was made, and more are wanted."""
+        """Make one more, if there may be one; whether more are wanted. That is decided under the lock, as is
+        whether another thread begins to grow."""
         if not self._pool.take_place():
-            self._paused_until = time.monotonic() + _PAUSE
-            return False
+            with self._lock:
+                self._paused_until = time.monotonic() + _PAUSE
+                self._growing = False
+                return False
         try:
             base = self._made()
             with self._lock:
@@ -192,6 +196,7 @@ class Lexers:
                 else:
                     self._bases.append(base)
                     self._users.append(0)
-                return len(self._bases) < self._wanted()
+                self._growing = len(self._bases) < self._wanted()
+                return self._growing
         finally:
             self._pool.give_place_back()

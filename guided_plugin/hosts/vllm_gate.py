@@ -187,7 +187,7 @@ class Gate:
 
     def _warm(self) -> None:
         try:
-            with native():
+            with native():  # reading a tokenizer is native work, too
                 self.compiler.compile(OutputSpec.regex("[0-9]"))
         except GuidedError as error:
             if isinstance(error, VocabularyError):
