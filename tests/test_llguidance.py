@@ -298,7 +298,7 @@ def test_a_grammar_has_lexers_for_those_that_use_it_at_the_same_time():
 
 def test_a_share_lasts_as_long_as_anybody_holds_it(backend):
     grammar = backend.compile(OutputSpec.json_schema(PERSON))
-    lexers = grammar.handle
+    lexers = grammar.handle.lexers
     matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
     fork = matcher.fork()
     del matcher
@@ -390,3 +390,44 @@ def test_all_grammars_together_have_a_bounded_number_of_lexers():
     assert sum(len(grammar) - 1 for grammar in grammars) <= pool.most
     for grammar, shares in zip(grammars, (first, [], third, fourth), strict=True):
         assert max((share.number for share in shares), default=0) < len(grammar)
+
+
+CONTROL_NAMES = [b"<|im_start|>", b"[1", b"[", b"<s>", b"<s>x", b"</s>"]
+
+
+def allowed_tokens(
+    backend: LLGuidanceBackend, vocabulary: Vocabulary, spec: OutputSpec, text: bytes
+) -> set[int]:
+    """The tokens that may come after a text."""
+    matcher = backend.start(backend.compile(spec), vocabulary.stop_token_ids)
+    assert matcher.accept_text(text)
+    mask = np.zeros((1, vocabulary.words), np.int32)
+    backend.batch([matcher]).fill(mask, [0])
+    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+
+
+@pytest.mark.parametrize("padding", [0, 9])
+def test_control_tokens_come_where_they_are_named_and_nowhere_else(padding: int) -> None:
+    # 256 bytes and 32 tokens fill whole mask words; with nine tokens more there is padding.
+    text = [bytes([byte]) for byte in range(256)] + [b"ab" + bytes([97 + i]) for i in range(26 + padding)]
+    first = len(text)
+    tokens = [*text, *CONTROL_NAMES]
+    stop = len(tokens) - 1
+    vocabulary = Vocabulary.from_tokens(tokens, [stop], range(first, stop))
+    backend = LLGuidanceBackend(vocabulary, GuidedConfig(threads=2))
+    control = set(range(first, len(tokens)))
+
+    searched = OutputSpec.json_schema({"type": "string", "pattern": "[0-9]"})
+    for before in (b'"', b'"a', b'"a1'):
+        allowed = allowed_tokens(backend, vocabulary, searched, before)
+        assert allowed
+        assert not allowed & control
+        assert 0xFF not in allowed  # no text holds this byte
+    assert allowed_tokens(backend, vocabulary, searched, b'"a1"') == {stop}
+
+    for number, name in enumerate(CONTROL_NAMES[:-1]):
+        by_id = OutputSpec.grammar(f'start: "a" <[{first + number}]> "b"', "lark")
+        assert allowed_tokens(backend, vocabulary, by_id, b"a") == {first + number}
+        if name in (b"<|im_start|>", b"<s>"):
+            by_name = OutputSpec.grammar(f'start: "a" {name.decode()} "b"', "lark")
+            assert allowed_tokens(backend, vocabulary, by_name, b"a") == {first + number}

@@ -12,6 +12,7 @@ import json
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,6 +60,12 @@ _FINE_SLICES = [r"[\x20\x0A\x0D\x09]+"]
 _FINE_SLICES += [rf'[^"\\\x00-\x1F\x7F]{{1,{most}}}' for most in (2, 4, 8, 16, 30)]
 _FINE_SLICES += [r'[^"\\\x00-\x1F\x7F]+']
 
+# In front of the name of a control token, as llguidance keeps it.
+_MARKER = b"\xff"
+
+# A control token's name that a Lark grammar can write. Names with a space are those made here.
+_NAME = re.compile(rb"<[^\s<>\xff]+>")
+
 # Most masks show one of the tokens in these words.
 _HEAD_WORDS = 64
 
@@ -75,6 +82,15 @@ def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
     """Offer this backend as `llguidance`, where the package is installed."""
     if importlib.util.find_spec("llguidance") is not None:
         register("llguidance", LLGuidanceBackend)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """What a grammar's matchers start from."""
+
+    lexers: Lexers
+    impossible_token: int | None
+    """See `LLGuidanceMatcher.impossible_token`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +131,7 @@ class LLGuidanceBackend:
 
     @cached_property
     def _plain_tokenizer(self) -> Any:
-        words = self._vocabulary.words
-        padding = [b""] * (32 * words - self._vocabulary.size)
-        tokens = _Tokens([*self._vocabulary.text_tokens, *padding], self._vocabulary)
-        wrapper = self._ll.TokenizerWrapper(tokens)
+        wrapper = self._ll.TokenizerWrapper(_Tokens(self._vocabulary))
         stops = list(self._vocabulary.stop_token_ids)
         return self._ll.LLTokenizer(wrapper, eos_token=stops)
 
@@ -168,7 +181,11 @@ class LLGuidanceBackend:
             self._lexers,
             quick=len(source) <= _QUICK_CHARACTERS,
         )
-        return Grammar(spec, self.name, lexers, size, time.perf_counter() - start, reason=reason)
+        # Grammars that clients write may name any control token; those that are lowered name this one alone.
+        names_it = self._impossible_token is not None and f"<[{self._impossible_token}]>" in source
+        lowered = spec.kind == "json_schema" and names_it
+        compiled = _Compiled(lexers, self._impossible_token if lowered else None)
+        return Grammar(spec, self.name, compiled, size, time.perf_counter() - start, reason=reason)
 
     def _first_way(self, spec: OutputSpec) -> tuple[str, Any, str]:
         """The first way that works: its source, a matcher at the beginning, and why this way."""
@@ -260,8 +277,10 @@ class LLGuidanceBackend:
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
         """A matcher at the beginning; it shares the lexer states that others have built."""
         own = stop_token_ids if set(stop_token_ids) != set(self._vocabulary.stop_token_ids) else ()
-        handle, share = grammar.handle.take()
-        return LLGuidanceMatcher(handle, self._tokenizer, own, self._vocabulary.stop_token_ids, share)
+        compiled: _Compiled = grammar.handle
+        handle, share = compiled.lexers.take()
+        usual = self._vocabulary.stop_token_ids
+        return LLGuidanceMatcher(handle, self._tokenizer, own, usual, share, compiled.impossible_token)
 
     def warm_up(self) -> None:
         """Cut the vocabulary into slices now: all other threads stand still for a third of a second."""
@@ -275,17 +294,14 @@ class LLGuidanceBackend:
     def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
         """A batch of matchers of this backend."""
         return LLGuidanceBatch(
-            self._crew,
-            [cast("LLGuidanceMatcher", m) for m in matchers],
-            self._impossible_token,
-            self._first_texts,
+            self._crew, [cast("LLGuidanceMatcher", m) for m in matchers], self._first_texts
         )
 
 
 class LLGuidanceMatcher:
     """See `Matcher`."""
 
-    __slots__ = ("_tokenizer", "handle", "share", "stop_token_ids", "usual_stops")
+    __slots__ = ("_tokenizer", "handle", "impossible_token", "share", "stop_token_ids", "usual_stops")
 
     def __init__(
         self,
@@ -294,10 +310,13 @@ class LLGuidanceMatcher:
         stop_token_ids: tuple[int, ...],
         usual_stops: tuple[int, ...],
         share: Share,
+        impossible_token: int | None,
     ) -> None:
         self.handle = handle
         self.share = share
         """Of the lexer whose lock it needs."""
+        self.impossible_token = impossible_token
+        """A token that its grammar names and no mask may show."""
         self._tokenizer = tokenizer
         self.stop_token_ids = stop_token_ids
         """Stop tokens of this request alone; empty: the vocabulary's, which the tokenizer knows."""
@@ -328,8 +347,14 @@ class LLGuidanceMatcher:
 
     def fork(self) -> LLGuidanceMatcher:
         """An independent matcher in the same position."""
-        copy = self.handle.deep_copy()
-        return LLGuidanceMatcher(copy, self._tokenizer, self.stop_token_ids, self.usual_stops, self.share)
+        return LLGuidanceMatcher(
+            self.handle.deep_copy(),
+            self._tokenizer,
+            self.stop_token_ids,
+            self.usual_stops,
+            self.share,
+            self.impossible_token,
+        )
 
     @property
     def complete(self) -> bool:
@@ -342,7 +367,7 @@ class LLGuidanceMatcher:
 
     def fix_stops(self, row: MaskArray) -> None:
         """Allow this request's own stop tokens where the usual ones are allowed, and not those."""
-        for token in self.usual_stops:
+        for token in (*self.usual_stops, *self.stop_token_ids):
             row[token // 32] &= _cleared(token % 32)
         if self.handle.is_accepting():
             for token in self.stop_token_ids:
@@ -355,16 +380,14 @@ class LLGuidanceBatch:
     __slots__ = ("_crew", "_handles", "_impossible", "_matchers", "_order", "_own_stops", "_texts")
 
     def __init__(
-        self,
-        crew: Crew[Any],
-        matchers: list[LLGuidanceMatcher],
-        impossible_token: int | None,
-        first_texts: NDArray[np.int32],
+        self, crew: Crew[Any], matchers: list[LLGuidanceMatcher], first_texts: NDArray[np.int32]
     ) -> None:
         self._crew = crew
         self._matchers = matchers
         self._handles = [matcher.handle for matcher in matchers]
-        self._impossible = impossible_token
+        named = [(i, m.impossible_token) for i, m in enumerate(matchers) if m.impossible_token is not None]
+        # It is one token for all grammars of a backend.
+        self._impossible = ([i for i, _ in named], *divmod(named[0][1], 32)) if named else None
         self._texts = first_texts
         # Those with one lexer side by side: threads take neighbours, and then don't wait for each other.
         self._order = sorted(range(len(matchers)), key=lambda i: matchers[i].share.place)
@@ -393,8 +416,9 @@ class LLGuidanceBatch:
         else:
             self._fill_all(mask, rows)
         if self._impossible is not None:
-            word, bit = divmod(self._impossible, 32)
-            mask[rows, word] &= _cleared(bit)
+            naming, word, bit = self._impossible
+            own = rows if len(naming) == len(rows) else [rows[i] for i in naming]
+            mask[own, word] &= _cleared(bit)
         for i in self._own_stops:
             self._matchers[i].fix_stops(mask[rows[i]])
         # At a dead end or a limit a matcher shows a stop token, as if the output were whole. To ask each
@@ -417,18 +441,39 @@ def _cleared(bit: int) -> np.int32:
 
 
 class _Tokens:
-    """A vocabulary as llguidance's TokenizerWrapper reads it."""
+    """A vocabulary as llguidance's TokenizerWrapper reads it: padded to whole mask words."""
 
-    def __init__(self, tokens: list[bytes], vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        padding = [b""] * (32 * vocabulary.words - vocabulary.size)
+        # The byte 0xFF is in no text, and it is what llguidance puts in front of a control token's name.
+        tokens = [b"" if _MARKER in token else token for token in vocabulary.text_tokens] + padding
+        for token, name in _control_names(vocabulary).items():
+            tokens[token] = name
         self.tokens = tokens
         self.eos_token_id = vocabulary.stop_token_ids[0]
         self.bos_token_id = None
         self.special_token_ids = sorted(vocabulary.special_ids)
-        self._by_bytes = {token: i for i, token in enumerate(tokens) if token}
+        self._by_bytes = {
+            token: i for i, token in enumerate(tokens) if token and i not in vocabulary.special_ids
+        }
 
     def __call__(self, text: bytes | str) -> list[int]:
         data = text.encode() if isinstance(text, str) else text
         return [self._by_bytes[bytes([byte])] for byte in data if bytes([byte]) in self._by_bytes]
+
+
+def _control_names(vocabulary: Vocabulary) -> dict[int, bytes]:
+    """A name for each control token: its own where a grammar can write it, `<...>`, else one made of its id.
+
+    llguidance matches names by their bytes and allows each token whose bytes begin the expected name. An
+    empty name begins all others, and `[1` begins the spelling of a token by its id.
+    """
+    own = {token: vocabulary.tokens[token] for token in vocabulary.special_ids}
+    times = Counter(own.values())
+    return {
+        token: name if _NAME.fullmatch(name) and times[name] == 1 else b"<|control %d|>" % token
+        for token, name in own.items()
+    }
 
 
 _OBJECT_KEYWORDS = {"properties", "required", "minProperties", "maxProperties", "propertyNames"}
