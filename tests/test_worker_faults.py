@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 import signal
+import threading
 import time
 
 import pytest
@@ -305,6 +306,102 @@ def test_the_fork_server_can_die_too(fork_server, make):
         run.step(["waiting"])
     run.check(failed=["one"])
     assert "there was no grammar worker for 0.5 s" in str(pipe.request("one").error)
+
+
+def test_two_pipelines_replace_the_fork_server_that_they_share(fork_server, make, monkeypatch):
+    """The second asks the old server how its worker ended after the first has replaced that server."""
+    first, second = make(), make()
+    runs = [Run(pipe, one=LONG, two=PAREN) for pipe in (first, second)]
+    for run in runs:
+        run.steps(2)
+    watching = [pipe.side.supervisor for pipe in (first, second)]
+    old = watching[0]._server
+    assert watching[1]._server is old
+    ask, asked = old.exit_code, []
+
+    def exit_code(pid, wait=0.5):
+        if threading.current_thread() is watching[1].thread:
+            until(lambda: watching[0]._server not in (None, old))
+            asked.append(pid)
+        return ask(pid, wait)
+
+    monkeypatch.setattr(old, "exit_code", exit_code)
+    os.kill(old.pid, signal.SIGKILL)
+    for run in runs:
+        run.steps(14)
+        run.check()
+    assert len(asked) == 1
+    assert watching[0]._server is watching[1]._server
+    assert [supervisor.thread.is_alive() for supervisor in watching] == [True, True]
+
+
+def failing(monkeypatch, owner, name, times):
+    """Lets a method raise what nobody expects, so many times; the list of when it did."""
+    raised = []
+    method = getattr(owner, name)
+
+    def fail(*args, **kwargs):
+        if len(raised) < times:
+            raised.append(time.monotonic())
+            raise ZeroDivisionError("injected")
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, fail)
+    return raised
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("supervisor", "_stuck"),
+        ("supervisor", "_receive"),
+        ("supervisor", "_poll"),
+        ("supervisor", "_end_worker"),
+        ("client", "harvest"),
+        ("client", "blame"),
+        ("client", "begin_session"),
+        ("client", "end_session"),
+    ],
+)
+def test_an_unexpected_exception_in_the_supervisor_replaces_the_worker(make, monkeypatch, caplog, part, name):
+    pipe = make()
+    run = Run(pipe, one=LONG, two=PAREN)
+    run.steps(3)
+    supervisor = pipe.side.supervisor
+    pid = supervisor.worker_pid
+    raised = failing(monkeypatch, supervisor if part == "supervisor" else pipe.side.client, name, 1)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: raised)
+    run.steps(13)
+    run.check()
+    assert run.slowest < 5.0
+    assert supervisor.thread.is_alive()
+    assert supervisor.worker_pid != pid
+    assert "the supervisor of the grammar worker failed" in caplog.text
+    pipe.add_request("three", PAREN)
+
+
+def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(make, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "WINDOW_SECONDS", 3.0)
+    pipe = make()
+    run = Run(pipe, one=LONG)
+    run.step()
+    supervisor = pipe.side.supervisor
+    with monkeypatch.context() as patch:
+        failing(patch, pipe.side.client.steps, "harvest", 10**9)
+        supervisor.wake()
+        until(lambda: pipe.side.client.refusing)
+        with pytest.raises(RequestError, match=r"refused: .*its supervisor failed: ZeroDivisionError"):
+            pipe.add_request("two", PAREN)
+        run.step()  # its row is closed at once
+        assert run.out["one"][-1] == END
+        assert run.slowest < 5.0
+    run.check(failed=["one"])
+    assert supervisor.thread.is_alive()
+    until(lambda: not pipe.side.client._refused())
+    again = Run(pipe, two=PAREN, three=LONG)
+    again.steps(16)
+    again.check()
 
 
 def test_what_only_this_process_has_is_refused_with_a_way_out(make):

@@ -6,6 +6,7 @@ at any moment, and the next one is told everything again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -222,12 +223,14 @@ class WorkerClient:
     def close_outstanding(self, error: GuidedError) -> None:
         """Fail the rows of the steps that nobody fills, and let the device go on. No worker may run."""
         with self.lock:
-            self.steps.harvest()
-            for step, published in list(self.steps.outstanding()):
-                for request in published.requests:
-                    if self._live.get(request.slot) is request:
-                        self._fail(request, error)
-                self.steps.close_rows(step)
+            try:
+                self.steps.harvest()
+            finally:  # the device must not wait for ever, whatever fails here
+                for step, published in list(self.steps.outstanding()):
+                    for request in published.requests:
+                        if self._live.get(request.slot) is request:
+                            self._fail(request, error)
+                    self.steps.close_rows(step)
 
     def blame(self, slot: int | None, reason: str) -> None:
         """A worker died: maybe of the request in `slot`, maybe of a spec it was compiling meanwhile. Twice is
@@ -253,14 +256,11 @@ class WorkerClient:
         """Fail every request, and refuse new ones for a while. What is planned gets closed masks at once."""
         with self.lock:
             self._refusal, self._refused_until = error, time.monotonic() + seconds
-            self.close_outstanding(error)
-            for request in self._live.values():
-                if request.error is None:
-                    self._fail(request, error)
-            self._admissions.refuse(error)
-            syncs, self._syncs = self._syncs, {}
-            for future, _ in syncs.values():
-                future.set_result(frozenset())
+            with contextlib.ExitStack() as end:  # all of it happens, whatever a part raises
+                end.callback(self._end_syncs)
+                end.callback(self._admissions.refuse, error)
+                end.callback(self._fail_all, error)
+                self.close_outstanding(error)
 
     @property
     def refusing(self) -> bool:
@@ -320,6 +320,15 @@ class WorkerClient:
         if request.error is None:
             request.fail(error, count)
             self.failures.append(request)
+
+    def _fail_all(self, error: GuidedError) -> None:
+        for request in self._live.values():
+            self._fail(request, error)
+
+    def _end_syncs(self) -> None:
+        syncs, self._syncs = self._syncs, {}
+        for future, _ in syncs.values():
+            future.set_result(frozenset())
 
     def _compare_plugins(self, ready: Ready) -> None:
         missing = set(self.compiler.plugins.backends) - ready.backends

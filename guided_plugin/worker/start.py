@@ -60,7 +60,11 @@ class WorkerProcess:
 
 
 class ForkServer:
-    """The host's end of `worker.forkserver`."""
+    """The host's end of `worker.forkserver`.
+
+    Several supervisors' threads use one server: each method may be called at any time, also during `close` in
+    another thread and after it.
+    """
 
     def __init__(self) -> None:
         if not sys.executable:
@@ -68,20 +72,18 @@ class ForkServer:
                 "sys.executable is not set: there is no Python to run it with", where=_WHERE, hint=_INLINE
             )
         self._lock = threading.Lock()
+        """Held by the thread that uses the control socket, or closes it."""
+        self._closed = False
         self._number = 0
         self._has_forked = False
         self._exits: dict[int, int] = {}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-P", "-m", "guided_plugin.worker.forkserver"]
-            self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # a host's output is nobody else's; complaints go to stderr
-                env=_environment(),
-                start_new_session=True,
-            )
+            try:
+                self._process = _run_server(theirs.fileno())
+            except BaseException:
+                self._control.close()
+                raise
 
     @property
     def pid(self) -> int:
@@ -90,8 +92,8 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
-        return self._process.poll() is None
+        """Whether it runs and can be asked for workers."""
+        return not self._closed and self._process.poll() is None
 
     def fork(
         self, region_fd: int, timeout: float, cancelled: Callable[[], bool] = lambda: False
@@ -118,53 +120,66 @@ class ForkServer:
     def exit_code(self, pid: int, wait: float = 0.5) -> int | None:
         """How a worker ended (a negative signal number, as subprocess has it), or None if not known."""
         end = time.monotonic() + wait
-        try:
-            while pid not in self._exits and time.monotonic() < end:
-                with self._lock:
-                    self._read(0.02)
-        except OSError:  # the server is gone as well
-            return None
+        # OSError: the server has ended as well. PipelineError: it was closed, or another thread uses it.
+        with contextlib.suppress(OSError, PipelineError):
+            while pid not in self._exits and (left := end - time.monotonic()) > 0:
+                with self._turn(left, lambda: pid in self._exits):
+                    _, handle = self._read(0.02)
+                if handle is not None:  # a worker that nobody waits for any more: its channel is closed
+                    os.close(handle)
         return self._exits.pop(pid, None)
 
     def close(self) -> None:
         """End it; its workers end with it."""
-        self._control.close()
+        self._closed = True  # a thread inside `fork` or `exit_code` leaves, and releases the lock
+        with self._lock:
+            self._control.close()
         # It reaps its workers before it goes. While it is still importing it has none, and wouldn't listen.
         if self._has_forked:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(2.0)
-        if self.alive:
+        if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
 
     def abandon(self) -> None:
         """In a forked child of the host: the server belongs to the parent."""
+        self._closed = True
+        self._lock = threading.Lock()  # a thread of the parent may hold the old one
         self._control.close()
         self._process.returncode = 0
 
     @contextlib.contextmanager
     def _turn(self, timeout: float, cancelled: Callable[[], bool]) -> Iterator[None]:
-        """The only one to talk to the server: another pipeline may be waiting for its imports."""
+        """Exclusive use of the open control socket: another pipeline may be waiting for the imports."""
         end = time.monotonic() + timeout
-        while not self._lock.acquire(timeout=0.05):
-            if cancelled() or time.monotonic() > end:
-                raise _late(timeout)
+        while not self._lock.acquire(timeout=min(0.05, timeout)):
+            if self._closed or cancelled() or time.monotonic() > end:
+                raise self._late(timeout)
         try:
+            if self._closed:
+                raise self._late(timeout)
             yield
         finally:
             self._lock.release()
 
+    def _late(self, seconds: float) -> PipelineError:
+        reason = f"did not start within {seconds:.0f} s"
+        if self._closed:
+            reason = "can't be started: its fork server was closed"
+        return PipelineError(reason, where=_WHERE, hint=_INLINE)
+
     def _answer(self, timeout: float, cancelled: Callable[[], bool]) -> tuple[int, int | None]:
         """The process id of the worker that was asked for last, and its handle."""
         end = time.monotonic() + timeout
-        while time.monotonic() < end and not cancelled():
+        while time.monotonic() < end and not self._closed and not cancelled():
             message, handle = self._read(0.05)
             self._has_forked |= "number" in message
             if message.get("number") == self._number:
                 return message["pid"], handle
             if handle is not None:
                 os.close(handle)
-        raise _late(timeout)
+        raise self._late(timeout)
 
     def _read(self, seconds: float) -> tuple[dict[str, int], int | None]:
         """One message of the server, or nothing; how workers ended is kept."""
@@ -172,7 +187,9 @@ class ForkServer:
             return {}, None
         data, descriptors, _, _ = socket.recv_fds(self._control, 1024, 1)
         if not data:
-            raise ConnectionResetError(f"exit code {self._process.wait()}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2.0)
+            raise ConnectionResetError(f"exit code {self._process.returncode}")
         message: dict[str, int] = json.loads(data)
         if "exited" in message:
             self._exits[message["exited"]] = message["code"]
@@ -181,37 +198,49 @@ class ForkServer:
 
 _INLINE = "mode='inline' needs no process"
 
-
-def _late(seconds: float) -> PipelineError:
-    return PipelineError(f"did not start within {seconds:.0f} s", where=_WHERE, hint=_INLINE)
-
-
 _shared: ForkServer | None = None
-_users = 0
+"""The server for the next loan, if it still runs."""
+
+_loans: dict[ForkServer, int] = {}
+"""How many users each server has; one that has ended is replaced by another while its users still hold it."""
+
 _shared_lock = threading.Lock()
 
 
 def borrow_server() -> ForkServer:
-    """The fork server of this process, started if there is none. Give each loan back."""
-    global _shared, _users
+    """The fork server of this process, started if none runs. Return each loan with `return_server`."""
+    global _shared
     with _shared_lock:
-        if _shared is not None and not _shared.alive:
-            _shared.close()
-            _shared = None
-        if _shared is None:
+        if _shared is None or not _shared.alive:
             _shared = ForkServer()
-        _users += 1
+        _loans[_shared] = _loans.get(_shared, 0) + 1
         return _shared
 
 
 def return_server(server: ForkServer) -> None:
-    """The last one to leave ends it."""
-    global _shared, _users
+    """End a loan. The last user of this very server closes it; one that replaced it has its own users."""
+    global _shared
     with _shared_lock:
-        _users -= 1
-        if _users == 0 and _shared is not None:
-            _shared.close()
+        if server not in _loans:  # it belongs to the process that this one was forked from
+            return
+        _loans[server] -= 1
+        if _loans[server] > 0:
+            return
+        del _loans[server]
+        if _shared is server:
             _shared = None
+    server.close()
+
+
+def _run_server(control: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "guided_plugin.worker.forkserver", str(control), str(os.getpid())],
+        pass_fds=[control],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # a host's output is nobody else's; complaints go to stderr
+        env=_environment(),
+        start_new_session=True,
+    )
 
 
 def _readable(sock: socket.socket, seconds: float) -> bool:
@@ -238,11 +267,12 @@ def _environment() -> dict[str, str]:
 
 
 def _after_fork() -> None:
-    global _shared, _shared_lock, _users
+    global _shared, _shared_lock
     _shared_lock = threading.Lock()
-    if _shared is not None:
-        _shared.abandon()
-        _shared, _users = None, 0
+    for server in _loans:
+        server.abandon()
+    _loans.clear()
+    _shared = None
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -15,6 +15,8 @@ import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.worker.channel import Channel, ChannelClosedError
@@ -33,6 +35,9 @@ START_SECONDS = 120.0
 DEATHS = 3
 WINDOW_SECONDS = 60.0
 """So many deaths within this time, and guided requests are refused until it is over."""
+
+_PAUSE = 0.5
+"""Seconds between two failures of the supervisor itself, once requests are refused."""
 
 
 class Supervisor:
@@ -82,29 +87,49 @@ class Supervisor:
         return True
 
     def _run(self) -> None:
-        try:
-            self._start(careful=False)
+        step: Callable[[], None] = partial(self._start, careful=False)
+        with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
+            end.callback(self._close_wake)
+            end.callback(self._return_server)
+            end.callback(self._client.close)
+            end.callback(self._end_worker)
             while not self._closing:
-                self._watch()
-        except BaseException as error:  # a defect of ours must not leave a device waiting
-            _log.exception("the supervisor of the grammar worker failed")
-            self._end_worker()  # whoever closes rows must be alone with them
-            self._client.refuse(RequestError(f"the grammar worker's supervisor failed: {error!r}"), 1e9)
+                try:
+                    step()
+                    step = self._watch
+                except (
+                    BaseException
+                ) as error:  # a defect of ours: requests and devices must not wait for ever
+                    _log.exception("the supervisor of the grammar worker failed")
+                    step = partial(self._recover, error)
+
+    def _recover(self, error: BaseException) -> None:
+        """Replace the worker after a step of this thread raised `error`. A step that keeps failing counts as
+        deaths do, so that requests are refused."""
+        if self._client.refusing:
+            time.sleep(_PAUSE)  # a step that fails at once must not fill the log
+        self._owed_at = time.monotonic()
+        try:
+            self._end_worker()  # no worker may write while rows are closed
         finally:
-            self._end_worker()
-            self._client.close()
-            if self._server is not None:
-                return_server(self._server)
-            with self._wake_lock:
-                os.close(self._wake)
-                self._wake = -1
+            self._count_death(f"was ended, because its supervisor failed: {error!r}")
+        self._restart()
+
+    def _return_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            return_server(server)
+
+    def _close_wake(self) -> None:
+        with self._wake_lock:
+            os.close(self._wake)
+            self._wake = -1
 
     def _start(self, *, careful: bool) -> None:
         while not self._closing and not self._client.refusing:
             try:
                 if self._server is not None and not self._server.alive:
-                    return_server(self._server)
-                    self._server = None
+                    self._return_server()
                 if self._server is None:
                     self._server = borrow_server()
                 self._worker = self._server.fork(self._client.region.fd, START_SECONDS, self._no_longer)
@@ -213,6 +238,9 @@ class Supervisor:
         doing = self._client.region.load(Counter.DOING)
         self._client.blame(doing - 1 if doing else None, reason)
         self._count_death(reason)
+        self._restart()
+
+    def _restart(self) -> None:
         if not self._client.refusing:
             self.restarts += 1
             self._start(careful=True)
@@ -246,13 +274,15 @@ class Supervisor:
         return f"ended with exit code {code}"
 
     def _end_worker(self) -> None:
-        self._client.end_session()
+        """End the worker, if there is one; afterwards it writes nothing more."""
         worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.kill()
-            worker.release()
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        elif worker is not None:
-            worker.sock.close()
+        channel, self._channel = self._channel, None
+        with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
+            if worker is not None:
+                end.callback(worker.release)
+                end.callback(worker.sock.close)
+            if channel is not None:
+                end.callback(channel.close)
+            if worker is not None:
+                end.callback(worker.kill)
+            self._client.end_session()
