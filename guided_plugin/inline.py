@@ -17,7 +17,8 @@ from guided_plugin.buffers import RING_DEPTH, make_buffers
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.compiler import GrammarCompiler
-from guided_plugin.grammar.table import GrammarTable, Phase
+from guided_plugin.grammar.request_state import Phase
+from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Landing, StepPlan

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from guided_plugin.errors import ConfigError, GuidedError, PipelineError, did_you_mean
 from guided_plugin.grammar.compiler import GrammarCompiler
-from guided_plugin.grammar.table import Phase
+from guided_plugin.grammar.request_state import Phase
 from guided_plugin.inline import InlineSide
 from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, Recent, WorkerMetrics

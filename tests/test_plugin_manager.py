@@ -196,6 +196,7 @@ LAYERS = [
         "grammar.limits",
         "grammar.chooser",
         "grammar.renewal",
+        "grammar.request_state",
         "grammar.table",
     ],
     ["grammar.guard_process"],

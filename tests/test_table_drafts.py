@@ -119,6 +119,20 @@ def test_masks_are_those_of_tables_that_went_there(backend, grammars, seed):
             assert token in journal[slot] or table.phase(slot) is Phase.DONE
 
 
+def test_a_draft_that_completes_the_trigger_starts_the_grammar_also_where_it_is_a_stop_token(backend):
+    a, c, h = (TOKENS.index(letter) for letter in (b"a", b"c", b"h"))
+    spec = OutputSpec.regex("ac", start_after=[h, END])
+    table = GrammarTable(VOCABULARY)
+    table.add(0, "r", spec, backend.compile(spec), backend, [h])
+    rows = np.zeros((3, VOCABULARY.words), np.int32)
+    for _ in range(2):  # the drafts leave no trace
+        table.fill((0,), rows, [[END], [a]])
+        assert allowed(rows[1]) == [a]
+        assert allowed(rows[2]) == [c]
+        assert table.phase(0) is Phase.WAITING
+        assert table.tokens(0) == (h,)
+
+
 class Fragile:
     """A matcher of three letters in a row, whose backend fails as it is told."""
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from dataclasses import dataclass
 
 import numpy as np
 
 from guided_plugin.errors import GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher, MatcherBatch
 from guided_plugin.grammar.renewal import Renewals
+from guided_plugin.grammar.request_state import Phase, RequestState, StateMark
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
@@ -26,18 +26,6 @@ __all__ = ["GrammarTable", "Phase"]
 _log = logging.getLogger(__name__)
 
 
-class Phase(Enum):
-    """Where a request is."""
-
-    WAITING = auto()
-    """Before the end of `start_after`: nothing is constrained yet."""
-    ACTIVE = auto()
-    DONE = auto()
-    """A stop token was accepted; whatever a host still samples is padding."""
-    FAILED = auto()
-    """Fails closed: only stop tokens are allowed."""
-
-
 @dataclass(slots=True)
 class _Entry:
     request_id: str
@@ -45,18 +33,14 @@ class _Entry:
     matcher: Matcher
     backend: Backend
     stop_token_ids: tuple[int, ...]
-    trigger: tuple[int, ...]
-    phase: Phase
-    tokens: list[int] = field(default_factory=list)
-    """Journal: every token that counts, for replay and for checking."""
-    start: int = 0
-    """Where in the journal the constrained part begins."""
+    state: RequestState
+    """With the journal: every token that counts, for replay and for checking."""
     error: GuidedError | None = None
 
     def replayed(self) -> tuple[Matcher, bool]:
         """A matcher made anew from the journal, and whether it took all of it."""
         matcher = self.backend.start(self.grammar, self.stop_token_ids)
-        return matcher, all(matcher.accept(token) for token in self.tokens[self.start :])
+        return matcher, all(matcher.accept(token) for token in self.state.tokens[self.state.start :])
 
 
 @dataclass(slots=True)
@@ -83,8 +67,7 @@ class _Before:
 
     entry: _Entry
     phase: Phase
-    start: int
-    tokens: int
+    mark: StateMark
     moves: int = 0
     """Tokens that its matcher has taken since."""
 
@@ -119,11 +102,10 @@ class GrammarTable:
             if token >= self._vocabulary.size:
                 raise RequestError(f"stop token {token} is outside the vocabulary", request_id=request_id)
         trigger = self._vocabulary.sequence(spec.start_after) if spec.start_after is not None else ()
-        phase = Phase.WAITING if trigger else Phase.ACTIVE
         journal = [int(token) for token in tokens]
         try:
             matcher = backend.start(grammar, stops)
-            entry = _Entry(request_id, grammar, matcher, backend, stops, trigger, phase)
+            entry = _Entry(request_id, grammar, matcher, backend, stops, RequestState(trigger, stops))
             self._entries[slot] = entry
             for token in journal:
                 self._accept_one(slot, entry, token)
@@ -145,17 +127,18 @@ class GrammarTable:
     def fail(self, slot: int, error: GuidedError) -> None:
         """Fail a request closed."""
         entry = self._entries[slot]
-        entry.phase, entry.error = Phase.FAILED, error.for_request(entry.request_id)
+        entry.state.fail()
+        entry.error = error.for_request(entry.request_id)
         self.failures.append((slot, entry.error))
         self._groups.clear()
 
     def phase(self, slot: int) -> Phase:
         """Where the request in a slot is."""
-        return self._entries[slot].phase
+        return self._entries[slot].state.phase
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         """The journal of a slot."""
-        return tuple(self._entries[slot].tokens)
+        return tuple(self._entries[slot].state.tokens)
 
     def fill(self, slots: tuple[int, ...], mask: MaskArray, drafts: Sequence[Sequence[int]] = ()) -> None:
         """Write the mask of slots[i] into mask[i].
@@ -176,7 +159,7 @@ class GrammarTable:
             self._fill_batch(batch, slots, mask, own)
         for position in group.others:
             entry = self._entries[slots[position]]
-            waiting = entry.phase is Phase.WAITING
+            waiting = entry.state.phase is Phase.WAITING
             row = position if rows is None else rows[position]
             mask[row] = -1 if waiting else self._stop_row(entry.stop_token_ids)
 
@@ -193,13 +176,13 @@ class GrammarTable:
                 if token == NO_TOKEN:
                     continue
                 entry = self._entries[slots[position]]
-                if token in entry.stop_token_ids or not _allows(mask[place * count + position], token):
+                if entry.state.ends_with(token) or not _allows(mask[place * count + position], token):
                     end = count * (len(drafts) + 1)
                     rest = slice((place + 1) * count + position, end, count)
                     mask[rest] = self._stop_row(entry.stop_token_ids)
                     continue
-                was = before.setdefault(position, _Before(entry, entry.phase, entry.start, len(entry.tokens)))
-                was.moves += entry.phase is Phase.ACTIVE
+                was = before.setdefault(position, _Before(entry, entry.state.phase, entry.state.mark()))
+                was.moves += entry.state.phase is Phase.ACTIVE
                 goes.append(position)
             if not goes:
                 break
@@ -209,9 +192,10 @@ class GrammarTable:
                 # Their masks allowed the tokens: such matchers can't be trusted any more.
                 failures += self.failures
                 for position in goes:
-                    if before[position].entry.phase is Phase.FAILED:
+                    if before[position].entry.state.phase is Phase.FAILED:
                         was = before.pop(position)
-                        del was.entry.tokens[was.tokens :]
+                        was.entry.state.go_back(was.mark)
+                        was.entry.state.fail()
             self._fill(going, mask[(place + 1) * count :], goes)
             # Whoever fails here, without any token to go on with, may never get here.
             self.failures = []
@@ -222,10 +206,10 @@ class GrammarTable:
 
     def _go_back(self, slot: int, was: _Before) -> None:
         entry = was.entry
-        del entry.tokens[was.tokens :]
-        if entry.phase is not was.phase:
-            entry.phase, entry.start, entry.error = was.phase, was.start, None
+        if entry.state.phase is not was.phase:
+            entry.error = None
             self._groups.clear()
+        entry.state.go_back(was.mark)
         if not was.moves:
             return
         try:
@@ -264,45 +248,35 @@ class GrammarTable:
                 changed = True
             for position, token, accepted in zip(batch.positions, chosen, verdicts, strict=True):
                 entry = self._entries[slots[position]]
-                if entry.phase is Phase.FAILED:
-                    continue
-                if not accepted and not self._accepts_anew(slots[position], entry, token):
+                if not accepted:
                     changed = True
-                    continue
-                entry.tokens.append(token)
-                if token in entry.stop_token_ids:
-                    entry.phase = Phase.DONE
+                    failed = entry.state.phase is Phase.FAILED
+                    if failed or not self._accepts_anew(slots[position], entry, token):
+                        continue
+                if entry.state.take(token):
                     changed = True
         for position in group.others:
             entry = self._entries[slots[position]]
-            before = entry.phase
+            before = entry.state.phase
             self._accept_one(slots[position], entry, tokens[position])
-            changed |= entry.phase is not before
+            changed |= entry.state.phase is not before
         if changed:
             self._groups.clear()
 
     def _accept_one(self, slot: int, entry: _Entry, token: int) -> None:
-        if entry.phase is Phase.ACTIVE:
+        phase = entry.state.phase
+        if phase is Phase.ACTIVE:
             if not entry.matcher.accept(token) and not self._accepts_anew(slot, entry, token):
                 return
-            entry.tokens.append(token)
-            if token in entry.stop_token_ids:
-                entry.phase = Phase.DONE
-        elif entry.phase is Phase.WAITING:
-            if token < 0:
-                self.fail(slot, self._refusal(entry, token))
-                return
-            entry.tokens.append(token)
-            if tuple(entry.tokens[-len(entry.trigger) :]) == entry.trigger:
-                entry.phase = Phase.ACTIVE
-                entry.start = len(entry.tokens)
-            elif token in entry.stop_token_ids:
-                entry.phase = Phase.DONE
+        elif phase is Phase.WAITING and token < 0:
+            self.fail(slot, self._refusal(entry, token))
+            return
+        entry.state.take(token)
 
     def _refusal(self, entry: _Entry, token: int) -> GuidedError:
         text = self._vocabulary.tokens[token] if 0 <= token < self._vocabulary.size else b"?"
         return RequestError(
-            f"token {token} ({text!r}) after {len(entry.tokens)} tokens breaks the grammar",
+            f"token {token} ({text!r}) after {len(entry.state.tokens)} tokens breaks the grammar",
             hint="something changed the logits after they were masked, or the token came from elsewhere",
         )
 
@@ -327,7 +301,7 @@ class GrammarTable:
             return bool(np.any(mask[row]))
 
         own_end = RequestError(
-            f"the grammar allows no token after {len(entry.tokens)} tokens",
+            f"the grammar allows no token after {len(entry.state.tokens)} tokens",
             hint="a part of the spec contradicts itself, the vocabulary can't spell its text, or its "
             "backend's limits are too low for it",
         )
@@ -394,7 +368,7 @@ class GrammarTable:
             entry = self._entries.get(slot)
             if entry is None:
                 raise PipelineError(f"slot {slot} has no request", hint="call add_request first")
-            if entry.phase is Phase.ACTIVE:
+            if entry.state.phase is Phase.ACTIVE:
                 active.setdefault(entry.backend.name, []).append(position)
             else:
                 group.others.append(position)
@@ -418,8 +392,9 @@ class GrammarTable:
 
 
 def _used_up(entry: _Entry) -> GuidedError:
+    count = len(entry.state.tokens)
     return RequestError(
-        f"what it shares with other requests of its grammar is used up after {len(entry.tokens)} tokens",
+        f"what it shares with other requests of its grammar is used up after {count} tokens",
         hint="send it again; smaller length bounds and fewer counted patterns leave more room",
     )
 

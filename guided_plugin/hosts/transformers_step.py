@@ -30,7 +30,7 @@ from torch import Tensor
 
 from guided_plugin.errors import ConfigError, GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.compiler import GrammarCompiler
-from guided_plugin.grammar.table import Phase
+from guided_plugin.grammar.request_state import Phase
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.hosts.pool import Loan, PipelinePool
 from guided_plugin.spec import OutputSpec

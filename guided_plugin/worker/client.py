@@ -95,7 +95,7 @@ class WorkerClient:
             if refusal is not None:
                 raise refusal.for_request(request_id)
             request = LiveRequest(next(self._numbers), slot, request_id, spec, stops, known)
-            request.extend(tokens)
+            request.extend(array("q", tokens))
             alone = not self._live
             self._live[slot] = request
             self._send(self._add_message(request))

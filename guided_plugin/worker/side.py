@@ -15,7 +15,7 @@ from torch import Tensor
 
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.compiler import GrammarCompiler
-from guided_plugin.grammar.table import Phase
+from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Landing, StepPlan

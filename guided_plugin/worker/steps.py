@@ -131,15 +131,23 @@ class StepRing:
         while self._unread and self._unread[0][0] <= landed:
             published = self._unread[0][1]
             entries = []
-            while self._unread and self._unread[0][0] <= landed and self._unread[0][1] is published:
-                entries.append(self._unread.popleft()[0] % TOKEN_DEPTH)
+            for step, other in self._unread:
+                if step > landed or other is not published:
+                    break
+                entries.append(step % TOKEN_DEPTH)
             count, positions = len(published.slots), self._region.shape.positions
             # [steps, positions, requests], requests in the order of the plan
             sampled = self._region.tokens[entries, : positions * count].reshape(-1, positions, count)
             block = np.ascontiguousarray(sampled.transpose(2, 0, 1)).reshape(count, -1)
             whole = bool((block != NO_TOKEN).all())
-            for request, tokens in zip(published.requests, block, strict=True):
-                request.tokens.frombytes((tokens if whole else tokens[tokens != NO_TOKEN]).tobytes())
+            found = [
+                array("q", (tokens if whole else tokens[tokens != NO_TOKEN]).tobytes()) for tokens in block
+            ]
+            # All or none of these steps are in the journals: a request replayed without some would go wrong.
+            for request, tokens in zip(published.requests, found, strict=True):
+                request.extend(tokens)
+            for _ in entries:
+                self._unread.popleft()
 
     def outstanding(self) -> Iterator[tuple[int, Published]]:
         """The steps that nobody has filled yet."""
