@@ -60,6 +60,8 @@ class GuidedConfig:
     """How long the grammar worker may be without progress before it is replaced."""
     worker_grammar_ms: int = 10_000
     """How long a step waits for a grammar that is still compiling before that row fails closed."""
+    row_ms: int = 200
+    """Processor time that one mask of one request may take where its backend has no bound of its own."""
     worker_spin_us: int = 50
     """How long the grammar worker polls without a pause after work; it sleeps in between later on."""
     take_over: bool = False
@@ -85,7 +87,7 @@ class GuidedConfig:
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError("must be more than 0", where=name)
-        for name in ("worker_step_ms", "worker_grammar_ms"):
+        for name in ("worker_step_ms", "worker_grammar_ms", "row_ms"):
             if getattr(self, name) < 1:
                 raise ConfigError("must be at least 1", where=name, hint="in milliseconds")
         if self.worker_spin_us < 0:

@@ -11,6 +11,7 @@
     ├── PluginError                 a plugin is broken, unknown or disabled
     ├── PipelineError               a host called the pipeline out of order or out of range
     └── RequestError                one guided request failed while it ran; the others go on
+        └── BudgetError             a mask or a token of it took more time than one request may take
 
 Each says what is wrong, where, what to do about it (`hint`) and, once there is one, which request it
 belongs to.
@@ -22,6 +23,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "BudgetError",
     "CompileLimitError",
     "ConfigError",
     "GrammarError",
@@ -106,6 +108,10 @@ class PipelineError(GuidedError):
 
 class RequestError(GuidedError):
     """One guided request failed while it ran; the others go on."""
+
+
+class BudgetError(RequestError):
+    """A mask or a token of one request took more time than one request may take."""
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:

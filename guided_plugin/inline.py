@@ -34,7 +34,12 @@ class InlineSide:
         self, compiler: GrammarCompiler, max_slots: int, device: torch.device, *, drafts: int = 0
     ) -> None:
         self._compiler = compiler
-        self._table = GrammarTable(compiler.vocabulary)
+        self._table = GrammarTable(
+            compiler.vocabulary,
+            compiler.config.row_ms / 1e3,
+            compiler.config.row_ms / 2e2,
+            compiler.quarantine,
+        )
         self._shape = Shape(max_slots, compiler.vocabulary.words, drafts)
         masks, values = max_slots * self._shape.positions, max_slots * self._shape.values
         self.buffers = make_buffers(device, masks, compiler.vocabulary.words, values)

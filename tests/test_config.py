@@ -28,6 +28,7 @@ def test_defaults():
         "disabled_plugins": (),
         "worker_step_ms": 2_000,
         "worker_grammar_ms": 10_000,
+        "row_ms": 200,
         "worker_spin_us": 50,
         "take_over": False,
         "mode": "auto",

@@ -185,8 +185,10 @@ class TestABackendThatFails:
     @pytest.fixture
     def table(self, fragile) -> GrammarTable:
         table = GrammarTable(VOCABULARY)
+        spec = OutputSpec.regex("abc")
+        grammar = Grammar(spec, fragile.name, None, 0, 0.0)
         for slot in (0, 1):
-            table.add(slot, f"r{slot}", OutputSpec.regex("abc"), None, fragile, [])
+            table.add(slot, f"r{slot}", spec, grammar, fragile, [])
         return table
 
     def look(self, table: GrammarTable) -> list[list[int]]:

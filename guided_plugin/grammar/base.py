@@ -53,6 +53,8 @@ class Grammar:
     warnings: tuple[str, ...] = ()
     reason: str = ""
     """Why this backend, and in what way it took the spec."""
+    bounded: bool = False
+    """Whether the backend bounds what each mask and each token costs. If not, calls have a deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,9 @@ class Prepared:
 class Matcher(Protocol):
     """One request's position in its grammar.
 
-    One with `begin_anew()` is asked when it has no mask, or refused a token: whether that may be because what
-    it shares with others is used up. That is replaced then, for matchers that are started from now on.
+    One with `limit()` is asked, when it has no mask or refused a token, whether it went over a limit of its
+    backend: a text, empty if it did not. One with `begin_anew()` is asked whether that may be because what it
+    shares with others is used up. That is replaced then, for matchers that are started from now on.
     """
 
     def accept(self, token: int) -> bool:
@@ -113,7 +116,8 @@ class Backend(Protocol):
     without `prepare` is compiled where it is asked. One with `pace(seconds)` is told now and then how far
     apart the steps come that its fills are hidden behind: it may take fewer threads then. With `warm_up()` it
     is asked, before requests come, to build what the first of them would wait for. Its matchers may have
-    `begin_anew`, see there.
+    `begin_anew`, see there. One with `let_go()` is asked to use new threads and locks from now on: a call for
+    a batch was given up while it still runs.
     """
 
     name: str

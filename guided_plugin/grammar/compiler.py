@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import CompileLimitError, GrammarError
+from guided_plugin.errors import CompileLimitError, GrammarError, GuidedError
 from guided_plugin.grammar.background import Background
 from guided_plugin.grammar.base import Backend, Grammar, Prepared
 from guided_plugin.grammar.chooser import Candidate, Chooser
@@ -30,6 +31,9 @@ __all__ = ["CacheStatistics", "GrammarCompiler", "shared_compiler"]
 
 # Specs that went over a limit are remembered, so many of them.
 _MAX_REFUSED = 1024
+
+_QUARANTINE_SECONDS = 600.0
+"""For how long a spec is refused whose masks took too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class GrammarCompiler:
         self._cache: OrderedDict[OutputSpec, Grammar] = OrderedDict()
         self._running: dict[OutputSpec, Future[Grammar]] = {}
         self._refused: OrderedDict[OutputSpec, GrammarError] = OrderedDict()
+        self._quarantined: OrderedDict[OutputSpec, tuple[float, GrammarError]] = OrderedDict()
         self._size = self._hits = self._misses = self._waits = self._evictions = 0
 
     def start(self) -> None:
@@ -95,9 +100,8 @@ class GrammarCompiler:
             cached = self._look_up(key)
             if cached is not None:
                 return cached
-            refused = self._refused.get(key)
+            refused = self._refusal(key)
             if refused is not None:
-                self._refused.move_to_end(key)
                 # A copy: one that many raise would gather the traceback of each.
                 raise copy.copy(refused)
             running = self._running.get(key)
@@ -127,6 +131,24 @@ class GrammarCompiler:
         with self._lock:
             return self._look_up(language_of(spec))
 
+    def quarantine(self, spec: OutputSpec, error: GuidedError) -> None:
+        """Refuse a spec for some minutes: `error` says what its requests cost."""
+        refusal = CompileLimitError(f"is refused for now: {error.what}", where=spec.kind, hint=error.hint)
+        key = language_of(spec)
+        with self._lock:
+            dropped = self._cache.pop(key, None)
+            self._size -= dropped.size_bytes if dropped is not None else 0
+            self._quarantined[key] = time.monotonic() + _QUARANTINE_SECONDS, refusal
+            while len(self._quarantined) > _MAX_REFUSED:
+                self._quarantined.popitem(last=False)
+
+    def quarantined(self, spec: OutputSpec) -> GrammarError | None:
+        """Why a spec is refused because of what its requests cost, if it is."""
+        if not self._quarantined:
+            return None
+        with self._lock:
+            return self._in_quarantine(language_of(spec))
+
     def backend(self, name: str) -> Backend:
         """A backend by name, made at first use."""
         return self._chooser.backend(name)
@@ -147,6 +169,20 @@ class GrammarCompiler:
                 size_bytes=self._size,
                 limit_bytes=self.config.cache_bytes,
             )
+
+    def _refusal(self, key: OutputSpec) -> GrammarError | None:
+        """Why a spec is refused unseen."""
+        refused = self._refused.get(key)
+        if refused is not None:
+            self._refused.move_to_end(key)
+        return refused or self._in_quarantine(key)
+
+    def _in_quarantine(self, key: OutputSpec) -> GrammarError | None:
+        until, error = self._quarantined.get(key, (0.0, None))
+        if error is not None and time.monotonic() >= until:
+            del self._quarantined[key]
+            return None
+        return copy.copy(error)
 
     def _look_up(self, key: OutputSpec) -> Grammar | None:
         grammar = self._cache.get(key)

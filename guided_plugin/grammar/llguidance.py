@@ -50,6 +50,10 @@ _LIMITS: dict[str, Any] = {
     "verbose_errors": False,
 }
 
+# Grammars that clients write may be ambiguous: a mask then costs the square of the items in a row. With these
+# limits a mask of the worst takes 70 ms, with those above 700. A rule may call itself 500 times at its end.
+_CLIENT_ITEMS = 500
+
 # A grammar of 20,000 characters takes up to 60 ms (nearly all of MaskBench's), one of 100,000 240.
 _QUICK_CHARACTERS = 20_000
 
@@ -113,6 +117,7 @@ class LLGuidanceBackend:
         self._vocabulary = vocabulary
         self._unenforced = config.unenforced_keywords
         self._limits = llguidance.LLParserLimits(**_LIMITS)
+        self._client_limits = llguidance.LLParserLimits(**_LIMITS | {"max_items_in_row": _CLIENT_ITEMS})
         self._threads = config.thread_count()
         self._crew: Crew[Any] = Crew(llguidance.LLExecutor, self._threads)
         self._lexers = LexerPool(self._threads)
@@ -177,7 +182,9 @@ class LLGuidanceBackend:
         lexers = Lexers(
             base,
             # With one thread there are no others beside the first, and the finer slices may not be there.
-            lambda: self._matcher(source, self._fine_tokenizer if self._threads > 1 else self._tokenizer),
+            lambda: self._matcher(
+                spec, source, self._fine_tokenizer if self._threads > 1 else self._tokenizer
+            ),
             self._lexers,
             quick=len(source) <= _QUICK_CHARACTERS,
         )
@@ -185,7 +192,8 @@ class LLGuidanceBackend:
         names_it = self._impossible_token is not None and f"<[{self._impossible_token}]>" in source
         lowered = spec.kind == "json_schema" and names_it
         compiled = _Compiled(lexers, self._impossible_token if lowered else None)
-        return Grammar(spec, self.name, compiled, size, time.perf_counter() - start, reason=reason)
+        seconds = time.perf_counter() - start
+        return Grammar(spec, self.name, compiled, size, seconds, reason=reason, bounded=True)
 
     def _first_way(self, spec: OutputSpec) -> tuple[str, Any, str]:
         """The first way that works: its source, a matcher at the beginning, and why this way."""
@@ -201,12 +209,13 @@ class LLGuidanceBackend:
             refusals, key=lambda error: isinstance(error, UnsupportedSpecError | UnsatisfiableSpecError)
         )
 
-    def _matcher(self, source: str, tokenizer: Any) -> Any:
-        return self._ll.LLMatcher(tokenizer, source, log_level=0, limits=self._limits)
+    def _matcher(self, spec: OutputSpec, source: str, tokenizer: Any) -> Any:
+        limits = self._client_limits if spec.kind in ("grammar", "regex") else self._limits
+        return self._ll.LLMatcher(tokenizer, source, log_level=0, limits=limits)
 
     def _tried(self, spec: OutputSpec, source: str) -> Any:
         """A matcher at the beginning of a grammar that allows something."""
-        base = self._matcher(source, self._tokenizer)
+        base = self._matcher(spec, source, self._tokenizer)
         if base.is_error():
             raise _refusal(spec, base.get_error())
         # Filling once builds the lexer's first states, and shows whether anything is allowed.
@@ -364,6 +373,11 @@ class LLGuidanceMatcher:
     def begin_anew(self) -> bool:
         """Whether its lexer is of no use any more; those that start from now on get another one."""
         return bool(self.handle.is_error()) and self.share.begin_anew()
+
+    def limit(self) -> str:
+        """Which limit its grammar went over; empty if none."""
+        message = self.handle.get_error() if self.handle.is_error() else ""
+        return _first_line(message) if _OVER_LIMIT.search(message) else ""
 
     def fix_stops(self, row: MaskArray) -> None:
         """Allow this request's own stop tokens where the usual ones are allowed, and not those."""
@@ -544,9 +558,16 @@ def _has_open_names(schema: Any) -> bool:
 _DETAILS = re.compile(r"\s*<(?:state|tokens)>.*", re.DOTALL)
 
 
-def _refusal(spec: OutputSpec, message: str) -> GrammarError:
+_OVER_LIMIT = re.compile(r"too many|max is \d|fuel|exceeded|limit", re.IGNORECASE)
+
+
+def _first_line(message: str) -> str:
     lines = _DETAILS.sub("", message).strip().splitlines()
-    text = lines[0] if lines else "no reason given"
+    return lines[0] if lines else "no reason given"
+
+
+def _refusal(spec: OutputSpec, message: str) -> GrammarError:
+    text = _first_line(message)
     if "nsatisfiable" in text:
         return UnsatisfiableSpecError(text, where=f"{spec.kind} (llguidance)")
     return GrammarError(text, where=f"{spec.kind} (llguidance)")

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from guided_plugin.errors import GuidedError, PipelineError, RequestError
+from guided_plugin.errors import BudgetError, GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher, MatcherBatch
 from guided_plugin.grammar.renewal import Renewals
 from guided_plugin.grammar.request_state import Phase, RequestState, StateMark
+from guided_plugin.grammar.unbounded import Quarantine, UnboundedRows
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
@@ -29,6 +30,7 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Entry:
     request_id: str
+    spec: OutputSpec
     grammar: Grammar
     matcher: Matcher
     backend: Backend
@@ -36,6 +38,8 @@ class _Entry:
     state: RequestState
     """With the journal: every token that counts, for replay and for checking."""
     error: GuidedError | None = None
+    alone: int = 0
+    """For how many calls it is worked on alone, where its backend does not bound its calls."""
 
     def replayed(self) -> tuple[Matcher, bool]:
         """A matcher made anew from the journal, and whether it took all of it."""
@@ -50,6 +54,10 @@ class _Batch:
     positions: list[int]
     """Where in the step's slots."""
     matchers: MatcherBatch
+    bounded: bool
+    """Whether the backend bounds what a call costs."""
+    alone: bool
+    """Whether each is worked on by itself."""
 
 
 @dataclass(slots=True)
@@ -75,8 +83,17 @@ class _Before:
 class GrammarTable:
     """Running grammars by slot. `fill` and `accept` take the guided slots of one step, in row order."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        row_seconds: float = 0.2,
+        row_longest: float = 1.0,
+        quarantine: Quarantine | None = None,
+    ) -> None:
+        """`row_seconds` of processor time, or `row_longest` by the clock, is what a call for one request may
+        take; `quarantine` gets the specs that take longer."""
         self._vocabulary = vocabulary
+        self._unbounded = UnboundedRows(row_seconds, row_longest, quarantine)
         self._entries: dict[int, _Entry] = {}
         self._groups: dict[tuple[int, ...], _Group] = {}
         """By the slots that are worked on together; forgotten when a phase or a matcher changes."""
@@ -105,18 +122,35 @@ class GrammarTable:
         journal = [int(token) for token in tokens]
         try:
             matcher = backend.start(grammar, stops)
-            entry = _Entry(request_id, grammar, matcher, backend, stops, RequestState(trigger, stops))
+            entry = _Entry(request_id, spec, grammar, matcher, backend, stops, RequestState(trigger, stops))
             self._entries[slot] = entry
-            for token in journal:
-                self._accept_one(slot, entry, token)
+            self._replay(slot, entry, journal)
         except BaseException as error:
             # The host was never told that the slot is in use: nobody would give it back.
             self._entries.pop(slot, None)
+            if isinstance(error, BudgetError):
+                raise error.for_request(request_id) from error
             if not isinstance(error, Exception):
                 raise
             raise RequestError(f"its backend failed: {error}", request_id=request_id) from error
         finally:
             self._groups.clear()
+
+    def _replay(self, slot: int, entry: _Entry, tokens: list[int]) -> None:
+        def replay() -> None:
+            for token in tokens:
+                self._accept_one(slot, entry, token)
+
+        if entry.grammar.bounded or not tokens:
+            replay()
+            return
+        error = self._unbounded.replay(entry, replay)
+        if error is not None:
+            raise error
+
+    def overdue(self) -> float:
+        """For how many seconds the longest call runs that was given up; 0.0 if none does."""
+        return self._unbounded.overdue()
 
     def remove(self, slot: int) -> None:
         """Give a slot back. Nothing of its request stays."""
@@ -240,12 +274,8 @@ class GrammarTable:
         changed = False
         for batch in group.batches:
             chosen = [tokens[position] for position in batch.positions]
-            try:
-                verdicts = batch.matchers.accept(chosen)
-            except Exception as error:
-                _log.warning("%d rows are retried one by one: %s", len(chosen), error)
-                verdicts = self._accept_singly(batch, slots, chosen)
-                changed = True
+            verdicts, retried = self._accept_batch(batch, slots, chosen)
+            changed |= retried
             for position, token, accepted in zip(batch.positions, chosen, verdicts, strict=True):
                 entry = self._entries[slots[position]]
                 if not accepted:
@@ -263,6 +293,29 @@ class GrammarTable:
         if changed:
             self._groups.clear()
 
+    def _accept_batch(
+        self, batch: _Batch, slots: tuple[int, ...], tokens: list[int]
+    ) -> tuple[list[bool], bool]:
+        """Whether each matcher took its token, and whether matchers were replaced."""
+        if not batch.bounded:
+            return self._accept_unbounded(batch, slots, tokens)
+        try:
+            return batch.matchers.accept(tokens), False
+        except Exception as error:
+            _log.warning("%d rows are retried one by one: %s", len(tokens), error)
+            return self._accept_singly(batch, slots, tokens), True
+
+    def _accept_unbounded(
+        self, batch: _Batch, slots: tuple[int, ...], tokens: list[int]
+    ) -> tuple[list[bool], bool]:
+        entries = [self._entries[slots[position]] for position in batch.positions]
+        together = None if batch.alone else batch.matchers
+        verdicts = self._unbounded.accept(entries, together, tokens)
+        for position, verdict in zip(batch.positions, verdicts, strict=True):
+            if isinstance(verdict, GuidedError):
+                self.fail(slots[position], verdict)
+        return [verdict is True for verdict in verdicts], _regroups(batch, entries)
+
     def _accept_one(self, slot: int, entry: _Entry, token: int) -> None:
         phase = entry.state.phase
         if phase is Phase.ACTIVE:
@@ -274,6 +327,9 @@ class GrammarTable:
         entry.state.take(token)
 
     def _refusal(self, entry: _Entry, token: int) -> GuidedError:
+        over = _over_limit(entry)
+        if over is not None:
+            return over
         text = self._vocabulary.tokens[token] if 0 <= token < self._vocabulary.size else b"?"
         return RequestError(
             f"token {token} ({text!r}) after {len(entry.state.tokens)} tokens breaks the grammar",
@@ -283,7 +339,10 @@ class GrammarTable:
     def _fill_batch(self, batch: _Batch, slots: tuple[int, ...], mask: MaskArray, rows: list[int]) -> None:
         filled = rows
         try:
-            batch.matchers.fill(mask, rows)
+            if batch.bounded:
+                batch.matchers.fill(mask, rows)
+            else:
+                filled = self._fill_unbounded(batch, slots, mask, rows)
         except Exception as error:
             _log.warning("%d rows are retried one by one: %s", len(filled), error)
             filled = self._fill_singly(batch, slots, mask, rows)
@@ -300,10 +359,9 @@ class GrammarTable:
             entry.backend.batch([matcher]).fill(mask, [row])
             return bool(np.any(mask[row]))
 
-        own_end = RequestError(
+        own_end = _over_limit(entry) or RequestError(
             f"the grammar allows no token after {len(entry.state.tokens)} tokens",
-            hint="a part of the spec contradicts itself, the vocabulary can't spell its text, or its "
-            "backend's limits are too low for it",
+            hint="a part of the spec contradicts itself, or the vocabulary can't spell its text",
         )
         return self._renew(slot, entry, fill, own_end)
 
@@ -357,25 +415,42 @@ class GrammarTable:
                 filled.append(row)
         return filled
 
+    def _fill_unbounded(
+        self, batch: _Batch, slots: tuple[int, ...], mask: MaskArray, rows: list[int]
+    ) -> list[int]:
+        """The rows that were filled."""
+        entries = [self._entries[slots[position]] for position in batch.positions]
+        together = None if batch.alone else batch.matchers
+        masks, errors = self._unbounded.fill(entries, together, mask.shape[1])
+        mask[rows] = masks
+        for position, row, entry, error in zip(batch.positions, rows, entries, errors, strict=True):
+            if error is not None:
+                self.fail(slots[position], error)
+                mask[row] = self._stop_row(entry.stop_token_ids)
+        if _regroups(batch, entries):
+            self._groups.clear()
+        return [row for row, error in zip(rows, errors, strict=True) if error is None]
+
     def _group(self, slots: tuple[int, ...]) -> _Group:
         """The slots of a step by backend."""
         group = self._groups.get(slots)
         if group is not None:
             return group
-        active: dict[str, list[int]] = {}
+        active: dict[tuple[str, bool, bool], list[int]] = {}
         group = _Group([], [])
         for position, slot in enumerate(slots):
             entry = self._entries.get(slot)
             if entry is None:
                 raise PipelineError(f"slot {slot} has no request", hint="call add_request first")
             if entry.state.phase is Phase.ACTIVE:
-                active.setdefault(entry.backend.name, []).append(position)
+                kind = entry.backend.name, entry.grammar.bounded, entry.alone > 0
+                active.setdefault(kind, []).append(position)
             else:
                 group.others.append(position)
-        for positions in active.values():
+        for (_, bounded, alone), positions in active.items():
             entries = [self._entries[slots[position]] for position in positions]
             matchers = entries[0].backend.batch([entry.matcher for entry in entries])
-            group.batches.append(_Batch(positions, matchers))
+            group.batches.append(_Batch(positions, matchers, bounded, alone))
         if len(self._groups) >= _GROUPS:
             self._groups.clear()
         self._groups[slots] = group
@@ -389,6 +464,23 @@ class GrammarTable:
                 row[token // 32] |= np.uint32(1 << (token % 32))
             row = self._stop_rows[stop_token_ids] = row.view(np.int32)
         return row
+
+
+def _regroups(batch: _Batch, entries: list[_Entry]) -> bool:
+    """Whether some are worked on alone from now on, or no longer."""
+    return any((entry.alone > 0) != batch.alone for entry in entries)
+
+
+def _over_limit(entry: _Entry) -> GuidedError | None:
+    """An error if its matcher went over a limit of its backend."""
+    ask: Callable[[], str] | None = getattr(entry.matcher, "limit", None)
+    limit = ask() if ask is not None else ""
+    if not limit:
+        return None
+    return RequestError(
+        f"its grammar is over a limit of its backend after {len(entry.state.tokens)} tokens: {limit}",
+        hint="write it without ambiguity, lists as `item*`, and repetitions with smaller bounds",
+    )
 
 
 def _used_up(entry: _Entry) -> GuidedError:

@@ -75,8 +75,12 @@ class XGrammarBackend:
         self._xgr = xgrammar
         self._vocabulary = vocabulary
         self._threads = config.thread_count()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Use new threads from now on: the old ones are in a call that was given up."""
         self._crew: Crew[Any] = Crew(
-            lambda threads: xgrammar.BatchGrammarMatcher(max_threads=threads), self._threads
+            lambda threads: self._xgr.BatchGrammarMatcher(max_threads=threads), self._threads
         )
         # Pipelines of one compiler may run in several threads; its threads serve one call at a time.
         self._turn = threading.Lock()
@@ -128,7 +132,7 @@ class XGrammarBackend:
                 raise MemoryError(str(error)) from error
             raise GrammarError(_first_line(error), where=f"{spec.kind} (xgrammar)") from error
         seconds = time.perf_counter() - start
-        grammar = Grammar(spec, self.name, compiled, int(compiled.memory_size_bytes), seconds)
+        grammar = self._grammar(spec, compiled, seconds)
         self._check_satisfiable(grammar)
         return grammar
 
@@ -147,7 +151,13 @@ class XGrammarBackend:
         info = self._tag_info if prepared.spec.kind == "structural_tag" else self._info
         compiled = self._xgr.CompiledGrammar.deserialize_json(prepared.payload, info)
         seconds = time.perf_counter() - start
-        return Grammar(prepared.spec, self.name, compiled, int(compiled.memory_size_bytes), seconds)
+        return self._grammar(prepared.spec, compiled, seconds)
+
+    def _grammar(self, spec: OutputSpec, compiled: Any, seconds: float) -> Grammar:
+        size = int(compiled.memory_size_bytes)
+        # A list of texts can't be ambiguous, and the grammar of any object is its own.
+        bounded = spec.kind in ("choice", "json_object")
+        return Grammar(spec, self.name, compiled, size, seconds, bounded=bounded)
 
     def _compile(self, spec: OutputSpec) -> Any:
         if spec.kind == "json_schema":
@@ -248,6 +258,8 @@ class XGrammarBatch:
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token."""
+        if len(tokens) == 1:
+            return [bool(self._handles[0].accept_token(tokens[0]))]
         with self._turn:
             start = time.perf_counter()
             verdicts = cast("list[bool]", self._crew.executor.batch_accept_token(self._handles, tokens))
@@ -256,11 +268,13 @@ class XGrammarBatch:
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         """Write the mask of matcher i into mask[rows[i]]."""
+        if len(rows) == 1:
+            self._handles[0].fill_next_token_bitmask(mask, rows[0])
+            return
         with self._turn:
             start = time.perf_counter()
             self._crew.executor.batch_fill_next_token_bitmask(self._handles, mask, rows)
-            if len(rows) > 1:  # a row alone says nothing of threads
-                self._crew.took(time.perf_counter() - start)
+            self._crew.took(time.perf_counter() - start)
 
 
 def _tag_text(spec: OutputSpec) -> str:

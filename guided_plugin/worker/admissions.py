@@ -78,13 +78,16 @@ class Admissions:
             self._known.popitem(last=False)
         ticket.verdict.set_result(message.answer)
 
-    def blame(self, error: GuidedError) -> None:
-        """A worker died, maybe of one of these. Whichever saw it twice is given up."""
+    def blame(self, error: GuidedError) -> bool:
+        """A worker died, maybe of one of these. Gives up those that saw it twice; whether there were any."""
+        found = False
         for number, ticket in list(self._tickets.items()):
             ticket.deaths += 1
             if ticket.deaths >= 2:
                 self._close(number)
                 ticket.verdict.set_exception(error)
+                found = True
+        return found
 
     def refuse(self, error: GuidedError) -> None:
         """No verdict will come."""

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
-from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
+from guided_plugin.errors import BudgetError, GuidedError, PipelineError, PluginError, RequestError
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, StepPlan
@@ -70,10 +70,15 @@ class WorkerClient:
     def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
         """Have a spec compiled; never blocks."""
         spec = self._normal(spec)
+        quarantined = self.compiler.quarantined(spec)
+        if quarantined is not None:
+            verdict: Future[Admission] = Future()
+            verdict.set_exception(quarantined)
+            return verdict
         with self.lock:
-            verdict = self._admissions.lookup(spec)
-            if verdict is not None:
-                return verdict
+            known_verdict = self._admissions.lookup(spec)
+            if known_verdict is not None:
+                return known_verdict
             verdict, question = self._admissions.open(next(self._numbers), spec, known)
             refusal = self._refused()
             if refusal is None:
@@ -91,7 +96,7 @@ class WorkerClient:
         spec = self._normal(spec)
         stops = spec.stop_token_ids or self._vocabulary.stop_token_ids
         with self.lock:
-            refusal = self._refused()
+            refusal = self._refused() or self.compiler.quarantined(spec)
             if refusal is not None:
                 raise refusal.for_request(request_id)
             request = LiveRequest(next(self._numbers), slot, request_id, spec, stops, known)
@@ -213,6 +218,8 @@ class WorkerClient:
                 request = next((r for r in self._live.values() if r.serial == message.serial), None)
                 if request is not None:
                     self._fail(request, message.error, message.count)
+                    if isinstance(message.error, BudgetError):
+                        self.compiler.quarantine(request.spec, message.error)
             elif isinstance(message, Synced):
                 waiting = self._syncs.pop(message.ticket, None)
                 if waiting is not None:
@@ -232,9 +239,9 @@ class WorkerClient:
                             self._fail(request, error)
                     self.steps.close_rows(step)
 
-    def blame(self, slot: int | None, reason: str) -> None:
+    def blame(self, slot: int | None, reason: str) -> bool:
         """A worker died: maybe of the request in `slot`, maybe of a spec it was compiling meanwhile. Twice is
-        enough."""
+        enough. Whether that explains the deaths."""
         with self.lock:
             explained = False
             if slot is None:
@@ -247,10 +254,13 @@ class WorkerClient:
                 request.deaths += 1
                 # Only one that a worker was alone with is failed for it: the others are merely near.
                 if request.deaths >= 2 and slot is not None:
-                    self._fail(request, _deadly("working on this request", reason))
+                    error = _deadly("working on this request", reason)
+                    self._fail(request, error)
+                    self.compiler.quarantine(request.spec, error)
                     explained = True
             if not explained:
-                self._admissions.blame(_deadly("compiling this spec", reason))
+                explained = self._admissions.blame(_deadly("compiling this spec", reason))
+            return explained
 
     def refuse(self, error: GuidedError, seconds: float) -> None:
         """Fail every request, and refuse new ones for a while. What is planned gets closed masks at once."""

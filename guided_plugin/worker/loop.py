@@ -39,7 +39,7 @@ from guided_plugin.worker.messages import (
     Warm,
 )
 
-__all__ = ["GrammarWorker"]
+__all__ = ["GrammarWorker", "WorkerRetires"]
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +55,18 @@ _COMPILES = 8
 _CARE_SECONDS = 1.0
 """How long compiles wait at most for requests that the worker before may have died of."""
 
+_OVERDUE_SECONDS = 10.0
+"""How long a call that was given up may go on before its worker is replaced: it uses processor and memory."""
+
+_OVERDUE_CHECK = 0.25
+"""Seconds between two looks for such calls."""
+
 _IDLE = 0.1
 """The pause while there is no request at all; a message ends it."""
+
+
+class WorkerRetires(Exception):
+    """The worker ends itself and wants another in its place."""
 
 
 @dataclass(slots=True)
@@ -110,7 +120,12 @@ class GrammarWorker:
     def __post_init__(self, received: list[object]) -> None:
         self._inbox.extend(received)
         config = self.hello.config
-        self._table = GrammarTable(self.compiler.vocabulary)
+        self._table = GrammarTable(
+            self.compiler.vocabulary,
+            config.row_ms / 1e3,
+            # The supervisor must not take a worker that waits for one row for a hung one.
+            min(5 * config.row_ms, config.worker_step_ms / 2) / 1e3,
+        )
         self._filled = self.hello.filled
         self._accepted = self.hello.accepted
         self._careful_until = self.hello.careful_until
@@ -123,6 +138,7 @@ class GrammarWorker:
         self._drafts = self._shape.drafts > 0
         """Whether the tokens of a step come before its masks."""
         self._pace = _Pace(self.compiler)
+        self._overdue_check = 0.0
         self._longest_nap = min(_IDLE, config.worker_step_ms / 4e3)
         self._threads = ThreadPoolExecutor(_COMPILES, "guided-compile")
         self._last_work = time.monotonic()
@@ -141,11 +157,22 @@ class GrammarWorker:
             # A list: each of the three has its turn in every round.
             worked = any([self._take_messages(), self._accept_tokens(), self._fill_masks()])
             self._answer()
+            self._retire_if_overdue()
             self.region.store(Counter.HEARTBEAT, self.region.load(Counter.HEARTBEAT) + 1)
             if worked:
                 self._last_work = time.monotonic()
             else:
                 self._rest()
+
+    def _retire_if_overdue(self) -> None:
+        """End this worker if a call that was given up goes on for long, or while no request would notice."""
+        now = time.monotonic()
+        if now < self._overdue_check:
+            return
+        self._overdue_check = now + _OVERDUE_CHECK
+        seconds = self._table.overdue()
+        if seconds > _OVERDUE_SECONDS or (seconds > 0.0 and not self._serials):
+            raise WorkerRetires(f"a call of a backend that was given up goes on after {seconds:.1f} s")
 
     # Messages
 

@@ -19,6 +19,7 @@ __all__ = [
     "Hello",
     "Ready",
     "Remove",
+    "Retires",
     "Sync",
     "Synced",
     "Verdict",
@@ -122,6 +123,13 @@ class Synced:
     ticket: int
     starting: frozenset[int]
     """Slots whose grammars are still being compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retires:
+    """Worker, last of a session: it wants to be replaced, and no request is to blame for it."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.plugins import Plugins
 from guided_plugin.worker.channel import Channel, ChannelClosedError
 from guided_plugin.worker.layout import Region
-from guided_plugin.worker.loop import GrammarWorker
-from guided_plugin.worker.messages import Crashed, Hello, Ready
+from guided_plugin.worker.loop import GrammarWorker, WorkerRetires
+from guided_plugin.worker.messages import Crashed, Hello, Ready, Retires
 
 __all__ = ["main"]
 
@@ -28,6 +28,10 @@ def main(channel_fd: int, region_fd: int) -> int:
         try:
             _serve(channel, region_fd)
         except ChannelClosedError:
+            return 0
+        except WorkerRetires as wish:
+            channel.send(Retires(str(wish)))
+            channel.drain(1.0)
             return 0
         except BaseException as error:
             if not isinstance(error, GuidedError):

@@ -22,7 +22,7 @@ from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.worker.channel import Channel, ChannelClosedError
 from guided_plugin.worker.client import WorkerClient
 from guided_plugin.worker.layout import Counter
-from guided_plugin.worker.messages import Crashed, Warm
+from guided_plugin.worker.messages import Crashed, Retires, Warm
 from guided_plugin.worker.start import ForkServer, WorkerProcess, borrow_server, return_server
 
 __all__ = ["Supervisor"]
@@ -51,7 +51,7 @@ class Supervisor:
         self._worker: WorkerProcess | None = None
         self._channel: Channel | None = None
         self._warm = False
-        self._last_words = ""
+        self._last_words = self._retires = ""
         self._deaths: deque[float] = deque()
         self.restarts = 0
         """Workers started after the first."""
@@ -134,7 +134,7 @@ class Supervisor:
                     self._server = borrow_server()
                 self._worker = self._server.fork(self._client.region.fd, START_SECONDS, self._no_longer)
                 self._channel = Channel(self._worker.sock)
-                self._warm, self._last_words, self._beat = False, "", -1
+                self._warm, self._last_words, self._retires, self._beat = False, "", "", -1
                 self._alive_at = self._looked_at = time.monotonic()
                 self._client.begin_session(self._channel, careful=careful)
                 return
@@ -172,7 +172,10 @@ class Supervisor:
         try:
             self._receive()
         except ChannelClosedError:
-            self._died(self._reason())
+            if self._retires:
+                self._replace()
+            else:
+                self._died(self._reason())
             return
         except GuidedError as error:
             self._died(f"sent nonsense: {error}")
@@ -200,6 +203,8 @@ class Supervisor:
                 self._warm = True
             elif isinstance(message, Crashed):
                 self._last_words = message.reason
+            elif isinstance(message, Retires):
+                self._retires = message.reason
             self._client.received(message)
         if self._client.refusing:  # it offers too little
             self._end_worker()
@@ -220,30 +225,34 @@ class Supervisor:
         return now - self._alive_at >= START_SECONDS
 
     def _hung(self) -> None:
-        reason = f"made no progress for {self._limit:g} s"
-        if self._worker is not None:
-            self._worker.kill()
-        self._client.close_outstanding(
-            RequestError(
-                f"the grammar worker {reason}",
-                hint="only stop tokens were allowed from here on; worker_step_ms sets the limit",
-            )
-        )
-        self._died(reason)
+        """Kill it. The next worker fills the rows one by one, and shows which of them hangs."""
+        self._died(f"made no progress for {self._limit:g} s")
+
+    def _replace(self) -> None:
+        """Start another worker in the place of one that ended itself for a reason of its own."""
+        _log.warning("the grammar worker is replaced: %s", self._retires)
+        self._owed_at = time.monotonic()
+        self._end_worker()
+        self._restart(careful=False)
 
     def _died(self, reason: str) -> None:
         """Lay it at somebody's door, and start another."""
         self._owed_at = time.monotonic()
         self._end_worker()
         doing = self._client.region.load(Counter.DOING)
-        self._client.blame(doing - 1 if doing else None, reason)
-        self._count_death(reason)
+        if self._client.blame(doing - 1 if doing else None, reason):
+            # It and the death before are explained: they say nothing about the next worker.
+            if self._deaths:
+                self._deaths.pop()
+            _log.warning("the grammar worker %s; a request or a spec is to blame", reason)
+        else:
+            self._count_death(reason)
         self._restart()
 
-    def _restart(self) -> None:
+    def _restart(self, *, careful: bool = True) -> None:
         if not self._client.refusing:
             self.restarts += 1
-            self._start(careful=True)
+            self._start(careful=careful)
 
     def _count_death(self, reason: str) -> None:
         now = time.monotonic()

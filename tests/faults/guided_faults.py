@@ -1,8 +1,8 @@
 """A plugin whose grammars misbehave on request. Put this folder on sys.path, and workers load it too.
 
 The first choice of a `choice` spec may be a directive: `@PHASE COUNT ACTION [MARKER]`. In that phase, at
-its COUNT-th call for the request, ACTION happens: `die`, `hang`, `sleep1`, or `raise`. With a MARKER, a
-file's path, it happens once: whoever finds the file there goes on.
+its COUNT-th call for the request, ACTION happens: `die`, `freeze` (the whole process), `hang`, `sleep1`, or
+`raise`. With a MARKER, a file's path, it happens once: whoever finds the file there goes on.
 """
 
 import os
@@ -35,6 +35,8 @@ class Directive:
             self.marker.touch()
         if self.action == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif self.action == "freeze":
+            os.kill(os.getpid(), signal.SIGSTOP)
         elif self.action == "hang":
             time.sleep(1000)
         elif self.action == "sleep1":

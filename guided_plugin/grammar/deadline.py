@@ -1,0 +1,139 @@
+"""Calls that nothing bounds, each with a deadline. Depends on threads only.
+
+A call into native code cannot be interrupted. So it runs in a thread of its own, on data that no other call
+uses. After the deadline the caller goes on without it, and the thread is abandoned until the call returns.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+from guided_plugin.grammar.native import native
+
+__all__ = ["DeadlineCalls", "Overdue"]
+
+T = TypeVar("T")
+
+_POLL = 0.01
+"""Seconds between two looks at the processor time of a call that is late by the clock."""
+
+
+class Overdue(Exception):
+    """A call was not done at its deadline. It goes on in an abandoned thread."""
+
+
+class _Failed:
+    """What a call raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _CallThread(Generic[T]):
+    """A thread that makes one call after the other."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
+        self._results: SimpleQueue[T | _Failed] = SimpleQueue()
+        self.begun = 0.0
+        self._cpu_begun = 0.0
+        thread = threading.Thread(target=self._run, name="guided-deadline", daemon=True)
+        thread.start()
+        ident = thread.ident
+        self._clock = time.pthread_getcpuclockid(ident) if ident is not None else None
+
+    def begin(self, call: Callable[[], T]) -> None:
+        """Make a call; `result` has what it returns."""
+        self.begun = time.monotonic()
+        self._cpu_begun = self._cpu()
+        self._calls.put(call)
+
+    def result(self, seconds: float, longest: float) -> T:
+        """What the call returned. Raises what it raised; Overdue after `seconds` of processor time, or
+        `longest` by the clock."""
+        while True:
+            left = self.begun + min(seconds, longest) - time.monotonic()
+            try:
+                found = self._results.get(timeout=max(left, _POLL))
+            except Empty:
+                if time.monotonic() - self.begun >= longest or self._cpu() - self._cpu_begun >= seconds:
+                    raise Overdue from None
+                continue
+            if isinstance(found, _Failed):
+                raise found.error
+            return found
+
+    @property
+    def done(self) -> bool:
+        """Whether an abandoned call has returned."""
+        return not self._results.empty()
+
+    def end(self) -> None:
+        """End the thread after the call that it is in."""
+        self._calls.put(None)
+
+    def _cpu(self) -> float:
+        return time.clock_gettime(self._clock) if self._clock is not None else time.monotonic()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                with native():
+                    found: T | _Failed = call()
+            except BaseException as error:
+                found = _Failed(error)
+            del call  # what it works on may be large, and the next call may be long in coming
+            self._results.put(found)
+            del found
+
+
+class DeadlineCalls(Generic[T]):
+    """Threads for calls with a deadline, kept for the next calls. Used by one thread at a time."""
+
+    def __init__(self, seconds: float, longest: float) -> None:
+        self.seconds = seconds
+        """Processor time that one call may take."""
+        self.longest = longest
+        """Time by the clock that it may take: its thread may get no processor."""
+        self._idle: list[_CallThread[T]] = []
+        self._abandoned: list[_CallThread[T]] = []
+
+    def run(
+        self, calls: Sequence[Callable[[], T]], *, times: float = 1.0, longest: float | None = None
+    ) -> list[T | Exception]:
+        """Make the calls side by side. For each its result, what it raised, or Overdue if it took more than
+        `times` as much processor time as a call may, or `longest` by the clock."""
+        threads = [self._idle.pop() if self._idle else _CallThread[T]() for _ in calls]
+        for thread, call in zip(threads, calls, strict=True):
+            thread.begin(call)
+        most = self.longest if longest is None else longest
+        return [self._outcome(thread, times * self.seconds, most) for thread in threads]
+
+    def _outcome(self, thread: _CallThread[T], seconds: float, longest: float) -> T | Exception:
+        try:
+            found: T | Exception = thread.result(seconds, longest)
+        except Overdue as overdue:
+            self._abandoned.append(thread)
+            thread.end()
+            return overdue
+        except Exception as error:
+            found = error
+        self._idle.append(thread)
+        return found
+
+    def overdue(self) -> float:
+        """For how many seconds the longest of the abandoned calls has run; 0.0 if none runs."""
+        if not self._abandoned:
+            return 0.0
+        self._abandoned = [thread for thread in self._abandoned if not thread.done]
+        now = time.monotonic()
+        return max((now - thread.begun for thread in self._abandoned), default=0.0)
+
+    def close(self) -> None:
+        """End the threads that make no call."""
+        while self._idle:
+            self._idle.pop().end()

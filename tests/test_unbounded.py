@@ -1,0 +1,272 @@
+"""Calls with a deadline: one that takes too long is given up, and its request fails by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import guided_plugin as gp
+from guided_plugin.errors import BudgetError, CompileLimitError
+from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.deadline import DeadlineCalls, Overdue
+from guided_plugin.grammar.table import GrammarTable, Phase
+
+END = 3
+VOCABULARY = gp.Vocabulary.from_tokens([b"a", b"b", b"c", b"</s>"], [END])
+SPEC = gp.OutputSpec.regex("[abc]*")
+
+
+def spin(seconds: float) -> None:
+    """Use so much processor time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(1000))
+
+
+class TestDeadlineCalls:
+    def test_results_and_errors_come_back_in_order(self) -> None:
+        calls: DeadlineCalls[int] = DeadlineCalls(5.0, 5.0)
+        for _ in range(3):  # the second time with threads that are there
+            one, error, two = calls.run([lambda: 1, lambda: 1 // 0, lambda: 2])
+            assert (one, two) == (1, 2)
+            assert isinstance(error, ZeroDivisionError)
+        assert calls.overdue() == 0.0
+
+    def test_a_call_is_given_up_after_its_processor_time_and_the_others_are_not(self) -> None:
+        calls: DeadlineCalls[str | None] = DeadlineCalls(0.1, 60.0)
+        released = threading.Event()
+
+        def busy() -> None:
+            while not released.is_set():
+                spin(0.01)
+
+        overdue, quick = calls.run([busy, lambda: "here"])
+        assert isinstance(overdue, Overdue)
+        assert quick == "here"
+        assert calls.overdue() > 0.0
+        assert calls.run([lambda: "again"]) == ["again"]  # another thread
+        released.set()
+        end = time.monotonic() + 20
+        while calls.overdue():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    def test_a_call_that_waits_is_given_up_by_the_clock(self) -> None:
+        calls: DeadlineCalls[bool] = DeadlineCalls(0.05, 0.2)
+        released = threading.Event()
+        (outcome,) = calls.run([lambda: released.wait(60)])
+        assert isinstance(outcome, Overdue)
+        released.set()
+
+    def test_a_slow_processor_is_no_fault_of_the_call(self) -> None:
+        calls: DeadlineCalls[str] = DeadlineCalls(0.05, 60.0)
+
+        def starved() -> str:  # longer than its deadline by the clock, with hardly any processor time
+            time.sleep(0.3)
+            return "done"
+
+        assert calls.run([starved]) == ["done"]
+
+
+class Slow:
+    """A backend whose matchers take all tokens; one named in `slow` uses the processor for long."""
+
+    name = "slow"
+
+    def __init__(self, seconds: float = 30.0) -> None:
+        self.seconds = seconds
+        self.slow: set[str] = set()
+        self.let_go_calls = 0
+        self.batches: list[int] = []
+        self.stop = threading.Event()
+
+    def let_go(self) -> None:
+        self.let_go_calls += 1
+
+    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> SlowMatcher:
+        return SlowMatcher(self, grammar.handle)
+
+    def batch(self, matchers: list[SlowMatcher]) -> SlowBatch:
+        self.batches.append(len(matchers))
+        return SlowBatch(self, matchers)
+
+    def work(self, name: str, what: str) -> None:
+        end = time.thread_time() + self.seconds
+        while f"{what} {name}" in self.slow and time.thread_time() < end and not self.stop.is_set():
+            sum(range(1000))
+
+
+class SlowMatcher:
+    def __init__(self, backend: Slow, name: str) -> None:
+        self.backend, self.name, self.tokens = backend, name, []
+
+    def accept(self, token: int) -> bool:
+        self.backend.work(self.name, "accept")
+        self.tokens.append(token)
+        return True
+
+
+class SlowBatch:
+    def __init__(self, backend: Slow, matchers: list[SlowMatcher]) -> None:
+        self.backend, self.matchers = backend, list(matchers)
+
+    def accept(self, tokens: list[int]) -> list[bool]:
+        return [matcher.accept(token) for matcher, token in zip(self.matchers, tokens, strict=True)]
+
+    def fill(self, mask: np.ndarray, rows: list[int]) -> None:
+        for matcher, row in zip(self.matchers, rows, strict=True):
+            self.backend.work(matcher.name, "fill")
+            mask[row] = 1 << len(matcher.tokens) % 3
+
+
+@pytest.fixture
+def slow():
+    backend = Slow()
+    yield backend
+    backend.stop.set()
+
+
+def table_of(slow: Slow, names: str, quarantined: list | None = None) -> GrammarTable:
+    refuse = None if quarantined is None else lambda spec, error: quarantined.append((spec, error))
+    table = GrammarTable(VOCABULARY, 0.1, 60.0, refuse)
+    for slot, name in enumerate(names):
+        table.add(slot, name, SPEC, Grammar(SPEC, slow.name, name, 0, 0.0), slow)
+    return table
+
+
+def masks(table: GrammarTable, slots: tuple[int, ...]) -> list[int]:
+    rows = np.zeros((len(slots), VOCABULARY.words), np.int32)
+    table.fill(slots, rows)
+    return rows[:, 0].tolist()
+
+
+@pytest.mark.parametrize("what", ["fill", "accept"])
+def test_one_that_takes_too_long_fails_alone(slow, what) -> None:
+    quarantined: list = []
+    table = table_of(slow, "xyz", quarantined)
+    slots = (0, 1, 2)
+    assert masks(table, slots) == [1, 1, 1]
+    table.accept(slots, [0, 0, 0])
+    slow.slow.add(f"{what} y")
+    if what == "fill":
+        assert masks(table, slots) == [2, 1 << END, 2]
+        table.accept(slots, [1, END, 1])
+    else:
+        assert masks(table, slots) == [2, 2, 2]
+        table.accept(slots, [1, 1, 1])
+    assert masks(table, slots) == [4, 1 << END, 4]
+    ((slot, error),) = table.failures
+    assert slot == 1
+    assert isinstance(error, BudgetError)
+    assert error.request_id == "y"
+    assert "100 ms" in str(error)
+    assert table.tokens(0) == table.tokens(2) == (0, 1)
+    assert table.tokens(1) == (0,)
+    assert [table.phase(slot) for slot in slots] == [Phase.ACTIVE, Phase.FAILED, Phase.ACTIVE]
+    assert quarantined == [(SPEC, quarantined[0][1])]
+    assert slow.let_go_calls == 1
+    assert table.overdue() > 0.0
+
+
+def test_nobody_fails_when_only_the_batch_is_late(slow) -> None:
+    table = table_of(slow, "xyz")
+    slots = (0, 1, 2)
+    work = slow.work
+
+    def late_together(name: str, what: str) -> None:
+        if slow.batches[-1] > 1:
+            time.sleep(0.2)
+        work(name, what)
+
+    slow.work = late_together
+    assert masks(table, slots) == [1, 1, 1]
+    table.accept(slots, [0, 0, 0])
+    assert masks(table, slots) == [2, 2, 2]
+    assert table.failures == []
+    assert slow.batches[0] == 3
+    # They are worked on one by one for a while, then together again.
+    slow.work = work
+    for _ in range(200):
+        masks(table, slots)
+        table.accept(slots, [0, 0, 0])
+    assert slow.batches[-1] == 3
+    assert table.tokens(0) == (0,) * 201
+
+
+def test_a_replay_that_takes_too_long_is_an_error_for_its_request(slow) -> None:
+    table = table_of(slow, "x")
+    slow.slow.add("accept y")
+    with pytest.raises(BudgetError, match="a replay of its grammar takes more than 100 ms"):
+        table.add(1, "y", SPEC, Grammar(SPEC, slow.name, "y", 0, 0.0), slow, [0, 1])
+    assert masks(table, (0,)) == [1]
+    table.add(1, "z", SPEC, Grammar(SPEC, slow.name, "z", 0, 0.0), slow, [0, 1])
+    assert masks(table, (0, 1)) == [1, 4]
+
+
+def test_bounded_backends_are_called_in_the_callers_thread(slow) -> None:
+    threads = set()
+    slow.work = lambda name, what: threads.add(threading.current_thread())
+    table = GrammarTable(VOCABULARY)
+    table.add(0, "x", SPEC, Grammar(SPEC, slow.name, "x", 0, 0.0, bounded=True), slow)
+    masks(table, (0,))
+    table.accept((0,), [0])
+    assert threads == {threading.current_thread()}
+
+
+def test_a_spec_in_quarantine_is_refused_until_its_time_is_over(byte_compiler, monkeypatch) -> None:
+    spec = gp.OutputSpec.regex("[a-c]{3}")
+    byte_compiler.compile(spec)
+    byte_compiler.quarantine(spec, BudgetError("a mask took too long", hint="shorter"))
+    assert byte_compiler.cached(spec) is None
+    assert byte_compiler.cache_statistics().size_bytes == 0
+    with pytest.raises(CompileLimitError, match=r"refused for now: a mask took too long \(shorter\)"):
+        byte_compiler.compile(spec)
+    byte_compiler.compile(gp.OutputSpec.regex("[a-c]{4}"))
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
+    byte_compiler.compile(spec)
+
+
+BOMBS = {
+    "three ways": gp.OutputSpec.grammar("root ::= e\ne ::= e e e | [a-z] e | [a-z]"),
+    "nested": gp.OutputSpec.grammar('root ::= s\ns ::= s s s s | t s | [a-z]\nt ::= t t | "x"'),
+    "lark": gp.OutputSpec.grammar("start: e\ne: e e | e e e | X\nX: /[a-z]/", "lark"),
+    "in a tag": gp.OutputSpec.structural_tag(
+        {
+            "type": "structural_tag",
+            "format": {
+                "type": "tag",
+                "begin": "<t>",
+                "content": {"type": "grammar", "grammar": "root ::= e\ne ::= e e e | e e | [a-z]"},
+                "end": "</t>",
+            },
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_mask_bomb_fails_and_the_rows_beside_it_go_on(demo_vocabulary, name, caplog) -> None:
+    compiler = gp.GrammarCompiler(demo_vocabulary, config=gp.GuidedConfig(threads=2, row_ms=50))
+    specs = [gp.OutputSpec.regex("[a-z ]{400}"), gp.OutputSpec.regex("[a-z ]{400}", backend="xgrammar")]
+    pipeline = gp.StepPipeline(compiler, max_slots=4, mode="inline")
+    import torch
+
+    slots = [pipeline.add_request(f"r{n}", spec) for n, spec in enumerate([*specs, BOMBS[name]])]
+    random = torch.Generator().manual_seed(1)
+    for _ in range(60):
+        logits = torch.rand(3, demo_vocabulary.size, generator=random)
+        pipeline.plan(slots)
+        pipeline.fill_mask()
+        pipeline.apply_mask(logits)
+        pipeline.schedule_update(logits.argmax(-1))
+        pipeline.finish_update()
+        if pipeline.request("r2").error is not None:
+            break
+    assert pipeline.request("r0").error is None
+    assert pipeline.request("r1").error is None
+    error = str(pipeline.request("r2").error)
+    assert "takes more than 50 ms" in error or "over a limit of its backend" in error, error
