@@ -5,14 +5,18 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
+# A release without a CPU build: its Python files with the compiled parts of the one that is installed.
+VLLM_NEXT_VERSION := 0.33.0
+VLLM_NEXT := $(CURDIR)/.vllm-next/$(VLLM_NEXT_VERSION)
 
-.PHONY: demo test lint types unit vllm-test coverage gpu-test pretrained-test bench clean help
+.PHONY: demo test lint types unit vllm-test vllm-next-test coverage gpu-test pretrained-test bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
 	@echo "make test      install into .venv and run everything CI runs: ruff, mypy, pytest with coverage"
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
+	@echo "make vllm-next-test  those of gate and runners, with the Python files of a vLLM that has no CPU build"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
 	@echo "make pretrained-test  the tests with a real pretrained model, which it installs (230 MB)"
 	@echo "make bench     the reference-loop benchmark"
@@ -51,10 +55,18 @@ $(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
 	touch $@
 
 # vLLM and what it loads warn of much that is not ours: warnings are errors in `unit` alone.
-vllm-test: $(VLLM_STAMP)
+vllm-test: $(VLLM_STAMP) vllm-next-test
 	COVERAGE_FILE=.coverage-vllm $(VLLM)/bin/python -m pytest --cov --cov-report= -o filterwarnings=default -o timeout=900 \
-		tests/test_vllm_gate.py tests/test_vllm_runners.py tests/test_vllm_engine.py tests/test_vllm_lora.py \
-		tests/test_vllm_server.py
+		tests/test_vllm_interface.py tests/test_vllm_gate.py tests/test_vllm_runners.py tests/test_vllm_engine.py \
+		tests/test_vllm_lora.py tests/test_vllm_server.py
+
+$(VLLM_NEXT)/.unpacked: $(VLLM_STAMP) scripts/vllm_next.py
+	$(VLLM)/bin/python scripts/vllm_next.py $(VLLM_NEXT_VERSION) $(VLLM_NEXT)
+	touch $@
+
+vllm-next-test: $(VLLM_NEXT)/.unpacked
+	PYTHONPATH=$(VLLM_NEXT):$$PYTHONPATH $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
+		tests/test_vllm_interface.py tests/test_vllm_gate.py tests/test_vllm_runners.py $(NEXT_ARGS)
 
 coverage:
 	$(BIN)/coverage combine --quiet --append .coverage-vllm
@@ -72,4 +84,4 @@ bench: $(STAMP)
 	$(BIN)/guided-plugin bench loop
 
 clean:
-	rm -rf $(VENV) $(VLLM) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(VLLM) .vllm-next build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

