@@ -16,7 +16,7 @@ os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0"
 
 from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import StructuredOutputsParams
+from vllm.sampling_params import BeamSearchParams, StructuredOutputsParams
 
 import guided_plugin as gp
 from guided_plugin.demo import MODEL_DIR
@@ -247,3 +247,18 @@ def test_a_worker_that_dies_takes_no_request_with_it(llm, checker):
         assert len(completion.text) == 60
         checker(form, completion)
     assert runner(llm).engine.pipeline.metrics().worker.restarts == 1
+
+
+def test_guided_beam_search_is_refused_and_unguided_served(llm):
+    theirs = BeamSearchParams(
+        beam_width=2, max_tokens=6, structured_outputs=StructuredOutputsParams(regex="[0-9]{3}")
+    )
+    ours = BeamSearchParams(beam_width=2, max_tokens=6)
+    ours.extra_args = {"guided": {"regex": "[0-9]{3}"}}
+    for params in (theirs, ours):
+        with pytest.raises(
+            VLLMValidationError, match=r"^beam_search: beam search can't be guided.*leave out"
+        ):
+            llm.beam_search([{"prompt": "A record: "}], params)
+    (output,) = llm.beam_search([{"prompt": "A record: "}], BeamSearchParams(beam_width=2, max_tokens=6))
+    assert len(output.sequences) == 2

@@ -13,7 +13,7 @@ from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import StructuredOutputsParams
 
 import guided_plugin as gp
-from guided_plugin.hosts import vllm_common, vllm_gate
+from guided_plugin.hosts import vllm_common, vllm_gate, vllm_wrapping
 from guided_plugin.hosts.vllm_common import options_of
 from guided_plugin.hosts.vllm_gate import Gate
 from guided_plugin.vllm import GuidedLogitsProcessor
@@ -180,7 +180,7 @@ def test_arguments_are_found_wherever_they_stand():
     def method(self, request_id, params, priority=0):
         raise NotImplementedError
 
-    call = vllm_gate._Call(method)
+    call = vllm_wrapping.Call(method)
     assert call.get("params", ("r", "p"), {}) == call.get("params", ("r",), {"params": "p"}) == "p"
     assert call.get("priority", ("r", "p"), {}) is call.get("unheard", ("r", "p"), {}) is None
     assert call.having("q", ("r", "p", 3), {}) == (("r", "q", 3), {})

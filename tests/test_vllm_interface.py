@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import pathlib
 from typing import get_args
 
 import pytest
@@ -11,9 +12,13 @@ pytest.importorskip("vllm")
 from vllm import SamplingParams
 from vllm.config import ModelConfig, ParallelConfig, SpeculativeConfig, StructuredOutputsConfig, VllmConfig
 from vllm.config.speculative import RejectionSampleMethod
+from vllm.entrypoints.generate.beam_search.offline import BeamSearchOfflineMixin
+from vllm.entrypoints.generate.beam_search.online import BeamSearchOnlineMixin
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMClientError, VLLMValidationError
 from vllm.reasoning import ReasoningParser, ReasoningParserManager
-from vllm.sampling_params import StructuredOutputsParams
+from vllm.sampling_params import BeamSearchParams, StructuredOutputsParams
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.input_processor import InputProcessor
@@ -25,7 +30,7 @@ from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 from vllm.v1.worker.worker_base import WorkerBase
 
-from guided_plugin.hosts import vllm_common, vllm_gate
+from guided_plugin.hosts import vllm_beams, vllm_common, vllm_gate
 
 
 def arguments(function):
@@ -50,6 +55,12 @@ def test_the_installed_version_is_supported():
         (LLMEngine.collective_rpc, ["method", "args"]),
         (AsyncLLM.add_request, ["params", "reasoning_ended", "reasoning_parser_kwargs"]),
         (AsyncLLM.collective_rpc, ["method", "args"]),
+        (BeamSearchOnlineMixin.beam_search, ["self", "params"]),
+        (BeamSearchOfflineMixin.beam_search, ["self", "params"]),
+        (ChatCompletionRequest.to_beam_search_params, ["self"]),
+        (CompletionRequest.to_beam_search_params, ["self"]),
+        (ChatCompletionRequest.extract_structured_outputs, ["self"]),
+        (CompletionRequest.extract_structured_outputs, ["self"]),
         (cached_tokenizer_from_config, ["model_config"]),
         (ReasoningParser.is_reasoning_end, ["input_ids"]),
         (ReasoningParserManager.get_reasoning_parser, ["name"]),
@@ -118,3 +129,14 @@ def test_what_requests_and_configurations_have():
 def test_ways_to_judge_drafts_are_those_that_were_looked_at():
     """Every one but `synthetic` takes a draft only where the masked logits leave it a probability."""
     assert set(get_args(RejectionSampleMethod)) <= {"standard", "block", "synthetic", "fly"}
+
+
+def test_what_makes_beam_searches_is_what_was_looked_at():
+    """Another maker of `BeamSearchParams` would drop a constraint that nothing looks at."""
+    vllm = pathlib.Path(inspect.getfile(SamplingParams)).parent
+    makers = [path for path in vllm.rglob("*.py") if "def to_beam_search_params(" in path.read_text()]
+    wrapped = [name.split(".")[1:] for name, _ in vllm_beams._PROTOCOLS]
+    assert sorted(vllm.joinpath(*name).with_suffix(".py") for name in wrapped) == sorted(makers)
+    BeamSearchParams(beam_width=1, max_tokens=1).anything = 1  # a note can be left on them
+    assert "vllm_xargs" in ChatCompletionRequest.model_fields
+    assert "vllm_xargs" in CompletionRequest.model_fields

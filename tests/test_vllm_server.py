@@ -207,3 +207,64 @@ def test_the_servers_own_answers_match_a_fresh_matcher(client):
     depth = text.index("x") if "x" in text else len(text)
     assert text.startswith("(" * depth)
     assert gp.OutputSpec.parse(spec) is not None
+
+
+FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+TOOL = {"type": "function", "function": {"name": "save", "parameters": SCHEMA, "strict": True}}
+GUIDED = {"vllm_xargs": {"guided": json.dumps({"regex": "[0-9]{3}"})}}
+ASKED = {
+    "response_format": {"extra_body": {"response_format": FORM}},
+    "a JSON object": {"extra_body": {"response_format": {"type": "json_object"}}},
+    "structured_outputs": {"extra_body": {"structured_outputs": {"regex": "[0-9]{3}"}}},
+    "vllm_xargs": {"extra_body": GUIDED},
+}
+CALLS = {
+    "a named tool": {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "save"}}},
+    "any tool": {"tools": [TOOL], "tool_choice": "required"},
+}
+
+
+def with_beams(options, **more):
+    return {
+        "n": 2,
+        "temperature": 0.0,
+        "max_tokens": 8,
+        **options,
+        **more,
+        "extra_body": {**options.get("extra_body", {}), "use_beam_search": True},
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("asked", [*ASKED, *CALLS])
+def test_a_guided_chat_with_beam_search_is_refused(client, asked, stream):
+    options = with_beams({**ASKED, **CALLS}[asked], stream=stream)
+    with pytest.raises(
+        openai.BadRequestError, match=r"use_beam_search: beam search can't be guided.*leave out"
+    ):
+        client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "Write a record"}], **options
+        )
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_guided_completion_with_beam_search_is_refused(client, asked):
+    with pytest.raises(
+        openai.BadRequestError, match=r"use_beam_search: beam search can't be guided.*leave out"
+    ):
+        client.completions.create(model="demo", prompt="Someone: ", **with_beams(ASKED[asked]))
+    # vLLM itself streams no beams of completions.
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model="demo", prompt="Someone: ", **with_beams(ASKED[asked], stream=True))
+
+
+def test_unguided_beam_search_is_served_as_before(client):
+    answer = client.completions.create(model="demo", prompt="Someone: ", **with_beams({}))
+    assert len({choice.text for choice in answer.choices}) == 2
+    messages = [{"role": "user", "content": "Write a record"}]
+    plain = {"response_format": {"type": "text"}, "tools": [{**TOOL, "function": {"name": "save"}}]}
+    for options in ({}, plain):
+        answer = client.chat.completions.create(model="demo", messages=messages, **with_beams(options))
+        assert len(answer.choices) == 2
+    parts = client.chat.completions.create(model="demo", messages=messages, **with_beams({}, stream=True))
+    assert any(part.choices for part in parts)

@@ -15,20 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import functools
-import inspect
 import json
 import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, RequestError, SpecError, VocabularyError
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.native import native
+from guided_plugin.hosts.vllm_beams import install_beams
 from guided_plugin.hosts.vllm_common import (
     GUIDED,
     KNOWN,
@@ -38,6 +36,7 @@ from guided_plugin.hosts.vllm_common import (
     spec_of,
     vocabulary_of,
 )
+from guided_plugin.hosts.vllm_wrapping import Call, wrap
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["Gate", "check_params", "install"]
@@ -302,53 +301,34 @@ def install() -> None:
         # A server that serves no guided request must start with any vLLM.
         _log.warning("this vLLM is not supported, guided requests are not served: %s", error)
         return
-    _wrap(InputProcessor, "__init__", _init)
-    _wrap(InputProcessor, "process_inputs", _process_inputs)
-    _wrap(LLMEngine, "add_request", _add_request)
-    _wrap(AsyncLLM, "add_request", _add_request_async)
-
-
-def _wrap(owner: type, name: str, make: Callable[[Any], Any]) -> None:
-    original = getattr(owner, name)
-    if hasattr(original, "_guided_plugin"):
-        return
-    wrapper: Any = functools.wraps(original)(make(original))
-    wrapper._guided_plugin = True
-    setattr(owner, name, wrapper)
+    wrap(InputProcessor, "__init__", _init)
+    wrap(InputProcessor, "process_inputs", _process_inputs)
+    wrap(LLMEngine, "add_request", _add_request)
+    wrap(AsyncLLM, "add_request", _add_request_async)
 
 
 def _init(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
+        install_beams(_refuse_beams)  # here, as only frontends have an input processor
         gate_of(self).warm_up()
 
     return init
 
 
-class _Call:
-    """The arguments of a wrapped method by name, at a fraction of what `Signature.bind` costs."""
-
-    def __init__(self, original: Any) -> None:
-        names = list(inspect.signature(original).parameters)[1:]  # without self
-        self._places = {name: at for at, name in enumerate(names)}
-
-    def get(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An argument; None where it was not given."""
-        at = self._places.get(name, len(args))
-        return args[at] if at < len(args) else kwargs.get(name)
-
-    def having(
-        self, params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with other params."""
-        at = self._places["params"]
-        if at < len(args):
-            return (*args[:at], params, *args[at + 1 :]), kwargs
-        return args, {**kwargs, "params": params}
+def _refuse_beams(owner: Any, asked: Any, where: str) -> None:
+    if gate_of(owner).concerns(asked):
+        raise refusal(
+            RequestError(
+                "beam search can't be guided: vLLM asks for each token of a beam without the constraint",
+                where=where,
+                hint="leave out beam search (n with a temperature gives several outputs) or the constraint",
+            )
+        )
 
 
 def _process_inputs(original: Any) -> Any:
-    call = _Call(original)
+    call = Call(original)
 
     def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
@@ -368,7 +348,7 @@ def _process_inputs(original: Any) -> Any:
 
 def _add_request(original: Any) -> Any:
     """The same before it, and the engine prepared."""
-    call = _Call(original)
+    call = Call(original)
 
     def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
@@ -390,7 +370,7 @@ def _add_request(original: Any) -> Any:
 
 def _add_request_async(original: Any) -> Any:
     """The same off the event loop: a compile must not keep others waiting."""
-    call = _Call(original)
+    call = Call(original)
 
     async def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
