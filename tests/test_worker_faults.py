@@ -150,7 +150,7 @@ def test_a_stopped_worker_is_replaced_and_no_request_notices(make):
 
 @pytest.mark.parametrize("how", ["hang", "freeze"])
 def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
-    """`hang`: its own call is given up. `freeze`: the worker stops, and is replaced until the cause is found."""
+    """`hang`: its call is given up. `freeze`: the worker stops, and is replaced until the cause is found."""
     pipe = make(worker_step_ms=700)
     failed = []
 
