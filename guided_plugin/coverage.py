@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from guided_plugin.errors import GrammarError, GuidedError
 from guided_plugin.grammar.compiler import GrammarCompiler
-from guided_plugin.lowering.document import KEYWORDS, draft_of
+from guided_plugin.lowering.document import KEYWORDS, draft_of, names_draft
 from guided_plugin.lowering.formats import FORMATS
 from guided_plugin.lowering.idle import ANNOTATIONS, idle
 from guided_plugin.schema import pointer, subschemas, walk
@@ -153,7 +153,7 @@ def _without(spec: OutputSpec, path: _Path) -> OutputSpec | None:
 
 def _uses(document: Any, unenforced: Iterable[str]) -> list[KeywordUse]:
     """Every keyword in a document's order, as the standard and the configuration have it."""
-    draft = draft_of(document)
+    draft, named = draft_of(document), names_draft(document)
     left_out = frozenset(unenforced)
     found: list[KeywordUse] = []
     # With why nothing inside counts, if so.
@@ -163,8 +163,8 @@ def _uses(document: Any, unenforced: Iterable[str]) -> list[KeywordUse]:
         if not isinstance(node, Mapping):
             continue
         idle: dict[str, str] = {}
-        for keyword, value in node.items():
-            status, note = _status(node, keyword, value, draft, left_out)
+        for keyword in node:
+            status, note = _status(node, keyword, draft, named, left_out)
             if dead and status == "enforced":
                 status, note = "annotation", dead
             if status == "annotation":
@@ -181,13 +181,13 @@ def _uses(document: Any, unenforced: Iterable[str]) -> list[KeywordUse]:
 
 
 def _status(
-    node: Mapping[str, Any], keyword: str, value: Any, draft: int, unenforced: frozenset[str]
+    node: Mapping[str, Any], keyword: str, draft: int, named: bool, unenforced: frozenset[str]
 ) -> tuple[Status, str]:
     if keyword in STRUCTURE:
         return "structure", ""
     if keyword in ANNOTATIONS:
         return "annotation", ""
-    note = _idle(node, keyword, value, draft)
+    note = _idle(node, keyword, draft, named)
     if note:
         return "annotation", note
     if keyword in unenforced:
@@ -195,10 +195,11 @@ def _status(
     return "enforced", ""
 
 
-def _idle(node: Mapping[str, Any], keyword: str, value: Any, draft: int) -> str:
+def _idle(node: Mapping[str, Any], keyword: str, draft: int, named: bool) -> str:
     """Why a keyword decides nothing here, or nothing."""
     if keyword not in KEYWORDS:
         return "no keyword of the standard"
-    if keyword == "format" and value not in FORMATS:
-        return idle(node, keyword, draft) or f"the format {value!r} is none that is enforced"
-    return idle(node, keyword, draft)
+    why = idle(node, keyword, draft, named=named)
+    if keyword == "format" and node[keyword] not in FORMATS:
+        return why or f"the format {node[keyword]!r} is none that is enforced"
+    return why

@@ -15,6 +15,8 @@ from guided_plugin.errors import UnsupportedSpecError
 __all__ = [
     "Construct",
     "control_in_class",
+    "counted_options",
+    "misplaced_anchor",
     "quoted_pattern",
     "refuse_unsupported",
     "spelt_out_classes",
@@ -129,6 +131,82 @@ def spelt_out_classes(pattern: str) -> str:
             parts[opened:] = [r"[^\s\S" if len(parts) - opened == 1 else r"[\s\S"]
         parts.append(text)
     return "".join(parts)
+
+
+def counted_options(pattern: str) -> str:
+    """The pattern with `x?` written as `x{0,1}`, and without the marks of lazy quantifiers.
+
+    xgrammar 0.2.8 lets a match enter an optional group in the middle: `(?:ab+)?` takes "b".
+    """
+    parts: list[str] = []
+    before = ""
+    for piece in _PIECE.finditer(pattern):
+        text = piece[0]
+        if text == "?":
+            # Behind another quantifier it changes which match is found first, not which texts match.
+            text = "" if before == "quantifier" else "{0,1}"
+        parts.append(text)
+        before = str(piece.lastgroup)
+    return "".join(parts)
+
+
+def misplaced_anchor(pattern: str) -> Construct | None:
+    """The first `^` after, or `$` before, a part that may match characters, or a repeated anchor.
+
+    Such a pattern matches nothing, or not what a reader expects; xgrammar drops the anchor.
+    """
+    # For each open group: the state where each branch starts, and the state after its branches so far.
+    groups: list[tuple[_Reach, _Reach]] = []
+    start, here, group = _Reach(), _Reach(), _Reach()
+    before = ""
+    for piece in _PIECE.finditer(pattern):
+        kind, text = str(piece.lastgroup), piece[0]
+        if kind == "open":
+            groups.append((start, _Reach()))
+            start = here = here._replace(anchored=False)
+        elif text == "|":
+            if groups:
+                groups[-1] = groups[-1][0], groups[-1][1].joined(here)
+            here = start
+        elif text == ")" and groups:
+            start, branches = groups.pop()
+            group = here = here.joined(branches)
+        elif kind == "anchor":
+            if text == "^" and (here.ended or here.consumed):
+                return Construct(f"`{text}` in the middle", piece.start())
+            here = here._replace(ended=text == "$", anchored=True)
+        elif kind == "quantifier" and text != "?":
+            if before == "anchor" or (before == ")" and group.anchored):
+                return Construct("a repeated anchor", piece.start())
+        elif kind in ("escape", "class", "atom"):
+            if here.ended:
+                return Construct("`$` in the middle", piece.start())
+            here = here._replace(consumed=True)
+        before = ")" if text == ")" else kind
+    return None
+
+
+class _Reach(NamedTuple):
+    """What lies before a place in a pattern."""
+
+    consumed: bool = False
+    """A part that may match characters."""
+    ended: bool = False
+    """A `$`."""
+    anchored: bool = False
+    """An anchor in the innermost group."""
+
+    def joined(self, other: _Reach) -> _Reach:
+        """What may lie before a place that two branches lead to."""
+        return _Reach(*(a or b for a, b in zip(self, other, strict=True)))
+
+
+_PIECE = re.compile(
+    rf"(?P<escape>{_ESCAPE.pattern})|(?P<flags>\(\?[a-zA-Z-]+\))"
+    r"|(?P<open>\((?:\?(?:[:=!]|<[=!]|P?<\w+>|[a-zA-Z-]+:))?)|(?P<branch>[|)])|(?P<anchor>[\^$])"
+    r"|(?P<quantifier>[*+?]|\{\d+(?:,\d*)?\})|(?P<class>\[(?:\\.|[^\]\\])*\])|(?P<atom>.)",
+    re.DOTALL,
+)
 
 
 def _atoms(pattern: str) -> Iterator[_Atom]:

@@ -189,6 +189,7 @@ LAYERS = [
     ["grammar.__init__", "grammar.base", "grammar.vocabulary", "grammar.native"],
     [
         "grammar.xgrammar_schema",
+        "grammar.xgrammar_tags",
         "grammar.frames",
         "grammar.crew",
         "grammar.lexers",

@@ -21,9 +21,9 @@ from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
 from guided_plugin.grammar.crew import Crew
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.grammar.xgrammar_schema import prepare_tag_schemas, prepared_schema
+from guided_plugin.grammar.xgrammar_schema import KEY_RULE, prepared_schema
+from guided_plugin.grammar.xgrammar_tags import check_regex, tag_text
 from guided_plugin.hookspecs import hookimpl
-from guided_plugin.regexes import refuse_unsupported
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["XGrammarBackend"]
@@ -163,32 +163,29 @@ class XGrammarBackend:
         if spec.kind == "json_schema":
             schema = json.dumps(prepared_schema(spec.document(), strict=spec.strict), separators=(",", ":"))
             layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
-            if '"minLength"' in schema or '"maxLength"' in schema:
-                return self._compile_bounded(schema, strict_mode=spec.strict, **layout)
-            return self._compiler.compile_json_schema(schema, strict_mode=spec.strict, **layout)
+            layout = {"strict_mode": spec.strict, **layout}
+            if _needs_mending(schema, spec.strict):
+                source = str(self._xgr.Grammar.from_json_schema(schema, **layout))
+                return self._compiler.compile_grammar(_mended(source))
+            return self._compiler.compile_json_schema(schema, **layout)
         if spec.kind == "json_object":
             layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
             return self._compiler.compile_json_schema(_ANY_OBJECT, strict_mode=True, **layout)
         if spec.kind == "regex":
-            refuse_unsupported(spec.text, "regex")
+            check_regex(spec.text, "regex")
             return self._compiler.compile_regex(spec.text)
         if spec.kind == "choice":
             choices = " | ".join(_ebnf_literal(choice) for choice in spec.document())
             return self._compiler.compile_grammar(f"root ::= {choices}")
         if spec.kind == "structural_tag":
-            text = _tag_text(spec)
-            if '"minLength"' in text or '"maxLength"' in text:
+            text = tag_text(spec)
+            if _needs_mending(text, strict=True):
                 source = str(self._xgr.Grammar.from_structural_tag(text))
-                return self._tag_compiler.compile_grammar(source.replace(_BOUNDED, _BOUNDED_JSON))
+                return self._tag_compiler.compile_grammar(_mended(source))
             return self._tag_compiler.compile_structural_tag(text)
         if spec.syntax == "lark":
             return self._compiler.compile_lark(spec.text)
         return self._compiler.compile_grammar(spec.text)
-
-    def _compile_bounded(self, schema: str, **options: Any) -> Any:
-        """Strings with length bounds: xgrammar would let raw control characters into them."""
-        source = str(self._xgr.Grammar.from_json_schema(schema, **options))
-        return self._compiler.compile_grammar(source.replace(_BOUNDED, _BOUNDED_JSON))
 
     def _check_satisfiable(self, grammar: Grammar) -> None:
         """A grammar that derives nothing compiles silently and would freeze its request."""
@@ -277,32 +274,15 @@ class XGrammarBatch:
             self._crew.took(time.perf_counter() - start)
 
 
-def _tag_text(spec: OutputSpec) -> str:
-    """A structural tag as xgrammar reads it; the older form with `structures` is turned into `format`."""
-    document = spec.document()
-    if "structures" not in document:
-        prepare_tag_schemas(document)
-        return json.dumps(document)
-    structures, triggers = document["structures"], document.get("triggers")
-    tags = structures if isinstance(structures, list) else []
-    if not triggers or not tags or not all(isinstance(tag, dict) for tag in tags):
-        raise GrammarError(
-            "`structures` must be a list of objects and must have `triggers` beside it",
-            where="structural_tag",
-            hint='{"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f"]}',
-        )
-    converted = [
-        {
-            "type": "tag",
-            "begin": tag.get("begin", ""),
-            "content": {"type": "json_schema", "json_schema": tag.get("schema", True)},
-            "end": tag.get("end", ""),
-        }
-        for tag in tags
-    ]
-    layout = {"type": "triggered_tags", "triggers": triggers, "tags": converted}
-    prepare_tag_schemas(layout)
-    return json.dumps({"type": "structural_tag", "format": layout})
+def _needs_mending(schema: str, strict: bool) -> bool:
+    """Whether a grammar may have rules that let more through than JSON, or than the schema."""
+    bounded = '"minLength"' in schema or '"maxLength"' in schema
+    return bounded or ('"properties"' in schema and (not strict or '"additionalProperties"' in schema))
+
+
+def _mended(source: str) -> str:
+    """A grammar without raw control characters in bounded strings, and with one spelling for each name."""
+    return KEY_RULE.sub(r"\1", source.replace(_BOUNDED, _BOUNDED_JSON))
 
 
 def _first_line(error: Exception) -> str:

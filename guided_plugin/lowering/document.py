@@ -17,7 +17,7 @@ from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.lowering.formats import FORMATS
 from guided_plugin.schema import pointer, walk
 
-__all__ = ["Document", "Numbered", "draft_of"]
+__all__ = ["Document", "Numbered", "draft_of", "names_draft"]
 
 Path = tuple[str | int, ...]
 
@@ -83,12 +83,19 @@ _COUNTS = tuple(key for key in KEYWORDS if key.startswith(("min", "max")) and ke
 
 def draft_of(document: Any) -> int:
     """The draft that a schema names, as a number; the newest where it names none."""
+    return _named_draft(document) or 2020
+
+
+def names_draft(document: Any) -> bool:
+    """Whether a schema names a draft that is known here."""
+    return _named_draft(document) is not None
+
+
+def _named_draft(document: Any) -> int | None:
     named = document.get("$schema") if isinstance(document, Mapping) else None
-    if isinstance(named, str):
-        for mark, draft in _DRAFTS.items():
-            if mark in named:
-                return draft
-    return 2020
+    if not isinstance(named, str):
+        return None
+    return next((draft for mark, draft in _DRAFTS.items() if mark in named), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,8 @@ class Document:
         self._kept: list[Any] = []
         later = {name for since, names in SINCE.items() if self.draft < since for name in names}
         self._counting = KEYWORDS - frozenset(unenforced) - later
-        if self.draft > 2019:
+        if self.draft > 2019 and names_draft(root):
+            # Where no draft is named, its author means that of 2019-09.
             self._counting -= {"$recursiveRef"}
         self._resources: dict[str, tuple[Any, Path]] = {_ROOT: (root, ())}
         self._anchors: dict[tuple[str, str], tuple[Any, Path]] = {}

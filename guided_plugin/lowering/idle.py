@@ -24,15 +24,18 @@ _NEEDS = {
 }
 
 
-def idle(node: Mapping[str, Any], keyword: str, draft: int) -> str:
-    """Why a keyword of the standard decides nothing in a schema of a draft; empty where it does."""
+def idle(node: Mapping[str, Any], keyword: str, draft: int, *, named: bool = True) -> str:
+    """Why a keyword of the standard decides nothing in a schema of a draft; empty where it does.
+
+    `named`: whether the schema names its draft. Where it doesn't, `$recursiveRef` counts too.
+    """
     value = node[keyword]
     if draft <= 7 and keyword != "$ref" and isinstance(node.get("$ref"), str):
         return f"beside $ref, which stands alone in draft {draft}"
     since = next((since for since, names in SINCE.items() if keyword in names), 0)
     if draft < since:
         return f"a keyword since {_named(since)}, in a schema of {_named(draft)}"
-    if keyword == "$recursiveRef" and draft > 2019:
+    if keyword == "$recursiveRef" and draft > 2019 and named:
         return "a keyword of draft 2019-09 alone"
     if keyword == "uniqueItems" and value is False:
         return "false says nothing"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from guided_plugin.hookspecs import hookimpl
-from guided_plugin.lowering.document import KEYWORDS
+from guided_plugin.lowering.document import KEYWORDS, names_draft
 from guided_plugin.lowering.idle import ANNOTATIONS, idle
 from guided_plugin.rewrites.walking import Context, SchemaRewrite
 
@@ -29,7 +29,9 @@ def drop_annotations(node: dict[str, Any], context: Context) -> Any:
 
 def _is_idle(node: dict[str, Any], keyword: str, context: Context) -> bool:
     value = node[keyword]
-    if keyword in ANNOTATIONS or (keyword in KEYWORDS and idle(node, keyword, context.draft)):
+    if keyword in ANNOTATIONS:
+        return True
+    if keyword in KEYWORDS and idle(node, keyword, context.draft, named=names_draft(context.document)):
         return True
     if keyword in _ZERO and value == 0:
         return True

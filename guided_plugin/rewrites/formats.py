@@ -24,10 +24,18 @@ _PATTERNS = {
 
 def formats_to_pattern(node: dict[str, Any], context: Context) -> Any:
     """The string schema with its format written as a pattern."""
+    names = node.get("propertyNames")
+    if isinstance(names, dict) and "type" not in names:
+        # Names are strings, whether or not their schema says so.
+        node = {**node, "propertyNames": _rewritten(names)}
+    named = node.get("type")
+    return _rewritten(node) if named == "string" or (isinstance(named, list) and "string" in named) else node
+
+
+def _rewritten(node: dict[str, Any]) -> dict[str, Any]:
     name = node.get("format")
-    if name not in _PATTERNS or node.get("type") != "string":
-        return node
-    if not {"pattern", "minLength", "maxLength", "enum", "const", "$ref"}.isdisjoint(node):
+    beside = {"pattern", "minLength", "maxLength", "enum", "const", "$ref"}
+    if not isinstance(name, str) or name not in _PATTERNS or not beside.isdisjoint(node):
         return node
     rest = {key: value for key, value in node.items() if key != "format"}
     return {**rest, "pattern": f"^(?:{_PATTERNS[name]})$"}
