@@ -42,14 +42,34 @@ class Matcher:
         self.does = does
 
 
+def bits(vocabulary, tokens):
+    row = np.zeros(32 * vocabulary.words, np.uint8)
+    row[list(tokens)] = 1
+    return np.packbits(row, bitorder="little").view(np.int32)
+
+
 class Batch:
-    def __init__(self, matchers):
-        self.does = matchers[0].does
+    def __init__(self, matchers, vocabulary):
+        self.matcher = matchers[0]
+        self.does = self.matcher.does
+        self.taken = 0
+        stops = set(vocabulary.stop_token_ids)
+        self.stops = bits(vocabulary, stops)
+        self.special = bits(vocabulary, set(vocabulary.special_ids) - stops)
+        self.texts = bits(vocabulary, set(range(vocabulary.size)) - set(vocabulary.special_ids))
 
     def fill(self, mask, rows):
-        mask[rows] = 0 if self.does == "get stuck" else -1
+        mask[rows] = 0 if self.does == "get stuck" else self.texts | self.stops
+        late = self.taken >= 1
+        if self.does == "stop early":
+            self.matcher.complete = not late
+        if self.does == "stop late" and late:
+            mask[rows] &= ~self.stops
+        if self.does == "let special tokens in" and late:
+            mask[rows] |= self.special
 
     def accept(self, tokens):
+        self.taken += 1
         if self.does == "hang":
             with open(os.environ["ODD_PID"], "w") as file:
                 file.write(str(os.getpid()))
@@ -62,6 +82,7 @@ class Backend:
 
     def __init__(self, vocabulary, config):
         self.threads = config.thread_count()
+        self.vocabulary = vocabulary
 
     def compile(self, spec):
         does = spec.document().get("title", "")
@@ -79,7 +100,7 @@ class Backend:
         return matcher
 
     def batch(self, matchers):
-        return Batch(matchers)
+        return Batch(matchers, self.vocabulary)
 
 
 @hookimpl
@@ -177,9 +198,9 @@ def test_a_sample_measured_and_written(run: Run, folder: Path, tmp_path: Path) -
     assert 0 < result["runs"][0]["empty_call_us"] < 100
     assert result["runs"][0]["summary"]["unreadable"] == 1
     figures = next(line for line in table.splitlines() if "llguidance" in line).split()
-    assert figures[:6] == ["llguidance", "2", "0", "0", "2", "0"]
-    assert len(figures) == 8
-    assert all(float(part) > 0 for figure in figures[6:] for part in figure.split("/"))
+    assert figures[:7] == ["llguidance", "2", "0", "0", "0", "2", "0"]
+    assert len(figures) == 9
+    assert all(float(part) > 0 for figure in figures[7:] for part in figure.split("/"))
     assert "llguidance: files that can't be read: 1" in table
 
 
@@ -205,8 +226,29 @@ def test_what_hangs_or_crashes_costs_its_own_row(odd: Path, run: Run, tmp_path: 
     # Its mask allows everything: also what isn't valid.
     assert (behaved["status"], behaved["wrong_accepts"]) == ("wrong", [1])
     assert behaved["reason"] == "the configuration names it; threads 1"
-    assert "odd 0 1 2 1 3" in " ".join(table.split())
+    assert "odd 0 1 2 0 1 3" in " ".join(table.split())
     assert "odd: instances where a matcher contradicted itself or got stuck: 4" in table
+
+
+def test_a_backend_that_leaks_special_tokens_is_found(odd: Path, run: Run, tmp_path: Path) -> None:
+    titles = ["stop early", "stop late", "let special tokens in", "behave"]
+    for place, title in enumerate(titles):
+        (tmp_path / f"{place}.json").write_text(case({"title": title}, (True, [1, 2]), (True, "é")))
+    out = tmp_path / "result"
+    code, table, _ = run(tmp_path, "--backend", "odd", "--json", out)
+    assert code == 0
+    early, late, special, behaved = rows(out).values()
+    for row, what in (
+        (early, "a stop token is allowed at token 1, and the output is not complete"),
+        (late, "a stop token is missing at token 1, and the output is complete"),
+        (special, "a special token that doesn't stop is allowed at token 1"),
+    ):
+        assert row["status"] == "early stop"
+        assert row["early_stops"] == [f"test {index}: {what}" for index in (0, 1)]
+    assert (behaved["status"], behaved["early_stops"]) == ("passing", [])
+    summary = json.loads(out.read_text())["runs"][0]["summary"]
+    assert (summary["passing"], summary["early_stops"]) == (1, 3)
+    assert "odd 1 0 1 3 0 0" in " ".join(table.split())
 
 
 def test_ctrl_c_leaves_no_child_and_prints_what_was_done(odd: Path, run: Run, tmp_path: Path) -> None:

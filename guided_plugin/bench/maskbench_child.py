@@ -14,13 +14,14 @@ import math
 import pickle
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from guided_plugin.bench.maskbench_result import FileResult
 from guided_plugin.bench.text_tokens import TextTokens
@@ -73,6 +74,9 @@ class FileBench:
         config = GuidedConfig(backend=backend, threads=1, cache_bytes=0)
         self._compiler = GrammarCompiler(vocabulary, config=config)
         self._stops = vocabulary.stop_token_ids
+        padding = range(vocabulary.size, 32 * vocabulary.words)
+        self._stop_bits = _bits(vocabulary, self._stops)
+        self._never_bits = _bits(vocabulary, {*vocabulary.special_ids, *padding} - set(self._stops))
         self._tokens = TextTokens(vocabulary)
         self._mask = np.zeros((1, vocabulary.words), np.int32)
         self._stage = stage
@@ -116,9 +120,18 @@ class FileBench:
                 result.wrong_accepts.append(index)
             if valid and not accepted:
                 result.wrong_refusals.append(index)
-        if result.wrong_accepts or result.wrong_refusals:
-            result.status = "wrong"
         result.mask_ns = np.array(times, np.int64)
+        # With matchers of their own, after the last time was taken.
+        for index, (_, tokens) in enumerate(tests):
+            self._stage(f"checking the special tokens of test {index}")
+            matcher = backend.start(grammar, self._stops)
+            leak = self._leak(matcher, backend.batch([matcher]), tokens)
+            if leak:
+                result.early_stops.append(f"test {index}: {leak}")
+        if result.early_stops:
+            result.status = "early stop"
+        elif result.wrong_accepts or result.wrong_refusals:
+            result.status = "wrong"
 
     def _first_mask(self, spec: OutputSpec) -> tuple[Grammar, Backend]:
         grammar = self._compiler.compile(spec)
@@ -147,6 +160,25 @@ class FileBench:
         if accepted != matcher.complete:
             return accepted, "at the end, mask and matcher disagree on whether it may stop"
         return accepted, "" if accepted else self._dead_end(matcher, len(tokens))
+
+    def _leak(self, matcher: Matcher, batch: MatcherBatch, tokens: list[int]) -> str:
+        """The first position where a special token is allowed or missing against what the matcher says."""
+        row = self._mask[0]
+        for position in range(len(tokens) + 1):
+            batch.fill(self._mask, _ROW)
+            complete, stops = matcher.complete, row & self._stop_bits
+            if stops.any() and not complete:
+                return f"a stop token is allowed at token {position}, and the output is not complete"
+            if complete and (stops != self._stop_bits).any():
+                return f"a stop token is missing at token {position}, and the output is complete"
+            if (row & self._never_bits).any():
+                return f"a special token that doesn't stop is allowed at token {position}"
+            if position == len(tokens):
+                break
+            token = tokens[position]
+            if not int(row[token >> 5]) >> (token & 31) & 1 or not batch.accept([token])[0]:
+                break
+        return ""
 
     def _dead_end(self, matcher: Matcher, position: int) -> str:
         """A fault if the mask leaves nothing: no token, and the output isn't complete."""
@@ -177,6 +209,13 @@ class FileBench:
             batch.fill(self._mask, _ROW)
             times.append(clock() - start)
         return sorted(times)[_EMPTY_CALLS // 2] / 1e3
+
+
+def _bits(vocabulary: Vocabulary, tokens: Collection[int]) -> NDArray[np.int32]:
+    """A mask row that shows these tokens."""
+    bits = np.zeros(32 * vocabulary.words, np.uint8)
+    bits[list(tokens)] = 1
+    return np.packbits(bits, bitorder="little").view(np.int32)
 
 
 class _NoBatch:

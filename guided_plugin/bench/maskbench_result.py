@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 __all__ = ["STATUSES", "FileResult", "Flip", "compare", "quantile", "summarise"]
 
-STATUSES = ("passing", "wrong", "refused", "died", "unreadable")
-"""What can become of a file, the best first. `wrong`: it compiled, and an instance got the wrong answer."""
+STATUSES = ("passing", "wrong", "early stop", "refused", "died", "unreadable")
+"""What can become of a file. `wrong`: it compiled, and an instance got the wrong answer. `early stop`: in the
+course of an instance a stop token was allowed where the output was not complete, or missing where it was, or
+another special token was allowed; this comes before `wrong`."""
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class FileResult:
     """Invalid instances that were accepted, by their place in `tests`."""
     wrong_refusals: list[int] = field(default_factory=list)
     """Valid instances that were refused."""
+    early_stops: list[str] = field(default_factory=list)
+    """Instances on whose way special tokens were allowed or missing against the matcher's word."""
     faults: list[str] = field(default_factory=list)
     """Where a matcher contradicted itself; right and wrong answers don't show these."""
     first_mask_ms: float | None = None
@@ -62,6 +66,7 @@ def summarise(results: Sequence[FileResult]) -> dict[str, Any]:
         "passing": with_status["passing"],
         "wrong_accepts": sum(bool(result.wrong_accepts) for result in results),
         "wrong_refusals": sum(bool(result.wrong_refusals) for result in results),
+        "early_stops": with_status["early stop"],
         "refused": with_status["refused"],
         "died": with_status["died"],
         "unreadable": with_status["unreadable"],

@@ -24,13 +24,14 @@ __all__ = ["maskbench"]
 # Fits in 80 columns.
 _HEADINGS = (
     "backend",
-    "passing",
+    "pass",
     "wrong\naccepts",
-    "wrong\nrefusals",
+    "wrong\nrefuses",
+    "early\nstops",
     "refused",
     "died",
     "mask us\navg/p99/p99.9",
-    "first mask ms\np50/p90/p99",
+    "first ms\np50/p90/p99",
 )
 
 
@@ -50,6 +51,9 @@ def maskbench(
     ] = None,
 ) -> None:
     """Match the instances of many schemas: which get the right answer, and how long masks take.
+
+    Early stops are schemas with a position where a stop token is allowed before the output is complete, or
+    missing when it is, or where another special token is allowed.
 
     With --compare, the exit code is 1 when a file that passed doesn't any more.
     """
@@ -127,12 +131,12 @@ def _progress() -> Progress:
 
 def _show(result: dict[str, Any]) -> None:
     console = Console(highlight=False)
-    table = Table(box=SIMPLE_HEAD, padding=0)
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading == "backend" else "right")
     for run in result["runs"]:
         summary = run["summary"]
-        counts = ("passing", "wrong_accepts", "wrong_refusals", "refused", "died")
+        counts = ("passing", "wrong_accepts", "wrong_refusals", "early_stops", "refused", "died")
         table.add_row(
             run["backend"],
             *(str(summary[count]) for count in counts),
