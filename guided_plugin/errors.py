@@ -51,9 +51,14 @@ class GuidedError(Exception):
 
     def __str__(self) -> str:
         request = f"request {self.request_id}: " if self.request_id is not None else ""
+        return request + self.reason
+
+    @property
+    def reason(self) -> str:
+        """The message without the request's id."""
         where = f"{self.where}: " if self.where else ""
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{request}{where}{self.what}{hint}"
+        return f"{where}{self.what}{hint}"
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process boundaries (a grammar worker, an engine core): keep every field.

@@ -7,6 +7,7 @@ already launched.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 
@@ -21,7 +22,7 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Landing, StepPlan
+from guided_plugin.step import Admission, Closure, Landing, StepPlan
 from guided_plugin.worker.layout import Shape
 
 __all__ = ["InlineSide"]
@@ -47,6 +48,8 @@ class InlineSide:
         self._plan = StepPlan((), ())
         self._step = -1
         self._unaccepted: tuple[StepPlan, int] | None = None
+        # Bounded: not every host takes them.
+        self._closed: deque[Closure] = deque(maxlen=4 * max_slots)
 
     def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
         """Compile a spec in the background."""
@@ -134,7 +137,24 @@ class InlineSide:
         if not self._table.failures:
             return []
         failures, self._table.failures = self._table.failures, []
+        self._closed += [Closure(error.request_id or "", self._step, error.reason) for _, error in failures]
         return failures
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest planned step."""
+        return self._step
+
+    def take_closed(self) -> list[Closure]:
+        """Requests that were closed since the last call. From any thread."""
+        taken = []
+        while self._closed:
+            taken.append(self._closed.popleft())
+        return taken
+
+    def refusal(self) -> GuidedError | None:
+        """New requests are not refused here."""
+        return None
 
     def metrics(self) -> WorkerMetrics:
         """There is no worker."""

@@ -33,7 +33,15 @@ from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, Recent, WorkerMetrics
 from guided_plugin.slots import Slots
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, Admission, Landing, RequestInfo, StepPlan, StepStatistics
+from guided_plugin.step import (
+    UNGUIDED,
+    Admission,
+    Closure,
+    Landing,
+    RequestInfo,
+    StepPlan,
+    StepStatistics,
+)
 from guided_plugin.worker.side import WorkerSide
 
 __all__ = ["MODES", "GrammarSide", "Mode", "StepPipeline"]
@@ -105,6 +113,20 @@ class GrammarSide(Protocol):
         """Slots that failed since the last call."""
         ...
 
+    @property
+    def newest(self) -> int:
+        """The number of the newest planned step."""
+        ...
+
+    def take_closed(self) -> list[Closure]:
+        """Requests that were closed since the last call, each with the first step that is closed for it.
+        Complete for every step whose masks are there. From any thread."""
+        ...
+
+    def refusal(self) -> GuidedError | None:
+        """Why a new request would be refused now, if it would. From any thread."""
+        ...
+
     def metrics(self) -> WorkerMetrics:
         """Figures of the worker, if there is one."""
         ...
@@ -150,6 +172,8 @@ class StepPipeline:
         self._last_slots: tuple[int, ...] = ()
         self._plan = _NOTHING
         self._width = -1
+        self.mask: Tensor | None = None
+        """[guided rows, words] int32: the masks that `apply_mask` or `take_masks` last saw."""
         self._filled = self._sampled = False
         self._cut = False
         """Whether a request has left since the plan, which therefore holds no more."""
@@ -282,6 +306,7 @@ class StepPipeline:
             )
         mask, rows = self.side.masks()
         mask_rows(logits, mask, rows, self.compiler.vocabulary.size)
+        self.mask = mask
         self._clock[2] = time.perf_counter() - start
         return logits
 
@@ -297,6 +322,7 @@ class StepPipeline:
         if logits.shape[1] != self._width:
             self._check_logits(logits)
         mask, _ = self.side.masks()
+        self.mask = mask
         self._clock[2] = time.perf_counter() - start
         return mask
 

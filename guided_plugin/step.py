@@ -17,6 +17,7 @@ __all__ = [
     "NO_TOKEN",
     "UNGUIDED",
     "Admission",
+    "Closure",
     "DecodeStep",
     "Landing",
     "LogitsProcessor",
@@ -63,6 +64,15 @@ class Landing(NamedTuple):
     word: int
     """32 bits, to be set to `step` once all tokens are there for the whole system to see."""
     step: int
+
+
+class Closure(NamedTuple):
+    """A request that failed: from a step on, its masks allow stop tokens only."""
+
+    request_id: str
+    step: int
+    """The first such step, numbered as `GrammarSide.newest` is."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,12 @@ from guided_plugin.spec import OutputSpec
 
 __all__ = [
     "GUIDED",
+    "HEALTH",
     "KNOWN",
     "METRICS",
     "OPTIONS_KEY",
     "PREPARE",
+    "REQUEST",
     "SUPPORTED",
     "mode_of",
     "obstacle",
@@ -43,8 +45,14 @@ GUIDED = "guided"
 KNOWN = "guided_known"
 """Set by the gate, on every guided request: its spec has compiled within the limits."""
 
+REQUEST = "guided_request"
+"""Set by the scheduler, on every guided request: its id, by which a failure of it is told."""
+
 PREPARE = "guided_prepare"
 """The method of vLLM's workers by which a frontend has a spec compiled before the request comes."""
+
+HEALTH = "guided_health"
+"""The method of vLLM's workers that tells why nothing can be guided now; an empty text if all is well."""
 
 METRICS = "guided_metrics"
 """The method of vLLM's workers that tells the figures of their pipelines."""

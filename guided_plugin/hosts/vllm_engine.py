@@ -1,7 +1,8 @@
 """What both model runners of vLLM share: the pipeline, and how a request begins and ends. Imports torch.
 
 Nothing in here raises for one request. A request that can't be guided is closed: its row allows a stop
-token and nothing else, so that it ends at once and no unconstrained text leaves as constrained.
+token and nothing else, so that no unconstrained text leaves as constrained, and its failure goes to the
+scheduler with the output of that step, so that it does not look finished.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.errors import GuidedError
+from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.grammar.compiler import GrammarCompiler
-from guided_plugin.hookspecs import hookimpl
 from guided_plugin.hosts.vllm_common import (
+    HEALTH,
     KNOWN,
     METRICS,
     PREPARE,
+    REQUEST,
     drafts_of,
     mode_of,
     obstacle,
@@ -35,11 +37,13 @@ from guided_plugin.hosts.vllm_common import (
     vocabulary_of,
     with_stops,
 )
+from guided_plugin.hosts.vllm_failures import attach, unreported, wrap_worker
+from guided_plugin.hosts.vllm_ledger import AT_ONCE, DeadRows, Ledger, to_host
 from guided_plugin.metrics import Recent
 from guided_plugin.pipeline import StepPipeline
-from guided_plugin.step import UNGUIDED, Admission, RequestInfo
+from guided_plugin.step import UNGUIDED, Admission
 
-__all__ = ["Engine", "Guided", "mend_indexed", "mend_rows", "upload"]
+__all__ = ["Engine", "Guided"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,34 +53,43 @@ class Guided:
     """A guided request in the batch."""
 
     request_id: str
+    """vLLM's own, where its scheduler says it."""
     slot: int
-    """UNGUIDED where it is closed."""
+    """UNGUIDED where it is closed, and after its end."""
     stop: int
     """A token that ends it."""
-    fragile: bool
-    """Whether vLLM itself forbids tokens of it: what is left of a row may then be nothing."""
+    limits: str = ""
+    """Options by which vLLM itself forbids tokens of it: what is left of a row may then be nothing."""
 
 
 class Engine:
     """The plugin's part of one vLLM engine."""
 
     def __init__(self, vllm_config: Any, device: torch.device, max_requests: int) -> None:
+        self.config = vllm_config
         self.options = options_of(vllm_config)
-        self.obstacle = obstacle(vllm_config, self.options)
+        self.obstacle = obstacle(vllm_config, self.options) or unreported(vllm_config)
         """Why nothing can be guided here, if nothing can."""
         self._pipeline: StepPipeline | None = None
         self._numbers = itertools.count(1)
         self._preparing: dict[str, Future[Admission]] = {}
         """Specs that frontends ask for again and again until they are there."""
         self._spent = Recent()
+        self._running: dict[str, Guided] = {}
+        self._ledger = Ledger()
+        self._dead: list[DeadRows] = []
+        """Of the step that is being sampled."""
         self._started = False
         """Whether a spec has compiled here: the grammar worker takes seconds to start."""
         _engines.add(self)
+        _offer_methods()
+        try:
+            wrap_worker(_watch)
+        except GuidedError as error:
+            self.refuse(error)
         if self.obstacle is None:
             try:
-                _offer_methods()
                 compiler = GrammarCompiler(vocabulary_of(vllm_config), config=self.options)
-                compiler.plugins.register(_Reporter(), "vllm-reporter")
                 mode = mode_of(self.options, device.type)
                 self._pipeline = StepPipeline(
                     compiler,
@@ -104,13 +117,19 @@ class Engine:
 
     def begin(self, params: Any, tokens: Iterable[int] = ()) -> Guided | None:
         """Start a request, after the output it had already produced. None if nothing guides it."""
+        extra = params.extra_args or {}
+        request_id = extra.get(REQUEST) or f"vllm-{next(self._numbers)}"
         try:
             spec = spec_of(params)
             if spec is None:
                 return None
+            if extra.get(KNOWN) is True and REQUEST not in extra:
+                self.refuse(_unnamed())
             if self.obstacle is not None:
                 raise self.obstacle
-            request_id = f"vllm-{next(self._numbers)}"
+            older = self._running.get(request_id)
+            if older is not None:  # it was preempted, and its old place was never given to another
+                self.end(older)
             vocabulary = self.pipeline.compiler.vocabulary
             stops = stop_tokens(params, vocabulary)
             spec = with_stops(spec, stops)
@@ -121,11 +140,22 @@ class Engine:
             )
             self._started = True
         except GuidedError as error:
-            # The gate lets no such request pass: somebody went around it.
-            _log.error("a request is closed, its output is cut off: %s", error)
-            return Guided("", UNGUIDED, min(params.all_stop_token_ids, default=0), False)
-        limited = params.min_tokens or params.bad_words or params.allowed_token_ids or params.logit_bias
-        return Guided(request_id, slot, (spec.stop_token_ids or stops)[0], bool(limited))
+            return self.close_request(params, error, request_id)
+        stop = (spec.stop_token_ids or stops)[0]
+        guided = self._running[request_id] = Guided(request_id, slot, stop, _limits(params))
+        return guided
+
+    def close_request(self, params: Any, error: GuidedError, request_id: str = "") -> Guided:
+        """A request that is not guided at all, and will end as an error."""
+        request_id = request_id or (params.extra_args or {}).get(REQUEST, "")
+        if REQUEST not in (params.extra_args or {}):
+            _log.error("output cut off, and vLLM cannot be told: %s", error.for_request(request_id))
+        self._ledger.add(request_id, AT_ONCE, error.reason)
+        return Guided(request_id, UNGUIDED, min(params.all_stop_token_ids, default=0))
+
+    def runs(self, request_id: str | None) -> bool:
+        """Whether a request of vLLM's is in the pipeline."""
+        return request_id in self._running
 
     def prepare(self, text: str) -> bool:
         """Compile a spec that a request will come with; whether that is done. Never blocks."""
@@ -147,6 +177,39 @@ class Engine:
         """A request has left; it may come back as another one."""
         if guided.slot != UNGUIDED:
             self.pipeline.remove_request(guided.request_id)
+            del self._running[guided.request_id]
+            guided.slot = UNGUIDED
+
+    def spared(self, requests: list[Guided], flags: Tensor) -> None:
+        """Rows of these were given a stop token where [positions, requests] `flags`, on the device, say so: the
+        grammar does not allow it there."""
+        reasons = {one.request_id: _nothing_left(one.limits) for one in requests}
+        self._dead.append(DeadRows(reasons, to_host(flags)))
+
+    def watch(self, output: Any) -> Any:
+        """The output of the step that was just sampled. It will carry the failures of the step."""
+        dead, self._dead = self._dead, []
+        if not self._running and not self._ledger and not dead:
+            return output
+        newest = AT_ONCE if self._pipeline is None else self._pipeline.side.newest
+        return attach(output, lambda complete: self._failed(newest, dead, complete))
+
+    def _failed(self, step: int, dead: list[DeadRows], output: Any) -> dict[str, str]:
+        """Reasons by id. The tokens of the step are on the host, so its masks were complete. In any thread."""
+        for rows in dead:
+            for request_id, reason in rows.cut(output):
+                self._ledger.add(request_id, step, reason)
+        if self._pipeline is not None:
+            for closure in self._pipeline.side.take_closed():
+                self._ledger.add(closure.request_id, closure.step, closure.reason)
+        return self._ledger.due(step)
+
+    def health(self) -> str:
+        """Why no request can be guided now; empty if requests are served."""
+        error = self.obstacle
+        if error is None and self._pipeline is not None:
+            error = self._pipeline.side.refusal()
+        return "" if error is None else error.reason
 
     def spent(self, seconds: float) -> None:
         """What a step took of vLLM's thread, the runner's part included."""
@@ -167,13 +230,24 @@ class Engine:
             self._pipeline.close()
 
 
-class _Reporter:
-    """Tells operators of requests that failed while they ran: vLLM has no way to tell the client."""
+def _limits(params: Any) -> str:
+    """The options of a request by which vLLM forbids tokens."""
+    names = ("min_tokens", "bad_words", "allowed_token_ids", "logit_bias")
+    return ", ".join(name for name in names if getattr(params, name))
 
-    @hookimpl
-    def request_failed(self, request: RequestInfo) -> None:
-        """See the hook of this name."""
-        _log.error("output cut off: %s", request.error)
+
+def _nothing_left(limits: str) -> str:
+    return RequestError(
+        f"{limits} leave no token that the grammar allows", hint="change them, or the spec"
+    ).reason
+
+
+def _unnamed() -> GuidedError:
+    return RequestError(
+        "vLLM's scheduler does not run the plugin, so a failed request would look finished",
+        hint="install the package in the environment of all of vLLM's processes, and don't filter its entry "
+        "points (VLLM_PLUGINS)",
+    )
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -189,45 +263,25 @@ def _offer_methods() -> None:
     def guided_metrics(self: Any) -> list[dict[str, Any]]:
         return [engine.metrics() for engine in list(_engines)]
 
+    def guided_health(self: Any) -> str:
+        engine = _engine_of(self)
+        return _NOT_LOADED if engine is None else engine.health()
+
     setattr(WorkerBase, PREPARE, guided_prepare)
+    setattr(WorkerBase, HEALTH, guided_health)
     setattr(WorkerBase, METRICS, guided_metrics)
 
 
-def mend_rows(logits: Tensor, rows: list[tuple[int, Guided]]) -> None:
-    """Close the rows of closed requests; leave a stop token to fragile rows that have nothing left."""
-    closed = [(row, guided.stop) for row, guided in rows if guided.slot == UNGUIDED]
-    fragile = [(row, guided.stop) for row, guided in rows if guided.slot != UNGUIDED and guided.fragile]
-    if closed:
-        index, stops = _columns(closed, logits.device)
-        logits.index_fill_(0, index, -torch.inf)
-        logits[index, stops] = 0.0
-    if fragile:
-        index, stops = _columns(fragile, logits.device)
-        dead = logits.index_select(0, index).amax(1) == -torch.inf
-        logits[index, stops] = torch.where(dead, 0.0, logits[index, stops])
+_NOT_LOADED = "the engine has not loaded the logits processor"
 
 
-def mend_indexed(logits: Tensor, indices: Tensor, requests: list[tuple[int, Guided]]) -> None:
-    """The same where a request has several rows, found on the device by its index: indices[row]."""
-    for closing in (True, False):
-        chosen = [(index, one.stop) for index, one in requests if (one.slot == UNGUIDED) == closing]
-        if not chosen:
-            continue
-        index, stops = _columns(chosen, logits.device)
-        own = indices.unsqueeze(1) == index
-        hit, stop = own.any(1, keepdim=True), (own * stops).sum(1, keepdim=True)
-        if closing:
-            logits.masked_fill_(hit, -torch.inf)
-        else:
-            hit = hit & (logits.amax(1, keepdim=True) == -torch.inf)
-        logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
+def _engine_of(worker: Any) -> Engine | None:
+    """The engine of one of vLLM's workers."""
+    engines = list(_engines)
+    own = next((engine for engine in engines if engine.config is worker.vllm_config), None)
+    return engines[0] if own is None and len(engines) == 1 else own
 
 
-def upload(host: Tensor, device: torch.device) -> Tensor:
-    """A small tensor of the host on the device; nobody waits for the copy."""
-    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
-
-
-def _columns(pairs: list[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    there = upload(torch.tensor(pairs, dtype=torch.int64).T.contiguous(), device)
-    return there[0], there[1]
+def _watch(worker: Any, output: Any) -> Any:
+    engine = _engine_of(worker)
+    return output if engine is None else engine.watch(output)

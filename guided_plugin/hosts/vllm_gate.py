@@ -7,6 +7,8 @@ compiled here; one that doesn't compile is a client's error, with path and hint.
 A spec that takes long to compile is compiled in the engine too before the request goes there: a step that
 waited for it would hold up the whole batch.
 
+A request that comes while the engine can guide nothing is answered with status 503 (`vllm_health`).
+
 vLLM has no hook for this, so `install` wraps four methods. Wrapped twice they work once, and for an engine
 without guided requests they cost a look at two attributes.
 """
@@ -26,6 +28,7 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, RequestError, SpecError, VocabularyError
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.native import native
+from guided_plugin.hosts import vllm_failures
 from guided_plugin.hosts.vllm_beams import install_beams
 from guided_plugin.hosts.vllm_common import (
     GUIDED,
@@ -36,6 +39,7 @@ from guided_plugin.hosts.vllm_common import (
     spec_of,
     vocabulary_of,
 )
+from guided_plugin.hosts.vllm_health import Health
 from guided_plugin.hosts.vllm_wrapping import Call, wrap
 from guided_plugin.spec import OutputSpec
 
@@ -77,7 +81,8 @@ class Gate:
 
     def __init__(self, vllm_config: Any) -> None:
         self.options: GuidedConfig = options_of(vllm_config)
-        self.obstacle = obstacle(vllm_config, self.options)
+        self.obstacle = obstacle(vllm_config, self.options) or vllm_failures.unreported(vllm_config)
+        self.health = Health()
         self._config = vllm_config
         self._lock = threading.Lock()
         self._compiler: GrammarCompiler | None = None
@@ -305,6 +310,7 @@ def install() -> None:
     wrap(InputProcessor, "process_inputs", _process_inputs)
     wrap(LLMEngine, "add_request", _add_request)
     wrap(AsyncLLM, "add_request", _add_request_async)
+    vllm_failures.install()
 
 
 def _init(original: Any) -> Any:
@@ -357,6 +363,7 @@ def _add_request(original: Any) -> Any:
                 carried = gate.admit(params)
             except GuidedError as error:
                 raise refusal(error) from error
+            gate.health.check(lambda method: self.collective_rpc(method))
             text = gate.unprepared(carried)
             while text is not None and not all(self.collective_rpc(PREPARE, args=(text,))):
                 time.sleep(_POLL_SECONDS)
@@ -380,6 +387,7 @@ def _add_request_async(original: Any) -> Any:
             carried: Any = gate.recall(params) or await asyncio.to_thread(gate.admit, params)
         except GuidedError as error:
             raise refusal(error) from error
+        await gate.health.check_async(lambda method: self.collective_rpc(method))
         carried.extra_args[_REASONING] = {
             "ended": call.get("reasoning_ended", args, kwargs),
             "kwargs": call.get("reasoning_parser_kwargs", args, kwargs),

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from guided_plugin.errors import GuidedError, RequestError
-from guided_plugin.hosts.vllm_engine import Engine, Guided, mend_rows, upload
+from guided_plugin.hosts.vllm_common import GUIDED
+from guided_plugin.hosts.vllm_engine import Engine, Guided
+from guided_plugin.hosts.vllm_rows import Fragile, close_rows, spare_rows, upload
 from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 
@@ -57,7 +59,11 @@ class V1Runner:
         """Length of all of them together at the last plan."""
         self._steps = 0
         """Steps since, in each of which every row had one token."""
-        self._mend: list[tuple[int, Guided]] = []
+        self._closed: list[tuple[int, int]] = []
+        """Rows of closed requests, with their stop tokens."""
+        self._fragile: list[Fragile] = []
+        self._limited: list[Guided] = []
+        """The requests of the fragile rows."""
         self._sampled: Tensor | None = None
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
@@ -90,8 +96,10 @@ class V1Runner:
         start = time.perf_counter()
         if self._outputs:
             self.engine.pipeline.apply_mask(logits)
-        if self._mend:
-            mend_rows(logits, self._mend)
+        if self._closed:
+            close_rows(logits, self._closed)
+        if self._fragile and self.engine.pipeline.mask is not None:
+            self.engine.spared(self._limited, spare_rows(logits, self._fragile, self.engine.pipeline.mask))
         self.engine.spent(self._spent + time.perf_counter() - start)
         return logits
 
@@ -134,13 +142,14 @@ class V1Runner:
         row.guided = self._begin(row.params, row.output) or row.guided
 
     def _begin(self, params: Any, output: list[int]) -> Guided | None:
-        if any(token < 0 for token in output):
-            # A request that comes back brings its tokens with it. This one didn't: nobody knows them here.
-            guided = self.engine.begin(params)
-            if guided is not None:
-                self.engine.end(guided)
-                guided.slot = UNGUIDED
-            return guided
+        if any(token < 0 for token in output) and params.extra_args.get(GUIDED) is not None:
+            return self.engine.close_request(
+                params,
+                RequestError(
+                    "came back without the tokens of its output, so its grammar cannot go on",
+                    hint="send it again",
+                ),
+            )
         return self.engine.begin(params, output)
 
     def _change(self, update: Any) -> None:
@@ -183,13 +192,16 @@ class V1Runner:
         """What follows from which request is where."""
         slots = [UNGUIDED] * (max(self._rows, default=-1) + 1)
         self._planned = []
-        self._mend = []
-        for at, row in self._rows.items():
+        self._closed, self._fragile, self._limited = [], [], []
+        for at, row in sorted(self._rows.items()):  # the order of the mask rows
             slots[at] = row.guided.slot
-            if row.guided.slot != UNGUIDED:
-                self._planned.append(row)
-            if row.guided.slot == UNGUIDED or row.guided.fragile:
-                self._mend.append((at, row.guided))
+            if row.guided.slot == UNGUIDED:
+                self._closed.append((at, row.guided.stop))
+                continue
+            if row.guided.limits:
+                self._fragile.append(Fragile(at, len(self._planned), row.guided.stop))
+                self._limited.append(row.guided)
+            self._planned.append(row)
         self._slots = tuple(slots)
         self._outputs = [row.output for row in self._planned]
         self._total = sum(map(len, self._outputs))

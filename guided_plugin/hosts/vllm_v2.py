@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.hosts.vllm_common import GUIDED
-from guided_plugin.hosts.vllm_engine import Engine, Guided, mend_rows, upload
+from guided_plugin.hosts.vllm_common import GUIDED, REQUEST
+from guided_plugin.hosts.vllm_engine import Engine, Guided
+from guided_plugin.hosts.vllm_rows import Fragile, close_rows, spare_rows, upload
 from guided_plugin.kernels.indexed import NEVER, gather_tokens, mask_indexed_rows, publish_tokens
 from guided_plugin.step import UNGUIDED, Landing
 
@@ -49,7 +50,11 @@ class V2Runner:
         """The indices of the last batch that was looked at, as bytes."""
         self._stale = True
         """Whether it must be looked at again though it is the same."""
-        self._mend: list[tuple[int, Guided]] = []
+        self._closed: list[tuple[int, int]] = []
+        """Where closed requests are, with their stop tokens."""
+        self._fragile: list[Fragile] = []
+        self._limited: list[Guided] = []
+        """The fragile requests."""
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
         # [max requests] int32, device: index -> mask row, -1 where there is none
@@ -87,8 +92,9 @@ class V2Runner:
         if entered or not ran or len(self._running) != len(self._planned):
             self._entered = {}
             running = self._running if ran else []
-            planned = [index for index in running if index not in entered]
-            planned += self._enter(entered)
+            new = self._enter(entered)
+            planned = [index for index in running if index not in entered and index in self._requests]
+            planned += new
             if planned != self._planned or entered:
                 self._plan(planned)
         if self._planned:
@@ -107,7 +113,7 @@ class V2Runner:
             self._look_at(batch)
         if self._planned:
             self._mask(logits, context)
-        if self._mend:
+        if self._closed or self._fragile:
             self._mend_rows(logits, context)
         self.engine.spent(self._spent + time.perf_counter() - start)
         self._spent = 0.0
@@ -119,7 +125,11 @@ class V2Runner:
         self._applied = True
 
     def _mend_rows(self, logits: Tensor, context: Any) -> None:
-        mend_rows(logits, self._mend)
+        mask = self.engine.pipeline.mask if self._fragile else None
+        if self._closed:
+            close_rows(logits, self._closed)
+        if mask is not None:
+            self.engine.spared(self._limited, spare_rows(logits, self._fragile, mask))
 
     def _finish(self) -> None:
         """Hand on the tokens of the last step."""
@@ -135,9 +145,9 @@ class V2Runner:
         """Begin what is new, end what had its index. The indices that are to be planned."""
         new = []
         for index, params in entered.items():
-            old = self._requests.pop(index, None)
-            if old is not None:
-                self.engine.end(old)
+            self._leave(index)
+            if params is not None and self.engine.runs(params.extra_args.get(REQUEST)):
+                self._leave_older(params.extra_args[REQUEST])
             guided = self._begin(index, params) if params is not None else None
             if guided is not None:
                 self._requests[index] = guided
@@ -147,6 +157,17 @@ class V2Runner:
             there = self._upload(new)
             self._lengths[there] = self._states.total_len.gpu[there]
         return new
+
+    def _leave(self, index: int) -> None:
+        """What had an index is over."""
+        old = self._requests.pop(index, None)
+        if old is not None:
+            self.engine.end(old)
+
+    def _leave_older(self, request_id: str) -> None:
+        """A preempted request comes back at another index than it had."""
+        for index in [at for at, one in self._requests.items() if one.request_id == request_id]:
+            self._leave(index)
 
     def _begin(self, index: int, params: Any) -> Guided | None:
         prompt = int(self._states.prompt_len.np[index])
@@ -166,14 +187,28 @@ class V2Runner:
             self.engine.pipeline.plan(self._slots)
             self.engine.pipeline.fill_mask()
         self._running = [index for index in self._planned if index in running]
+        self._find_fragile(batch)
 
     def _present(self, batch: Any) -> list[int]:
-        """The indices of a batch that have masks; remembers the batch, and who of it must be mended."""
+        """The indices of a batch that have masks; remembers the batch, and which of it are closed."""
         self._batch, self._stale = batch.tobytes(), False
         there = [(row, index) for row, index in enumerate(batch.tolist()) if index in self._requests]
-        guided = [(row, self._requests[index]) for row, index in there]
-        self._mend = [(row, one) for row, one in guided if one.slot == UNGUIDED or one.fragile]
+        guided = [(self._place(row, index), self._requests[index]) for row, index in there]
+        self._closed = [(place, one.stop) for place, one in guided if one.slot == UNGUIDED]
         return [index for _, index in there if self._requests[index].slot != UNGUIDED]
+
+    def _find_fragile(self, batch: Any) -> None:
+        """Remember which requests of a planned batch are fragile."""
+        self._fragile, self._limited = [], []
+        for row, index in enumerate(batch.tolist()):
+            one = self._requests.get(index)
+            if one is not None and one.slot != UNGUIDED and one.limits:
+                self._fragile.append(Fragile(self._place(row, index), self._planned.index(index), one.stop))
+                self._limited.append(one)
+
+    def _place(self, row: int, index: int) -> int:
+        """By what a row of a batch is found in the logits."""
+        return row
 
     @property
     def _histories(self) -> tuple[Tensor, Tensor, Tensor]:

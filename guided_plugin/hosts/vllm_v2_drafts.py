@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.hosts.vllm_engine import mend_indexed
+from guided_plugin.hosts.vllm_rows import close_indexed, spare_indexed
 from guided_plugin.hosts.vllm_v2 import V2Runner
 from guided_plugin.kernels.indexed import NEVER, gather_drafts, mask_indexed_rows
 
@@ -59,8 +59,14 @@ class V2DraftRunner(V2Runner):
         pipeline.finish_update()
 
     def _mend_rows(self, logits: Tensor, context: Any) -> None:
-        requests = [(int(context.idx_mapping_np[at]), guided) for at, guided in self._mend]
-        mend_indexed(logits, context.expanded_idx_mapping, requests)
+        indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
+        if self._closed:
+            close_indexed(logits, indices, self._closed)
+        mask = self.engine.pipeline.mask if self._fragile else None
+        if mask is not None:
+            drafts = self.engine.pipeline.drafts
+            flags = spare_indexed(logits, indices, positions, self._fragile, mask, drafts)
+            self.engine.spared(self._limited, flags)
 
     def _look_at(self, batch: Any) -> None:
         """What follows from which requests are in the batch."""
@@ -69,6 +75,11 @@ class V2DraftRunner(V2Runner):
         if set(planned) != set(self._planned):
             self._plan(planned)
             self._stale = False
+        self._find_fragile(batch)
+
+    def _place(self, row: int, index: int) -> int:
+        """A request has several rows: they are found by its index."""
+        return index
 
     def _warm_up(self) -> None:
         """Load the kernels now, as the runner without drafts does."""

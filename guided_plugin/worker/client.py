@@ -22,9 +22,10 @@ from concurrent.futures import Future
 from guided_plugin.errors import BudgetError, GuidedError, PipelineError, PluginError, RequestError
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, Admission, StepPlan
+from guided_plugin.step import UNGUIDED, Admission, Closure, StepPlan
 from guided_plugin.worker.admissions import Admissions
 from guided_plugin.worker.channel import Channel
+from guided_plugin.worker.closures import Closures
 from guided_plugin.worker.journal import LiveRequest
 from guided_plugin.worker.layout import Counter, Region, Shape
 from guided_plugin.worker.messages import Add, Failed, Hello, Ready, Remove, Sync, Synced, Verdict
@@ -50,6 +51,7 @@ class WorkerClient:
         """Tells the supervisor that there is something to do."""
         self.failures: deque[LiveRequest] = deque()
         """Requests that failed since the host last looked."""
+        self.closures = Closures(self.region)
         self._vocabulary = dataclasses.replace(compiler.vocabulary, encode=None)
         self._numbers = itertools.count(1)
         self._live: dict[int, LiveRequest] = {}
@@ -112,7 +114,8 @@ class WorkerClient:
     def remove(self, slot: int) -> None:
         """Free a slot; never blocks."""
         with self.lock:
-            del self._live[slot]
+            self.closures.read(self._live.values())
+            self.closures.forget(self._live.pop(slot))
             self._last_plan = StepPlan((), ())
             self._send(Remove(slot))
 
@@ -130,6 +133,14 @@ class WorkerClient:
             if self._live.get(request.slot) is request:
                 found.append(request)
         return found
+
+    def take_closed(self) -> list[Closure]:
+        """The requests that were closed since the last call, those that have left included. From any thread.
+        Complete for every step whose masks are there."""
+        if self.closures.changed:
+            with self.lock:
+                self.closures.read(self._live.values())
+        return self.closures.take()
 
     @property
     def busy(self) -> bool:
@@ -194,6 +205,9 @@ class WorkerClient:
                 )
             )
             for request in self._live.values():
+                reason = self.closures.reason(request)
+                if reason is not None:  # the worker before closed it, and ended before it could send that
+                    self._fail(request, RequestError(reason))
                 self._send(self._add_message(request))
             for question in self._admissions.questions():
                 self._send(question)
@@ -277,6 +291,13 @@ class WorkerClient:
         """Whether guided requests are refused."""
         return self._refusal is not None
 
+    def refusal(self) -> GuidedError | None:
+        """Why a new request would be refused now. From any thread."""
+        if self._refusal is None and not self._forked:
+            return None
+        with self.lock:
+            return self._refused()
+
     # Inside
 
     def _refused(self) -> GuidedError | None:
@@ -329,6 +350,8 @@ class WorkerClient:
     def _fail(self, request: LiveRequest, error: GuidedError, count: int | None = None) -> None:
         if request.error is None:
             request.fail(error, count)
+            self.closures.read(self._live.values())  # what a worker wrote has the exact step
+            self.closures.add(request, self.steps.filled + 1, error.reason)
             self.failures.append(request)
 
     def _fail_all(self, error: GuidedError) -> None:

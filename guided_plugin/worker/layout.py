@@ -7,6 +7,7 @@
     tokens    [TOKEN_DEPTH]  [max_slots] int64                            device -> worker
               with drafts: a mask and a token for each position, the drafts themselves; see `Shape.drafts`
     times     [TOKEN_DEPTH]  when a step was planned, accepted, filled    both -> statistics
+    closures  [max_slots]    which request of the slot failed, and why    worker -> engine
 
 The file has no name (O_TMPFILE), so nothing can be left behind however the processes end; the worker
 gets it as a file descriptor. Its pages are reserved when it is made: a full file system is an error
@@ -48,7 +49,8 @@ what a dead worker had not told anybody is still here."""
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
 _MAGIC = b"GUIDEDPL"
-_VERSION = 2
+_VERSION = 3
+_CLOSURE = np.dtype([("serial", "<i8"), ("step", "<i8"), ("reason", "S1008")])
 _Number = TypeVar("_Number", bound=np.generic)
 _HEADER = struct.Struct("<8sIIIIIIQ16s")
 _DIRECTORY = "/dev/shm"
@@ -69,6 +71,8 @@ class Counter(IntEnum):
     """Worker: changes as long as it makes any progress, idle or not."""
     DOING = 5
     """Worker: 1 + the slot it works on alone, so that a crash can be laid at somebody's door; else 0."""
+    CLOSED = 6
+    """Worker: how many entries it has written into `closures`. Raised before FILLED of the first closed step."""
 
 
 class PlanField(IntEnum):
@@ -151,9 +155,14 @@ class Shape:
         return _to_page(self.tokens + 8 * TOKEN_DEPTH * self.max_slots * self.values)
 
     @property
+    def closures(self) -> int:
+        """Where the closures begin."""
+        return _to_page(self.times + 8 * TOKEN_DEPTH * len(Time))
+
+    @property
     def size(self) -> int:
         """Bytes of the whole region."""
-        return _to_page(self.times + 8 * TOKEN_DEPTH * len(Time))
+        return _to_page(self.closures + _CLOSURE.itemsize * self.max_slots)
 
 
 class Region:
@@ -177,6 +186,7 @@ class Region:
         self.masks: MaskArray = self._array(np.int32, shape.masks, PLAN_DEPTH, rows, shape.words)
         self.tokens = self._array(np.int64, shape.tokens, TOKEN_DEPTH, values)
         self.times = self._array(np.int64, shape.times, TOKEN_DEPTH, len(Time))
+        self._closures = np.frombuffer(self._map, _CLOSURE, shape.max_slots, shape.closures)
         self.address: int = self._array(np.uint8, 0, size).ctypes.data
 
     @classmethod
@@ -222,6 +232,28 @@ class Region:
         words[:] = 0
         for token in stop_token_ids:
             words[:, token // 32] |= np.uint32(1 << (token % 32))
+
+    def write_closure(self, slot: int, serial: int, step: int, reason: str) -> None:
+        """Say that the request `serial` of a slot failed, and that its masks are closed from a step on. Call
+        it before FILLED reaches that step; a second call for the same request does nothing."""
+        entry = self._closures[slot]
+        if entry["serial"] == serial:
+            return
+        entry["serial"] = 0
+        entry["step"], entry["reason"] = step, reason.encode()[: _CLOSURE["reason"].itemsize]
+        if _FENCED:
+            _fence()
+        entry["serial"] = serial
+        self.store(Counter.CLOSED, self.load(Counter.CLOSED) + 1)
+
+    def read_closure(self, slot: int, serial: int) -> tuple[int, str] | None:
+        """From which step on the request `serial` of a slot is closed, and why; None if it is not."""
+        entry = self._closures[slot]
+        if entry["serial"] != serial:
+            return None
+        if _FENCED:
+            _fence()
+        return int(entry["step"]), bytes(entry["reason"]).decode(errors="ignore")
 
     def close(self) -> None:
         """Give the file back; the memory goes with the last array that shows it."""

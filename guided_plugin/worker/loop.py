@@ -243,6 +243,7 @@ class GrammarWorker:
     def _answer(self) -> None:
         """Send what there is to tell."""
         if self._table.failures:
+            self._publish_failures()
             failures, self._table.failures = self._table.failures, []
             for slot, error in failures:
                 count = len(self._table.tokens(slot))
@@ -305,7 +306,13 @@ class GrammarWorker:
     def _close(self, add: Add, error: GuidedError) -> None:
         """Fail a request that has no grammar to fail in."""
         self._closed[add.slot] = self._stops(add.spec)
+        self.region.write_closure(add.slot, add.serial, self._filled + 1, error.reason)
         self.channel.send(Failed(add.serial, error.for_request(add.request_id), len(add.tokens)))
+
+    def _publish_failures(self) -> None:
+        """Write into the shared memory which requests are closed from the next filled step on."""
+        for slot, error in self._table.failures:
+            self.region.write_closure(slot, self._serials[slot], self._filled + 1, error.reason)
 
     def _all_started(self, slots: tuple[int, ...]) -> bool:
         """Whether no slot of a plan is waited for; what takes too long fails closed."""
@@ -404,6 +411,8 @@ class GrammarWorker:
                     stops = self._closed.get(slot, self.compiler.vocabulary.stop_token_ids)
                     self.region.close_row(step, row, count, stops)
         self._mark(step, Time.FILLED)
+        if self._table.failures:
+            self._publish_failures()
         self._filled = step
         self.region.store(Counter.FILLED, step)
         for old in [s for s in self._plans if s <= step - PLAN_DEPTH]:

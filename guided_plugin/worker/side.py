@@ -18,7 +18,7 @@ from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Landing, StepPlan
+from guided_plugin.step import Admission, Closure, Landing, StepPlan
 from guided_plugin.worker.buffers import HostWorkerBuffers, WorkerBuffers
 from guided_plugin.worker.client import WorkerClient
 from guided_plugin.worker.supervisor import Supervisor
@@ -129,6 +129,19 @@ class WorkerSide:
         if not self.client.failures:
             return []
         return [(r.slot, r.error) for r in self.client.take_failures() if r.error is not None]
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest planned step."""
+        return self._step
+
+    def take_closed(self) -> list[Closure]:
+        """Requests that were closed since the last call. From any thread."""
+        return self.client.take_closed()
+
+    def refusal(self) -> GuidedError | None:
+        """Why a new request would be refused now. From any thread."""
+        return self.client.refusal()
 
     def metrics(self) -> WorkerMetrics:
         """What the worker did lately."""

@@ -1,0 +1,85 @@
+"""What failed in one vLLM engine and is not told yet. Imports torch.
+
+A request that fails gets masks with stop tokens only. That alone looks like a finished output, so its failure
+goes to the scheduler together with the output of the first step that is closed for it, and not before: what
+was sampled earlier is still good, and may have ended the request as it should.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["AT_ONCE", "DeadRows", "Ledger", "to_host"]
+
+AT_ONCE = -1
+"""In place of a step: the request was closed before its first one."""
+
+_REMEMBERED = 8192
+
+
+class Ledger:
+    """Failed requests by vLLM's id. Outputs are fetched in another thread than steps run in: it has a lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: dict[str, tuple[int, str]] = {}
+        self._told: OrderedDict[str, None] = OrderedDict()
+        """Ids of the newest requests that were told: one failure may be noticed in several places."""
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, request_id: str, step: int, reason: str) -> None:
+        """A request is closed from a step on. The first reason stays."""
+        with self._lock:
+            if request_id not in self._told:
+                self._pending.setdefault(request_id, (step, reason))
+
+    def due(self, step: int) -> dict[str, str]:
+        """The reasons of requests that are closed in a step, by id. Each is told once."""
+        if not self._pending:
+            return {}
+        with self._lock:
+            due = {one: reason for one, (first, reason) in self._pending.items() if first <= step}
+            for one in due:
+                del self._pending[one]
+                self._told[one] = None
+            while len(self._told) > _REMEMBERED:
+                self._told.popitem(last=False)
+        return due
+
+
+class DeadRows(NamedTuple):
+    """Requests whose own options may have left a row without a token that the grammar allows."""
+
+    reasons: dict[str, str]
+    """By vLLM's id, in the order of the columns of `flags`."""
+    flags: Tensor
+    """[positions, requests] bool, host: whether the row had none left, and was given a stop token instead."""
+
+    def cut(self, output: Any) -> list[tuple[str, str]]:
+        """Those that a stop token was sampled for that the grammar does not allow; `output` is the
+        ModelRunnerOutput of the step."""
+        found = []
+        rows = self.flags.tolist()
+        for column, (request_id, reason) in enumerate(self.reasons.items()):
+            row = output.req_id_to_index.get(request_id)
+            tokens = [] if row is None or not output.sampled_token_ids else output.sampled_token_ids[row]
+            # The newest token comes from the row after all accepted drafts.
+            if tokens and len(tokens) <= len(rows) and rows[len(tokens) - 1][column]:
+                found.append((request_id, reason))
+        return found
+
+
+def to_host(flags: Tensor) -> Tensor:
+    """Start copying flags to the host on the current stream. vLLM waits for that stream before it reads the
+    tokens of the step; the copy is complete then."""
+    if flags.device.type != "cuda":
+        return flags
+    host = torch.empty(flags.shape, dtype=flags.dtype, pin_memory=True)
+    return host.copy_(flags, non_blocking=True)

@@ -1,0 +1,82 @@
+"""Rows of logits that need more than a mask: closed requests, and options of vLLM that leave nothing. Torch.
+
+A closed row allows one stop token. Where `allowed_token_ids`, `bad_words`, `min_tokens` or `logit_bias` and the
+grammar leave no token together, a stop token is put there, because a row of -inf would break the whole batch.
+Whether the grammar itself ends there decides between a finished output and a failed one; that is found on the
+device, and nothing waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Fragile", "close_indexed", "close_rows", "spare_indexed", "spare_rows", "upload"]
+
+
+class Fragile(NamedTuple):
+    """A request whose options may leave a row nothing."""
+
+    row: int
+    """Of the logits; with drafts the request's index in the runner."""
+    place: int
+    """Its row among the masks; with drafts in each block of them."""
+    stop: int
+
+
+def close_rows(logits: Tensor, rows: list[tuple[int, int]]) -> None:
+    """Leave rows a stop token and nothing else; `rows` has pairs of a row and its stop token."""
+    index, stops = _columns(rows, logits.device)
+    logits.index_fill_(0, index, -torch.inf)
+    logits[index, stops] = 0.0
+
+
+def spare_rows(logits: Tensor, rows: list[Fragile], mask: Tensor) -> Tensor:
+    """Put a stop token into masked rows that have nothing left. Returns [1, rows] bool on the device: whether
+    that cut the output, because the grammar does not allow the stop token there."""
+    index, places, stops = _columns(rows, logits.device)
+    dead = logits.index_select(0, index).amax(1) == -torch.inf
+    logits[index, stops] = torch.where(dead, 0.0, logits[index, stops])
+    return (dead & ~_allowed(mask, places, stops)).unsqueeze(0)
+
+
+def close_indexed(logits: Tensor, indices: Tensor, requests: list[tuple[int, int]]) -> None:
+    """`close_rows` where a request has several rows, found on the device by its index: indices[row]."""
+    index, stops = _columns(requests, logits.device)
+    own = indices.unsqueeze(1) == index
+    hit, stop = own.any(1, keepdim=True), (own * stops).sum(1, keepdim=True)
+    logits.masked_fill_(hit, -torch.inf)
+    logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
+
+
+def spare_indexed(
+    logits: Tensor, indices: Tensor, positions: Tensor, requests: list[Fragile], mask: Tensor, drafts: int
+) -> Tensor:
+    """`spare_rows` for those; positions[row] says after how many drafts a row is. The masks are `drafts + 1`
+    blocks. Returns [drafts + 1, requests] bool on the device."""
+    index, places, stops = _columns(requests, logits.device)
+    own = indices.unsqueeze(1) == index
+    hit, stop = own.any(1), (own * stops).sum(1)
+    after = positions.long().clamp(0, drafts)
+    place = (own * places).sum(1) + after * (mask.shape[0] // (drafts + 1))
+    dead = hit & (logits.amax(1) == -torch.inf)
+    column = stop.unsqueeze(1)
+    logits.scatter_(1, column, torch.where(dead.unsqueeze(1), 0.0, logits.gather(1, column)))
+    cut = own & (dead & ~_allowed(mask, place, stop)).unsqueeze(1)
+    flags = torch.zeros(drafts + 1, len(requests), dtype=torch.int32, device=logits.device)
+    return flags.index_add_(0, after, cut.int()) > 0
+
+
+def upload(host: Tensor, device: torch.device) -> Tensor:
+    """A small tensor of the host on the device; nothing waits for the copy."""
+    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
+
+
+def _allowed(mask: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
+    return (mask[places, tokens // 32] >> (tokens % 32) & 1) != 0
+
+
+def _columns(rows: list[tuple[int, int]] | list[Fragile], device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(upload(torch.tensor(rows, dtype=torch.int64).T.contiguous(), device))
