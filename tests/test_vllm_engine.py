@@ -7,6 +7,8 @@ matchers of the spec that was asked for.
 import copy
 import json
 import os
+import signal
+import time
 
 import pytest
 
@@ -15,11 +17,12 @@ pytest.importorskip("vllm")
 os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
 
 from vllm import LLM, SamplingParams
-from vllm.exceptions import VLLMValidationError
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.sampling_params import BeamSearchParams, StructuredOutputsParams
 
 import guided_plugin as gp
 from guided_plugin.demo import MODEL_DIR
+from guided_plugin.hosts import vllm_health
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 SCHEMA = {
@@ -163,6 +166,7 @@ def test_other_parameters_keep_working(llm, checker):
     assert len(outputs[1].outputs[0].logprobs) == len(outputs[1].outputs[0].token_ids)
     assert outputs[6].outputs[0].stop_reason == "STOP"
     assert outputs[7].outputs[0].text in ("alpha", "beta")
+    assert outputs[7].outputs[0].finish_reason == "stop"
     assert len(outputs[8].outputs[0].token_ids) >= 30
 
 
@@ -227,8 +231,6 @@ def test_a_spec_that_compiles_slowly_is_ready_before_its_request(llm, checker, m
 
 
 def test_a_worker_that_dies_takes_no_request_with_it(llm, checker):
-    import signal
-
     engine = llm.llm_engine
     form = {"regex": "[a-d]{60}"}
     for number in range(4):
@@ -262,3 +264,73 @@ def test_guided_beam_search_is_refused_and_unguided_served(llm):
             llm.beam_search([{"prompt": "A record: "}], params)
     (output,) = llm.beam_search([{"prompt": "A record: "}], BeamSearchParams(beam_width=2, max_tokens=6))
     assert len(output.sequences) == 2
+
+
+def test_a_request_whose_options_leave_no_token_ends_as_an_error(llm, checker, caplog):
+    token = llm.get_tokenizer().encode("q", add_special_tokens=False)[-1]
+    cut = params_of({"choice": ["alpha", "beta"]}, allowed_token_ids=[token], n=2)
+    fine = params_of({"choice": ["alpha", "beta"]}, min_tokens=20)
+    outputs = llm.generate(["x", "x", "x"], [fine, cut, params_of(None, max_tokens=9)], use_tqdm=False)
+    assert [one.finish_reason for one in outputs[1].outputs] == ["error", "error"]
+    assert "allowed_token_ids leave no token that the grammar allows" in outputs[1].outputs[0].stop_reason
+    assert outputs[0].outputs[0].finish_reason == "stop"
+    checker({"choice": ["alpha", "beta"]}, outputs[0].outputs[0])
+    assert outputs[2].outputs[0].finish_reason in ("stop", "length")
+    assert f"output cut off: request 0_{outputs[1].request_id}-" in caplog.text
+    assert caplog.text.count("output cut off") == 2
+    assert llm.generate(["x"], fine, use_tqdm=False)[0].outputs[0].finish_reason == "stop"
+
+
+def test_a_request_that_its_grammar_fails_ends_as_an_error(llm, checker, caplog, monkeypatch):
+    """Something changes its tokens after they were sampled from the mask."""
+    engine, pipeline = llm.llm_engine, runner(llm).engine.pipeline
+    given = pipeline.schedule_update
+
+    def spoil(tokens):
+        guided = [row for row, request in runner(llm)._rows.items() if request.guided.request_id[:3] == "bad"]
+        tokens = tokens.clone()
+        if guided and pipeline._steps > started + 4:
+            tokens[guided[0]] = ord("?")
+        given(tokens)
+
+    started = pipeline._steps
+    monkeypatch.setattr(pipeline, "schedule_update", spoil)
+    for name in ("bad", "good"):
+        engine.add_request(name, "Once ", params_of({"regex": "[a-d]{60}"}, max_tokens=80))
+    done = {}
+    while engine.has_unfinished_requests():
+        done |= {output.request_id: output.outputs[0] for output in engine.step() if output.finished}
+    assert done["bad"].finish_reason == "error"
+    assert "breaks the grammar" in done["bad"].stop_reason
+    assert len(done["bad"].token_ids) < 20
+    assert done["good"].finish_reason == "stop"
+    checker({"regex": "[a-d]{60}"}, done["good"])
+    assert "output cut off: request bad-" in caplog.text
+
+
+def test_while_nothing_can_be_guided_running_requests_fail_and_new_ones_get_503(llm, checker):
+    engine, supervisor = llm.llm_engine, runner(llm).engine.pipeline.side.supervisor
+    client = runner(llm).engine.pipeline.side.client
+    supervisor._deaths.clear()  # of other tests
+    for number in range(3):
+        engine.add_request(f"cut-{number}", "Once ", params_of({"regex": "[a-d]{400}"}, max_tokens=450))
+    engine.add_request("free", "Once ", params_of(None, max_tokens=60))
+    done, killed = {}, set()
+    while engine.has_unfinished_requests():
+        done |= {output.request_id: output.outputs[0] for output in engine.step() if output.finished}
+        pid = supervisor.worker_pid
+        if not client.refusing and pid is not None and pid not in killed:
+            killed.add(pid)
+            os.kill(pid, signal.SIGKILL)
+    assert [done[f"cut-{number}"].finish_reason for number in range(3)] == ["error"] * 3
+    assert "guided requests are refused" in done["cut-0"].stop_reason
+    assert done["free"].finish_reason in ("stop", "length")
+    time.sleep(vllm_health._SECONDS)
+    with pytest.raises(GracefulHTTPError, match=r"cannot be served now.*refused") as caught:
+        llm.generate(["x"], params_of({"choice": ["yes"]}), use_tqdm=False)
+    assert caught.value.http_status == 503
+    assert llm.generate(["x"], params_of(None), use_tqdm=False)[0].outputs[0].finish_reason != "error"
+    client._refused_until = time.monotonic()  # the minute is over
+    time.sleep(vllm_health._SECONDS)
+    checker({"choice": ["yes"]}, llm.generate(["x"], params_of({"choice": ["yes"]}))[0].outputs[0])
+    assert llm.collective_rpc("guided_health") == [""]

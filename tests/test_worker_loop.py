@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 
 import pytest
 
@@ -213,6 +214,81 @@ def test_a_broken_token_fails_its_request_alone(make):
     assert engine.request(0).counted() == ()
     assert [request.request_id for request in engine.client.take_failures()] == ["bad"]
     assert engine.request(1).phase() is Phase.ACTIVE
+
+
+def unheard(engine, step):
+    """The closures, as soon as the masks of a step are there; no message was received."""
+    end = time.monotonic() + 10.0
+    while not engine.filled(step):
+        assert time.monotonic() < end, "was not filled in time"
+    return engine.client.take_closed()
+
+
+def test_a_failure_is_known_as_soon_as_the_masks_of_its_first_closed_step_are_there(make):
+    engine = make()
+    engine.client.add(0, "bad", ABC, ())
+    engine.client.add(1, "good", XYZ, ())
+    step = engine.plan(0, 1)
+    engine.until(lambda: engine.filled(step))
+    assert engine.client.take_closed() == []
+    engine.schedule(step)
+    engine.land(step, ord("q"), ord("x"))
+    step = engine.plan(1, 0)
+    (closure,) = unheard(engine, step)
+    assert closure[:2] == ("bad", step)
+    assert "breaks the grammar" in closure.reason
+    assert engine.client.failures == deque()  # the message has not been read
+    engine.until(lambda: engine.client.failures)
+    assert engine.client.take_closed() == []  # it is told once
+
+
+def test_a_request_without_a_grammar_is_closed_before_its_first_mask(make):
+    engine = make()
+    engine.client.add(0, "bad", gp.OutputSpec.regex("(?=a)b"), ())
+    (closure,) = unheard(engine, engine.plan(0))
+    assert closure[:2] == ("bad", engine.client.steps.planned)
+
+
+def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(make):
+    engine = make()
+    for slot, name in enumerate(("left", "stays", "next")):
+        engine.client.add(slot, name, ABC, ())
+    step = engine.plan(0, 1, 2)
+    engine.until(lambda: engine.filled(step))
+    engine.schedule(step)
+    engine.land(step, ord("q"), ord("q"), ord("a"))
+    step = engine.plan(0, 1, 2)
+    end = time.monotonic() + 10.0
+    while not engine.filled(step):
+        assert time.monotonic() < end
+    engine.client.remove(0)
+    engine.end()  # its messages are lost
+    engine.client.blame(2, "ended")
+    engine.client.blame(2, "ended")
+    engine.begin()
+    closed = {closure.request_id: closure.step for closure in engine.client.take_closed()}
+    assert closed == {"left": step, "stays": step, "next": step + 1}
+    assert "breaks the grammar" in str(engine.client._live[1].error)
+    assert engine.allowed(engine.plan(1), 0) == {END}
+
+
+def test_steps_that_the_engine_closes_are_told_with_their_numbers(make):
+    engine = make()
+    engine.client.add(0, "one", ABC, ())
+    engine.client.add(1, "two", XYZ, ())
+    engine.client.add(2, "idle", XYZ, ())
+    engine.end()
+    first, second = engine.plan(0), engine.plan(1)
+    engine.client.close_outstanding(RequestError("on request"))
+    assert {closure[:2] for closure in engine.client.take_closed()} == {("one", first), ("two", second)}
+    assert engine.client.refusal() is None
+    engine.client.refuse(RequestError("for a while"), 60.0)
+    (closure,) = engine.client.take_closed()
+    assert closure[:2] == ("idle", second + 1)
+    assert "for a while" in str(engine.client.refusal())
+    engine.client._refused_until = 0.0
+    assert engine.client.refusal() is None
+    engine.begin()
 
 
 @pytest.mark.parametrize("careful", [False, True])

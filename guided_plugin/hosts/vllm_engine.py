@@ -181,8 +181,8 @@ class Engine:
             guided.slot = UNGUIDED
 
     def spared(self, requests: list[Guided], flags: Tensor) -> None:
-        """Rows of these were given a stop token where [positions, requests] `flags`, on the device, say so: the
-        grammar does not allow it there."""
+        """Rows of these were given a stop token where [positions, requests] `flags`, on the device, say so.
+        The grammar does not allow it there."""
         reasons = {one.request_id: _nothing_left(one.limits) for one in requests}
         self._dead.append(DeadRows(reasons, to_host(flags)))
 
@@ -195,7 +195,7 @@ class Engine:
         return attach(output, lambda complete: self._failed(newest, dead, complete))
 
     def _failed(self, step: int, dead: list[DeadRows], output: Any) -> dict[str, str]:
-        """Reasons by id. The tokens of the step are on the host, so its masks were complete. In any thread."""
+        """Reasons by id. The tokens of the step are on the host, so its masks were complete. Any thread."""
         for rows in dead:
             for request_id, reason in rows.cut(output):
                 self._ledger.add(request_id, step, reason)

@@ -15,6 +15,7 @@ import copy
 import inspect
 import logging
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
 from guided_plugin.errors import GuidedError, RequestError
@@ -36,23 +37,21 @@ Failures = Callable[[Any], dict[str, str]]
 
 def install() -> None:
     """Wrap the scheduler of this process, if it is as expected. Does nothing the second time."""
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    if _misfit(Scheduler, _SCHEDULER) is None:
-        wrap(Scheduler, "add_request", _add_request)
-        wrap(Scheduler, "update_from_output", _update_from_output)
+    if _misfit(_SCHEDULER) is None:
+        scheduler = resolve_name(_SCHEDULER[0])
+        wrap(scheduler, "add_request", _add_request)
+        wrap(scheduler, "update_from_output", _update_from_output)
 
 
 def unreported(vllm_config: Any) -> GuidedError | None:
     """Why a failure could not be told in an engine of this configuration, if it could not."""
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    misfit = _misfit(Scheduler, _SCHEDULER)
+    misfit = _misfit(_SCHEDULER)
     if misfit is not None:
         return misfit
+    known = resolve_name(_SCHEDULER[0])
     choose = getattr(getattr(vllm_config, "scheduler_config", None), "get_scheduler_cls", None)
-    scheduler = Scheduler if choose is None else choose()
-    if not (isinstance(scheduler, type) and issubclass(scheduler, Scheduler)):
+    scheduler = known if choose is None else choose()
+    if not (isinstance(scheduler, type) and issubclass(scheduler, known)):
         return RequestError(
             f"the scheduler {scheduler!r} is not one of vLLM's: failed requests could not end as errors",
             hint="leave scheduler_cls out, or derive it from vllm.v1.core.sched.scheduler.Scheduler",
@@ -61,11 +60,9 @@ def unreported(vllm_config: Any) -> GuidedError | None:
 
 
 def wrap_worker(watch: Callable[[Any, Any], Any]) -> None:
-    """Have `watch(worker, output)` see each output of the model runner before others do; it returns the output.
-    Raises RequestError where vLLM's worker is not as expected. Once a process."""
-    from vllm.v1.worker.gpu_worker import Worker
-
-    misfit = _misfit(Worker, {"sample_tokens": ("self", "grammar_output")})
+    """Have `watch(worker, output)` see each output of the model runner first; it returns the output. Raises
+    RequestError where vLLM's worker is not as expected. Once a process."""
+    misfit = _misfit(_WORKER)
     if misfit is not None:
         raise misfit
 
@@ -75,7 +72,7 @@ def wrap_worker(watch: Callable[[Any, Any], Any]) -> None:
 
         return sample_tokens
 
-    wrap(Worker, "sample_tokens", make)
+    wrap(resolve_name(_WORKER[0]), "sample_tokens", make)
 
 
 def attach(output: Any, failures: Failures) -> Any:
@@ -89,23 +86,35 @@ def attach(output: Any, failures: Failures) -> Any:
     return _mark(output, failures) if isinstance(output, ModelRunnerOutput) else output
 
 
-_SCHEDULER = {
-    "add_request": ("self", "request"),
-    "update_from_output": ("self", "scheduler_output", "model_runner_output"),
-    "finish_requests": ("self", "request_ids", "finished_status"),
-}
+_Known = tuple[str, dict[str, tuple[str, ...]]]
+_SCHEDULER: _Known = (
+    "vllm.v1.core.sched.scheduler:Scheduler",
+    {
+        "add_request": ("self", "request"),
+        "update_from_output": ("self", "scheduler_output", "model_runner_output"),
+        "finish_requests": ("self", "request_ids", "finished_status"),
+    },
+)
+_WORKER: _Known = "vllm.v1.worker.gpu_worker:Worker", {"sample_tokens": ("self", "grammar_output")}
 
 
-def _misfit(owner: type, methods: dict[str, tuple[str, ...]]) -> GuidedError | None:
+def _misfit(known: _Known) -> GuidedError | None:
+    """Why a class of vLLM's is not as it was, if it is not."""
+    path, methods = known
+    try:
+        owner = resolve_name(path)
+    except (ImportError, AttributeError) as error:
+        return RequestError(f"this vLLM has no {path}: {error}", hint=_VERSIONS)
     for name, expected in methods.items():
         method = getattr(owner, name, None)
         if method is None or tuple(inspect.signature(method).parameters) != expected:
             return RequestError(
-                f"this vLLM's {owner.__name__}.{name} has other arguments than expected: failed requests "
-                "could not end as errors",
-                hint="see docs/hosts.md for versions",
+                f"this vLLM's {owner.__name__}.{name} has other arguments than expected", hint=_VERSIONS
             )
     return None
+
+
+_VERSIONS = "failed requests could not end as errors, so none is guided; see docs/hosts.md for versions"
 
 
 def _get_output(original: Any) -> Any:

@@ -1,7 +1,7 @@
 """Whether an engine can guide, as its frontend knows it. Imports vLLM lazily.
 
-The frontend asks the engine before it sends a guided request, at most a few times a second. While nothing can be
-guided, new requests are answered with status 503 instead of being cut off.
+The frontend asks the engine before it sends a guided request, at most a few times a second. While nothing can
+be guided, new requests are answered with status 503 instead of being cut off.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SECONDS = 0.25
 
 
 class Health:
-    """What one engine's workers said last. `check` for a caller that may block, `check_async` for an event loop;
-    concurrent callers share one question."""
+    """What one engine's workers said last. `check` is for a caller that may block, `check_async` for an event
+    loop, where concurrent callers share one question."""
 
     def __init__(self) -> None:
         self._refusal = ""

@@ -23,7 +23,7 @@ _REMEMBERED = 8192
 
 
 class Ledger:
-    """Failed requests by vLLM's id. Outputs are fetched in another thread than steps run in: it has a lock."""
+    """Failed requests by vLLM's id. Thread-safe: outputs may be fetched in another thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,9 +1,9 @@
 """Rows of logits that need more than a mask: closed requests, and options of vLLM that leave nothing. Torch.
 
-A closed row allows one stop token. Where `allowed_token_ids`, `bad_words`, `min_tokens` or `logit_bias` and the
-grammar leave no token together, a stop token is put there, because a row of -inf would break the whole batch.
-Whether the grammar itself ends there decides between a finished output and a failed one; that is found on the
-device, and nothing waits for it.
+A closed row allows one stop token. Where `allowed_token_ids`, `bad_words`, `min_tokens` or `logit_bias` and
+the grammar together leave no token, a stop token is put there: a row of -inf would break the whole batch. If
+the grammar allows the stop token there, the output is finished; else the request has failed. That is found on
+the device, and nothing waits for it.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Counter(IntEnum):
     DOING = 5
     """Worker: 1 + the slot it works on alone, so that a crash can be laid at somebody's door; else 0."""
     CLOSED = 6
-    """Worker: how many entries it has written into `closures`. Raised before FILLED of the first closed step."""
+    """Worker: how many entries of `closures` were written. Raised before FILLED of the first closed step."""
 
 
 class PlanField(IntEnum):
