@@ -7,6 +7,7 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
@@ -16,6 +17,7 @@ pytest.importorskip("vllm")
 
 import jsonschema
 import openai
+import psutil
 
 import guided_plugin as gp
 from guided_plugin.demo import MODEL_DIR
@@ -27,7 +29,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
-OPTIONS = {"take_over": True, "worker_step_ms": 60_000}
+OPTIONS = {"take_over": True, "mode": "process", "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,7 @@ def server(tmp_path_factory):
                 break
             except OSError:
                 time.sleep(0.5)
+        grammar_worker.server = psutil.Process(process.pid)
         yield f"http://127.0.0.1:{port}/v1"
         assert process.poll() is None, log.read_text()[-4000:]
     finally:
@@ -80,8 +83,20 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(server):
-    with openai.OpenAI(base_url=server, api_key="none", max_retries=0, timeout=60) as made:
+    with openai.OpenAI(base_url=server, api_key="none", max_retries=0, timeout=240) as made:
         yield made
+
+
+def grammar_worker():
+    """The grammar worker that runs now: a fork of the fork server, which alone has the same command line."""
+    for child in grammar_worker.server.children(recursive=True):
+        try:
+            command = child.cmdline()
+            if "forkserver" in " ".join(command) and child.parent().cmdline() == command:
+                return child
+        except psutil.NoSuchProcess:
+            continue
+    return None
 
 
 def complete(client, spec=None, **options):
@@ -268,3 +283,78 @@ def test_unguided_beam_search_is_served_as_before(client):
         assert len(answer.choices) == 2
     parts = client.chat.completions.create(model="demo", messages=messages, **with_beams({}, stream=True))
     assert any(part.choices for part in parts)
+
+
+def test_a_request_whose_options_leave_no_token_is_answered_with_500_or_an_error_event(client):
+    options = {"vllm_xargs": {"guided": json.dumps({"choice": ["left"]})}, "allowed_token_ids": [5, 6]}
+    with pytest.raises(openai.InternalServerError) as caught:
+        complete(client, extra_body=options)
+    assert caught.value.status_code == 500
+    with pytest.raises(openai.InternalServerError):
+        chat(client, extra_body=options)
+    parts = client.completions.create(
+        model="demo", prompt="It is ", max_tokens=9, stream=True, extra_body=options
+    )
+    with pytest.raises(openai.APIError, match="Internal server error"):
+        list(parts)
+    # min_tokens alone asks for more than there is, which is no failure
+    finished = {**options, "allowed_token_ids": None, "min_tokens": 20}
+    assert complete(client, extra_body=finished).finish_reason == "stop"
+
+
+def test_while_nothing_can_be_guided_clients_are_told(client):
+    endless = {"vllm_xargs": {"guided": json.dumps({"regex": "[ab]{450}"})}}
+    ended, running = {}, threading.Event()
+
+    def ask(name, **options):
+        try:
+            ended[name] = complete(client, max_tokens=470, **options).finish_reason
+        except openai.APIStatusError as error:
+            ended[name] = error.status_code
+
+    def stream():
+        try:
+            parts = client.completions.create(
+                model="demo", prompt="It is ", max_tokens=470, stream=True, extra_body=endless
+            )
+            for part in parts:
+                running.set()
+                ended["stream"] = part.choices[0].finish_reason
+        except openai.APIError as error:
+            ended["stream"] = str(error)
+            running.set()
+
+    def closed():
+        try:
+            return complete(client, {"choice": ["fine"]}).text != "fine"
+        except openai.APIStatusError as error:
+            return error.status_code == 503
+
+    asking = [threading.Thread(target=ask, args=("full",), kwargs={"extra_body": endless})]
+    asking += [threading.Thread(target=stream), threading.Thread(target=ask, args=("free",))]
+    for thread in asking:
+        thread.start()
+    assert running.wait(120)
+    time.sleep(0.3)
+    killed = set()
+    end = time.monotonic() + 120
+    while any(thread.is_alive() for thread in asking):
+        assert time.monotonic() < end
+        found = grammar_worker()
+        if found is not None and found.pid not in killed and len(killed) < 3:
+            killed.add(found.pid)
+            found.kill()
+        time.sleep(0.02)
+    assert ended["full"] == 500
+    assert "Internal server error" in ended["stream"]
+    assert ended["free"] in ("stop", "length")
+    with pytest.raises(openai.APIStatusError, match=r"cannot be served now.*3 times") as caught:
+        complete(client, {"choice": ["fine"]})
+    assert caught.value.status_code == 503
+    with pytest.raises(openai.APIError, match="cannot be served now"):
+        list(client.completions.create(model="demo", prompt="x", stream=True, extra_body=endless))
+    assert complete(client).finish_reason in ("stop", "length")
+    end = time.monotonic() + 90
+    while closed():
+        assert time.monotonic() < end
+        time.sleep(1.0)
