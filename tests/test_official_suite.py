@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
 import pytest
 from official_suite import ARCHIVE, DRAFTS, Score, score
 from stopping import special_vocabulary
@@ -26,6 +28,9 @@ MOST = {
     "draft2020-12": (2, 18, 58),
 }
 
+# llguidance before 1.9 refuses -4.5 as a multiple of 1.5.
+OLDER = tuple(map(int, importlib.metadata.version("llguidance").split(".")[:2])) < (1, 9)
+
 
 def compiler(vocabulary: Vocabulary) -> GrammarCompiler:
     config = GuidedConfig(threads=1, isolate_compiles=False)
@@ -45,7 +50,7 @@ def test_each_draft(draft, padded):
     assert_sound(found)
     wrong_accepts, wrong_refusals, refused = MOST[draft]
     assert len(found.wrong_accepts) <= wrong_accepts, found.wrong_accepts
-    assert len(found.valid_refused) <= wrong_refusals, found.valid_refused
+    assert len(found.valid_refused) <= wrong_refusals + OLDER, found.valid_refused
     assert len(found.refused) <= refused, found.refused
 
 
