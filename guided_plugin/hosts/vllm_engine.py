@@ -47,6 +47,9 @@ __all__ = ["Engine", "Guided"]
 
 _log = logging.getLogger(__name__)
 
+_OWN = "vllm-"
+"""Begins the ids of requests that vLLM's scheduler does not name."""
+
 
 @dataclass(slots=True, eq=False)
 class Guided:
@@ -118,7 +121,7 @@ class Engine:
     def begin(self, params: Any, tokens: Iterable[int] = ()) -> Guided | None:
         """Start a request, after the output it had already produced. None if nothing guides it."""
         extra = params.extra_args or {}
-        request_id = extra.get(REQUEST) or f"vllm-{next(self._numbers)}"
+        request_id = extra.get(REQUEST) or f"{_OWN}{next(self._numbers)}"
         try:
             spec = spec_of(params)
             if spec is None:
@@ -147,9 +150,7 @@ class Engine:
 
     def close_request(self, params: Any, error: GuidedError, request_id: str = "") -> Guided:
         """A request that is not guided at all, and will end as an error."""
-        request_id = request_id or (params.extra_args or {}).get(REQUEST, "")
-        if REQUEST not in (params.extra_args or {}):
-            _log.error("output cut off, and vLLM cannot be told: %s", error.for_request(request_id))
+        request_id = request_id or params.extra_args.get(REQUEST) or f"{_OWN}{next(self._numbers)}"
         self._ledger.add(request_id, AT_ONCE, error.reason)
         return Guided(request_id, UNGUIDED, min(params.all_stop_token_ids, default=0))
 
@@ -202,7 +203,11 @@ class Engine:
         if self._pipeline is not None:
             for closure in self._pipeline.side.take_closed():
                 self._ledger.add(closure.request_id, closure.step, closure.reason)
-        return self._ledger.due(step)
+        due = self._ledger.due(step)
+        for request_id, reason in due.items():
+            if request_id.startswith(_OWN):
+                _log.error("output cut off, and vLLM cannot be told: request %s: %s", request_id, reason)
+        return due
 
     def health(self) -> str:
         """Why no request can be guided now; empty if requests are served."""
