@@ -153,7 +153,7 @@ def test_slots_are_recycled_while_tokens_are_in_flight(pipeline, mode):
     assert finished > 100
 
 
-def test_a_hung_worker_does_not_hang_the_device():
+def test_a_stopped_worker_does_not_hang_the_device():
     compiler = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(worker_step_ms=500))
     with gp.StepPipeline(compiler, max_slots=2, device="cuda", mode="process") as pipe:
         slots = [pipe.add_request("bad", SPECS[1]), gp.UNGUIDED]
@@ -166,10 +166,12 @@ def test_a_hung_worker_does_not_hang_the_device():
         tokens = run(pipe, slots, masked)  # enqueued: the device waits, this thread doesn't
         assert time.monotonic() - start < 0.3
         torch.cuda.synchronize()
-        assert 0.3 < time.monotonic() - start < 3.0
-        assert tokens[0].item() == END
+        assert time.monotonic() - start > 0.3
+        # Another worker has filled the masks.
+        assert tokens[0].item() in range(ord("a"), ord("g"))
         assert torch.equal(masked[1], logits[1])
-        assert "no progress" in str(pipe.request("bad").error)
+        assert pipe.request("bad").error is None
+        assert pipe.metrics().worker.restarts == 1
         pipe.add_request("next", SPECS[3])
         assert chr(run(pipe, [gp.UNGUIDED, 1], logits.clone())[1].item()) in "ynm"
 

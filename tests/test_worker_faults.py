@@ -168,9 +168,9 @@ def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
     assert run.out["other"][-1] != END
     run.steps(12)
     run.check(failed=["bad"])
-    reason = (
-        "takes more than 200 ms" if how == "hang" else "ended the grammar worker twice.*no progress for 0.7"
-    )
+    reason = {"hang": "takes more than 200 ms", "freeze": "no progress for 0.7 s while it worked on this"}[
+        how
+    ]
     assert re.search(reason, str(pipe.request("bad").error))
     assert failed == ["bad"]
     assert pipe.phase("bad") is Phase.FAILED
@@ -209,7 +209,9 @@ def test_a_request_that_kills_twice_is_not_tried_a_third_time(make, phase):
     run.steps(16)
     run.check(failed=["bad"])
     assert "ended the grammar worker twice" in str(pipe.request("bad").error)
-    assert pipe.metrics().worker.restarts == 2
+    # The first time it is in a batch: it counts only that a worker dies while it works on one request alone.
+    assert pipe.metrics().worker.restarts == (2 if phase == "start 1" else 3)
+    assert not pipe.side.supervisor._deaths
     assert pipe.phase("good") is Phase.DONE
     assert run.slowest < 5.0
 
@@ -221,7 +223,7 @@ def test_a_death_before_the_next_plan_counts_too(make):
     until(lambda: pipe.metrics().worker.restarts)
     run.steps(13)
     run.check(failed=["bad"])
-    assert pipe.metrics().worker.restarts == 2
+    assert pipe.metrics().worker.restarts == 3
 
 
 def test_a_spec_whose_compile_kills_twice_is_refused(make):

@@ -150,8 +150,11 @@ class Engine:
 
     def close_request(self, params: Any, error: GuidedError, request_id: str = "") -> Guided:
         """A request that is not guided at all, and will end as an error."""
-        request_id = request_id or params.extra_args.get(REQUEST) or f"{_OWN}{next(self._numbers)}"
-        self._ledger.add(request_id, AT_ONCE, error.reason)
+        request_id = request_id or params.extra_args.get(REQUEST, _OWN)
+        if request_id.startswith(_OWN):
+            _log.error("output cut off, and vLLM cannot be told: request %s: %s", request_id, error.reason)
+        else:
+            self._ledger.add(request_id, AT_ONCE, error.reason)
         return Guided(request_id, UNGUIDED, min(params.all_stop_token_ids, default=0))
 
     def runs(self, request_id: str | None) -> bool:

@@ -253,28 +253,24 @@ class WorkerClient:
                             self._fail(request, error)
                     self.steps.close_rows(step)
 
-    def blame(self, slot: int | None, reason: str) -> bool:
-        """A worker died: maybe of the request in `slot`, maybe of a spec it was compiling meanwhile. Twice is
-        enough. Whether that explains the deaths."""
+    def blame(self, slot: int | None, reason: str, *, hung: bool = False) -> bool:
+        """A worker ended while it worked on the request in `slot` alone, if on one, or while it compiled.
+        Whether one of these explains it.
+
+        A request that a worker hangs on is to blame at once. One that a worker dies on may merely have been
+        next when the machine ended the worker: it is to blame the second time.
+        """
         with self.lock:
-            explained = False
-            if slot is None:
-                slots = {request.slot for plan in self.steps.unfinished for request in plan.requests}
-            else:
-                slots = {slot}
-            for request in self._live.values():
-                if request.slot not in slots:
-                    continue
-                request.deaths += 1
-                # Only one that a worker was alone with is failed for it: the others are merely near.
-                if request.deaths >= 2 and slot is not None:
-                    error = _deadly("working on this request", reason)
-                    self._fail(request, error)
-                    self.compiler.quarantine(request.spec, error)
-                    explained = True
-            if not explained:
-                explained = self._admissions.blame(_deadly("compiling this spec", reason))
-            return explained
+            request = None if slot is None else self._live.get(slot)
+            if request is None:
+                return self._admissions.blame(_deadly("compiling this spec", reason))
+            request.deaths += 1
+            if request.deaths < 2 and not hung:
+                return False
+            error = _hung_on(reason) if hung else _deadly("working on this request", reason)
+            self._fail(request, error)
+            self.compiler.quarantine(request.spec, error)
+            return True
 
     def refuse(self, error: GuidedError, seconds: float) -> None:
         """Fail every request, and refuse new ones for a while. What is planned gets closed masks at once."""
@@ -424,6 +420,13 @@ def _deadly(doing: str, reason: str) -> GuidedError:
     return RequestError(
         f"{doing} ended the grammar worker twice",
         hint=f"it is not tried a third time; the last one {reason}",
+    )
+
+
+def _hung_on(reason: str) -> GuidedError:
+    return BudgetError(
+        f"the grammar worker {reason} while it worked on this request alone",
+        hint="write its grammar without ambiguity; worker_step_ms sets the limit",
     )
 
 

@@ -29,7 +29,7 @@ class LiveRequest:
     """Whether the spec has compiled within the limits elsewhere."""
     error: GuidedError | None = None
     deaths: int = 0
-    """Workers that died while they may have worked on it."""
+    """Workers that died while they worked on it alone."""
     _state: RequestState = field(init=False)
 
     def __post_init__(self) -> None:

@@ -226,7 +226,7 @@ class Supervisor:
 
     def _hung(self) -> None:
         """Kill it. The next worker fills the rows one by one, and shows which of them hangs."""
-        self._died(f"made no progress for {self._limit:g} s")
+        self._died(f"made no progress for {self._limit:g} s", hung=True)
 
     def _replace(self) -> None:
         """Start another worker in the place of one that ended itself for a reason of its own."""
@@ -235,15 +235,14 @@ class Supervisor:
         self._end_worker()
         self._restart(careful=False)
 
-    def _died(self, reason: str) -> None:
+    def _died(self, reason: str, *, hung: bool = False) -> None:
         """Lay it at somebody's door, and start another."""
         self._owed_at = time.monotonic()
         self._end_worker()
         doing = self._client.region.load(Counter.DOING)
-        if self._client.blame(doing - 1 if doing else None, reason):
-            # It and the death before are explained: they say nothing about the next worker.
-            if self._deaths:
-                self._deaths.pop()
+        if self._client.blame(doing - 1 if doing else None, reason, hung=hung):
+            # That explains the deaths before, too: they say nothing about the next worker.
+            self._deaths.clear()
             _log.warning("the grammar worker %s; a request or a spec is to blame", reason)
         else:
             self._count_death(reason)
