@@ -1,5 +1,6 @@
 """Schemas inside structural tags are held to the same rules as schemas of their own."""
 
+import numpy as np
 import pytest
 
 from guided_plugin import GrammarCompiler, OutputSpec, Vocabulary
@@ -39,3 +40,34 @@ def test_strings_are_json(bounds):
 def test_what_would_be_dropped_is_refused(schema):
     with pytest.raises(UnsupportedSpecError):
         GrammarCompiler(VOCABULARY).compile(tag({"type": "object", "properties": {"a": schema}}))
+
+
+def test_only_control_tokens_that_the_tag_names_are_allowed():
+    named, other, marker = 257, 258, 259
+    control = [b"<|call|>", b"<|other|>", b"[INST]"]
+    vocabulary = Vocabulary.from_tokens(
+        [*(bytes([byte]) for byte in range(256)), b"</s>", *control], [256], [named, other, marker]
+    )
+    content = {
+        "type": "json_schema",
+        "json_schema": {"type": "object", "properties": {"a": {"type": "string"}}},
+    }
+    tags = [{"type": "tag", "begin": "<|call|>", "content": content, "end": "<|call|>"}]
+    spec = OutputSpec.structural_tag(
+        {"format": {"type": "triggered_tags", "triggers": ["<|call|>"], "tags": tags}}
+    )
+    compiler = GrammarCompiler(vocabulary)
+    grammar = compiler.compile(spec)
+    backend = compiler.backend(grammar.backend)
+    seen = set()
+    for count in (1, 2):  # alone, and in a batch
+        matchers = [backend.start(grammar, (256,)) for _ in range(count)]
+        batch = backend.batch(matchers)
+        for token in [*b"so ", named, *b'{"a":"x"}', named, *b"."]:
+            mask = np.zeros((count, vocabulary.words), np.int32)
+            batch.fill(mask, list(range(count)))
+            bits = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")
+            assert not bits[:, [other, marker]].any()
+            seen |= {int(bits[0, named])}
+            assert batch.accept([token] * count) == [True] * count
+    assert 1 in seen

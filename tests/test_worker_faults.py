@@ -168,9 +168,7 @@ def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
     assert run.out["other"][-1] != END
     run.steps(12)
     run.check(failed=["bad"])
-    reason = {"hang": "takes more than 200 ms", "freeze": "no progress for 0.7 s while it worked on this"}[
-        how
-    ]
+    reason = {"hang": "takes more than 200 ms", "freeze": "no progress for 0.7 s while it works"}[how]
     assert re.search(reason, str(pipe.request("bad").error))
     assert failed == ["bad"]
     assert pipe.phase("bad") is Phase.FAILED
@@ -191,7 +189,6 @@ def test_a_worker_with_a_call_that_does_not_end_is_replaced_when_idle(make):
     pid = pipe.side.supervisor.worker_pid
     run.steps(16)
     run.check(failed=["bad"])
-    assert pipe.metrics().worker.restarts == 0
     for name in run.specs:
         pipe.remove_request(name)
     until(lambda: gone(pid))

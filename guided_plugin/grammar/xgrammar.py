@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Match
 from guided_plugin.grammar.crew import Crew
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar_schema import KEY_RULE, prepared_schema
-from guided_plugin.grammar.xgrammar_tags import check_regex, tag_text
+from guided_plugin.grammar.xgrammar_tags import check_regex, tag_text, tag_texts
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
 
@@ -141,7 +142,7 @@ class XGrammarBackend:
         grammar = self.compile(spec)
         megabytes = grammar.size_bytes / 1e6
         pays = megabytes <= _MOVABLE_MB and grammar.seconds >= megabytes * _SECONDS_PER_MB
-        return Prepared(spec, self.name, grammar.handle.serialize_json() if pays else None)
+        return Prepared(spec, self.name, grammar.handle.grammar.serialize_json() if pays else None)
 
     def load(self, prepared: Prepared) -> Grammar:
         """Read the compiled grammar, or compile again."""
@@ -157,7 +158,23 @@ class XGrammarBackend:
         size = int(compiled.memory_size_bytes)
         # A list of texts can't be ambiguous, and the grammar of any object is its own.
         bounded = spec.kind in ("choice", "json_object")
-        return Grammar(spec, self.name, compiled, size, seconds, bounded=bounded)
+        handle = _Compiled(compiled, self._named_only(spec) if spec.kind == "structural_tag" else None)
+        return Grammar(spec, self.name, handle, size, seconds, bounded=bounded)
+
+    def _named_only(self, spec: OutputSpec) -> MaskArray | None:
+        """The tokens of a structural tag: all but the control tokens that it does not name."""
+        vocabulary = self._vocabulary
+        named = b"\n".join(text.encode(errors="replace") for text in tag_texts(spec))
+        unnamed = [
+            token
+            for token in vocabulary.special_ids.difference(vocabulary.stop_token_ids)
+            if not vocabulary.tokens[token] or vocabulary.tokens[token] not in named
+        ]
+        if not unnamed:
+            return None
+        bits = np.ones(32 * vocabulary.words, np.uint8)
+        bits[unnamed] = 0
+        return np.packbits(bits, bitorder="little").view(np.int32)
 
     def _compile(self, spec: OutputSpec) -> Any:
         if spec.kind == "json_schema":
@@ -202,7 +219,9 @@ class XGrammarBackend:
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> XGrammarMatcher:
         """A matcher at the beginning."""
         stops = list(stop_token_ids)
-        return XGrammarMatcher(self._xgr.GrammarMatcher(grammar.handle, override_stop_tokens=stops))
+        compiled: _Compiled = grammar.handle
+        handle = self._xgr.GrammarMatcher(compiled.grammar, override_stop_tokens=stops)
+        return XGrammarMatcher(handle, compiled.tokens)
 
     def pace(self, seconds: float) -> None:
         """Steps come this far apart."""
@@ -210,16 +229,27 @@ class XGrammarBackend:
 
     def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
         """A batch of matchers of this backend."""
-        return XGrammarBatch(self._crew, self._turn, [cast("XGrammarMatcher", m).handle for m in matchers])
+        return XGrammarBatch(self._crew, self._turn, [cast("XGrammarMatcher", m) for m in matchers])
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """What a grammar's matchers start from."""
+
+    grammar: Any
+    tokens: MaskArray | None
+    """See `XGrammarMatcher.tokens`."""
 
 
 class XGrammarMatcher:
     """See `Matcher`."""
 
-    __slots__ = ("handle",)
+    __slots__ = ("handle", "tokens")
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, tokens: MaskArray | None) -> None:
         self.handle = handle
+        self.tokens = tokens
+        """[words] int32: the tokens that its grammar may use anywhere, where those are not all."""
 
     def accept(self, token: int) -> bool:
         """Move past a token."""
@@ -235,7 +265,7 @@ class XGrammarMatcher:
 
     def fork(self) -> XGrammarMatcher:
         """An independent matcher in the same position."""
-        return XGrammarMatcher(self.handle.fork())
+        return XGrammarMatcher(self.handle.fork(), self.tokens)
 
     @property
     def complete(self) -> bool:
@@ -246,12 +276,13 @@ class XGrammarMatcher:
 class XGrammarBatch:
     """See `MatcherBatch`."""
 
-    __slots__ = ("_crew", "_handles", "_turn")
+    __slots__ = ("_crew", "_handles", "_tokens", "_turn")
 
-    def __init__(self, crew: Crew[Any], turn: threading.Lock, handles: list[Any]) -> None:
+    def __init__(self, crew: Crew[Any], turn: threading.Lock, matchers: list[XGrammarMatcher]) -> None:
         self._crew = crew
         self._turn = turn
-        self._handles = handles
+        self._handles = [matcher.handle for matcher in matchers]
+        self._tokens = [(i, m.tokens) for i, m in enumerate(matchers) if m.tokens is not None]
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token."""
@@ -267,7 +298,12 @@ class XGrammarBatch:
         """Write the mask of matcher i into mask[rows[i]]."""
         if len(rows) == 1:
             self._handles[0].fill_next_token_bitmask(mask, rows[0])
-            return
+        else:
+            self._fill_all(mask, rows)
+        for i, tokens in self._tokens:
+            mask[rows[i]] &= tokens
+
+    def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
         with self._turn:
             start = time.perf_counter()
             self._crew.executor.batch_fill_next_token_bitmask(self._handles, mask, rows)

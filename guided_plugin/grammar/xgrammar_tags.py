@@ -22,7 +22,7 @@ from guided_plugin.rewrites.walking import Rewrite, rewritten
 from guided_plugin.schema import check_schema, pointer
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["check_regex", "tag_text"]
+__all__ = ["check_regex", "tag_text", "tag_texts"]
 
 _Path = tuple[str | int, ...]
 
@@ -65,6 +65,19 @@ def tag_text(spec: OutputSpec) -> str:
     ]
     layout = {"type": "triggered_tags", "triggers": triggers, "tags": converted}
     return json.dumps({"type": "structural_tag", "format": layout})
+
+
+def tag_texts(spec: OutputSpec) -> Iterator[str]:
+    """Every text of a structural tag in which it may name a control token: all but those of its schemas."""
+    pending = [spec.document()]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, list):
+            pending.extend(node)
+        elif isinstance(node, dict):
+            pending.extend(part for key, part in node.items() if key not in ("json_schema", "schema"))
 
 
 def check_regex(pattern: str, where: str) -> None:

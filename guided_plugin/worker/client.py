@@ -425,7 +425,7 @@ def _deadly(doing: str, reason: str) -> GuidedError:
 
 def _hung_on(reason: str) -> GuidedError:
     return BudgetError(
-        f"the grammar worker {reason} while it worked on this request alone",
+        f"the grammar worker {reason} while it works on this request alone",
         hint="write its grammar without ambiguity; worker_step_ms sets the limit",
     )
 
