@@ -57,7 +57,8 @@ $(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
 # vLLM and what it loads warn of much that is not ours: warnings are errors in `unit` alone.
 vllm-test: $(VLLM_STAMP) vllm-next-test
 	COVERAGE_FILE=.coverage-vllm $(VLLM)/bin/python -m pytest --cov --cov-report= -o filterwarnings=default -o timeout=900 \
-		tests/test_vllm_interface.py tests/test_vllm_gate.py tests/test_vllm_beams.py tests/test_vllm_runners.py tests/test_vllm_engine.py \
+		tests/test_vllm_interface.py tests/test_vllm_gate.py tests/test_vllm_beams.py tests/test_vllm_failures.py \
+		tests/test_vllm_runners.py tests/test_vllm_engine.py \
 		tests/test_vllm_lora.py tests/test_vllm_server.py
 
 $(VLLM_NEXT)/.unpacked: $(VLLM_STAMP) scripts/vllm_next.py
@@ -66,7 +67,8 @@ $(VLLM_NEXT)/.unpacked: $(VLLM_STAMP) scripts/vllm_next.py
 
 vllm-next-test: $(VLLM_NEXT)/.unpacked
 	PYTHONPATH=$(VLLM_NEXT):$$PYTHONPATH $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
-		tests/test_vllm_interface.py tests/test_vllm_gate.py tests/test_vllm_beams.py tests/test_vllm_runners.py $(NEXT_ARGS)
+		tests/test_vllm_interface.py tests/test_vllm_gate.py tests/test_vllm_beams.py tests/test_vllm_failures.py \
+		tests/test_vllm_runners.py $(NEXT_ARGS)
 
 coverage:
 	$(BIN)/coverage combine --quiet --append .coverage-vllm

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from guided_plugin import processors
 from guided_plugin.errors import ConfigError, did_you_mean
 
 __all__ = ["ENVIRONMENT_VARIABLE", "GuidedConfig"]
@@ -123,7 +124,7 @@ class GuidedConfig:
 
     def thread_count(self) -> int:
         """`threads`, with 0 replaced by what this machine has to give."""
-        return self.threads or max(1, min(12, (os.cpu_count() or 2) * 3 // 4))
+        return self.threads or max(1, min(12, processors.count() * 3 // 4))
 
 
 _MODES = ("auto", "inline", "process")

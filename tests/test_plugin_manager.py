@@ -179,7 +179,7 @@ def test_public_names():
 
 
 LAYERS = [
-    ["_version", "errors", "metrics"],
+    ["_version", "errors", "metrics", "processors"],
     ["config", "regexes", "schema"],
     ["disjoint", "spec"],
     ["spec_forms", "hookspecs", "step"],
@@ -198,6 +198,8 @@ LAYERS = [
         "grammar.chooser",
         "grammar.renewal",
         "grammar.request_state",
+        "grammar.deadline",
+        "grammar.unbounded",
         "grammar.table",
     ],
     ["grammar.guard_process"],
@@ -207,13 +209,13 @@ LAYERS = [
     ["grammar.xgrammar", "grammar.llguidance", "slots", "kernels", "buffers"],
     ["worker.__init__", "worker.layout", "worker.channel", "worker.start", "streamops"],
     ["inline", "worker.messages", "worker.journal", "worker.timing", "worker.buffers"],
-    ["worker.steps", "worker.loop", "worker.cuda", "worker.admissions"],
+    ["worker.steps", "worker.loop", "worker.cuda", "worker.admissions", "worker.closures"],
     ["worker.process", "worker.client"],
     ["worker.forkserver", "worker.supervisor"],
     ["worker.side"],
     ["pipeline", "pipeline_plugin"],
     ["hosts.__init__", "hosts.pool", "hosts.vllm_common", "hosts.vllm_wrapping"],
-    ["hosts.vllm_beams"],
+    ["hosts.vllm_beams", "hosts.vllm_failures", "hosts.vllm_health", "hosts.vllm_ledger", "hosts.vllm_rows"],
     ["hosts.transformers_step", "hosts.vllm_engine", "hosts.vllm_gate"],
     ["hosts.transformers_output", "hosts.transformers_batching", "hosts.vllm_v1", "hosts.vllm_v2"],
     ["hosts.vllm_v2_drafts"],

@@ -162,3 +162,19 @@ def test_a_forked_child_leaves_all_servers_to_its_parent(no_loans):
     assert new.alive
     start.return_server(new)
     start.return_server(old)
+
+
+def test_a_fork_server_and_its_workers_may_use_more_processors_than_the_thread_that_starts_it():
+    """vLLM's CPU build binds its worker's thread to one processor, and never lets it rest."""
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("needs two processors")
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        server = start.ForkServer()
+        try:
+            assert os.sched_getaffinity(server.pid) == before
+        finally:
+            server.close()
+    finally:
+        os.sched_setaffinity(0, before)

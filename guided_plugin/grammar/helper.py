@@ -16,6 +16,7 @@ import threading
 import time
 from concurrent.futures import Future
 
+from guided_plugin import processors
 from guided_plugin.errors import CompileLimitError, GuidedError, PipelineError, PluginError
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.chooser import Candidate
@@ -196,7 +197,7 @@ def _popen() -> subprocess.Popen[bytes]:
         raise OSError("sys.executable doesn't say where the Python interpreter is")
     # The same modules as here, in the same order, and none from a working directory.
     path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str) and os.pathsep not in entry]
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-P", "-c", _CODE, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -206,6 +207,8 @@ def _popen() -> subprocess.Popen[bytes]:
         # A key pressed in the host's terminal is no crash of a compile.
         start_new_session=True,
     )
+    processors.release(process.pid)
+    return process
 
 
 def _cannot_start(why: str) -> PipelineError:

@@ -28,7 +28,6 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, RequestError, SpecError, VocabularyError
 from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.native import native
-from guided_plugin.hosts import vllm_failures
 from guided_plugin.hosts.vllm_beams import install_beams
 from guided_plugin.hosts.vllm_common import (
     GUIDED,
@@ -39,6 +38,8 @@ from guided_plugin.hosts.vllm_common import (
     spec_of,
     vocabulary_of,
 )
+from guided_plugin.hosts.vllm_failures import install as install_failures
+from guided_plugin.hosts.vllm_failures import unreported
 from guided_plugin.hosts.vllm_health import Health
 from guided_plugin.hosts.vllm_wrapping import Call, wrap
 from guided_plugin.spec import OutputSpec
@@ -81,7 +82,7 @@ class Gate:
 
     def __init__(self, vllm_config: Any) -> None:
         self.options: GuidedConfig = options_of(vllm_config)
-        self.obstacle = obstacle(vllm_config, self.options) or vllm_failures.unreported(vllm_config)
+        self.obstacle = obstacle(vllm_config, self.options) or unreported(vllm_config)
         self.health = Health()
         self._config = vllm_config
         self._lock = threading.Lock()
@@ -310,7 +311,7 @@ def install() -> None:
     wrap(InputProcessor, "process_inputs", _process_inputs)
     wrap(LLMEngine, "add_request", _add_request)
     wrap(AsyncLLM, "add_request", _add_request_async)
-    vllm_failures.install()
+    install_failures()
 
 
 def _init(original: Any) -> Any:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from guided_plugin import processors
 from guided_plugin.errors import PipelineError
 
 __all__ = ["ForkServer", "WorkerProcess", "borrow_server", "return_server"]
@@ -233,7 +234,7 @@ def return_server(server: ForkServer) -> None:
 
 
 def _run_server(control: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-P", "-m", "guided_plugin.worker.forkserver", str(control), str(os.getpid())],
         pass_fds=[control],
         stdin=subprocess.DEVNULL,
@@ -241,6 +242,8 @@ def _run_server(control: int) -> subprocess.Popen[bytes]:
         env=_environment(),
         start_new_session=True,
     )
+    processors.release(process.pid)
+    return process
 
 
 def _readable(sock: socket.socket, seconds: float) -> bool:

@@ -1,0 +1,26 @@
+"""The processors that this process may use, as they were when the package was imported. Depends on nothing.
+
+Hosts bind their threads to processors later (vLLM's CPU build does, and keeps them busy), and a child process
+inherits that: a grammar worker would share one processor with a thread that never rests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+__all__ = ["count", "release"]
+
+_AT_IMPORT = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+
+
+def count() -> int:
+    """How many there are."""
+    return len(_AT_IMPORT) if _AT_IMPORT is not None else os.cpu_count() or 1
+
+
+def release(pid: int) -> None:
+    """Let a child process that has just started use all of them."""
+    if _AT_IMPORT is not None:
+        with contextlib.suppress(OSError):  # it has ended, or the machine took processors away
+            os.sched_setaffinity(pid, _AT_IMPORT)
