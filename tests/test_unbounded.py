@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -69,6 +70,15 @@ class TestDeadlineCalls:
             return "done"
 
         assert calls.run([starved]) == ["done"]
+
+    def test_a_fork_makes_threads_of_its_own(self) -> None:
+        calls: DeadlineCalls[int] = DeadlineCalls(5.0, 5.0)
+        calls.run([lambda: 1])
+        child = os.fork()
+        if not child:
+            os._exit(0 if calls.run([lambda: 2]) == [2] else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert calls.run([lambda: 3]) == [3]
 
 
 class Slow:

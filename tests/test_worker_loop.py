@@ -17,11 +17,11 @@ import guided_plugin as gp
 from guided_plugin.errors import GrammarError, RequestError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.step import StepPlan
-from guided_plugin.worker import process
+from guided_plugin.worker import loop, process
 from guided_plugin.worker.channel import Channel, ChannelClosedError
 from guided_plugin.worker.client import WorkerClient
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter
-from guided_plugin.worker.messages import Crashed
+from guided_plugin.worker.messages import Crashed, Retires
 
 END = 256
 VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
@@ -511,3 +511,21 @@ def test_a_request_that_ends_workers_takes_no_compile_along(make, go_on):
     go_on.set()
     engine.until(verdict.done)
     assert verdict.result().backend
+
+
+@pytest.mark.parametrize("cause", ["time", "memory"])
+def test_a_call_that_was_given_up_ends_its_worker_when_it_costs_too_much(make, monkeypatch, cause):
+    seconds, resident = 1.0, 5 << 30
+    monkeypatch.setattr(loop.GrammarTable, "overdue", lambda self: seconds)
+    monkeypatch.setattr(loop, "_resident_bytes", lambda: resident)
+    engine = make()
+    engine.first_step()
+    engine.never(lambda: engine.codes, 0.6)
+    if cause == "time":
+        seconds = 61.0
+    else:
+        resident += (1 << 30) + 1
+    engine.until(lambda: engine.codes)
+    (last,) = [message for message in engine.said if isinstance(message, Retires)]
+    assert "goes on after" in last.reason
+    assert not any(isinstance(message, Crashed) for message in engine.said)

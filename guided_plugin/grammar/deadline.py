@@ -6,6 +6,7 @@ uses. After the deadline the caller goes on without it, and the thread is abando
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -101,12 +102,15 @@ class DeadlineCalls(Generic[T]):
         """Time by the clock that it may take: its thread may get no processor."""
         self._idle: list[_CallThread[T]] = []
         self._abandoned: list[_CallThread[T]] = []
+        self._pid = os.getpid()
 
     def run(
         self, calls: Sequence[Callable[[], T]], *, times: float = 1.0, longest: float | None = None
     ) -> list[T | Exception]:
         """Make the calls side by side. For each its result, what it raised, or Overdue if it took more than
         `times` as much processor time as a call may, or `longest` by the clock."""
+        if self._pid != os.getpid():  # a fork has none of these threads
+            self._idle, self._abandoned, self._pid = [], [], os.getpid()
         threads = [self._idle.pop() if self._idle else _CallThread[T]() for _ in calls]
         for thread, call in zip(threads, calls, strict=True):
             thread.begin(call)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
 import time
 from collections import deque
@@ -55,11 +56,17 @@ _COMPILES = 8
 _CARE_SECONDS = 1.0
 """How long compiles wait at most for requests that the worker before may have died of."""
 
-_OVERDUE_SECONDS = 10.0
-"""How long a call that was given up may go on before its worker is replaced: it uses processor and memory."""
+_OVERDUE_SECONDS = 60.0
+"""How long a call that was given up may go on before its worker is replaced. It uses a processor; but a new
+worker takes a second to read a large vocabulary, and all rows wait for it."""
+
+_OVERDUE_BYTES = 1 << 30
+"""How much memory the worker may gain meanwhile."""
 
 _OVERDUE_CHECK = 0.25
 """Seconds between two looks for such calls."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _IDLE = 0.1
 """The pause while there is no request at all; a message ends it."""
@@ -139,6 +146,8 @@ class GrammarWorker:
         """Whether the tokens of a step come before its masks."""
         self._pace = _Pace(self.compiler)
         self._overdue_check = 0.0
+        self._overdue_bytes: int | None = None
+        """The worker's memory when it first saw the call that goes on."""
         self._longest_nap = min(_IDLE, config.worker_step_ms / 4e3)
         self._threads = ThreadPoolExecutor(_COMPILES, "guided-compile")
         self._last_work = time.monotonic()
@@ -171,8 +180,18 @@ class GrammarWorker:
             return
         self._overdue_check = now + _OVERDUE_CHECK
         seconds = self._table.overdue()
-        if seconds > _OVERDUE_SECONDS or (seconds > 0.0 and not self._serials):
-            raise WorkerRetires(f"a call of a backend that was given up goes on after {seconds:.1f} s")
+        if not seconds:
+            self._overdue_bytes = None
+            return
+        resident = _resident_bytes()
+        if self._overdue_bytes is None:
+            self._overdue_bytes = resident
+        grown = resident - self._overdue_bytes
+        if seconds > _OVERDUE_SECONDS or grown > _OVERDUE_BYTES or not self._serials:
+            raise WorkerRetires(
+                f"a call of a backend that was given up goes on after {seconds:.1f} s, and its worker has "
+                f"grown by {grown / 2**20:.0f} MiB"
+            )
 
     # Messages
 
@@ -481,6 +500,11 @@ class GrammarWorker:
         else:
             nap = self._longest_nap
         select.select([self.channel], [], [], nap)
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
 
 
 class _Pace:
