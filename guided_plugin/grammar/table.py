@@ -89,11 +89,12 @@ class GrammarTable:
         row_seconds: float = 0.2,
         row_longest: float = 1.0,
         quarantine: Quarantine | None = None,
+        progress: Callable[[], None] = lambda: None,
     ) -> None:
         """`row_seconds` of processor time, or `row_longest` by the clock, is what a call for one request may
-        take; `quarantine` gets the specs that take longer."""
+        take; `quarantine` gets the specs that take longer. `progress` is called while a step is long."""
         self._vocabulary = vocabulary
-        self._unbounded = UnboundedRows(row_seconds, row_longest, quarantine)
+        self._unbounded = UnboundedRows(row_seconds, row_longest, quarantine, progress)
         self._entries: dict[int, _Entry] = {}
         self._groups: dict[tuple[int, ...], _Group] = {}
         """By the slots that are worked on together; forgotten when a phase or a matcher changes."""

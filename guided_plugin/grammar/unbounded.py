@@ -29,6 +29,9 @@ _TOGETHER = 1.5
 _REPLAY = 2.5
 """How many times longer than one call the replay of a request may take."""
 
+_SIDE_BY_SIDE = 8
+"""How many requests are worked on alone at the same time: more would wait for a processor, and look late."""
+
 _STEPS_ALONE = 256
 """Calls that a request makes alone after its batch was late, before it joins the others again."""
 
@@ -54,10 +57,18 @@ class UnboundedRequest(Protocol):
 class UnboundedRows:
     """Calls for requests whose backend bounds nothing. Used by one thread at a time."""
 
-    def __init__(self, seconds: float, longest: float, quarantine: Quarantine | None = None) -> None:
-        """`seconds` of processor time, or `longest` by the clock, for a call of one request."""
+    def __init__(
+        self,
+        seconds: float,
+        longest: float,
+        quarantine: Quarantine | None = None,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`seconds` of processor time, or `longest` by the clock, for a call of one request. `progress` is
+        called while many are worked on alone."""
         self._calls: DeadlineCalls[Any] = DeadlineCalls(seconds, longest)
         self._quarantine = quarantine
+        self._progress = progress
         self._masks: MaskArray = np.empty((0, 0), np.int32)
 
     def overdue(self) -> float:
@@ -135,7 +146,12 @@ class UnboundedRows:
         return outcome
 
     def _alone(self, calls: Sequence[Callable[[], Any]], replay: bool) -> list[Any]:
-        return self._calls.run(calls, times=_REPLAY if replay else 1.0)
+        outcomes = []
+        for first in range(0, len(calls), _SIDE_BY_SIDE):
+            some = calls[first : first + _SIDE_BY_SIDE]
+            outcomes += self._calls.run(some, times=_REPLAY if replay else 1.0)
+            self._progress()
+        return outcomes
 
     def _judged(self, request: UnboundedRequest, outcome: Any, what: str) -> GuidedError | None:
         """Why a request goes on no more, if it doesn't."""

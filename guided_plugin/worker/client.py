@@ -262,15 +262,14 @@ class WorkerClient:
         """
         with self.lock:
             request = None if slot is None else self._live.get(slot)
-            if request is None:
-                return self._admissions.blame(_deadly("compiling this spec", reason))
-            request.deaths += 1
-            if request.deaths < 2 and not hung:
-                return False
-            error = _hung_on(reason) if hung else _deadly("working on this request", reason)
-            self._fail(request, error)
-            self.compiler.quarantine(request.spec, error)
-            return True
+            if request is not None:
+                request.deaths += 1
+                if request.deaths >= 2 or hung:
+                    error = _hung_on(reason) if hung else _deadly("working on this request", reason)
+                    self._fail(request, error)
+                    self.compiler.quarantine(request.spec, error)
+                    return True
+            return self._admissions.blame(_deadly("compiling this spec", reason))
 
     def refuse(self, error: GuidedError, seconds: float) -> None:
         """Fail every request, and refuse new ones for a while. What is planned gets closed masks at once."""

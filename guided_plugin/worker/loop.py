@@ -132,6 +132,7 @@ class GrammarWorker:
             config.row_ms / 1e3,
             # The supervisor must not take a worker that waits for one row for a hung one.
             min(5 * config.row_ms, config.worker_step_ms / 2) / 1e3,
+            progress=self._beat,
         )
         self._filled = self.hello.filled
         self._accepted = self.hello.accepted
@@ -167,11 +168,15 @@ class GrammarWorker:
             worked = any([self._take_messages(), self._accept_tokens(), self._fill_masks()])
             self._answer()
             self._retire_if_overdue()
-            self.region.store(Counter.HEARTBEAT, self.region.load(Counter.HEARTBEAT) + 1)
+            self._beat()
             if worked:
                 self._last_work = time.monotonic()
             else:
                 self._rest()
+
+    def _beat(self) -> None:
+        """Show the engine that there is progress."""
+        self.region.store(Counter.HEARTBEAT, self.region.load(Counter.HEARTBEAT) + 1)
 
     def _retire_if_overdue(self) -> None:
         """End this worker if a call that was given up goes on for long, or while no request would notice."""
@@ -318,7 +323,7 @@ class GrammarWorker:
                     self._table.remove(slot)
                 self._close(add, _guided(error))
             self.region.store(Counter.DOING, 0)
-            self.region.store(Counter.HEARTBEAT, self.region.load(Counter.HEARTBEAT) + 1)
+            self._beat()
             self._state += 1
         return bool(done)
 

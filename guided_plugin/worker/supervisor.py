@@ -236,7 +236,7 @@ class Supervisor:
         self._restart(careful=False)
 
     def _died(self, reason: str, *, hung: bool = False) -> None:
-        """Lay it at somebody's door, and start another."""
+        """Attribute the death to a request or a spec, if that is possible, and start another worker."""
         self._owed_at = time.monotonic()
         self._end_worker()
         doing = self._client.region.load(Counter.DOING)
