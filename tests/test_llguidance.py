@@ -235,7 +235,9 @@ def test_a_pattern_that_meets_a_length_is_taken_to_its_end(backend):
 def test_names_left_open_have_one_spelling(backend):
     schema = {"properties": {"a": {"type": "integer"}, "\n": {"const": "\t"}}}
     spec = OutputSpec.json_schema(schema, strict=False)
-    assert backend.compile(spec).reason == "as a JSON schema"
+    # Before 1.9 llguidance does not keep the names apart.
+    direct = backend._keeps_names_apart
+    assert backend.compile(spec).reason.startswith("as a JSON schema" if direct else "lowered")
     assert takes(backend, spec, '{"a":1,"\\n":"\\t","b":"\\\\"}')
     assert not takes(backend, spec, '{"\\u0061":"x"}')
     with_control = {"properties": {"a": {"type": "integer"}, "b": {"const": "\x01"}}}

@@ -159,6 +159,16 @@ class LLGuidanceBackend:
         spare = self._vocabulary.special_ids - set(self._vocabulary.stop_token_ids)
         return max(spare, default=None)
 
+    @cached_property
+    def _keeps_names_apart(self) -> bool:
+        """Whether a name of `properties` spelled with an escape is not taken for another one. Before 1.9
+        llguidance limits the escapes of texts, but not those of names."""
+        schema = {"properties": {"a": {"type": "integer"}}, "x-guidance": {"json_allowed_escapes": _ESCAPES}}
+        source = _HEADER + "start: %json " + json.dumps(schema)
+        matcher = self._ll.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
+        tokens = self._tokenizer.tokenize_bytes(b'{"\\u0061":"x"}')
+        return not matcher.is_error() and 0 <= matcher.validate_tokens(tokens) < len(tokens)
+
     def compile(self, spec: OutputSpec) -> Grammar:
         """Compile a spec, or raise a GrammarError."""
         start = time.perf_counter()
@@ -256,6 +266,12 @@ class LLGuidanceBackend:
             raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
         options: dict[str, Any] = {"whitespace_flexible": spec.whitespace == "flexible"}
         if _has_open_names(schema):
+            if not self._keeps_names_apart:
+                raise UnsupportedSpecError(
+                    "names that are left open beside described ones are not enforced by this version",
+                    where="json_schema",
+                    hint="set additionalProperties to false, or use a newer llguidance",
+                )
             if _CONTROL.search(json.dumps(schema, ensure_ascii=False)):
                 raise UnsupportedSpecError(
                     "a control character beside names that are left open", where="json_schema"
