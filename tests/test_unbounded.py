@@ -71,6 +71,17 @@ class TestDeadlineCalls:
 
         assert calls.run([starved]) == ["done"]
 
+    def test_threads_end_with_the_object_that_made_them(self) -> None:
+        before = set(threading.enumerate())
+        calls: DeadlineCalls[int] = DeadlineCalls(5.0, 5.0)
+        calls.run([lambda: 1, lambda: 2])
+        made = set(threading.enumerate()) - before
+        assert len(made) == 2
+        del calls
+        for thread in made:
+            thread.join(20)
+            assert not thread.is_alive()
+
     def test_a_fork_makes_threads_of_its_own(self) -> None:
         calls: DeadlineCalls[int] = DeadlineCalls(5.0, 5.0)
         calls.run([lambda: 1])

@@ -137,7 +137,7 @@ class DeadlineCalls(Generic[T]):
         now = time.monotonic()
         return max((now - thread.begun for thread in self._abandoned), default=0.0)
 
-    def close(self) -> None:
-        """End the threads that make no call."""
+    def __del__(self) -> None:
+        # Its threads hold no reference to it: they would wait for calls until the process ends.
         while self._idle:
             self._idle.pop().end()

@@ -126,7 +126,7 @@ class ForkServer:
             while pid not in self._exits and (left := end - time.monotonic()) > 0:
                 with self._turn(left, lambda: pid in self._exits):
                     _, handle = self._read(0.02)
-                if handle is not None:  # a worker that nobody waits for any more: its channel is closed
+                if handle is not None:  # a worker that came too late: its channel is closed
                     os.close(handle)
         return self._exits.pop(pid, None)
 

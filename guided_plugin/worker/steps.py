@@ -76,15 +76,6 @@ class StepRing:
         needed = filled + 1 if self._region.shape.drafts else follows
         return published if self.landed >= needed else None
 
-    @property
-    def unfinished(self) -> list[Published]:
-        """What a worker may be busy with: the steps whose tokens it has yet to accept, and `owed`."""
-        accepted = unwrap(self._region.load(Counter.ACCEPTED), self.planned)
-        landed = self.landed
-        plans = [published for step, _, published in self._entries if accepted < step <= landed]
-        owed = self.owed
-        return plans if owed is None else [*plans, owed]
-
     def make_room(self) -> None:
         """Wait until the next step has a place: the host may be ahead by as many steps as rings are deep."""
         needed = self.planned + 2 - PLAN_DEPTH
