@@ -58,9 +58,7 @@ $(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
 # vLLM and what it loads warn of much that is not ours: warnings are errors in `unit` alone.
 vllm-test: $(VLLM_STAMP) vllm-next-test older-test
 	COVERAGE_FILE=.coverage-vllm $(VLLM)/bin/python -m pytest --cov --cov-report= -o filterwarnings=default -o timeout=900 \
-		tests/test_vllm_interface.py tests/test_vllm_gate.py tests/test_vllm_beams.py tests/test_vllm_failures.py \
-		tests/test_vllm_runners.py tests/test_vllm_engine.py \
-		tests/test_vllm_lora.py tests/test_vllm_server.py
+		tests/hosts/vllm
 
 $(VLLM_NEXT)/.unpacked: $(VLLM_STAMP) scripts/vllm_next.py
 	$(VLLM)/bin/python scripts/vllm_next.py $(VLLM_NEXT_VERSION) $(VLLM_NEXT)
@@ -68,13 +66,12 @@ $(VLLM_NEXT)/.unpacked: $(VLLM_STAMP) scripts/vllm_next.py
 
 vllm-next-test: $(VLLM_NEXT)/.unpacked
 	PYTHONPATH=$(VLLM_NEXT):$$PYTHONPATH $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
-		tests/test_vllm_interface.py tests/test_vllm_gate.py tests/test_vllm_beams.py tests/test_vllm_failures.py \
-		tests/test_vllm_runners.py $(NEXT_ARGS)
+		$(addprefix tests/hosts/vllm/test_,interface.py gate.py beams.py failures.py runners.py) $(NEXT_ARGS)
 
 # vLLM pins an older llguidance than the newest: what masks promise holds with both.
 older-test: $(VLLM_STAMP)
-	$(VLLM)/bin/python -m pytest -o filterwarnings=default tests/test_llguidance.py tests/test_special_tokens.py \
-		tests/test_official_suite.py tests/test_structural_tags.py tests/test_unbounded.py
+	$(VLLM)/bin/python -m pytest -o filterwarnings=default tests/grammar/llguidance/test_backend.py tests/grammar/test_special_tokens.py \
+		tests/grammar/test_official_suite.py tests/grammar/xgrammar/test_structural_tags.py tests/grammar/test_unbounded.py
 
 coverage:
 	$(BIN)/coverage combine --quiet --append .coverage-vllm

@@ -19,11 +19,11 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo, StepStatistics
 
 if TYPE_CHECKING:
-    from guided_plugin.grammar.compiler import GrammarCompiler, shared_compiler
+    from guided_plugin.compiling.compiler import GrammarCompiler, shared_compiler
     from guided_plugin.grammar.vocabulary import Vocabulary
-    from guided_plugin.hosts.transformers import Guide
-    from guided_plugin.loop import DecodeLoop, Output, Sampling
-    from guided_plugin.pipeline import StepPipeline
+    from guided_plugin.hosts.loop import DecodeLoop, Output, Sampling
+    from guided_plugin.hosts.transformers.guide import Guide
+    from guided_plugin.pipeline.pipeline import StepPipeline
 
 __all__ = [
     "UNGUIDED",
@@ -48,14 +48,14 @@ __all__ = [
 ]
 
 _LAZY = {
-    "DecodeLoop": "loop",
-    "GrammarCompiler": "grammar.compiler",
-    "Guide": "hosts.transformers",
-    "Output": "loop",
-    "Sampling": "loop",
-    "StepPipeline": "pipeline",
+    "DecodeLoop": "hosts.loop",
+    "GrammarCompiler": "compiling.compiler",
+    "Guide": "hosts.transformers.guide",
+    "Output": "hosts.loop",
+    "Sampling": "hosts.loop",
+    "StepPipeline": "pipeline.pipeline",
     "Vocabulary": "grammar.vocabulary",
-    "shared_compiler": "grammar.compiler",
+    "shared_compiler": "compiling.compiler",
 }
 
 

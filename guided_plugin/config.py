@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guided_plugin import processors
 from guided_plugin.errors import ConfigError, did_you_mean
+from guided_plugin.ipc import processors
 
 __all__ = ["ENVIRONMENT_VARIABLE", "GuidedConfig"]
 

@@ -25,15 +25,15 @@ __all__ = ["BUILTIN_PLUGINS", "ENTRY_POINT_GROUP", "Plugins"]
 ENTRY_POINT_GROUP = "guided_plugin"
 
 BUILTIN_PLUGINS = {
-    "rewrite-annotations": "guided_plugin.rewrites.annotations",
-    "rewrite-exclusive": "guided_plugin.rewrites.exclusive",
-    "rewrite-conjunctions": "guided_plugin.rewrites.conjunctions",
-    "rewrite-values": "guided_plugin.rewrites.values",
-    "rewrite-formats": "guided_plugin.rewrites.formats",
-    "rewrite-lengths": "guided_plugin.rewrites.lengths",
-    "xgrammar": "guided_plugin.grammar.xgrammar",
-    "llguidance": "guided_plugin.grammar.llguidance",
-    "pipeline": "guided_plugin.pipeline_plugin",
+    "rewrite-annotations": "guided_plugin.grammar.xgrammar.rewrites.annotations",
+    "rewrite-exclusive": "guided_plugin.grammar.xgrammar.rewrites.exclusive",
+    "rewrite-conjunctions": "guided_plugin.grammar.xgrammar.rewrites.conjunctions",
+    "rewrite-values": "guided_plugin.grammar.xgrammar.rewrites.values",
+    "rewrite-formats": "guided_plugin.grammar.xgrammar.rewrites.formats",
+    "rewrite-lengths": "guided_plugin.grammar.xgrammar.rewrites.lengths",
+    "xgrammar": "guided_plugin.grammar.xgrammar.backend",
+    "llguidance": "guided_plugin.grammar.llguidance.backend",
+    "pipeline": "guided_plugin.pipeline.plugin",
 }
 
 T = TypeVar("T")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from guided_plugin.spec import OutputSpec
 
 __all__ = [
+    "BROKEN",
+    "NEVER",
     "NO_TOKEN",
     "UNGUIDED",
     "Admission",
@@ -34,6 +36,12 @@ UNGUIDED = -1
 NO_TOKEN = -2
 """In place of a sampled token: the row had none that counts, as in the middle of a prompt. Not -1, which some
 engines show where a token is not known yet: that one must never pass."""
+
+BROKEN = -3
+"""In place of a token: a host's history grew by more than a step can bring. No grammar accepts it."""
+
+NEVER = 1 << 30
+"""The length of a history that no kernel reads."""
 
 
 @dataclass(slots=True)

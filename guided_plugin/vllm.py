@@ -18,7 +18,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 
 from guided_plugin.errors import ConfigError
-from guided_plugin.hosts.vllm_gate import check_params, install
+from guided_plugin.hosts.vllm.gate import check_params, install
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
@@ -41,20 +41,20 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
 
     def __init__(self, vllm_config: Any, *runner: Any) -> None:
         self._config = vllm_config
-        self._runner: Any = None
+        self.runner: Any = None
         if any(guide._config is vllm_config for guide in _guides):
             return
         _guides.add(self)
         if len(runner) == 2:
-            from guided_plugin.hosts.vllm_v1 import V1Runner
+            from guided_plugin.hosts.vllm.v1 import V1Runner
 
-            self._runner = V1Runner(vllm_config, runner[0])
+            self.runner = V1Runner(vllm_config, runner[0])
         elif len(runner) == 1:
-            from guided_plugin.hosts.vllm_v2 import V2Runner
-            from guided_plugin.hosts.vllm_v2_drafts import V2DraftRunner
+            from guided_plugin.hosts.vllm.v2 import V2Runner
+            from guided_plugin.hosts.vllm.v2_drafts import V2DraftRunner
 
             made = V2Runner if vllm_config.speculative_config is None else V2DraftRunner
-            self._runner = made(vllm_config, runner[0])
+            self.runner = made(vllm_config, runner[0])
         else:
             raise ConfigError(
                 f"vLLM made a logits processor with {len(runner) + 1} arguments",
@@ -73,26 +73,21 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """V1: before each forward pass."""
-        if self._runner is not None:
-            self._runner.update_state(batch_update)
-
-    def sampled(self, tokens: torch.Tensor) -> None:
-        """V1: right after sampling."""
-        if self._runner is not None:
-            self._runner.sampled(tokens)
+        if self.runner is not None:
+            self.runner.update_state(batch_update)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """V2: a request enters the batch. Whether it is guided."""
-        return self._runner is not None and self._runner.add_request(req_idx, sampling_params)
+        return self.runner is not None and self.runner.add_request(req_idx, sampling_params)
 
     def apply_staged_writes(self) -> None:
         """V2: before each forward pass."""
-        if self._runner is not None:
-            self._runner.apply_staged_writes()
+        if self.runner is not None:
+            self.runner.apply_staged_writes()
 
     def apply(self, logits: torch.Tensor, *context: Any) -> torch.Tensor:
         """Mask the guided rows, in place."""
-        if self._runner is None:
+        if self.runner is None:
             return logits
-        masked: torch.Tensor = self._runner.apply(logits, *context)
+        masked: torch.Tensor = self.runner.apply(logits, *context)
         return masked

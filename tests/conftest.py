@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from vocabularies import BYTES
 
+from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.grammar.xgrammar import XGrammarBackend
+from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.plugins import Plugins
-
-MULTI_BYTE_TOKENS = (b'{"', b'":', b'",', b'"}', b"true", b"false", b"null", b" the", "é".encode(), b"12")
-"""Ids 256 and up of `byte_vocabulary`; its stop token `</s>` comes after them."""
 
 
 @pytest.fixture(scope="session")
@@ -26,9 +24,7 @@ def config() -> GuidedConfig:
 
 @pytest.fixture(scope="session")
 def byte_vocabulary() -> Vocabulary:
-    """Token i is byte i for i < 256, then a few tokens of several bytes, then the stop token `</s>`."""
-    tokens = [bytes([byte]) for byte in range(256)] + [*MULTI_BYTE_TOKENS, b"</s>"]
-    return Vocabulary.from_tokens(tokens, [len(tokens) - 1])
+    return BYTES
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +36,7 @@ def byte_stop(byte_vocabulary: Vocabulary) -> int:
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[Any]:
     """Keeps the fork server between pipelines in process mode: its imports take seconds."""
-    from guided_plugin.worker.start import borrow_server, return_server
+    from guided_plugin.worker.engine.start import borrow_server, return_server
 
     server = borrow_server()
     yield server

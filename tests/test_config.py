@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from guided_plugin import processors
 from guided_plugin.config import ENVIRONMENT_VARIABLE, GuidedConfig
 from guided_plugin.errors import ConfigError
+from guided_plugin.ipc import processors
 
 
 def test_defaults():

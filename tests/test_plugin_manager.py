@@ -1,7 +1,5 @@
 """Plugins: loading, naming the broken ones, configuration, imports and public names."""
 
-import ast
-import pathlib
 import pickle
 import subprocess
 import sys
@@ -12,8 +10,6 @@ import pytest
 import guided_plugin as gp
 from guided_plugin import errors, plugins
 from guided_plugin.errors import ConfigError, PluginError
-
-PACKAGE = pathlib.Path(gp.__file__).parent
 
 
 def entry_point(name, load):
@@ -176,73 +172,3 @@ def test_public_names():
     assert all(getattr(gp, name) is not None for name in gp.__all__)
     with pytest.raises(AttributeError):
         gp.nothing  # noqa: B018
-
-
-LAYERS = [
-    ["_version", "errors", "metrics", "processors"],
-    ["config", "regexes", "schema"],
-    ["disjoint", "spec"],
-    ["spec_forms", "hookspecs", "step"],
-    ["lowering"],
-    ["rewrites"],
-    ["plugins"],
-    ["grammar.__init__", "grammar.base", "grammar.vocabulary", "grammar.native"],
-    [
-        "grammar.xgrammar_schema",
-        "grammar.xgrammar_tags",
-        "grammar.frames",
-        "grammar.crew",
-        "grammar.lexers",
-        "grammar.background",
-        "grammar.limits",
-        "grammar.chooser",
-        "grammar.renewal",
-        "grammar.request_state",
-        "grammar.deadline",
-        "grammar.unbounded",
-        "grammar.table",
-    ],
-    ["grammar.guard_process"],
-    ["grammar.helper"],
-    ["grammar.guard"],
-    ["grammar.compiler"],
-    ["grammar.xgrammar", "grammar.llguidance", "slots", "kernels", "buffers"],
-    ["worker.__init__", "worker.layout", "worker.channel", "worker.start", "streamops"],
-    ["inline", "worker.messages", "worker.journal", "worker.timing", "worker.buffers"],
-    ["worker.steps", "worker.loop", "worker.cuda", "worker.admissions", "worker.closures"],
-    ["worker.process", "worker.client"],
-    ["worker.forkserver", "worker.supervisor"],
-    ["worker.side"],
-    ["pipeline", "pipeline_plugin"],
-    ["hosts.__init__", "hosts.pool", "hosts.vllm_common", "hosts.vllm_wrapping"],
-    ["hosts.vllm_beams", "hosts.vllm_failures", "hosts.vllm_health", "hosts.vllm_ledger", "hosts.vllm_rows"],
-    ["hosts.transformers_step", "hosts.vllm_engine", "hosts.vllm_gate"],
-    ["hosts.transformers_output", "hosts.transformers_batching", "hosts.vllm_v1", "hosts.vllm_v2"],
-    ["hosts.vllm_v2_drafts"],
-    ["hosts.transformers", "vllm"],
-    ["loop", "coverage", "report", "demo", "bench"],
-    ["cli"],
-]
-
-
-def layer(module):
-    for level, names in enumerate(LAYERS):
-        if any(module == name or module.startswith(name + ".") for name in names):
-            return level
-    raise AssertionError(f"guided_plugin.{module}: give it a place in LAYERS")
-
-
-def test_imports_point_one_way():
-    wrong = []
-    for path in PACKAGE.rglob("*.py"):
-        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        if module == "__init__":
-            continue
-        own = layer(module)
-        for node in ast.parse(path.read_text()).body:
-            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("guided_plugin"):
-                continue
-            base = node.module.removeprefix("guided_plugin").removeprefix(".")
-            targets = [base] if base else [alias.name for alias in node.names]
-            wrong.extend(f"{module} imports {name}" for name in targets if layer(name) > own)
-    assert wrong == []

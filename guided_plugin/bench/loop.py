@@ -13,10 +13,10 @@ import torch
 from guided_plugin.bench.environment import environment
 from guided_plugin.bench.graphs import GraphedModel
 from guided_plugin.bench.schemas import SCHEMAS
-from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
-from guided_plugin.loop import DecodeLoop
+from guided_plugin.hosts.loop import DecodeLoop
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import DecodeStep, StepStatistics
 

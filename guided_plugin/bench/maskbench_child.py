@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from guided_plugin.bench.maskbench_result import FileResult
 from guided_plugin.bench.text_tokens import TextTokens
+from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, GuidedError, SpecError, VocabularyError
 from guided_plugin.grammar.base import Backend, Grammar, Matcher, MatcherBatch
-from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 

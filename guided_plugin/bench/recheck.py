@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from guided_plugin.grammar.compiler import GrammarCompiler
+from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.renewal import begins_anew
 from guided_plugin.spec import OutputSpec
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from guided_plugin.grammar.compiler import GrammarCompiler
-from guided_plugin.loop import DecodeLoop
-from guided_plugin.pipeline import Mode
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.hosts.loop import DecodeLoop
+from guided_plugin.pipeline.pipeline import Mode
 from guided_plugin.spec import OutputSpec
+from guided_plugin.worker.engine.runtime import WorkerSide
+from guided_plugin.worker.engine.timing import step_times
 from guided_plugin.worker.layout import Time
-from guided_plugin.worker.side import WorkerSide
-from guided_plugin.worker.timing import step_times
 
 __all__ = ["TRACKS", "Span", "chrome_trace", "trace_loop"]
 

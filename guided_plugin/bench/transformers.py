@@ -20,12 +20,12 @@ from transformers import StoppingCriteria
 from guided_plugin.bench.environment import environment
 from guided_plugin.bench.recheck import refused_at
 from guided_plugin.bench.schemas import SCHEMAS
+from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import RequestError
-from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
-from guided_plugin.hosts.transformers import Guide
+from guided_plugin.hosts.transformers.guide import Guide
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import StepStatistics
 

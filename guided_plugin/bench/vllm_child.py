@@ -23,10 +23,10 @@ from typing import Any
 from guided_plugin.bench.environment import environment
 from guided_plugin.bench.recheck import refused_at
 from guided_plugin.bench.schemas import SCHEMAS
+from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
-from guided_plugin.grammar.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.hosts.vllm_common import METRICS
+from guided_plugin.hosts.vllm.common import METRICS
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["main"]

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from guided_plugin.check.coverage import Coverage
+from guided_plugin.check.report import CheckReport, check_spec
 from guided_plugin.cli.loading import load_spec, load_tokenizer, print_json, read_text, working
-from guided_plugin.coverage import Coverage
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.report import CheckReport, check_spec
 
 __all__ = ["check"]
 
@@ -44,7 +44,7 @@ def check(
     spec = load_spec(spec_file, **options)
     instances = [(str(path), read_text(path)) for path in instance or []]
     with working("compiling"):
-        from guided_plugin.grammar.compiler import GrammarCompiler
+        from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.grammar.vocabulary import Vocabulary
 
         compiler = GrammarCompiler(Vocabulary.from_tokenizer(load_tokenizer(tokenizer)))

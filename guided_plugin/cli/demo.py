@@ -25,8 +25,8 @@ def demo(
 ) -> None:
     """Decode three prompts with the tiny model that ships with the package, unguided and guided."""
     with working("loading the demo model"):
-        from guided_plugin.grammar.compiler import GrammarCompiler
-        from guided_plugin.loop import DecodeLoop, Sampling
+        from guided_plugin.compiling.compiler import GrammarCompiler
+        from guided_plugin.hosts.loop import DecodeLoop, Sampling
 
         tokenizer = load_tokenizer(MODEL_DIR)
         model = load_model(MODEL_DIR, device)
@@ -78,7 +78,7 @@ def _timed(run: Any) -> tuple[Any, float]:
 
 def _verdict(compiler: Any, spec: OutputSpec, text: str) -> str | None:
     """None when a fresh matcher takes the text, or where and why not."""
-    from guided_plugin.report import check_spec
+    from guided_plugin.check.report import check_spec
 
     instance = check_spec(compiler, spec, [("output", text)], raw=True).instances[0]
     return None if instance.accepted else instance.reason

@@ -43,8 +43,8 @@ def generate(
     """Generate text from a local model, guided by a schema, regex, choice or grammar."""
     spec = _spec(schema, regex, choice, grammar, flexible)
     with working("loading the model"):
-        from guided_plugin.grammar.compiler import GrammarCompiler
-        from guided_plugin.loop import DecodeLoop, Sampling
+        from guided_plugin.compiling.compiler import GrammarCompiler
+        from guided_plugin.hosts.loop import DecodeLoop, Sampling
 
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         tokenizer = load_tokenizer(model)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from guided_plugin.errors import GuidedError, SpecError
-from guided_plugin.spec import KINDS, OutputSpec
+from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.forms import KINDS
 
 if TYPE_CHECKING:
     from guided_plugin.grammar.vocabulary import Vocabulary

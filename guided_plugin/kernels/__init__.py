@@ -11,7 +11,7 @@ from functools import cache
 
 from torch import Tensor
 
-from guided_plugin.kernels.cpu import mask_rows_cpu
+from guided_plugin.kernels.mask_cpu import mask_rows_cpu
 
 __all__ = ["mask_rows"]
 
@@ -33,6 +33,6 @@ def mask_rows(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) 
 @cache
 def _on_cuda() -> Callable[[Tensor, Tensor, Tensor, int], None]:
     # Triton is there where CUDA is.
-    from guided_plugin.kernels.triton import mask_rows_triton
+    from guided_plugin.kernels.mask_triton import mask_rows_triton
 
     return mask_rows_triton

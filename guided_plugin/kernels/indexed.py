@@ -12,23 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.kernels.cpu import mask_rows_cpu
-from guided_plugin.step import NO_TOKEN, Landing
+from guided_plugin.kernels.mask_cpu import mask_rows_cpu
+from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, Landing
 
 __all__ = [
-    "BROKEN",
-    "NEVER",
     "gather_drafts",
     "gather_tokens",
     "mask_indexed_rows",
     "publish_tokens",
 ]
-
-NEVER = 1 << 30
-"""The length of a history that is not looked at."""
-
-BROKEN = -3
-"""In place of a token: the history grew by more than a step can bring. No grammar takes it."""
 
 
 def mask_indexed_rows(

@@ -9,11 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from guided_plugin.kernels.indexed import BROKEN, NEVER
-from guided_plugin.kernels.landing_triton import announce, signed
 from guided_plugin.kernels.launch import Launcher
-from guided_plugin.kernels.triton import BLOCK, blocks, forbid
-from guided_plugin.step import NO_TOKEN, Landing
+from guided_plugin.kernels.mask_triton import BLOCK, blocks, forbid
+from guided_plugin.kernels.tokens_triton import announce, signed
+from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, Landing
 
 __all__ = [
     "gather_drafts_triton",

@@ -1,0 +1,1 @@
+"""What `check` tells about a spec."""

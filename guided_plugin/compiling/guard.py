@@ -1,0 +1,235 @@
+"""Compiles specs in helper processes, under limits that hold whatever a compiler does. Touches helpers.
+
+A helper that goes over its time or its memory, or that crashes, is ended; its spec is refused, and the
+next one gets a new helper. Helpers are started with a command line of their own, not forked: an engine
+may hold threads and devices. They end when this process does, however it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+
+from guided_plugin.compiling.chooser import Candidate, Chooser
+from guided_plugin.compiling.guard_process import Greeting, Ready
+from guided_plugin.compiling.helper import Helper, HelperLost, Starter
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.grammar.base import Prepared
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["Allowance", "CompileGuard"]
+
+# Helpers that were idle may be dead: a request asks so many before it gives up.
+_ATTEMPTS = 5
+
+
+class Allowance:
+    """The seconds that the candidates for one spec may take together."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+class CompileGuard:
+    """A few helper processes for one vocabulary, started as they are needed."""
+
+    def __init__(self, vocabulary: Vocabulary, config: GuidedConfig, plugins: Plugins) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._greeting = Greeting(vocabulary, config, plugins.disabled, plugins.entry_points)
+        self._starter = Starter()
+        self._changed = threading.Condition()
+        self._idle: list[Helper] = []
+        self._all: set[Helper] = set()
+        self._count = 0
+        """Helpers that are there or being started."""
+        self._starting = self._waiting = 0
+        """Helpers that no request waits for alone; requests that wait for any helper."""
+        self._ready: Ready | None = None
+        self._closed = False
+        self._owner = os.getpid()
+        _guards.add(self)
+
+    def start(self, backends: Iterable[str] = ()) -> None:
+        """Start the first helper in the background, so that it is there when it is needed."""
+        with self._changed:
+            if self._closed or self._count:
+                return
+            self._count += 1
+            self._starting += 1
+        threading.Thread(
+            target=self._start_early, args=(list(backends),), name="guided-compile-start", daemon=True
+        ).start()
+
+    def prepare(
+        self, candidate: Candidate, spec: OutputSpec, chooser: Chooser, allowed: Allowance, share: float = 1.0
+    ) -> Prepared | None:
+        """What a helper makes of a spec with one backend; None where helpers have no such backend.
+
+        Takes at most a share of the time allowed. Raises the backend's error or a limit's.
+        """
+        if candidate.backend in self._plugins.local:
+            return None
+        for _ in range(_ATTEMPTS):
+            helper = self._take()
+            try:
+                return self._prepared(helper, candidate, spec, chooser, allowed, share)
+            except HelperLost:
+                continue
+            except GuidedError:
+                # That of a killed helper would be blamed on the spec.
+                self._check_open()
+                raise
+            except BaseException:
+                # Interrupted half-way: what the helper answers next would be taken for something else's.
+                helper.usable = False
+                raise
+            finally:
+                self._give_back(helper)
+        raise PipelineError(
+            f"{_ATTEMPTS} compile processes ended before they were asked",
+            hint="something on this machine ends them: look for it, or set isolate_compiles to false",
+        )
+
+    def _prepared(
+        self,
+        helper: Helper,
+        candidate: Candidate,
+        spec: OutputSpec,
+        chooser: Chooser,
+        allowed: Allowance,
+        share: float,
+    ) -> Prepared | None:
+        if self._ready is None or candidate.backend not in self._ready.backends:
+            return None
+        spec = chooser.lowered(spec, candidate.backend, but=self._ready.lowerings - self._plugins.local)
+        helper.warm(candidate.backend)
+        start = time.monotonic()
+        try:
+            return helper.prepare(candidate, spec, allowed.seconds * share)
+        finally:
+            allowed.seconds -= time.monotonic() - start
+
+    def processes(self) -> list[int]:
+        """The helpers' process ids."""
+        with self._changed:
+            return [helper.pid for helper in self._all]
+
+    def close(self) -> None:
+        """End all helpers. A compile that is under way fails."""
+        if self._owner != os.getpid():
+            return
+        with self._changed:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            busy = self._all.difference(idle)
+            self._changed.notify_all()
+        for helper in busy:
+            # Its pipes are in use: they are closed by the thread that uses them.
+            helper.kill()
+        for helper in idle:
+            self._drop(helper)
+        self._starter.close()
+
+    # Inside
+
+    def _take(self) -> Helper:
+        """An idle helper, or a new one, or the first that gets idle."""
+        deadline = time.monotonic() + self._config.compile_seconds
+        with self._changed:
+            while True:
+                self._check_open()
+                if self._idle:
+                    return self._idle.pop()
+                # One that is being started in the background will do for one request.
+                if self._count < self._config.compile_processes and self._starting <= self._waiting:
+                    self._count += 1
+                    break
+                self._wait(None if self._starting else deadline - time.monotonic())
+        return self._started()
+
+    def _wait(self, seconds: float | None) -> None:
+        self._waiting += 1
+        try:
+            changed = self._changed.wait(seconds)
+        finally:
+            self._waiting -= 1
+        if not changed:
+            raise PipelineError(
+                f"all {self._config.compile_processes} compile processes were busy for "
+                f"{self._config.compile_seconds:.2g} s",
+                hint="try again, or raise compile_processes",
+            )
+
+    def _started(self) -> Helper:
+        """A new helper, which counts already."""
+        helper = None
+        try:
+            helper = Helper(self._starter.start(), self._greeting)
+            with self._changed:
+                self._all.add(helper)
+                self._check_open()
+            ready = helper.greet(self._greeting)
+        except BaseException:
+            self._drop(helper)
+            raise
+        self._ready = ready
+        return helper
+
+    def _start_early(self, backends: list[str]) -> None:
+        helper = None
+        try:
+            helper = self._started()
+            for backend in backends:
+                helper.warm(backend)
+        except (GuidedError, HelperLost):
+            # Told to the first request, which tries for itself.
+            if helper is not None:
+                helper.usable = False
+        finally:
+            with self._changed:
+                self._starting -= 1
+                self._changed.notify_all()
+            if helper is not None:
+                self._give_back(helper)
+
+    def _give_back(self, helper: Helper) -> None:
+        with self._changed:
+            if helper.usable and not self._closed:
+                self._idle.append(helper)
+                self._changed.notify()
+                return
+        self._drop(helper)
+
+    def _drop(self, helper: Helper | None) -> None:
+        if helper is not None:
+            helper.stop()
+        with self._changed:
+            self._all.discard(helper)
+            self._count -= 1
+            self._changed.notify()
+
+    def _check_open(self) -> None:
+        if self._owner != os.getpid():
+            raise PipelineError(
+                "this compiler was made before a fork, and its helpers belong to the other process",
+                hint="make the compiler in the process that uses it",
+            )
+        if self._closed:
+            raise PipelineError("the compiler is closed", hint="make another GrammarCompiler")
+
+
+_guards: weakref.WeakSet[CompileGuard] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for guard in list(_guards):
+        guard.close()

@@ -1,0 +1,236 @@
+"""What is refused before it is compiled: specs too large, too deep or too often repeated.
+
+Touches config, errors and schema. Iterative, and quick beside any compile. These bounds are for what no
+compiler makes anything of; time and memory have limits of their own (guard.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import CompileLimitError
+from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.schema import pointer, walk
+
+__all__ = ["check_limits", "is_small", "unrolled"]
+
+_MEMBERS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_LENGTHS = (
+    *("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"),
+    *("minContains", "maxContains"),
+)
+
+# What may be compiled in the process that asked (docs/benchmarks/notes.md has what these cost at most).
+_SMALL_TEXT = 4_096
+_SMALL_SOURCE = 1_024
+_SMALL_CLASSES = 12
+_SMALL_PATTERN = 256
+_SMALL_LENGTH = 2_000
+_SMALL_BRANCHES = 32
+# Keywords whose cost doesn't follow from the length of a schema: products of alternatives, remainders.
+_ENTANGLING = frozenset(
+    {
+        *("allOf", "oneOf", "not", "if", "then", "else", "contains", "uniqueItems", "multipleOf"),
+        *("dependencies", "dependentSchemas", "dependentRequired", "patternProperties", "propertyNames"),
+        *("minProperties", "maxProperties", "unevaluatedProperties", "unevaluatedItems"),
+        *("$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor"),
+    }
+)
+
+
+def check_limits(spec: OutputSpec, config: GuidedConfig) -> None:
+    """Refuse a spec that is over a bound, with the bound's name and the place."""
+    size = len(spec.text.encode(errors="surrogatepass"))
+    if size > config.max_spec_bytes:
+        raise _over("a spec", size, "bytes", "max_spec_bytes", config.max_spec_bytes, spec.kind)
+    if spec.kind in ("regex", "grammar"):
+        _check_pattern(spec.text, config, spec.kind)
+    elif spec.kind == "choice":
+        count = len(spec.document())
+        if count > config.max_enum:
+            raise _over("a choice", count, "texts", "max_enum", config.max_enum, "choice")
+    elif spec.kind in ("json_schema", "structural_tag"):
+        document = spec.document()
+        if _is_deeper(document, config.max_depth):
+            raise _too_deep("is", config, spec.kind)
+        whole = [("", document)]
+        for place, schema in whole if spec.kind == "json_schema" else _schemas_of_tag(document):
+            for path, node in walk(schema):
+                if isinstance(node, dict):
+                    _check_schema(node, config, place, path)
+
+
+def is_small(spec: OutputSpec, backend: str) -> bool:
+    """Whether a backend compiles a spec in a moment and in little memory, whoever wrote it.
+
+    Of xgrammar that is known for little, since each class in a pattern may cost it 40 ms, and of backends
+    of third parties for nothing.
+    """
+    if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT:
+        return False
+    if spec.kind == "json_object":
+        return True
+    if spec.kind in ("regex", "grammar"):
+        if len(spec.text) > _SMALL_SOURCE or (spec.kind == "regex" and not _is_small_pattern(spec.text)):
+            return False
+        classes, _ = unrolled(spec.text, grammar=spec.kind == "grammar", letter=0)
+        return classes <= (_SMALL_PATTERN if backend == "llguidance" else _SMALL_CLASSES)
+    if backend != "llguidance":
+        return spec.kind == "choice" and len(spec.text) <= _SMALL_SOURCE
+    return spec.kind == "choice" or (spec.kind == "json_schema" and _is_small_schema(spec.document()))
+
+
+def unrolled(pattern: str, *, grammar: bool = False, letter: int = 1) -> tuple[int, int]:
+    """How many characters a pattern has with its repetitions written out, and how deep its groups go.
+
+    A grammar is read as one pattern with texts in quotes, which is near enough. `letter` is what a plain
+    character counts beside a class.
+    """
+    sizes, atom, deepest = [0], 0, 1  # of each open group; of what a quantifier would repeat
+    for found in (_GRAMMAR_PIECE if grammar else _PIECE).finditer(pattern):
+        piece = found[0]
+        if found["low"] is not None:
+            atom = min(atom * max(1, _count(found["low"]), _count(found["high"])), _MANY)
+        elif piece == ")":
+            atom += sizes.pop() if len(sizes) > 1 else 1
+        else:
+            sizes[-1] += atom
+            atom = 1
+            if piece == "(":
+                sizes.append(0)
+                deepest = max(deepest, len(sizes))
+                atom = 0
+            elif found["run"] is not None:
+                sizes[-1] += letter * (len(piece) - 1)
+                atom = letter
+    return sum(sizes) + atom, deepest - 1
+
+
+_MANY = 10**18
+
+_PIECES = r"""
+    \{(?P<low>\d+)(?:,(?P<high>\d*))?\}
+    | (?P<run>[^\\\[(){}".]+)
+    | \\.
+    | \[\^?\]?(?:[^\]\\]++|\\.)*+\]?
+    | .
+"""
+_PIECE = re.compile(_PIECES, re.DOTALL | re.ASCII | re.VERBOSE)
+_GRAMMAR_PIECE = re.compile(r'"(?:[^"\\\n]++|\\.)*+"|' + _PIECES.strip(), re.DOTALL | re.ASCII | re.VERBOSE)
+
+
+def _count(digits: str | None) -> int:
+    # Python refuses to read a number of thousands of digits.
+    return (int(digits) if len(digits) < 19 else _MANY) if digits else 0
+
+
+def _check_pattern(source: str, config: GuidedConfig, where: str) -> None:
+    size, depth = unrolled(source, grammar=where == "grammar")
+    if depth > config.max_depth:
+        raise _too_deep("has brackets", config, where)
+    # As long as its text: nothing in it is repeated, and its length was checked.
+    if size > max(config.max_repetition, len(source)):
+        what = "a pattern, with its repetitions written out,"
+        raise _over(what, size, "characters", "max_repetition", config.max_repetition, where)
+
+
+def _is_deeper(document: Any, limit: int) -> bool:
+    """Level by level, and without paths: many deep paths would take more memory than the document."""
+    level: list[Any] = [[document]]
+    for _ in range(limit + 2):
+        below: list[Any] = []
+        for node in level:
+            inside = node.values() if isinstance(node, dict) else node
+            below.extend(value for value in inside if isinstance(value, (dict, list)))
+        level = below
+        if not level:
+            return False
+    return True
+
+
+def _check_schema(
+    node: Mapping[str, Any], config: GuidedConfig, place: str, path: tuple[str | int, ...]
+) -> None:
+    size: float
+    for key, value in node.items():
+        if key == "enum" and isinstance(value, list):
+            what, size, unit, option = "an enum", len(value), "values", "max_enum"
+        elif key in _LENGTHS and isinstance(value, int | float):
+            what, size, unit, option = f"`{key}`", value, "", "max_repetition"
+        elif key in _MEMBERS and isinstance(value, dict):
+            what, size, unit, option = f"`{key}`", len(value), "members", "max_properties"
+        elif key == "pattern" and isinstance(value, str):
+            _check_pattern(value, config, _where(place, *path, key))
+            continue
+        else:
+            continue
+        if size > getattr(config, option):
+            raise _over(what, size, unit, option, getattr(config, option), _where(place, *path, key))
+        if key == "patternProperties":
+            for source in value:
+                _check_pattern(source, config, _where(place, *path, key, source))
+
+
+def _where(place: str, *path: str | int) -> str:
+    return place + pointer(path).removeprefix("#" if place else "")
+
+
+def _schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:
+    """Every schema inside a structural tag, with its place. A regex there is written as in a schema."""
+    pending: list[tuple[str, Any]] = [("#", document)]
+    while pending:
+        place, node = pending.pop()
+        if isinstance(node, dict):
+            if isinstance(node.get("pattern"), str):
+                yield place, {"pattern": node["pattern"]}
+            for key, value in node.items():
+                if key in ("json_schema", "schema"):
+                    yield f"{place}/{key}", value
+                elif isinstance(value, (dict, list)):
+                    pending.append((f"{place}/{key}", value))
+        elif isinstance(node, list):
+            pending.extend((f"{place}/{index}", value) for index, value in enumerate(node))
+
+
+def _is_small_schema(document: Any) -> bool:
+    branches = 0
+    patterns = ""
+    for _, node in walk(document):
+        if not isinstance(node, dict):
+            continue
+        if not _ENTANGLING.isdisjoint(node):
+            return False
+        branches += len(node.get("anyOf", ())) + ("$ref" in node)
+        if branches > _SMALL_BRANCHES or any(node.get(key, 0) > _SMALL_LENGTH for key in _LENGTHS):
+            return False
+        if "pattern" in node:
+            # A pattern that must hold together with something else is the product of both.
+            if not {"minLength", "maxLength", "format"}.isdisjoint(node):
+                return False
+            patterns += node["pattern"]
+    return _is_small_pattern(patterns)
+
+
+def _is_small_pattern(source: str) -> bool:
+    return len(source) <= _SMALL_PATTERN and unrolled(source)[0] <= _SMALL_PATTERN
+
+
+def _too_deep(what: str, config: GuidedConfig, where: str) -> CompileLimitError:
+    return CompileLimitError(
+        f"{what} nested more than {config.max_depth} deep",
+        where=where,
+        hint="flatten it, or raise max_depth",
+    )
+
+
+def _over(what: str, size: float, unit: str, option: str, limit: int, where: str) -> CompileLimitError:
+    # A number of hundreds of digits tells nobody more than that it is large.
+    shown = f"{size}" if size < _MANY else "more than 10^18"
+    return CompileLimitError(
+        f"{what} of {shown} {unit}".rstrip() + f" is over the limit of {limit}",
+        where=where,
+        hint=f"make it smaller, or raise {option}",
+    )

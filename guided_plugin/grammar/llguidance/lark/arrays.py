@@ -1,0 +1,220 @@
+"""Arrays as rules. Touches the emitter.
+
+Plain ones are sequences. `contains` and `uniqueItems` need a memory of what came before: a rule's 64-bit
+parameter, in which bits and counters are set as items go by and asked for at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from guided_plugin.grammar.llguidance.lark.algebra import Algebra
+from guided_plugin.grammar.llguidance.lark.constraints import (
+    Array,
+    Boolean,
+    Contains,
+    Literals,
+    Null,
+    Number,
+    String,
+)
+from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
+from guided_plugin.grammar.llguidance.lark.terminals import COMMA
+
+if TYPE_CHECKING:
+    from guided_plugin.grammar.llguidance.lark.emitter import Emitter
+
+__all__ = ["all_of", "array", "remembering"]
+
+OPEN, CLOSE = Text('"["'), Text('"]"')
+
+_MAX_VALUES = 48
+_SPARE_BIT = 63
+
+
+def array(emitter: Emitter, constraint: Array) -> Symbol:
+    """The rule of an array constraint."""
+    if constraint.repeats:
+        raise emitter.refuse("uniqueItems", "can't be enforced under not")
+    if constraint.unique and (constraint.longest is None or constraint.longest > 1):
+        return _unique(emitter, constraint)
+    contains = [c for c in constraint.contains if c.least > 0 or c.most is not None]
+    if contains:
+        return _containing(emitter, constraint, contains)
+    return emitter.grammar.rule((OPEN, *_from(emitter, constraint, 0), CLOSE))
+
+
+def _from(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...]:
+    """The items from an index on."""
+    longest = constraint.longest
+    if longest is not None and index >= longest:
+        return ()
+    item = emitter.value(constraint.at(index))
+    comma = (COMMA,) if index else ()
+    if index < constraint.prefix_length:
+        symbols = (*comma, item, *_from(emitter, constraint, index + 1))
+        return symbols if index < constraint.shortest else (Repeated(symbols, 0, 1),)
+    low = max(constraint.shortest - index, 0)
+    high = None if longest is None else longest - index
+    if comma:
+        return (Repeated((COMMA, item), low, high),)
+    more = Repeated((COMMA, item), max(low - 1, 0), None if high is None else high - 1)
+    symbols = (item,) if high == 1 else (item, more)
+    return symbols if low else (Repeated(symbols, 0, 1),)
+
+
+def remembering(emitter: Emitter, value: Symbol, target: str, functions: Sequence[str]) -> tuple[Symbol, ...]:
+    """A value, then a rule whose parameter went through functions.
+
+    A rule takes one function, so the others get rules between. These carry the value and have two
+    alternatives that cover every case: llguidance 1.9 drops the parameter of a rule that consists of one
+    other rule, and folds rules of one alternative.
+    """
+    if len(functions) <= 1:
+        return (value, Reference(target, functions[0] if functions else "_"))
+    name = emitter.grammar.name("z")
+    inner = remembering(emitter, value, target, functions[1:])
+    either = [
+        Alternative(inner, f"bit_clear({_SPARE_BIT})"),
+        Alternative(inner, f"bit_set({_SPARE_BIT})"),
+    ]
+    emitter.grammar.define(name, either, parameter=True)
+    return (Reference(name, functions[0]),)
+
+
+def all_of(conditions: Sequence[str]) -> str:
+    """Conditions on a parameter, joined."""
+    joined = ""
+    for condition in filter(None, conditions):
+        joined = f"and({joined}, {condition})" if joined else condition
+    return joined
+
+
+def _unique(emitter: Emitter, constraint: Array) -> Symbol:
+    values = _known_values(emitter.algebra, constraint.at(0))
+    if values is None or constraint.prefix_length or constraint.contains:
+        raise emitter.refuse(
+            "uniqueItems", "can only be enforced where the items are a few known values (enum or const)"
+        )
+    if len(values) > _MAX_VALUES:
+        raise emitter.refuse(
+            "uniqueItems", f"over {len(values)} values, of {_MAX_VALUES} that can be remembered"
+        )
+    if constraint.shortest > len(values):
+        return emitter.grammar.define(emitter.grammar.name("u"), [])
+    name = emitter.grammar.name("u")
+    tail = f"{name}t"
+    field = f"[0:{_MAX_VALUES}]"
+    first, later = [], []
+    for bit, value in enumerate(values):
+        literals = emitter.algebra.literals({"enum": [value]}, emitter.algebra.document.root_base, ())
+        item = emitter.value(literals)
+        step: tuple[Symbol, ...] = (item, Reference(tail, f"set_bit({bit})"))
+        first.append(Alternative(step))
+        fits = f"bit_count_lt({field}, {constraint.longest})" if constraint.longest is not None else ""
+        later.append(Alternative((COMMA, *step), all_of([f"bit_clear({bit})", fits])))
+    enough = f"bit_count_ge({field}, {constraint.shortest})" if constraint.shortest > 1 else ""
+    emitter.grammar.define(tail, [Alternative((), enough), *later], parameter=True)
+    emitter.grammar.define(name, first, parameter=True)
+    filled = (OPEN, Reference(name, "0x0"), CLOSE)
+    return emitter.grammar.rule(filled, *([(OPEN, CLOSE)] if constraint.shortest == 0 else []))
+
+
+class _Fields:
+    """Bits and counters in a parameter."""
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    def counter(self, most: int) -> str | None:
+        """A field that counts to one more than `most`; None where there is no room."""
+        width = (most + 1).bit_length() + 1
+        low, self.used = self.used, self.used + width
+        return f"[{low}:{self.used}]" if self.used <= _SPARE_BIT else None
+
+
+def _containing(emitter: Emitter, constraint: Array, contains: list[Contains]) -> Symbol:
+    if len(contains) > 3:
+        raise emitter.refuse("contains", "can be enforced three times in one array at most")
+    fields = _Fields()
+    counters, ends = [], []
+    for each in contains:
+        counter = fields.counter(max(each.least, each.most or 0))
+        if counter is None:
+            raise emitter.refuse("contains", "with counts too large to remember")
+        counters.append(counter)
+        ends.append(f"ge({counter}, {each.least})" if each.least else "")
+        ends.append(f"le({counter}, {each.most})" if each.most is not None else "")
+    # Positions that differ are rules of their own; from `loop` on all are alike.
+    loop = max([constraint.prefix_length, *(each.start for each in contains)])
+    shortest, longest = constraint.shortest, constraint.longest
+    length = None
+    if shortest > loop or longest is not None:
+        length = fields.counter(max(shortest, longest or 0))
+        if length is None:
+            raise emitter.refuse("contains", "beside length bounds too large to remember")
+    name = emitter.grammar.name("c")
+    for index in range(loop + 1):
+        steps = _steps(
+            emitter, constraint, contains, counters, length, index, f"{name}n{min(index + 1, loop)}"
+        )
+        fits = f"lt({length}, {longest})" if length is not None and longest is not None else ""
+        if index == 0:
+            emitter.grammar.define(f"{name}h", [Alternative(step) for step in steps], parameter=True)
+            if loop:
+                continue
+        going_on = [Alternative((COMMA, *step), fits) for step in steps]
+        enough = f"ge({length}, {shortest})" if length is not None and shortest > index else ""
+        end = [Alternative((), all_of([*ends, enough]))] if index >= shortest or index == loop else []
+        emitter.grammar.define(f"{name}n{index}", [*end, *going_on], parameter=True)
+    filled = (OPEN, Reference(f"{name}h", "0x0"), CLOSE)
+    empty = shortest == 0 and all(each.least == 0 for each in contains)
+    return emitter.grammar.rule(filled, *([(OPEN, CLOSE)] if empty else []))
+
+
+def _steps(
+    emitter: Emitter,
+    constraint: Array,
+    contains: list[Contains],
+    counters: list[str],
+    length: str | None,
+    index: int,
+    target: str,
+) -> list[tuple[Symbol, ...]]:
+    """What may stand at an index: one step for each choice of the demands that the item counts for."""
+    steps = []
+    active = [i for i, each in enumerate(contains) if index >= each.start]
+    for chosen in itertools.product((True, False), repeat=len(active)):
+        literals: Literals = constraint.at(index)
+        functions = [f"incr({length})"] if length is not None else []
+        possible = True
+        for i, counts in zip(active, chosen, strict=True):
+            item = contains[i].item
+            if counts:
+                literals |= item
+                functions.append(f"incr({counters[i]})")
+            elif contains[i].most is not None:
+                # What is not counted must be known not to count.
+                possible &= bool(item)
+                literals |= frozenset((not positive, number) for positive, number in item)
+        if possible:
+            steps.append(remembering(emitter, emitter.value(literals), target, functions))
+    return steps
+
+
+def _known_values(algebra: Algebra, literals: Literals) -> list[object] | None:
+    """The values that satisfy them, where those are finitely many scalars."""
+    values: list[object] = []
+    for constraints in algebra.shape(literals).values():
+        for constraint in constraints:
+            if isinstance(constraint, Null):
+                values.append(None)
+            elif isinstance(constraint, Boolean):
+                values += sorted(constraint.values)
+            elif isinstance(constraint, Number | String) and constraint.values is not None:
+                values += cast("tuple[object, ...]", constraint.values)
+            else:
+                return None
+    return values

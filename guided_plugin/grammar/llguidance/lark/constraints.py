@@ -1,0 +1,379 @@
+"""What a JSON Schema asks of the values of one type, and how two such demands meet. Touches patterns.
+
+One frozen class a type. `meet` gives the values that satisfy both, or None where there are none (it may
+miss that there are none, never the other way round). Subschemas appear as `Literals` only: sets of
+numbered schemas, each taken as it is or negated, all of which must hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import TypeVar
+
+from guided_plugin.grammar.llguidance.lark import patterns
+
+__all__ = [
+    "TRUE",
+    "Array",
+    "Boolean",
+    "Bound",
+    "Constraint",
+    "Contains",
+    "Exists",
+    "Items",
+    "Literals",
+    "Null",
+    "Number",
+    "Object",
+    "Properties",
+    "String",
+]
+
+Literals = frozenset[tuple[bool, int]]
+"""A conjunction: (True, n) for schema n, (False, n) for its negation."""
+
+TRUE: Literals = frozenset()
+
+Value = int | float
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Null:
+    """The one null."""
+
+    def meet(self, other: Null) -> Null:
+        """Null is null."""
+        return other
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """Some of true and false."""
+
+    values: frozenset[bool] = frozenset({True, False})
+
+    def meet(self, other: Boolean) -> Boolean | None:
+        """The values of both."""
+        values = self.values & other.values
+        return Boolean(values) if values else None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An end of a range."""
+
+    value: Value
+    exclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Numbers; integers are numbers without a fraction."""
+
+    whole: bool | None = None
+    """True: only integers; False: none of them."""
+    low: Bound | None = None
+    high: Bound | None = None
+    multiples: frozenset[Value] = frozenset()
+    no_multiples: frozenset[Value] = frozenset()
+    values: tuple[Value, ...] | None = None
+    excluded: frozenset[Value] = frozenset()
+
+    def meet(self, other: Number) -> Number | None:
+        """The numbers of both."""
+        if self.whole is not None and other.whole is not None and self.whole != other.whole:
+            return None
+        values = self.values
+        if other.values is not None:
+            values = other.values if values is None else tuple(v for v in values if v in other.values)
+        met = Number(
+            self.whole if other.whole is None else other.whole,
+            _tighter(self.low, other.low, 1),
+            _tighter(self.high, other.high, -1),
+            self.multiples | other.multiples,
+            self.no_multiples | other.no_multiples,
+            values,
+            self.excluded | other.excluded,
+        )
+        if values is not None:
+            kept = tuple(value for value in values if met._has(value))
+            return Number(values=kept) if kept else None
+        return met if met._possible() else None
+
+    def _has(self, value: Value) -> bool:
+        whole = Fraction(value).denominator == 1
+        if self.whole is not None and whole != self.whole:
+            return False
+        if self.low is not None and (
+            value < self.low.value or (value == self.low.value and self.low.exclusive)
+        ):
+            return False
+        if self.high is not None and (
+            value > self.high.value or (value == self.high.value and self.high.exclusive)
+        ):
+            return False
+        if value in self.excluded:
+            return False
+        return all(_divides(m, value) for m in self.multiples) and not any(
+            _divides(m, value) for m in self.no_multiples
+        )
+
+    def _possible(self) -> bool:
+        if any(_divides(no, m) for m in self.multiples for no in self.no_multiples):
+            return False
+        if self.low is None or self.high is None:
+            return True
+        low, high = self.low, self.high
+        if low.value > high.value or (low.value == high.value and (low.exclusive or high.exclusive)):
+            return False
+        return self.whole is not True or self.first_integer(low) <= self.last_integer(high)
+
+    @staticmethod
+    def first_integer(low: Bound) -> int:
+        """The smallest integer above a lower bound."""
+        return math.floor(low.value) + 1 if low.exclusive else math.ceil(low.value)
+
+    @staticmethod
+    def last_integer(high: Bound) -> int:
+        """The largest integer below an upper bound."""
+        return math.ceil(high.value) - 1 if high.exclusive else math.floor(high.value)
+
+
+def _tighter(one: Bound | None, two: Bound | None, sign: int) -> Bound | None:
+    if one is None or two is None:
+        return one or two
+    if one.value == two.value:
+        return one if one.exclusive else two
+    return max((one, two), key=lambda bound: bound.value * sign)
+
+
+def _beyond(distance: Value, bound: Bound) -> bool:
+    return distance > 0 if bound.exclusive else distance >= 0
+
+
+def _divides(divisor: Value, value: Value) -> bool:
+    # As written, not as doubles: 0.3 is a multiple of 0.1.
+    return (
+        divisor != 0 and (Fraction(Decimal(repr(value))) / Fraction(Decimal(repr(divisor)))).denominator == 1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class String:
+    """Strings; lengths count code points."""
+
+    shortest: int = 0
+    longest: int | None = None
+    patterns: frozenset[str] = frozenset()
+    no_patterns: frozenset[str] = frozenset()
+    formats: frozenset[str] = frozenset()
+    no_formats: frozenset[str] = frozenset()
+    values: tuple[str, ...] | None = None
+    excluded: frozenset[str] = frozenset()
+
+    def meet(self, other: String) -> String | None:
+        """The strings of both."""
+        values = self.values
+        if other.values is not None:
+            wanted = set(other.values)
+            values = other.values if values is None else tuple(v for v in values if v in wanted)
+        met = String(
+            max(self.shortest, other.shortest),
+            _least(self.longest, other.longest),
+            self.patterns | other.patterns,
+            self.no_patterns | other.no_patterns,
+            self.formats | other.formats,
+            self.no_formats | other.no_formats,
+            None,
+            self.excluded | other.excluded,
+        )
+        if values is not None:
+            kept = tuple(value for value in values if met.has(value))
+            return String(values=kept) if kept else None
+        if met.longest is not None and met.shortest > met.longest:
+            return None
+        if met.patterns & met.no_patterns or met.formats & met.no_formats:
+            return None
+        return met
+
+    def has(self, text: str) -> bool:
+        """Whether a string is one of these."""
+        if self.values is not None and text not in self.values:
+            return False
+        return (
+            self.shortest <= len(text)
+            and (self.longest is None or len(text) <= self.longest)
+            and text not in self.excluded
+            and all(patterns.matches(source, text) for source in self.patterns)
+            and not any(patterns.matches(source, text) for source in self.no_patterns)
+            and all(patterns.matches_format(name, text) for name in self.formats)
+            and not any(patterns.matches_format(name, text) for name in self.no_formats)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """`prefixItems` and `items` of one schema."""
+
+    prefix: tuple[Literals, ...] = ()
+    rest: Literals | None = None
+    """None: not mentioned, so anything, and not evaluated either."""
+
+    def at(self, index: int) -> Literals:
+        """What the item at an index must satisfy."""
+        return self.prefix[index] if index < len(self.prefix) else self.rest or TRUE
+
+
+@dataclass(frozen=True, slots=True)
+class Contains:
+    """At least `least` and at most `most` of the items from index `start` on satisfy this."""
+
+    item: Literals
+    start: int = 0
+    least: int = 1
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Arrays."""
+
+    items: tuple[Items, ...] = ()
+    contains: tuple[Contains, ...] = ()
+    shortest: int = 0
+    longest: int | None = None
+    unique: bool = False
+    repeats: bool = False
+    """Two items are equal: what `not: {uniqueItems: true}` asks for."""
+
+    def meet(self, other: Array) -> Array | None:
+        """The arrays of both."""
+        met = Array(
+            _union(self.items, other.items),
+            _union(self.contains, other.contains),
+            max(self.shortest, other.shortest),
+            _least(self.longest, other.longest),
+            self.unique or other.unique,
+            self.repeats or other.repeats,
+        )
+        if met.longest is not None and met.shortest > met.longest:
+            return None
+        return None if met.unique and met.repeats else met
+
+    def at(self, index: int) -> Literals:
+        """What the item at an index must satisfy."""
+        return TRUE.union(*(items.at(index) for items in self.items))
+
+    @property
+    def prefix_length(self) -> int:
+        """From this index on all items are alike, but for `contains`."""
+        return max((len(items.prefix) for items in self.items), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """`properties`, `patternProperties` and `additionalProperties` of one schema."""
+
+    named: tuple[tuple[str, Literals], ...] = ()
+    matching: tuple[tuple[str, Literals], ...] = ()
+    others: Literals | None = None
+    """None: not mentioned, so anything, and not evaluated either."""
+    evaluates: bool = True
+    """Whether what it names counts as described; what stands under `not` doesn't."""
+
+    def of(self, name: str) -> Literals:
+        """What the value of a property must satisfy."""
+        found = [literals for known, literals in self.named if known == name]
+        found += [literals for source, literals in self.matching if patterns.matches(source, name)]
+        return TRUE.union(*found) if found else self.others or TRUE
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """There is a property whose name is as said and whose value satisfies `value`."""
+
+    value: Literals
+    name: Literals | None = None
+    """The name, as a string, satisfies this;"""
+    pattern: str | None = None
+    """or matches this;"""
+    besides: tuple[frozenset[str], frozenset[str]] | None = None
+    """or is none of these names and matches none of these patterns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """Objects."""
+
+    properties: tuple[Properties, ...] = ()
+    required: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    names: tuple[Literals, ...] = ()
+    exists: tuple[Exists, ...] = ()
+    fewest: int = 0
+    most: int | None = None
+    declared: bool = False
+    """Named by `type`, which makes it an object to close where objects are closed."""
+
+    def meet(self, other: Object) -> Object | None:
+        """The objects of both."""
+        met = Object(
+            _union(self.properties, other.properties),
+            _union(self.required, other.required),
+            _union(self.forbidden, other.forbidden),
+            _union(self.names, other.names),
+            _union(self.exists, other.exists),
+            max(self.fewest, other.fewest),
+            _least(self.most, other.most),
+            self.declared or other.declared,
+        )
+        if not set(met.required).isdisjoint(met.forbidden):
+            return None
+        if met.most is not None and max(len(met.required), met.fewest) > met.most:
+            return None
+        return met
+
+    def of(self, name: str) -> Literals:
+        """What the value of a property must satisfy."""
+        return TRUE.union(*(properties.of(name) for properties in self.properties))
+
+    def covers(self, other: Object) -> bool:
+        """Whether every demand of this one is among the other's, so that the other adds nothing."""
+        return (
+            set(self.properties) <= set(other.properties)
+            and set(self.required) <= set(other.required)
+            and set(self.forbidden) <= set(other.forbidden)
+            and set(self.names) <= set(other.names)
+            and set(self.exists) <= set(other.exists)
+            and self.fewest <= other.fewest
+            and (self.most is None or (other.most is not None and other.most <= self.most))
+            and self.declared == other.declared
+        )
+
+
+Constraint = Null | Boolean | Number | String | Array | Object
+
+
+def _least(one: int | None, two: int | None) -> int | None:
+    return two if one is None else one if two is None else min(one, two)
+
+
+def _union(one: tuple[T, ...], two: Iterable[T]) -> tuple[T, ...]:
+    known = set(one)
+    return one + tuple(item for item in two if item not in known)
+
+
+def merged(one: Constraint, two: Constraint) -> Constraint | None:
+    """`meet` for two constraints of the same type."""
+    return one.meet(two)  # type: ignore[arg-type]
+
+
+def with_properties(constraint: Object, properties: Properties) -> Object:
+    """The same objects with one more demand on their properties."""
+    return replace(constraint, properties=_union(constraint.properties, (properties,)))

@@ -1,0 +1,297 @@
+"""What a pattern or format allows, as regular expressions over JSON string literals. Touches ecma, formats.
+
+A JSON string holds some characters as escapes, so a pattern is rewritten to the text between and with
+the quotes, one spelling for each character: as itself, or where JSON forbids that, as its short escape.
+Lookahead at the start of a pattern becomes an intersection: `^(?!a)b` is b and not a.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark import ecma, formats
+from guided_plugin.grammar.llguidance.lark.ecma import Alternation, Anchor, Characters, Look, Node, Repeat
+
+__all__ = ["ANY_CHARACTER", "Pattern", "literal", "matches", "matches_format", "pattern", "quoted_format"]
+
+_SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
+_ESCAPED = [*range(32), 34, 92]
+_RAW = r'[^"\\\x00-\x1F]'
+
+ANY_CHARACTER = rf'(?:{_RAW}|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
+"""One character of a JSON string, in any spelling that is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Texts that match every one of `positive` and none of `negative`; both with their quotes."""
+
+    positive: tuple[str, ...]
+    negative: tuple[str, ...]
+    lead: str | None
+    """Characters of which any number may come first: whatever they are, the text can go on to match."""
+
+
+@lru_cache(maxsize=4096)
+def pattern(source: str) -> Pattern:
+    """A pattern as it is searched for: anywhere in the text unless it is anchored."""
+    parts = _flat(ecma.parse(source))
+    positive: list[str] = []
+    negative: list[str] = []
+    looks = False
+    if parts and parts[0] == Anchor(start=True):
+        while len(parts) > 1 and isinstance(parts[1], Look):
+            look = parts.pop(1)
+            if isinstance(look, Look):
+                ahead, _ = _searched([parts[0], *_flat(look.part)], source)
+                (negative if look.negated else positive).append(ahead)
+                looks = True
+    searched, lead = _searched(parts, source)
+    return Pattern((*positive, searched), tuple(negative), None if looks else lead)
+
+
+def says_nothing(source: str) -> bool:
+    """Whether every text matches."""
+    return pattern(source).positive == (f'"{ANY_CHARACTER}*"',) and not pattern(source).negative
+
+
+@lru_cache(maxsize=4096)
+def _compiled(source: str) -> re.Pattern[str]:
+    return re.compile(_python(ecma.parse(source)), re.DOTALL)
+
+
+def matches(source: str, text: str) -> bool:
+    """Whether a pattern is found in a text."""
+    return _compiled(source).search(text) is not None
+
+
+@lru_cache(maxsize=32)
+def _compiled_format(name: str) -> re.Pattern[str]:
+    return re.compile(formats.FORMATS[name])
+
+
+def matches_format(name: str, text: str) -> bool:
+    """Whether a text has a format."""
+    return _compiled_format(name).fullmatch(text) is not None
+
+
+def quoted_format(name: str) -> str:
+    """A format with its quotes. Formats hold no character that JSON escapes."""
+    return f'"(?:{formats.FORMATS[name]})"'
+
+
+def literal(text: str) -> str:
+    """A regular expression for one text without quotes, in the spelling that `pattern` uses."""
+    return "".join(_characters(Characters(((ord(char), ord(char)),))) for char in text)
+
+
+def _searched(parts: Sequence[Node], source: str) -> tuple[str, str | None]:
+    """The texts in which a pattern is found, and the characters that any of them may begin with."""
+    options = []
+    lead = None
+    for anchored_start, opened in _split(list(parts), True, source):
+        for anchored_end, core in _split(opened, False, source):
+            # Next to what may be anything, a part that may be empty says nothing.
+            while core and not anchored_start and ecma.nullable(core[0]):
+                core = core[1:]
+            while core and not anchored_end and ecma.nullable(core[-1]):
+                core = core[:-1]
+            before = "" if anchored_start else f"{ANY_CHARACTER}*"
+            after = "" if anchored_end or (not core and before) else f"{ANY_CHARACTER}*"
+            options.append(before + "".join(_quoted(part, source) for part in core) + after)
+            lead = ANY_CHARACTER if before else lead or _lead(core)
+    # Nothing matches: a text that no JSON string is.
+    if not options:
+        return '"\\x00"', None
+    if f"{ANY_CHARACTER}*" in options:
+        return f'"{ANY_CHARACTER}*"', None
+    return f'"(?:{"|".join(dict.fromkeys(options))})"', lead
+
+
+def _lead(core: Sequence[Node]) -> str | None:
+    """The characters that an endless repetition at the start takes, where those are nearly all."""
+    first = core[0] if core else None
+    if not isinstance(first, Repeat) or first.high is not None or not isinstance(first.part, Characters):
+        return None
+    excluded = first.part.ranges if first.part.negated else ((0, ecma.MAX_CODE),)
+    plain = not first.part.properties and all(high < 32 for _, high in excluded)
+    return _characters(first.part) if plain else None
+
+
+def _split(parts: list[Node], start: bool, source: str) -> list[tuple[bool, list[Node]]]:
+    """The same language as alternatives without anchors of one kind, each with whether it had one.
+
+    An anchor with something on its outer side matches only where that is empty.
+    """
+    position = next((i for i, part in enumerate(parts) if _has_anchor(part, start)), None)
+    if not start:
+        position = next((i for i in reversed(range(len(parts))) if _has_anchor(parts[i], start)), None)
+    if position is None:
+        return [(False, parts)]
+    part = parts[position]
+    outer, inner = parts[:position], parts[position + 1 :]
+    if not start:
+        outer, inner = inner, outer
+
+    def joined(middle: list[Node], *, keep_outer: bool) -> list[Node]:
+        around = outer if keep_outer else []
+        return [*around, *middle, *inner] if start else [*inner, *middle, *around]
+
+    if isinstance(part, Anchor):
+        # What is outside must be empty; more anchors of the kind inside must hold there too.
+        if not all(ecma.nullable(other) for other in outer):
+            return []
+        if any(_has_anchor(other, not start) for other in outer):
+            # Both ends meet here: only the empty text is left.
+            return [(True, [Anchor(not start)])] if all(map(ecma.nullable, inner)) else []
+        return [(True, core) for _, core in _split(joined([], keep_outer=False), start, source)]
+    if isinstance(part, Alternation):
+        options: list[list[Node]] = [_flat(option) for option in part.options]
+    elif isinstance(part, ecma.Sequence):
+        options = [list(part.parts)]
+    elif isinstance(part, Repeat) and part.high == 1:
+        options = [_flat(part.part), *([[]] if part.low == 0 else [])]
+    else:
+        raise _unsupported("an anchor inside a repetition or a lookahead", source)
+    return [found for option in options for found in _split(joined(option, keep_outer=True), start, source)]
+
+
+def _flat(node: Node) -> list[Node]:
+    if isinstance(node, ecma.Sequence):
+        return [part for inner in node.parts for part in _flat(inner)]
+    return [node]
+
+
+def _has_anchor(node: Node, start: bool) -> bool:
+    match node:
+        case Anchor(kind):
+            return kind is start
+        case ecma.Sequence(parts):
+            return any(_has_anchor(part, start) for part in parts)
+        case Alternation(options):
+            return any(_has_anchor(option, start) for option in options)
+        case Repeat(part, _, _) | Look(part, _):
+            return _has_anchor(part, start)
+        case Characters():
+            return False
+
+
+def _quoted(node: Node, source: str) -> str:
+    match node:
+        case Characters():
+            return _characters(node)
+        case ecma.Sequence(parts):
+            return "".join(_quoted(part, source) for part in parts)
+        case Alternation(options):
+            return "(?:" + "|".join(_quoted(option, source) for option in options) + ")"
+        case Repeat(part, low, high):
+            return f"(?:{_quoted(part, source)})" + _times(low, high)
+        case Look():
+            raise _unsupported("a lookahead that is not at the start, after ^", source)
+        case Anchor():
+            raise _unsupported("an anchor inside a repetition", source)
+
+
+def _times(low: int, high: int | None) -> str:
+    if high is None:
+        return {0: "*", 1: "+"}.get(low, f"{{{low},}}")
+    return "?" if (low, high) == (0, 1) else f"{{{low},{high}}}"
+
+
+@lru_cache(maxsize=4096)
+def _characters(node: Characters) -> str:
+    """One character: raw where JSON allows that, else its escapes."""
+    listed = not node.negated and not node.properties
+    printable = listed and all(low > 92 or (low > 34 and high < 92) for low, high in node.ranges)
+    escapes = [] if printable else _escapes([code for code in _ESCAPED if _holds(node, code)])
+    if listed:
+        ranges = [(low, high) for first, last in node.ranges for low, high in _printable(first, last)]
+        if not ranges:
+            return f"(?:{'|'.join(escapes)})" if escapes else r"[^\x00-\U0010FFFF]"
+        if len(ranges) == 1 and ranges[0][0] == ranges[0][1] and not escapes:
+            return _code(ranges[0][0])
+        raw = "[" + "".join(_range(low, high) for low, high in ranges) + "]"
+    else:
+        body = "".join(_range(low, high) for low, high in node.ranges)
+        body += "".join(f"\\{name}" for name in node.properties)
+        raw = f"[[{'^' if node.negated else ''}{body}]&&{_RAW}]" if body else _RAW
+    return f"(?:{'|'.join([raw, *escapes])})" if escapes else raw
+
+
+def _printable(first: int, last: int) -> list[tuple[int, int]]:
+    """A range without what JSON escapes, and without surrogates, which are no characters."""
+    result = []
+    for low, high in ((32, 33), (35, 91), (93, 0xD7FF), (0xE000, ecma.MAX_CODE)):
+        if max(first, low) <= min(last, high):
+            result.append((max(first, low), min(last, high)))
+    return result
+
+
+def _holds(node: Characters, code: int) -> bool:
+    inside = any(low <= code <= high for low, high in node.ranges)
+    return (inside or any(_in_property(name, code) for name in node.properties)) != node.negated
+
+
+def _in_property(name: str, code: int) -> bool:
+    """For ASCII alone: there scripts hold nothing but letters, and categories are in the tables."""
+    wanted = name[2:-1]
+    category = unicodedata.category(chr(code))
+    known = category == wanted or category[0] == wanted or wanted == "Any" or wanted == "ASCII"
+    return known != (name[0] == "P")
+
+
+def _escapes(codes: list[int]) -> list[str]:
+    short = "".join(_SHORT[code] for code in codes if code in _SHORT)
+    result = ["\\\\[" + "".join("\\" + c if c in '"\\' else c for c in short) + "]"] if short else []
+    for high in (0, 1):
+        digits = [
+            f"{code & 15:x}" for code in codes if code < 32 and code >> 4 == high and code not in _SHORT
+        ]
+        if digits:
+            both = "".join(digit + (digit.upper() if digit.isalpha() else "") for digit in digits)
+            result.append(f"\\\\u00{high}[{both}]")
+    return result
+
+
+def _code(code: int) -> str:
+    char = chr(code)
+    return char if char.isalnum() and code < 128 else f"\\x{{{code:X}}}"
+
+
+def _range(low: int, high: int) -> str:
+    return _code(low) if low == high else f"{_code(low)}-{_code(high)}"
+
+
+def _python(node: Node) -> str:
+    """The same pattern for Python's `re`, with ECMA's meaning of every class."""
+    match node:
+        case Characters(ranges, properties, negated):
+            if properties:
+                raise UnsupportedSpecError(
+                    "a Unicode property beside named properties", where="pattern", hint="write out the ranges"
+                )
+            body = "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges)
+            if not body:
+                return "." if negated else "(?!)"
+            return f"[{'^' if negated else ''}{body}]"
+        case ecma.Sequence(parts):
+            return "".join(_python(part) for part in parts)
+        case Alternation(options):
+            return "(?:" + "|".join(_python(option) for option in options) + ")"
+        case Repeat(part, low, high):
+            return f"(?:{_python(part)})" + _times(low, high)
+        case Anchor(start):
+            return r"\A" if start else r"\Z"
+        case Look(part, negated):
+            return f"(?{'!' if negated else '='}{_python(part)})"
+
+
+def _unsupported(what: str, source: str) -> UnsupportedSpecError:
+    return UnsupportedSpecError(
+        f"{what}: {source[:80]!r}", where="pattern", hint="write the pattern without it"
+    )

@@ -1,0 +1,343 @@
+"""The xgrammar backend, and the plugin that offers it. Touches xgrammar; nothing else does.
+
+xgrammar writes to stderr, drops some keywords silently and reports every failure as a RuntimeError
+with a C++ location in front; all of that ends here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
+from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
+from guided_plugin.grammar.threads import Crew
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.grammar.xgrammar.schema import KEY_RULE, prepared_schema
+from guided_plugin.grammar.xgrammar.tags import check_regex, tag_text, tag_texts
+from guided_plugin.hookspecs import hookimpl
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["XGrammarBackend"]
+
+_LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
+_COMPACT = {"any_whitespace": False, "separators": (",", ":")}
+_FLEXIBLE = {"any_whitespace": True}
+# A compiled grammar as text is up to ten times its size, and takes a quarter of a second a megabyte to write
+# and a tenth to read; beyond the first bound it is worse (docs/benchmarks/notes.md).
+_MOVABLE_MB = 8.0
+_SECONDS_PER_MB = 1.0
+# A character of a string with length bounds, as xgrammar writes its rule and as JSON has it. Texts of a
+# schema can't look like it: in a grammar their own backslashes are doubled.
+_BOUNDED = r"[^\"\\\r\n]"
+_BOUNDED_JSON = r"[^\0-\x1f\"\\\r\n]"
+# Spelled out, because xgrammar's own rule for any value writes ", " whatever the separators are.
+_ANY_OBJECT = json.dumps(
+    {
+        "$ref": "#/$defs/object",
+        "$defs": {
+            "object": {"type": "object", "additionalProperties": {"$ref": "#/$defs/value"}},
+            "array": {"type": "array", "items": {"$ref": "#/$defs/value"}},
+            "value": {
+                "anyOf": [
+                    {"type": ["string", "number", "boolean", "null"]},
+                    {"$ref": "#/$defs/object"},
+                    {"$ref": "#/$defs/array"},
+                ]
+            },
+        },
+    }
+)
+
+
+@hookimpl
+def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
+    """Offer this backend as `xgrammar`."""
+    register("xgrammar", XGrammarBackend)
+
+
+class XGrammarBackend:
+    """See `Backend`."""
+
+    name = "xgrammar"
+
+    def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
+        import xgrammar
+
+        self._xgr = xgrammar
+        self._vocabulary = vocabulary
+        self._threads = config.thread_count()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Use new threads from now on: the old ones are in a call that was given up."""
+        self._crew: Crew[Any] = Crew(
+            lambda threads: self._xgr.BatchGrammarMatcher(max_threads=threads), self._threads
+        )
+        # Pipelines of one compiler may run in several threads; its threads serve one call at a time.
+        self._turn = threading.Lock()
+
+    @cached_property
+    def _compiler(self) -> Any:
+        return self._make_compiler(self._info)
+
+    @cached_property
+    def _tag_compiler(self) -> Any:
+        return self._make_compiler(self._tag_info)
+
+    @cached_property
+    def _info(self) -> Any:
+        return self._make_info(self._vocabulary.text_tokens)
+
+    @cached_property
+    def _tag_info(self) -> Any:
+        # Tool-call markers are often control tokens: structural tags may name them.
+        stops = set(self._vocabulary.stop_token_ids)
+        return self._make_info(
+            tuple(b"" if i in stops else token for i, token in enumerate(self._vocabulary.tokens))
+        )
+
+    def _make_info(self, tokens: tuple[bytes, ...]) -> Any:
+        return self._xgr.TokenizerInfo(
+            list(tokens),
+            self._xgr.VocabType.RAW,
+            # To the end of the last mask word: xgrammar would set the bits that no token owns.
+            vocab_size=32 * self._vocabulary.words,
+            # Each matcher names its own. Where it overrides those given here, xgrammar would still
+            # accept them, as empty text.
+            stop_token_ids=[],
+        )
+
+    def _make_compiler(self, info: Any) -> Any:
+        # Caching is GrammarCompiler's job: one cache, with one bound, for all backends.
+        return self._xgr.GrammarCompiler(info, max_threads=self._threads, cache_enabled=False)
+
+    def compile(self, spec: OutputSpec) -> Grammar:
+        """Compile a spec, or raise a GrammarError."""
+        start = time.perf_counter()
+        try:
+            compiled = self._compile(spec)
+        except (GrammarError, MemoryError):
+            raise
+        except Exception as error:
+            if "bad_alloc" in str(error):
+                raise MemoryError(str(error)) from error
+            raise GrammarError(_first_line(error), where=f"{spec.kind} (xgrammar)") from error
+        seconds = time.perf_counter() - start
+        grammar = self._grammar(spec, compiled, seconds)
+        self._check_satisfiable(grammar)
+        return grammar
+
+    def prepare(self, spec: OutputSpec) -> Prepared:
+        """Compile, to see that it goes well; the result goes along where that pays."""
+        grammar = self.compile(spec)
+        megabytes = grammar.size_bytes / 1e6
+        pays = megabytes <= _MOVABLE_MB and grammar.seconds >= megabytes * _SECONDS_PER_MB
+        return Prepared(spec, self.name, grammar.handle.grammar.serialize_json() if pays else None)
+
+    def load(self, prepared: Prepared) -> Grammar:
+        """Read the compiled grammar, or compile again."""
+        if prepared.payload is None:
+            return self.compile(prepared.spec)
+        start = time.perf_counter()
+        info = self._tag_info if prepared.spec.kind == "structural_tag" else self._info
+        compiled = self._xgr.CompiledGrammar.deserialize_json(prepared.payload, info)
+        seconds = time.perf_counter() - start
+        return self._grammar(prepared.spec, compiled, seconds)
+
+    def _grammar(self, spec: OutputSpec, compiled: Any, seconds: float) -> Grammar:
+        size = int(compiled.memory_size_bytes)
+        # A list of texts can't be ambiguous, and the grammar of any object is its own.
+        bounded = spec.kind in ("choice", "json_object")
+        handle = _Compiled(compiled, self._named_only(spec) if spec.kind == "structural_tag" else None)
+        return Grammar(spec, self.name, handle, size, seconds, bounded=bounded)
+
+    def _named_only(self, spec: OutputSpec) -> MaskArray | None:
+        """The tokens of a structural tag: all but the control tokens that it does not name."""
+        vocabulary = self._vocabulary
+        named = b"\n".join(text.encode(errors="replace") for text in tag_texts(spec))
+        unnamed = [
+            token
+            for token in vocabulary.special_ids.difference(vocabulary.stop_token_ids)
+            if not vocabulary.tokens[token] or vocabulary.tokens[token] not in named
+        ]
+        if not unnamed:
+            return None
+        bits = np.ones(32 * vocabulary.words, np.uint8)
+        bits[unnamed] = 0
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    def _compile(self, spec: OutputSpec) -> Any:
+        if spec.kind == "json_schema":
+            schema = json.dumps(prepared_schema(spec.document(), strict=spec.strict), separators=(",", ":"))
+            layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
+            layout = {"strict_mode": spec.strict, **layout}
+            if _needs_mending(schema, spec.strict):
+                source = str(self._xgr.Grammar.from_json_schema(schema, **layout))
+                return self._compiler.compile_grammar(_mended(source))
+            return self._compiler.compile_json_schema(schema, **layout)
+        if spec.kind == "json_object":
+            layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
+            return self._compiler.compile_json_schema(_ANY_OBJECT, strict_mode=True, **layout)
+        if spec.kind == "regex":
+            check_regex(spec.text, "regex")
+            return self._compiler.compile_regex(spec.text)
+        if spec.kind == "choice":
+            choices = " | ".join(_ebnf_literal(choice) for choice in spec.document())
+            return self._compiler.compile_grammar(f"root ::= {choices}")
+        if spec.kind == "structural_tag":
+            text = tag_text(spec)
+            if _needs_mending(text, strict=True):
+                source = str(self._xgr.Grammar.from_structural_tag(text))
+                return self._tag_compiler.compile_grammar(_mended(source))
+            return self._tag_compiler.compile_structural_tag(text)
+        if spec.syntax == "lark":
+            return self._compiler.compile_lark(spec.text)
+        return self._compiler.compile_grammar(spec.text)
+
+    def _check_satisfiable(self, grammar: Grammar) -> None:
+        """A grammar that derives nothing compiles silently and would freeze its request."""
+        mask = np.zeros((1, self._vocabulary.words), np.int32)
+        matcher = self.start(grammar, self._vocabulary.stop_token_ids)
+        matcher.handle.fill_next_token_bitmask(mask)
+        if not mask.any():
+            raise UnsatisfiableSpecError(
+                "allows no output at all",
+                where=grammar.spec.kind,
+                hint="look for a recursion without an end, or for parts that contradict each other",
+            )
+
+    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> XGrammarMatcher:
+        """A matcher at the beginning."""
+        stops = list(stop_token_ids)
+        compiled: _Compiled = grammar.handle
+        handle = self._xgr.GrammarMatcher(compiled.grammar, override_stop_tokens=stops)
+        return XGrammarMatcher(handle, compiled.tokens)
+
+    def pace(self, seconds: float) -> None:
+        """Steps come this far apart."""
+        self._crew.pace(seconds)
+
+    def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
+        """A batch of matchers of this backend."""
+        return XGrammarBatch(self._crew, self._turn, [cast("XGrammarMatcher", m) for m in matchers])
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """What a grammar's matchers start from."""
+
+    grammar: Any
+    tokens: MaskArray | None
+    """See `XGrammarMatcher.tokens`."""
+
+
+class XGrammarMatcher:
+    """See `Matcher`."""
+
+    __slots__ = ("handle", "tokens")
+
+    def __init__(self, handle: Any, tokens: MaskArray | None) -> None:
+        self.handle = handle
+        self.tokens = tokens
+        """[words] int32: the tokens that its grammar may use anywhere, where those are not all."""
+
+    def accept(self, token: int) -> bool:
+        """Move past a token."""
+        return bool(self.handle.accept_token(token))
+
+    def accept_text(self, text: bytes) -> bool:
+        """Move past bytes."""
+        return bool(self.handle.accept_string(text))
+
+    def rollback(self, tokens: int) -> None:
+        """Take the last tokens back."""
+        self.handle.rollback(tokens)
+
+    def fork(self) -> XGrammarMatcher:
+        """An independent matcher in the same position."""
+        return XGrammarMatcher(self.handle.fork(), self.tokens)
+
+    @property
+    def complete(self) -> bool:
+        """Whether what was accepted so far is a whole output."""
+        return bool(self.handle.is_completed())
+
+
+class XGrammarBatch:
+    """See `MatcherBatch`."""
+
+    __slots__ = ("_crew", "_handles", "_tokens", "_turn")
+
+    def __init__(self, crew: Crew[Any], turn: threading.Lock, matchers: list[XGrammarMatcher]) -> None:
+        self._crew = crew
+        self._turn = turn
+        self._handles = [matcher.handle for matcher in matchers]
+        self._tokens = [(i, m.tokens) for i, m in enumerate(matchers) if m.tokens is not None]
+
+    def accept(self, tokens: list[int]) -> list[bool]:
+        """Move each matcher past its token."""
+        if len(tokens) == 1:
+            return [bool(self._handles[0].accept_token(tokens[0]))]
+        with self._turn:
+            start = time.perf_counter()
+            verdicts = cast("list[bool]", self._crew.executor.batch_accept_token(self._handles, tokens))
+            self._crew.accepted(time.perf_counter() - start)
+            return verdicts
+
+    def fill(self, mask: MaskArray, rows: list[int]) -> None:
+        """Write the mask of matcher i into mask[rows[i]]."""
+        if len(rows) == 1:
+            self._handles[0].fill_next_token_bitmask(mask, rows[0])
+        else:
+            self._fill_all(mask, rows)
+        for i, tokens in self._tokens:
+            mask[rows[i]] &= tokens
+
+    def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
+        with self._turn:
+            start = time.perf_counter()
+            self._crew.executor.batch_fill_next_token_bitmask(self._handles, mask, rows)
+            self._crew.took(time.perf_counter() - start)
+
+
+def _needs_mending(schema: str, strict: bool) -> bool:
+    """Whether a grammar may have rules that let more through than JSON, or than the schema."""
+    bounded = '"minLength"' in schema or '"maxLength"' in schema
+    return bounded or ('"properties"' in schema and (not strict or '"additionalProperties"' in schema))
+
+
+def _mended(source: str) -> str:
+    """A grammar without raw control characters in bounded strings, and with one spelling for each name."""
+    return KEY_RULE.sub(r"\1", source.replace(_BOUNDED, _BOUNDED_JSON))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return _LOCATION.sub("", lines[0]) if lines else repr(error)
+
+
+def _ebnf_literal(text: str) -> str:
+    """An EBNF string literal; every character outside plain ASCII goes as an escape."""
+    if not text:
+        return '""'
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
+        raise GrammarError("has a lone surrogate, which no text can hold", where=f"choice {text!r}")
+    return '"' + "".join(_ebnf_character(character) for character in text) + '"'
+
+
+def _ebnf_character(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if " " <= character <= "~":
+        return character
+    return f"\\U{ord(character):08x}" if ord(character) > 0xFFFF else f"\\u{ord(character):04x}"

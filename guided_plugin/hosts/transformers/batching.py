@@ -1,0 +1,269 @@
+"""Guided requests in a continuous batching manager of transformers. Imports torch and transformers.
+
+The manager knows processors with an argument per request. Before each forward pass it calls
+`prepare_tensor_args` with the requests that will get a token, in the order of their rows; their states hold
+every token sampled so far, so that is where the last step ends and the next is planned. It calls the
+processor itself with the logits. Nothing says that a request has ended: its state does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import ConfigError, GuidedError, PipelineError
+from guided_plugin.pipeline.pipeline import StepPipeline
+from guided_plugin.spec import OutputSpec
+from guided_plugin.step import UNGUIDED
+
+try:
+    # Older versions have it too, with another contract.
+    if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < (5, 13):
+        raise ImportError(f"transformers is {transformers.__version__}")
+    from transformers.generation.continuous_batching.cb_logits_processors import (
+        ContinuousBatchingLogitsProcessor,
+    )
+    from transformers.generation.continuous_batching.requests import RequestStatus
+except ImportError as missing:
+    raise ConfigError(
+        f"continuous batching can't be guided with this version of transformers: {missing}",
+        where="transformers",
+        hint="take 5.13 or newer",
+    ) from missing
+
+__all__ = ["ARGUMENT", "GuidedBatching"]
+
+_log = logging.getLogger(__name__)
+
+ARGUMENT = "guided"
+"""The keyword of `manager.add_request` that carries a spec, as JSON text."""
+
+_KEPT_ERRORS = 1024
+_MOST_REQUESTS = 256
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A guided request of the manager, in the pipeline."""
+
+    name: str
+    """Its id in the pipeline: a request that is replayed gets a new one."""
+    slot: int
+    state: Any
+    counted: int
+    """How many of its tokens the grammar has."""
+    stale: bool = False
+
+
+class GuidedBatching(ContinuousBatchingLogitsProcessor):
+    """Guides what is added through `add_request`. Make it after the manager and before it starts."""
+
+    supported_kwargs = {ARGUMENT: str}  # noqa: RUF012  (the base class declares it so)
+    ignored_kwargs: tuple[str, ...] = ()
+
+    def __init__(self, compiler: GrammarCompiler, manager: Any) -> None:
+        _refuse(manager)
+        self._manager = manager
+        self._compiler = compiler
+        self._device = torch.device(manager.model.device)
+        config = manager.continuous_batching_config
+        # Twice as many as fit into a batch: those that wait for room keep their place.
+        self._slots = 2 * (getattr(config, "max_requests_per_batch", None) or _MOST_REQUESTS)
+        self.pipeline = StepPipeline(compiler, max_slots=self._slots, device=self._device)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._entries: dict[str, _Entry] = {}
+        self._rows: list[_Entry | None] = []
+        self._closed_rows: list[int] = []
+        self._errors: OrderedDict[str, GuidedError] = OrderedDict()
+        self._stops = torch.tensor(compiler.vocabulary.stop_token_ids, device=self._device)
+        chain = manager.logit_processor
+        # First: a processor that keeps the k likeliest must choose among what the grammar allows.
+        chain.logits_processor.insert(0, self)
+        chain.tensors_required += 1
+        chain._retrieve_processors_kwargs()
+        chain.do_processing = True
+
+    # For users
+
+    def add_request(self, input_ids: list[int], spec: Any, **options: Any) -> str | None:
+        """`manager.add_request` with a spec, which is compiled first; raises its error."""
+        parsed = OutputSpec.parse(spec)
+        if parsed is None:
+            return self._manager.add_request(input_ids, **options)  # type: ignore[no-any-return]
+        self.pipeline.prepare(parsed).result()
+        if options.get("eos_token_id") is None:
+            stops = parsed.stop_token_ids or self._compiler.vocabulary.stop_token_ids
+            options["eos_token_id"] = list(stops)
+        options[ARGUMENT] = json.dumps(parsed.to_dict())
+        return self._manager.add_request(input_ids, **options)  # type: ignore[no-any-return]
+
+    def error(self, request_id: str) -> GuidedError | None:
+        """Why a request failed, as of the last step; None if it didn't. The newest thousand are kept."""
+        with self._lock:
+            entry = self._entries.get(request_id)
+            if entry is not None:
+                self._note_error(request_id, entry)
+            return self._errors.get(request_id)
+
+    def close(self) -> None:
+        """End the pipeline, once the manager has stopped."""
+        if self._manager.is_running():
+            raise PipelineError("its manager is still running", hint="call manager.stop() first")
+        self.pipeline.close()
+
+    # What the manager calls
+
+    def fill_defaults(self, int32_tensor: Tensor) -> None:
+        """Rows without a request."""
+        int32_tensor.fill_(UNGUIDED)
+
+    def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Tensor:
+        """End the last step, then plan and fill the next: its rows are these requests."""
+        states = [request.state for request in requests_with_new_token]
+        with self._lock:
+            self._end_step()
+            self._forget({state.request_id for state in states})
+            self._closed_rows = []
+            self._rows = [self._row(row, state) for row, state in enumerate(states)]
+            slots = [UNGUIDED if entry is None else entry.slot for entry in self._rows]
+            self.pipeline.plan(slots)
+            self.pipeline.fill_mask()
+        return torch.tensor(slots, dtype=torch.int32)
+
+    def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
+        """Mask the guided rows of [rows, width] scores; rows behind those that were planned are padding."""
+        with self._lock:
+            self.pipeline.apply_mask(scores)
+            for row in self._closed_rows:
+                scores[row] = -torch.inf
+                scores[row, self._stops] = 0.0
+        return scores
+
+    # Inside
+
+    def _end_step(self) -> None:
+        """Give the grammars the tokens of the last step."""
+        if not any(self._rows):
+            return
+        stop = self._compiler.vocabulary.stop_token_ids[0]
+        tokens = []
+        for entry in self._rows:
+            if entry is None:
+                tokens.append(stop)
+            elif entry.counted < _length(entry.state):
+                tokens.append(_tokens(entry.state)[entry.counted])
+                entry.counted += 1
+            else:
+                # It was cancelled, or its token was dropped: what its grammar gets now must not count.
+                tokens.append(stop)
+                entry.stale = True
+        self.pipeline.schedule_update(torch.tensor(tokens, device=self._device))
+        self.pipeline.finish_update()
+        self._rows = []
+
+    def _forget(self, coming: set[str]) -> None:
+        """Remove requests that have ended; those that may come back are replayed if there was no room."""
+        full = len(coming | self._entries.keys()) > self._slots
+        for request_id, entry in list(self._entries.items()):
+            ended = entry.state.status >= RequestStatus.FINISHED
+            if entry.stale or (request_id not in coming and (ended or full)):
+                self._remove(request_id)
+
+    def _row(self, row: int, state: Any) -> _Entry | None:
+        text = state.logit_processor_kwargs.get(ARGUMENT)
+        if text is None:
+            return None
+        entry = self._entries.get(state.request_id)
+        if entry is not None and entry.counted == _length(state):
+            # A request that made room and came back has a new state.
+            entry.state = state
+            return entry
+        if entry is not None:
+            self._remove(state.request_id)
+        try:
+            spec = OutputSpec.parse(text)
+            if spec is None:
+                return None
+            name = f"batching-{next(self._numbers)}-{state.request_id}"
+            tokens = _tokens(state)
+            slot = self.pipeline.add_request(name, spec, tokens=tokens)
+        except GuidedError as error:
+            self._keep_error(state.request_id, error)
+            self._closed_rows.append(row)
+            return None
+        entry = self._entries[state.request_id] = _Entry(name, slot, state, len(tokens))
+        return entry
+
+    def _remove(self, request_id: str) -> None:
+        entry = self._entries.pop(request_id)
+        if not entry.stale:
+            self._note_error(request_id, entry)
+        self.pipeline.remove_request(entry.name)
+
+    def _note_error(self, request_id: str, entry: _Entry) -> None:
+        error = self.pipeline.request(entry.name).error
+        if error is not None:
+            self._keep_error(request_id, error)
+
+    def _keep_error(self, request_id: str, error: GuidedError) -> None:
+        if request_id not in self._errors:
+            _log.error("request %s of a continuous batch: %s", request_id, error)
+        self._errors[request_id] = error
+        while len(self._errors) > _KEPT_ERRORS:
+            self._errors.popitem(last=False)
+
+
+def _length(state: Any) -> int:
+    """How many tokens a request has produced; those before it made room are a part of its prompt now."""
+    moved = len(state.initial_tokens) - state._true_initial_tokens if state._true_initial_tokens else 0
+    return moved + len(state.generated_tokens)
+
+
+def _tokens(state: Any) -> list[int]:
+    moved = state.initial_tokens[state._true_initial_tokens :] if state._true_initial_tokens else []
+    return [*moved, *state.generated_tokens]
+
+
+def _refuse(manager: Any) -> None:
+    """Refuse what can't be guided through the manager's interface."""
+    where = "continuous batching"
+    if manager.batch_processor is not None or manager.is_running():
+        raise PipelineError(
+            "the manager has begun", where=where, hint="make the guided batching before start and warmup"
+        )
+    config = manager.continuous_batching_config
+    if config.use_async_batching:
+        raise ConfigError(
+            "asynchronous batching gives a processor no point at which the last token is known",
+            where=where,
+            hint="ContinuousBatchingConfig(use_async_batching=False)",
+        )
+    if manager.model.device.type == "cuda" and _graphs(config):
+        raise ConfigError(
+            "a CUDA graph would replay the masks of one step for ever",
+            where=where,
+            hint="ContinuousBatchingConfig(use_cuda_graph=False)",
+        )
+    if getattr(config, "varlen_compile_config", None) or getattr(config, "decode_compile_config", None):
+        raise ConfigError(
+            "a compiled step would include the processor", where=where, hint="leave the compile configs out"
+        )
+    if getattr(getattr(manager, "distributed_helper", None), "tp_size", 1) > 1:
+        raise ConfigError("tensor parallel models are not supported", where=where, hint="run one GPU a model")
+
+
+def _graphs(config: Any) -> bool:
+    wanted = config.use_cuda_graph
+    # None: decided later, so maybe.
+    return any(wanted) if isinstance(wanted, tuple) else wanted is not False

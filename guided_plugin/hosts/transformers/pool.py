@@ -1,0 +1,96 @@
+"""Pipelines that are lent to one decode loop at a time and kept for the next. Touches the pipeline.
+
+A pipeline is the state of one loop, so two loops that run at once need two; but a worker process is worth
+keeping. Hosts that are told when a loop ends give its pipeline back; for the others a finalizer puts it on
+a list (it may run anywhere, where no lock may be taken), and the next loan cleans it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import PipelineError
+from guided_plugin.pipeline.pipeline import Mode, StepPipeline
+
+__all__ = ["Loan", "PipelinePool"]
+
+_LEAST_SLOTS = 64
+_MOST_IDLE = 4
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Loan:
+    """A pipeline and the requests that its borrower has added to it."""
+
+    pipeline: StepPipeline
+    device: torch.device
+    slots: int
+    requests: list[str] = field(default_factory=list)
+
+
+class PipelinePool:
+    """Pipelines of one compiler, on any devices."""
+
+    def __init__(self, compiler: GrammarCompiler, mode: Mode) -> None:
+        self.compiler = compiler
+        self._mode: Mode = mode
+        self._lock = threading.Lock()
+        self._idle: list[Loan] = []
+        self._left: deque[Loan] = deque()
+        self._closed = False
+        self._process = os.getpid()
+
+    def borrow(self, device: torch.device, slots: int) -> Loan:
+        """An idle pipeline with that many slots at least, or a new one."""
+        self._tidy()
+        with self._lock:
+            if self._closed:
+                raise PipelineError("the guide is closed", hint="make another one")
+            if self._process != os.getpid():
+                raise PipelineError("the guide belongs to another process", hint="make one after the fork")
+            fitting = [loan for loan in self._idle if loan.device == device and loan.slots >= slots]
+            if fitting:
+                chosen = min(fitting, key=lambda loan: loan.slots)
+                self._idle.remove(chosen)
+                return chosen
+        most = max(_LEAST_SLOTS, 1 << (slots - 1).bit_length())
+        pipeline = StepPipeline(self.compiler, max_slots=most, device=device, mode=self._mode)
+        return Loan(pipeline, device, most)
+
+    def give_back(self, loan: Loan) -> None:
+        """End the requests of a loan, and keep its pipeline for the next."""
+        while loan.requests:
+            loan.pipeline.remove_request(loan.requests.pop())
+        with self._lock:
+            keep = not self._closed and len(self._idle) < _MOST_IDLE
+            if keep:
+                self._idle.append(loan)
+        if not keep:
+            loan.pipeline.close()
+
+    def leave(self, loan: Loan) -> None:
+        """The same, from a finalizer: the next loan does the work."""
+        self._left.append(loan)
+
+    def close(self) -> None:
+        """End the idle pipelines now, and those that are lent when they come back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        self._tidy()
+        for loan in idle:
+            loan.pipeline.close()
+
+    def _tidy(self) -> None:
+        while self._left:
+            try:
+                loan = self._left.popleft()
+            except IndexError:
+                return  # another thread was quicker
+            self.give_back(loan)

@@ -1,0 +1,295 @@
+"""What both model runners of vLLM share: the pipeline, and how a request begins and ends. Imports torch.
+
+Nothing in here raises for one request. A request that can't be guided is closed: its row allows a stop
+token and nothing else, so that no unconstrained text leaves as constrained, and its failure goes to the
+scheduler with the output of that step, so that it does not look finished.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import weakref
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.hosts.vllm.common import (
+    HEALTH,
+    KNOWN,
+    METRICS,
+    PREPARE,
+    REQUEST,
+    drafts_of,
+    mode_of,
+    obstacle,
+    options_of,
+    read_spec,
+    spec_of,
+    stop_tokens,
+    vocabulary_of,
+    with_stops,
+)
+from guided_plugin.hosts.vllm.failures import attach, unreported, wrap_worker
+from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
+from guided_plugin.metrics import Recent
+from guided_plugin.pipeline.pipeline import StepPipeline
+from guided_plugin.step import UNGUIDED, Admission
+
+__all__ = ["Engine", "Guided"]
+
+_log = logging.getLogger(__name__)
+
+_OWN = "vllm-"
+"""Begins the ids of requests that vLLM's scheduler does not name."""
+
+
+@dataclass(slots=True, eq=False)
+class Guided:
+    """A guided request in the batch."""
+
+    request_id: str
+    """vLLM's own, where its scheduler says it."""
+    slot: int
+    """UNGUIDED where it is closed, and after its end."""
+    stop: int
+    """A token that ends it."""
+    limits: str = ""
+    """Options by which vLLM itself forbids tokens of it: what is left of a row may then be nothing."""
+
+
+class Engine:
+    """The plugin's part of one vLLM engine."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, max_requests: int) -> None:
+        self.config = vllm_config
+        self.options = options_of(vllm_config)
+        self.obstacle = obstacle(vllm_config, self.options) or unreported(vllm_config)
+        """Why nothing can be guided here, if nothing can."""
+        self._pipeline: StepPipeline | None = None
+        self._numbers = itertools.count(1)
+        self._preparing: dict[str, Future[Admission]] = {}
+        """Specs that frontends ask for again and again until they are there."""
+        self._spent = Recent()
+        self._running: dict[str, Guided] = {}
+        self._ledger = Ledger()
+        self._dead: list[DeadRows] = []
+        """Of the step that is being sampled."""
+        self._started = False
+        """Whether a spec has compiled here: the grammar worker takes seconds to start."""
+        _engines.add(self)
+        _offer_methods()
+        try:
+            wrap_worker(_watch)
+        except GuidedError as error:
+            self.refuse(error)
+        if self.obstacle is None:
+            try:
+                compiler = GrammarCompiler(vocabulary_of(vllm_config), config=self.options)
+                mode = mode_of(self.options, device.type)
+                self._pipeline = StepPipeline(
+                    compiler,
+                    max_slots=max_requests,
+                    device=device,
+                    mode=mode,  # type: ignore[arg-type]
+                    drafts=drafts_of(vllm_config),
+                )
+                if self._pipeline.mode == "inline":
+                    compiler.start()
+            except GuidedError as error:
+                self.refuse(error)
+
+    @property
+    def pipeline(self) -> StepPipeline:
+        """The pipeline; there is one where a request has a slot."""
+        if self._pipeline is None:
+            raise self.obstacle or RuntimeError("no pipeline")
+        return self._pipeline
+
+    def refuse(self, error: GuidedError) -> None:
+        """Guide nothing: every guided request is closed."""
+        self.obstacle = error
+        _log.warning("guided requests will be refused: %s", error)
+
+    def begin(self, params: Any, tokens: Iterable[int] = ()) -> Guided | None:
+        """Start a request, after the output it had already produced. None if nothing guides it."""
+        extra = params.extra_args or {}
+        request_id = extra.get(REQUEST) or f"{_OWN}{next(self._numbers)}"
+        try:
+            spec = spec_of(params)
+            if spec is None:
+                return None
+            if extra.get(KNOWN) is True and REQUEST not in extra:
+                self.refuse(_unnamed())
+            if self.obstacle is not None:
+                raise self.obstacle
+            older = self._running.get(request_id)
+            if older is not None:  # it was preempted, and its old place was never given to another
+                self.end(older)
+            vocabulary = self.pipeline.compiler.vocabulary
+            stops = stop_tokens(params, vocabulary)
+            spec = with_stops(spec, stops)
+            known = params.extra_args.get(KNOWN) is True
+            # Only who comes before the grammar worker has started waits for it.
+            slot = self.pipeline.add_request(
+                request_id, spec, tokens=tokens, wait=not self._started, known=known
+            )
+            self._started = True
+        except GuidedError as error:
+            return self.close_request(params, error, request_id)
+        stop = (spec.stop_token_ids or stops)[0]
+        guided = self._running[request_id] = Guided(request_id, slot, stop, _limits(params))
+        return guided
+
+    def close_request(self, params: Any, error: GuidedError, request_id: str = "") -> Guided:
+        """A request that is not guided at all, and will end as an error."""
+        request_id = request_id or params.extra_args.get(REQUEST, _OWN)
+        if request_id.startswith(_OWN):
+            _log.error("output cut off, and vLLM cannot be told: request %s: %s", request_id, error.reason)
+        else:
+            self._ledger.add(request_id, AT_ONCE, error.reason)
+        return Guided(request_id, UNGUIDED, min(params.all_stop_token_ids, default=0))
+
+    def runs(self, request_id: str | None) -> bool:
+        """Whether a request of vLLM's is in the pipeline."""
+        return request_id in self._running
+
+    def prepare(self, text: str) -> bool:
+        """Compile a spec that a request will come with; whether that is done. Never blocks."""
+        if self._pipeline is None:
+            return True
+        verdict = self._preparing.get(text)
+        if verdict is None:
+            spec = read_spec(text)
+            if spec is None:
+                return True
+            verdict = self._preparing[text] = self._pipeline.prepare(spec, known=True)
+        if not verdict.done():
+            return False
+        del self._preparing[text]
+        self._started = True
+        return True
+
+    def end(self, guided: Guided) -> None:
+        """A request has left; it may come back as another one."""
+        if guided.slot != UNGUIDED:
+            self.pipeline.remove_request(guided.request_id)
+            del self._running[guided.request_id]
+            guided.slot = UNGUIDED
+
+    def spared(self, requests: list[Guided], flags: Tensor) -> None:
+        """Rows of these were given a stop token where [positions, requests] `flags`, on the device, say so.
+        The grammar does not allow it there."""
+        reasons = {one.request_id: _nothing_left(one.limits) for one in requests}
+        self._dead.append(DeadRows(reasons, to_host(flags)))
+
+    def watch(self, output: Any) -> Any:
+        """The output of the step that was just sampled. It will carry the failures of the step."""
+        dead, self._dead = self._dead, []
+        if not self._running and not self._ledger and not dead:
+            return output
+        newest = AT_ONCE if self._pipeline is None else self._pipeline.side.newest
+        return attach(output, lambda complete: self._failed(newest, dead, complete))
+
+    def _failed(self, step: int, dead: list[DeadRows], output: Any) -> dict[str, str]:
+        """Reasons by id. The tokens of the step are on the host, so its masks were complete. Any thread."""
+        for rows in dead:
+            for request_id, reason in rows.cut(output):
+                self._ledger.add(request_id, step, reason)
+        if self._pipeline is not None:
+            for closure in self._pipeline.side.take_closed():
+                self._ledger.add(closure.request_id, closure.step, closure.reason)
+        due = self._ledger.due(step)
+        for request_id, reason in due.items():
+            if request_id.startswith(_OWN):
+                _log.error("output cut off, and vLLM cannot be told: request %s: %s", request_id, reason)
+        return due
+
+    def health(self) -> str:
+        """Why no request can be guided now; empty if requests are served."""
+        error = self.obstacle
+        if error is None and self._pipeline is not None:
+            error = self._pipeline.side.refusal()
+        return "" if error is None else error.reason
+
+    def spent(self, seconds: float) -> None:
+        """What a step took of vLLM's thread, the runner's part included."""
+        self._spent.add(seconds)
+
+    def metrics(self) -> dict[str, Any]:
+        """The figures of its pipeline as plain data, for other processes."""
+        if self._pipeline is None:
+            return {"refused": str(self.obstacle)}
+        metrics = dataclasses.asdict(self._pipeline.metrics())
+        metrics["host_thread"] = self._spent.median()
+        metrics["choices"] = [[*choice, count] for choice, count in metrics["choices"].items()]
+        return metrics
+
+    def close(self) -> None:
+        """End the grammar worker, if there is one."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+
+
+def _limits(params: Any) -> str:
+    """The options of a request by which vLLM forbids tokens."""
+    names = ("min_tokens", "bad_words", "allowed_token_ids", "logit_bias")
+    return ", ".join(name for name in names if getattr(params, name))
+
+
+def _nothing_left(limits: str) -> str:
+    return RequestError(
+        f"{limits} leave no token that the grammar allows", hint="change them, or the spec"
+    ).reason
+
+
+def _unnamed() -> GuidedError:
+    return RequestError(
+        "vLLM's scheduler does not run the plugin, so a failed request would look finished",
+        hint="install the package in the environment of all of vLLM's processes, and don't filter its entry "
+        "points (VLLM_PLUGINS)",
+    )
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _offer_methods() -> None:
+    """Give vLLM's workers the methods that others reach through `collective_rpc`."""
+    from vllm.v1.worker.worker_base import WorkerBase
+
+    def guided_prepare(self: Any, text: str) -> bool:
+        return all(engine.prepare(text) for engine in list(_engines))
+
+    def guided_metrics(self: Any) -> list[dict[str, Any]]:
+        return [engine.metrics() for engine in list(_engines)]
+
+    def guided_health(self: Any) -> str:
+        engine = _engine_of(self)
+        return _NOT_LOADED if engine is None else engine.health()
+
+    setattr(WorkerBase, PREPARE, guided_prepare)
+    setattr(WorkerBase, HEALTH, guided_health)
+    setattr(WorkerBase, METRICS, guided_metrics)
+
+
+_NOT_LOADED = "the engine has not loaded the logits processor"
+
+
+def _engine_of(worker: Any) -> Engine | None:
+    """The engine of one of vLLM's workers."""
+    engines = list(_engines)
+    own = next((engine for engine in engines if engine.config is worker.vllm_config), None)
+    return engines[0] if own is None and len(engines) == 1 else own
+
+
+def _watch(worker: Any, output: Any) -> Any:
+    engine = _engine_of(worker)
+    return output if engine is None else engine.watch(output)

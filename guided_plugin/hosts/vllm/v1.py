@@ -1,0 +1,241 @@
+"""vLLM's V1 model runner. Imports vLLM.
+
+    update_state    before each forward pass: the last step's tokens, changes of the batch, plan, fill_mask
+    apply           in the sampler: apply_mask
+    Sampler.forward wrapped: what it sampled, on the device
+
+V1 has no hook after sampling, and what it shows of sampled tokens may be placeholders. So `Sampler.forward`
+is wrapped for its result. Which rows of it count shows at the next `update_state`: the output of a request
+has grown by one entry, placeholder or not; in the middle of a prompt it has not.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.hosts.vllm.common import GUIDED
+from guided_plugin.hosts.vllm.engine import Engine, Guided
+from guided_plugin.hosts.vllm.rows import Fragile, close_rows, spare_rows, upload
+from guided_plugin.kernels import mask_rows
+from guided_plugin.step import NO_TOKEN, UNGUIDED
+
+__all__ = ["V1Runner", "wrap_sampler"]
+
+
+class _Row:
+    """A guided request at its place in the batch."""
+
+    __slots__ = ("guided", "length", "output", "params")
+
+    def __init__(self, guided: Guided, params: Any, output: list[int]) -> None:
+        self.guided = guided
+        self.params = params
+        self.output = output
+        """vLLM's own list; its length is right at every step, its values may not be."""
+        self.length = len(output)
+        """What it was when its last token was taken."""
+
+
+class V1Runner:
+    """The processor behind `GuidedLogitsProcessor` in a V1 runner."""
+
+    def __init__(self, vllm_config: Any, device: torch.device) -> None:
+        self.engine = Engine(vllm_config, device, vllm_config.scheduler_config.max_num_seqs)
+        self._rows: dict[int, _Row] = {}
+        """By row of the batch."""
+        self._slots: tuple[int, ...] = ()
+        """What is planned."""
+        self._planned: list[_Row] = []
+        self._outputs: list[list[int]] = []
+        """Of the planned rows."""
+        self._total = 0
+        """Length of all of them together at the last plan."""
+        self._steps = 0
+        """Steps since, in each of which every row had one token."""
+        self._closed: list[tuple[int, int]] = []
+        """Rows of closed requests, with their stop tokens."""
+        self._fragile: list[Fragile] = []
+        self._limited: list[Guided] = []
+        """The requests of the fragile rows."""
+        self._sampled: Tensor | None = None
+        self._spent = 0.0
+        """Seconds of the host's thread in this step so far."""
+        if self.engine.obstacle is None:
+            try:
+                wrap_sampler()
+            except GuidedError as error:
+                self.engine.refuse(error)
+        if device.type == "cuda" and self.engine.obstacle is None:
+            self._warm_up(vllm_config.model_config.get_vocab_size(), device)
+
+    def update_state(self, update: Any) -> None:
+        """Before a forward pass."""
+        if update is None and not self._rows:
+            return
+        start = time.perf_counter()
+        if self._outputs:
+            self._finish()
+        if update is not None:
+            self._change(update)
+        if self._outputs:
+            self.engine.pipeline.plan(self._slots)
+            self.engine.pipeline.fill_mask()
+        self._spent = time.perf_counter() - start
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Mask the guided rows."""
+        if not self._rows:
+            return logits
+        start = time.perf_counter()
+        if self._outputs:
+            self.engine.pipeline.apply_mask(logits)
+        if self._closed:
+            close_rows(logits, self._closed)
+        if self._fragile and self.engine.pipeline.mask is not None:
+            self.engine.spared(self._limited, spare_rows(logits, self._fragile, self.engine.pipeline.mask))
+        self.engine.spent(self._spent + time.perf_counter() - start)
+        return logits
+
+    def sampled(self, tokens: Tensor) -> None:
+        """What was sampled, [rows, 1] on the device."""
+        if self._outputs:
+            self._sampled = tokens.view(-1)
+
+    def _finish(self) -> None:
+        """Hand on the tokens of the last step."""
+        tokens, self._sampled = self._sampled, None
+        if tokens is None:
+            return
+        pipeline = self.engine.pipeline
+        total = sum(map(len, self._outputs))
+        if total == self._total + len(self._outputs):
+            self._steps += 1
+            self._total = total
+            pipeline.schedule_update(tokens)
+            pipeline.finish_update()
+            return
+        self._settle_lengths()
+        grown = {at: len(row.output) - row.length for at, row in self._rows.items()}
+        pipeline.schedule_update(_counting(tokens, [at for at, new in grown.items() if new == 1]))
+        pipeline.finish_update()
+        for at, row in self._rows.items():
+            row.length = len(row.output)
+            if row.guided.slot != UNGUIDED and grown[at] not in (0, 1):
+                self._restart(row)
+        self._rebuild()
+
+    def _settle_lengths(self) -> None:
+        for row in self._planned:
+            row.length += self._steps
+        self._steps = 0
+
+    def _restart(self, row: _Row) -> None:
+        """vLLM took some of the output back (a failed transfer of its cache): begin again after the rest."""
+        self.engine.end(row.guided)
+        row.guided = self._begin(row.params, row.output) or row.guided
+
+    def _begin(self, params: Any, output: list[int]) -> Guided | None:
+        if any(token < 0 for token in output) and params.extra_args.get(GUIDED) is not None:
+            return self.engine.close_request(
+                params,
+                RequestError(
+                    "came back without the tokens of its output, so its grammar cannot go on",
+                    hint="send it again",
+                ),
+            )
+        return self.engine.begin(params, output)
+
+    def _change(self, update: Any) -> None:
+        from vllm.v1.sample.logits_processor import MoveDirectionality
+
+        self._settle_lengths()
+        rows = self._rows
+        for at in update.removed:
+            self._end(at)
+        for at, params, _, output in update.added:
+            self._end(at)
+            extra = params.extra_args
+            guided = self._begin(params, output) if extra else None
+            if guided is not None:
+                rows[at] = _Row(guided, params, output)
+        for source, target, direction in update.moved:
+            moved, other = rows.pop(source, None), rows.pop(target, None)
+            if moved is not None:
+                rows[target] = moved
+            if other is not None:
+                if direction is MoveDirectionality.SWAP:
+                    rows[source] = other
+                else:
+                    self.engine.end(other.guided)
+        self._rebuild()
+
+    def _warm_up(self, width: int, device: torch.device) -> None:
+        """Load the kernel now: the first time takes a tenth of a second and waits for the device."""
+        vocabulary = self.engine.pipeline.compiler.vocabulary
+        mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
+        row = torch.zeros(1, dtype=torch.int32, device=device)
+        mask_rows(torch.zeros(1, width, device=device), mask, row, vocabulary.size)
+
+    def _end(self, at: int) -> None:
+        row = self._rows.pop(at, None)
+        if row is not None:
+            self.engine.end(row.guided)
+
+    def _rebuild(self) -> None:
+        """What follows from which request is where."""
+        slots = [UNGUIDED] * (max(self._rows, default=-1) + 1)
+        self._planned = []
+        self._closed, self._fragile, self._limited = [], [], []
+        for at, row in sorted(self._rows.items()):  # the order of the mask rows
+            slots[at] = row.guided.slot
+            if row.guided.slot == UNGUIDED:
+                self._closed.append((at, row.guided.stop))
+                continue
+            if row.guided.limits:
+                self._fragile.append(Fragile(at, len(self._planned), row.guided.stop))
+                self._limited.append(row.guided)
+            self._planned.append(row)
+        self._slots = tuple(slots)
+        self._outputs = [row.output for row in self._planned]
+        self._total = sum(map(len, self._outputs))
+
+
+def _counting(tokens: Tensor, rows: list[int]) -> Tensor:
+    """The tokens of these rows; NO_TOKEN elsewhere."""
+    counts = torch.zeros(tokens.shape[0], dtype=torch.bool)
+    counts[rows] = True
+    return torch.where(upload(counts, tokens.device), tokens, NO_TOKEN)
+
+
+def wrap_sampler() -> None:
+    """Have `Sampler.forward` tell the guided processors of its call what it sampled. Once a process."""
+    from vllm.v1.sample.sampler import Sampler
+
+    original = Sampler.forward
+    if hasattr(original, "_guided_plugin"):
+        return
+    expected = ["self", "logits", "sampling_metadata"]
+    if list(inspect.signature(original).parameters)[:3] != expected:
+        raise RequestError(
+            "this vLLM's Sampler.forward has other arguments than it had",
+            hint="see docs/hosts.md for versions",
+        )
+
+    @functools.wraps(original)
+    def forward(self: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
+        output = original(self, logits, sampling_metadata, *args, **kwargs)
+        for processor in sampling_metadata.logitsprocs.non_argmax_invariant:
+            runner = getattr(processor, "runner", None)
+            if isinstance(runner, V1Runner):
+                runner.sampled(output.sampled_token_ids)
+        return output
+
+    forward._guided_plugin = True  # type: ignore[attr-defined]
+    Sampler.forward = forward

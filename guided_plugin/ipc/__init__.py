@@ -1,0 +1,1 @@
+"""Talking to processes of this package, and starting them."""

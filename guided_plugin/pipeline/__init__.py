@@ -1,0 +1,1 @@
+"""The five verbs of a step."""

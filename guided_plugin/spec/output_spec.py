@@ -1,0 +1,240 @@
+"""`OutputSpec`: what a request's output must look like. Depends on `forms` and `schema`.
+
+A spec is a value: frozen, hashable, picklable, equal when equal. It is checked when it is made, so
+every spec is well formed; whether a backend can enforce it is for the grammar layer to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, Literal, cast
+
+from guided_plugin.errors import SpecError, did_you_mean
+from guided_plugin.spec.forms import KINDS, OPTIONS, Kind, read
+from guided_plugin.spec.schema import check_schema
+
+__all__ = ["OutputSpec", "language_of"]
+
+Syntax = Literal["ebnf", "lark"]
+Whitespace = Literal["compact", "flexible"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """What the output must look like. Make one with a constructor below or with `parse`."""
+
+    kind: Kind
+    text: str
+    """The constraint: a schema, choices or tag as JSON text in the order given, else the source itself."""
+    syntax: Syntax = "ebnf"
+    """What a `grammar` is written in."""
+    whitespace: Whitespace = "compact"
+    """JSON kinds: no whitespace between tokens, or any. Compact saves tokens and can't run away."""
+    strict: bool = True
+    """Objects are closed unless the schema opens them. False: open, as the JSON Schema standard has it."""
+    backend: str = "auto"
+    stop_token_ids: tuple[int, ...] | None = None
+    """Tokens that may end the output; None: the vocabulary's own."""
+    start_after: tuple[int, ...] | str | None = None
+    """Constrain only what follows this token sequence (or its text), as after a reasoning part."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SpecError(f"unknown kind {self.kind!r}", where="kind", hint=did_you_mean(self.kind, KINDS))
+        _one_of("syntax", self.syntax, ("ebnf", "lark"))
+        _one_of("whitespace", self.whitespace, ("compact", "flexible"))
+        if not isinstance(self.strict, bool):
+            raise SpecError(f"must be true or false, not {self.strict!r}", where="strict")
+        if not isinstance(self.backend, str) or not self.backend:
+            raise SpecError(f"must be the name of a backend, not {self.backend!r}", where="backend")
+        # Frozen: normalise through the object itself, so that [1, 2] and (1, 2) make equal specs.
+        object.__setattr__(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
+        if not isinstance(self.start_after, str):
+            object.__setattr__(self, "start_after", _token_ids("start_after", self.start_after))
+        elif not self.start_after:
+            raise SpecError("must not be empty", where="start_after", hint="None constrains from the start")
+
+    @classmethod
+    def json_schema(cls, schema: Any, **options: Any) -> OutputSpec:
+        """JSON that satisfies a schema: a mapping, JSON text, true/false, or a pydantic model class."""
+        document = _schema_document(schema)
+        try:
+            # Written first: it finds the mapping that holds itself, in which a walk never ends.
+            text = _dump(document, "json_schema")
+            check_schema(document)
+        except RecursionError:
+            raise SpecError(
+                "is nested too deep", where="json_schema", hint="use $ref for recursion"
+            ) from None
+        return cls._make("json_schema", text, options)
+
+    @classmethod
+    def json_object(cls, **options: Any) -> OutputSpec:
+        """Any JSON object."""
+        return cls._make("json_object", "{}", options)
+
+    @classmethod
+    def regex(cls, pattern: str, **options: Any) -> OutputSpec:
+        """Text that a regular expression matches from its first to its last character."""
+        if not isinstance(pattern, str):
+            raise SpecError(f"must be a string, not {type(pattern).__name__}", where="regex")
+        if not pattern:
+            raise SpecError("an empty regex allows only empty output", where="regex", hint="try `.*`")
+        return cls._make("regex", pattern, options)
+
+    @classmethod
+    def choice(cls, choices: Iterable[str], **options: Any) -> OutputSpec:
+        """One of several texts."""
+        if isinstance(choices, str) or not isinstance(choices, Iterable):
+            raise SpecError("must be a list of strings", where="choice", hint='for example ["yes", "no"]')
+        listed = list(choices)
+        for index, text in enumerate(listed):
+            if not isinstance(text, str):
+                raise SpecError(f"must be a string, not {text!r}", where=f"choice[{index}]")
+        if not listed:
+            raise SpecError("an empty list allows nothing", where="choice")
+        return cls._make("choice", _dump(list(dict.fromkeys(listed)), "choice"), options)
+
+    @classmethod
+    def grammar(cls, source: str, syntax: Syntax = "ebnf", **options: Any) -> OutputSpec:
+        """Text that a grammar derives: EBNF with a `root` rule, or Lark with a `start` rule."""
+        if not isinstance(source, str):
+            raise SpecError(f"must be a string, not {type(source).__name__}", where="grammar")
+        if not source.strip():
+            raise SpecError("is empty", where="grammar", hint='the least is: root ::= "text"')
+        return cls._make("grammar", source, {**options, "syntax": syntax})
+
+    @classmethod
+    def structural_tag(cls, tag: Any, **options: Any) -> OutputSpec:
+        """Free text with constrained parts, as tool calls have: a structural tag, as a mapping or JSON."""
+        document = tag.model_dump(mode="json") if hasattr(tag, "model_dump") else tag
+        if isinstance(document, str):
+            document = _load(document, "structural_tag")
+        if not isinstance(document, Mapping) or not ({"format", "structures"} & document.keys()):
+            raise SpecError(
+                "must be an object with `format`, or with `structures` and `triggers`",
+                where="structural_tag",
+                hint='for example {"type": "structural_tag", "format": {...}}',
+            )
+        return cls._make(
+            "structural_tag",
+            _dump({"type": "structural_tag", **document}, "structural_tag"),
+            options,
+        )
+
+    @classmethod
+    def parse(cls, obj: Any) -> OutputSpec | None:
+        """From any form that clients send; None when it asks for plain text.
+
+        Takes an `OutputSpec`, None, a pydantic model class, or as a mapping or JSON text: OpenAI's
+        `response_format`, vLLM's `structured_outputs`, LMDeploy's `response_format`, and our own form,
+        `{KIND: constraint, OPTION: value, ...}`, as `to_dict` writes it.
+        """
+        if obj is None or isinstance(obj, OutputSpec):
+            return obj
+        if isinstance(obj, type):
+            return cls.json_schema(obj)
+        form = read(obj)
+        if form is None:
+            return None
+        make = getattr(cls, form.kind)
+        spec: OutputSpec = make(*([] if form.kind == "json_object" else [form.value]), **form.options)
+        return spec
+
+    @classmethod
+    def _make(cls, kind: Kind, text: str, options: Mapping[str, Any]) -> OutputSpec:
+        known = {*OPTIONS, "syntax"} if kind == "grammar" else set(OPTIONS)
+        for name in options:
+            if name not in known:
+                raise SpecError(f"unknown option {name!r}", where=kind, hint=did_you_mean(name, known))
+        return cls(kind, text, **options)
+
+    def document(self) -> Any:
+        """`text` as a value: the schema, the list of choices, the tag; the source of the other kinds."""
+        if self.kind in ("json_schema", "json_object", "choice", "structural_tag"):
+            return json.loads(self.text)
+        return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """The form that `parse` reads back to an equal spec; JSON-serialisable."""
+        form: dict[str, Any] = {self.kind: True if self.kind == "json_object" else self.document()}
+        if self.kind == "json_schema" and isinstance(form[self.kind], dict) and "schema" in form[self.kind]:
+            # Bare, it would be taken for OpenAI's wrapper around a schema.
+            form[self.kind] = {"schema": form[self.kind]}
+        if self.kind == "grammar":
+            form["syntax"] = self.syntax
+        defaults = {field.name: field.default for field in fields(self)}
+        for name in OPTIONS:
+            value = getattr(self, name)
+            if value != defaults[name]:
+                form[name] = list(value) if isinstance(value, tuple) else value
+        return form
+
+    def summary(self) -> str:
+        """A line for logs: the kind and the beginning of the constraint."""
+        return f"{self.kind} {self.text if len(self.text) <= 60 else self.text[:57] + '...'}"
+
+
+def _schema_document(schema: Any) -> Any:
+    if isinstance(schema, type):
+        if not hasattr(schema, "model_json_schema"):
+            raise SpecError(
+                f"class {schema.__name__} is no pydantic model", where="json_schema", hint="pass its schema"
+            )
+        return cast("Any", schema).model_json_schema()
+    if isinstance(schema, str | bytes):
+        return _load(schema, "json_schema")
+    if isinstance(schema, Mapping | bool):
+        return schema
+    raise SpecError(
+        f"must be a mapping, JSON text or a pydantic model, not {type(schema).__name__}", where="json_schema"
+    )
+
+
+def _load(text: str | bytes, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except UnicodeDecodeError as error:
+        raise SpecError(f"is not UTF-8: {error.reason}", where=where, hint=f"byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise SpecError(
+            f"is not JSON: {error.msg}", where=where, hint=f"line {error.lineno}, column {error.colno}"
+        ) from None
+    except (RecursionError, ValueError) as error:
+        raise SpecError(f"can't be read: {error}", where=where) from None
+
+
+def _dump(document: Any, where: str) -> str:
+    # ASCII: lone surrogates and NULs stay escapes and reach no C string. Order is kept: it is the
+    # order in which properties are generated.
+    try:
+        return json.dumps(document, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"can't be written as JSON: {error}", where=where) from None
+
+
+@lru_cache(maxsize=64)
+def language_of(spec: OutputSpec) -> OutputSpec:
+    """The part of a spec that decides its grammar; the rest belongs to each request."""
+    return replace(spec, stop_token_ids=None, start_after=None)
+
+
+def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise SpecError(f"unknown {name} {value!r}", where=name, hint=did_you_mean(str(value), known))
+
+
+def _token_ids(name: str, value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    # Bytes are text that somebody forgot to decode, though they iterate as whole numbers.
+    listed = isinstance(value, Iterable) and not isinstance(value, bytes)
+    ids = (value,) if isinstance(value, int) else tuple(value) if listed else ()
+    if not ids or not all(
+        isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids
+    ):
+        raise SpecError(f"must be token ids, not {value!r}", where=name, hint="a list of whole numbers")
+    return ids

@@ -1,0 +1,1 @@
+"""A worker's rings on the device: buffers, streams and kernels."""

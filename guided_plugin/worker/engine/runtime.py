@@ -1,0 +1,157 @@
+"""`WorkerSide`: the grammar side of a pipeline, in a process of its own. Client, supervisor and buffers.
+
+Nothing that a step calls here waits for the worker on CUDA. `tokens`, `phase` and `error` do: they
+answer as of everything that was enqueued before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+import torch
+from torch import Tensor
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import GuidedError
+from guided_plugin.grammar.request_state import Phase
+from guided_plugin.metrics import WorkerMetrics
+from guided_plugin.spec import OutputSpec
+from guided_plugin.step import Admission, Closure, Landing, StepPlan
+from guided_plugin.worker.device.buffers import HostWorkerBuffers, WorkerBuffers
+from guided_plugin.worker.engine.client import WorkerClient
+from guided_plugin.worker.engine.supervisor import Supervisor
+from guided_plugin.worker.engine.timing import worker_metrics
+
+__all__ = ["WorkerSide"]
+
+
+class WorkerSide:
+    """See `pipeline.GrammarSide`."""
+
+    def __init__(
+        self,
+        compiler: GrammarCompiler,
+        max_slots: int,
+        device: torch.device,
+        *,
+        drafts: int = 0,
+        first_step: int = 0,
+    ) -> None:
+        self.client = WorkerClient(compiler, max_slots, drafts=drafts, first_step=first_step)
+        self._shape = self.client.region.shape
+        try:
+            self.buffers = self._make_buffers(device)
+        except BaseException:
+            self.client.close()
+            raise
+        self.supervisor = Supervisor(self.client)
+        self._rows: tuple[int, ...] = ()
+        self._step = first_step
+        self._count = 0
+
+    def _make_buffers(self, device: torch.device) -> WorkerBuffers:
+        if device.type != "cuda":
+            return HostWorkerBuffers(self.client.region, self.client.steps.wait_filled)
+        from guided_plugin.worker.device.cuda import CudaWorkerBuffers
+
+        return CudaWorkerBuffers(self.client.region, device, self.client.steps.wait_filled)
+
+    def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
+        """Compile a spec in the worker."""
+        return self.client.prepare(spec, known=known)
+
+    def admit(self, spec: OutputSpec, *, known: bool = False) -> Admission:
+        """The same, and wait for it; a spec that was admitted before is not compiled again."""
+        return self.client.prepare(spec, known=known).result()
+
+    def add(
+        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, known: bool = False
+    ) -> None:
+        """Start a request in a slot."""
+        self.client.add(slot, request_id, spec, tokens, known=known)
+
+    def remove(self, slot: int) -> None:
+        """Free a slot. Tokens on their way count for the request that leaves: plans name requests."""
+        self.client.remove(slot)
+
+    def plan(self, plan: StepPlan) -> None:
+        """Announce the step to the worker."""
+        if plan.rows != self._rows:
+            self.buffers.set_rows(self._shape.ring_rows(plan.rows))
+            self._rows = plan.rows
+        self.buffers.claim(self._step + 1)
+        self._step = self.client.plan(plan)
+        self._count = len(plan.rows) * self._shape.positions
+
+    def fill(self) -> None:
+        """The worker fills; the device fetches when it has."""
+        self.buffers.upload(self._step, self._count)
+
+    def masks(self) -> tuple[Tensor, Tensor]:
+        """The step's masks and row numbers."""
+        return self.buffers.mask_dev(self._step, self._count)
+
+    def sampled(self, tokens: Tensor) -> None:
+        """Send the step's tokens to the worker."""
+        self.client.scheduled(self._step)
+        try:
+            self.buffers.download(self._step, tokens)
+        except BaseException:
+            self.client.retract(self._step)
+            raise
+
+    def landing(self) -> Landing | None:
+        """Where a kernel may write the step's tokens, for the worker to see."""
+        place = self.buffers.landing(self._step)
+        if place is not None:
+            self.client.scheduled(self._step)
+        return place
+
+    def finish(self) -> None:
+        """The worker accepts as soon as the tokens land."""
+
+    def tokens(self, slot: int) -> tuple[int, ...]:
+        """What the request in a slot has produced."""
+        return self.client.request(slot).counted()
+
+    def phase(self, slot: int) -> Phase:
+        """Where it is."""
+        return self.client.request(slot).phase()
+
+    def settle(self, slot: int) -> None:
+        """Wait until all that happened to a request is known."""
+        self.client.request(slot)
+
+    def take_failures(self) -> list[tuple[int, GuidedError]]:
+        """Slots that failed since the last call."""
+        if not self.client.failures:
+            return []
+        return [(r.slot, r.error) for r in self.client.take_failures() if r.error is not None]
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest planned step."""
+        return self._step
+
+    def take_closed(self) -> list[Closure]:
+        """Requests that were closed since the last call. From any thread."""
+        return self.client.take_closed()
+
+    def refusal(self) -> GuidedError | None:
+        """Why a new request would be refused now. From any thread."""
+        return self.client.refusal()
+
+    def metrics(self) -> WorkerMetrics:
+        """What the worker did lately."""
+        return worker_metrics(self.client.region, self._step, self.supervisor.restarts, self.buffers.waits)
+
+    def close(self) -> None:
+        """End the worker."""
+        if threading.current_thread() is self.supervisor.thread:
+            # A garbage collection brought it here: that thread can't wait for its own end.
+            threading.Thread(target=self.close, name="guided-close").start()
+            return
+        if self.supervisor.close():
+            self.buffers.close()

@@ -1,0 +1,281 @@
+"""Starts grammar workers: one fork server for all pipelines of a process. Touches processes only.
+
+`subprocess` and not `multiprocessing`: hosts may be daemonic, have CUDA initialised, and own a
+`__main__` that must not run twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from guided_plugin.errors import PipelineError
+from guided_plugin.ipc import processors
+
+__all__ = ["ForkServer", "WorkerProcess", "borrow_server", "return_server"]
+
+_WHERE = "grammar worker"
+
+
+class WorkerProcess:
+    """A running worker: its id, a handle that can't come to mean another process, its channel's socket."""
+
+    def __init__(self, pid: int, handle: int | None, sock: socket.socket) -> None:
+        self.pid = pid
+        self._handle = handle
+        self.sock = sock
+
+    def kill(self) -> None:
+        """End it, whatever state it is in, and wait until it is gone; it writes nothing afterwards."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._handle is not None:
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            else:
+                os.kill(self.pid, signal.SIGKILL)
+        # Its end of the socket closes when it ends: a sign that needs no handle.
+        self.sock.setblocking(False)
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end:
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    if not self.sock.recv(1 << 16):
+                        return
+                except ConnectionError:
+                    return
+            _readable(self.sock, 0.05)
+
+    def release(self) -> None:
+        """Forget the handle."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+class ForkServer:
+    """The host's end of `worker.forkserver`.
+
+    Several supervisors' threads use one server: each method may be called at any time, also during `close` in
+    another thread and after it.
+    """
+
+    def __init__(self) -> None:
+        if not sys.executable:
+            raise PipelineError(
+                "sys.executable is not set: there is no Python to run it with", where=_WHERE, hint=_INLINE
+            )
+        self._lock = threading.Lock()
+        """Held by the thread that uses the control socket, or closes it."""
+        self._closed = False
+        self._number = 0
+        self._has_forked = False
+        self._exits: dict[int, int] = {}
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self._process = _run_server(theirs.fileno())
+            except BaseException:
+                self._control.close()
+                raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs and can be asked for workers."""
+        return not self._closed and self._process.poll() is None
+
+    def fork(
+        self, region_fd: int, timeout: float, cancelled: Callable[[], bool] = lambda: False
+    ) -> WorkerProcess:
+        """A new worker for a region. Waits for the server's imports, the first time."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, self._turn(timeout, cancelled):
+                self._number += 1
+                command = str(self._number).encode()
+                socket.send_fds(self._control, [command], [theirs.fileno(), region_fd])
+                pid, handle = self._answer(timeout, cancelled)
+        except OSError as error:
+            ours.close()
+            raise PipelineError(
+                f"can't be started: its fork server is gone ({error})", where=_WHERE, hint=_INLINE
+            ) from error
+        except PipelineError:
+            # Should the worker come after all, it finds its channel closed and ends.
+            ours.close()
+            raise
+        return WorkerProcess(pid, handle, ours)
+
+    def exit_code(self, pid: int, wait: float = 0.5) -> int | None:
+        """How a worker ended (a negative signal number, as subprocess has it), or None if not known."""
+        end = time.monotonic() + wait
+        # OSError: the server has ended as well. PipelineError: it was closed, or another thread uses it.
+        with contextlib.suppress(OSError, PipelineError):
+            while pid not in self._exits and (left := end - time.monotonic()) > 0:
+                with self._turn(left, lambda: pid in self._exits):
+                    _, handle = self._read(0.02)
+                if handle is not None:  # a worker that came too late: its channel is closed
+                    os.close(handle)
+        return self._exits.pop(pid, None)
+
+    def close(self) -> None:
+        """End it; its workers end with it."""
+        self._closed = True  # a thread inside `fork` or `exit_code` leaves, and releases the lock
+        with self._lock:
+            self._control.close()
+        # It reaps its workers before it goes. While it is still importing it has none, and wouldn't listen.
+        if self._has_forked:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2.0)
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def abandon(self) -> None:
+        """In a forked child of the host: the server belongs to the parent."""
+        self._closed = True
+        self._lock = threading.Lock()  # a thread of the parent may hold the old one
+        self._control.close()
+        self._process.returncode = 0
+
+    @contextlib.contextmanager
+    def _turn(self, timeout: float, cancelled: Callable[[], bool]) -> Iterator[None]:
+        """Exclusive use of the open control socket: another pipeline may be waiting for the imports."""
+        end = time.monotonic() + timeout
+        while not self._lock.acquire(timeout=min(0.05, timeout)):
+            if self._closed or cancelled() or time.monotonic() > end:
+                raise self._late(timeout)
+        try:
+            if self._closed:
+                raise self._late(timeout)
+            yield
+        finally:
+            self._lock.release()
+
+    def _late(self, seconds: float) -> PipelineError:
+        reason = f"did not start within {seconds:.0f} s"
+        if self._closed:
+            reason = "can't be started: its fork server was closed"
+        return PipelineError(reason, where=_WHERE, hint=_INLINE)
+
+    def _answer(self, timeout: float, cancelled: Callable[[], bool]) -> tuple[int, int | None]:
+        """The process id of the worker that was asked for last, and its handle."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end and not self._closed and not cancelled():
+            message, handle = self._read(0.05)
+            self._has_forked |= "number" in message
+            if message.get("number") == self._number:
+                return message["pid"], handle
+            if handle is not None:
+                os.close(handle)
+        raise self._late(timeout)
+
+    def _read(self, seconds: float) -> tuple[dict[str, int], int | None]:
+        """One message of the server, or nothing; how workers ended is kept."""
+        if not _readable(self._control, seconds):
+            return {}, None
+        data, descriptors, _, _ = socket.recv_fds(self._control, 1024, 1)
+        if not data:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2.0)
+            raise ConnectionResetError(f"exit code {self._process.returncode}")
+        message: dict[str, int] = json.loads(data)
+        if "exited" in message:
+            self._exits[message["exited"]] = message["code"]
+        return message, descriptors[0] if descriptors else None
+
+
+_INLINE = "mode='inline' needs no process"
+
+_shared: ForkServer | None = None
+"""The server for the next loan, if it still runs."""
+
+_loans: dict[ForkServer, int] = {}
+"""How many users each server has; one that has ended is replaced by another while its users still hold it."""
+
+_shared_lock = threading.Lock()
+
+
+def borrow_server() -> ForkServer:
+    """The fork server of this process, started if none runs. Return each loan with `return_server`."""
+    global _shared
+    with _shared_lock:
+        if _shared is None or not _shared.alive:
+            _shared = ForkServer()
+        _loans[_shared] = _loans.get(_shared, 0) + 1
+        return _shared
+
+
+def return_server(server: ForkServer) -> None:
+    """End a loan. The last user of this very server closes it; one that replaced it has its own users."""
+    global _shared
+    with _shared_lock:
+        if server not in _loans:  # it belongs to the process that this one was forked from
+            return
+        _loans[server] -= 1
+        if _loans[server] > 0:
+            return
+        del _loans[server]
+        if _shared is server:
+            _shared = None
+    server.close()
+
+
+def _run_server(control: int) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "guided_plugin.worker.child.forkserver", str(control), str(os.getpid())],
+        pass_fds=[control],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # a host's output is nobody else's; complaints go to stderr
+        env=_environment(),
+        start_new_session=True,
+    )
+    processors.release(process.pid)
+    return process
+
+
+def _readable(sock: socket.socket, seconds: float) -> bool:
+    # poll, because a host may have more descriptors open than select can name
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(seconds * 1e3))
+
+
+def _environment() -> dict[str, str]:
+    """What the host has, with its import path, without its GPUs, and with no threads before a fork."""
+    path = [os.path.abspath(entry) for entry in sys.path]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+        "CUDA_VISIBLE_DEVICES": "",
+        # What xgrammar imports asks torch for GPUs, and torch else the driver, which starts a thread.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _after_fork() -> None:
+    global _shared, _shared_lock
+    _shared_lock = threading.Lock()
+    for server in _loans:
+        server.abandon()
+    _loans.clear()
+    _shared = None
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,177 @@
+"""The engine's side of the rings: announces steps, remembers what is in flight, reads journals out.
+
+Not locked: its client is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from guided_plugin.step import NO_TOKEN
+from guided_plugin.worker.engine.journal import LiveRequest
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, PlanField, Region, Time, unwrap
+
+__all__ = ["Published", "StepRing"]
+
+# Looked up here once: members of an enumeration cost as much as the store they are for.
+_STEP, _FOLLOWS, _MESSAGES = int(PlanField.STEP), int(PlanField.FOLLOWS), int(PlanField.MESSAGES)
+_PLAN_ID, _COUNT, _SLOTS = int(PlanField.PLAN_ID), int(PlanField.COUNT), int(PlanField.SLOTS)
+_TIMES, _TIME_STEP, _TIME_PLANNED = len(Time), int(Time.STEP), int(Time.PLANNED)
+_U32 = 0xFFFFFFFF
+
+
+@dataclass(slots=True, eq=False)
+class Published:
+    """A plan as workers see it; the same object as long as the host's plan is."""
+
+    plan_id: int
+    slots: array[int]
+    requests: tuple[LiveRequest, ...]
+
+
+class StepRing:
+    """Steps by number, without bounds; only what is written into the region wraps."""
+
+    def __init__(self, region: Region, first_step: int) -> None:
+        self._region = region
+        self.planned = self.follows = first_step
+        """The newest step that was announced, and the newest that was sampled."""
+        for counter in (Counter.PLANNED, Counter.SAMPLED, Counter.FILLED, Counter.ACCEPTED):
+            region.store(counter, first_step)
+        nothing = Published(0, array("i"), ())
+        # What each place in the plan ring holds: step, the step it follows, its plan.
+        self._entries = [(first_step, first_step, nothing)] * PLAN_DEPTH
+        self._heads = [memoryview(plan.data).cast("B").cast("I") for plan in region.plans]
+        self._slots = [memoryview(plan.data).cast("B").cast("i")[_SLOTS:] for plan in region.plans]
+        self._times = memoryview(region.times.data).cast("B").cast("q")
+        self._seen = first_step
+        """As far as FILLED was seen to have come."""
+        self._unread: deque[tuple[int, Published]] = deque()
+        """Sampled steps whose tokens are not in the journals yet."""
+
+    @property
+    def filled(self) -> int:
+        """The newest step whose masks are there."""
+        return unwrap(self._region.load(Counter.FILLED), self.planned)
+
+    @property
+    def landed(self) -> int:
+        """The newest step whose tokens are there."""
+        return unwrap(self._region.load(Counter.SAMPLED), self.planned)
+
+    @property
+    def owed(self) -> Published | None:
+        """The plan of the next step to be filled, once a worker has all that it needs for it."""
+        filled = self.filled
+        if filled >= self.planned:
+            return None
+        _, follows, published = self._entries[(filled + 1) % PLAN_DEPTH]
+        needed = filled + 1 if self._region.shape.drafts else follows
+        return published if self.landed >= needed else None
+
+    def make_room(self) -> None:
+        """Wait until the next step has a place: the host may be ahead by as many steps as rings are deep."""
+        needed = self.planned + 2 - PLAN_DEPTH
+        if self._seen < needed:
+            self.wait_filled(needed)
+
+    def announce(self, published: Published, messages: int) -> int:
+        """Write the next plan and raise its flag; its number."""
+        step = self.planned + 1
+        at = step % PLAN_DEPTH
+        head = self._heads[at]
+        if self._entries[at][2] is not published:
+            head[_COUNT] = len(published.slots)
+            head[_PLAN_ID] = published.plan_id
+            self._slots[at][: len(published.slots)] = memoryview(published.slots)
+        head[_STEP] = step & _U32
+        head[_FOLLOWS] = self.follows & _U32
+        head[_MESSAGES] = messages
+        row = step % TOKEN_DEPTH * _TIMES
+        self._times[row + _TIME_STEP] = step
+        self._times[row + _TIME_PLANNED] = time.perf_counter_ns()
+        self._entries[at] = step, self.follows, published
+        self.planned = step
+        self._region.store(Counter.PLANNED, step)
+        if len(self._unread) > TOKEN_DEPTH // 2:
+            self.harvest()
+        return step
+
+    def scheduled(self, step: int) -> None:
+        """The step is sampled, and its tokens will land. Call it before they can."""
+        self.follows = step
+        self._unread.append((step, self._entries[step % PLAN_DEPTH][2]))
+
+    def retract(self, step: int) -> None:
+        """They will not land after all."""
+        self.follows = self._entries[step % PLAN_DEPTH][1]
+        if self._unread and self._unread[-1][0] == step:
+            self._unread.pop()
+
+    def harvest(self, landed: int | None = None) -> None:
+        """Take what landed into the journals, or what had landed up to a step."""
+        if landed is None:
+            landed = self.landed
+        while self._unread and self._unread[0][0] <= landed:
+            published = self._unread[0][1]
+            entries = []
+            for step, other in self._unread:
+                if step > landed or other is not published:
+                    break
+                entries.append(step % TOKEN_DEPTH)
+            count, positions = len(published.slots), self._region.shape.positions
+            # [steps, positions, requests], requests in the order of the plan
+            sampled = self._region.tokens[entries, : positions * count].reshape(-1, positions, count)
+            block = np.ascontiguousarray(sampled.transpose(2, 0, 1)).reshape(count, -1)
+            whole = bool((block != NO_TOKEN).all())
+            found = [
+                array("q", (tokens if whole else tokens[tokens != NO_TOKEN]).tobytes()) for tokens in block
+            ]
+            # All or none of these steps are in the journals: a request replayed without some would go wrong.
+            for request, tokens in zip(published.requests, found, strict=True):
+                request.extend(tokens)
+            for _ in entries:
+                self._unread.popleft()
+
+    def outstanding(self) -> Iterator[tuple[int, Published]]:
+        """The steps that nobody has filled yet."""
+        for step in range(self.filled + 1, self.planned + 1):
+            yield step, self._entries[step % PLAN_DEPTH][2]
+
+    def in_flight(self, after: int) -> Iterator[tuple[int, Published]]:
+        """The steps after one: those that a new worker has to know."""
+        for step, _, published in self._entries:
+            if step > after:
+                yield step, published
+
+    def rewrite(self, step: int, slots: Sequence[int], plan_id: int, messages: int) -> None:
+        """Make a plan in flight one of a new session."""
+        at = step % PLAN_DEPTH
+        head, (_, follows, published) = self._heads[at], self._entries[at]
+        head[_MESSAGES], head[_PLAN_ID] = messages, plan_id
+        self._slots[at][: len(slots)] = memoryview(array("i", slots))
+        # Another object, so that the next plan in this place is written out again.
+        self._entries[at] = step, follows, dataclasses.replace(published)
+
+    def close_rows(self, step: int) -> None:
+        """Fill a step's masks with stop tokens alone, and raise its flag. No worker may run."""
+        published = self._entries[step % PLAN_DEPTH][2]
+        for row, request in enumerate(published.requests):
+            self._region.close_row(step, row, len(published.requests), request.stop_token_ids)
+        self._region.store(Counter.FILLED, step)
+
+    def wait_filled(self, step: int) -> None:
+        """Wait on the host for the masks of a step; the supervisor sees to it that this ends."""
+        tries = 0
+        while (filled := unwrap(self._region.load(Counter.FILLED), step)) < step:
+            tries += 1
+            if tries > 50:
+                time.sleep(2e-5)
+        self._seen = filled

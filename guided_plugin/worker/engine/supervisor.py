@@ -1,0 +1,296 @@
+"""Watches over the worker of one client: starts it, reads from it, replaces it. A thread of the engine.
+
+A dead worker shows at once, by its handle and its channel. A hung one shows by its heartbeat: without
+a beat for `worker_step_ms` it is killed, which makes sure that it writes no more, the rows it owed fail
+closed, and the device goes on. A worker that died owes its steps to the next one, within the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.worker.engine.client import WorkerClient
+from guided_plugin.worker.engine.start import ForkServer, WorkerProcess, borrow_server, return_server
+from guided_plugin.worker.layout import Counter
+from guided_plugin.worker.messages import Crashed, Retires, Warm
+
+__all__ = ["Supervisor"]
+
+_log = logging.getLogger(__name__)
+
+START_SECONDS = 120.0
+"""Until a worker must be there, imports on a cold machine included; nobody is planned until then."""
+
+DEATHS = 3
+WINDOW_SECONDS = 60.0
+"""So many deaths within this time, and guided requests are refused until it is over."""
+
+_PAUSE = 0.5
+"""Seconds between two failures of the supervisor itself, once requests are refused."""
+
+
+class Supervisor:
+    """The life of workers, one after the other."""
+
+    def __init__(self, client: WorkerClient) -> None:
+        self._client = client
+        self._limit = client.compiler.config.worker_step_ms / 1e3
+        self._tick = min(0.1, self._limit / 8)
+        self._server: ForkServer | None = None
+        self._worker: WorkerProcess | None = None
+        self._channel: Channel | None = None
+        self._warm = False
+        self._last_words = self._retires = ""
+        self._deaths: deque[float] = deque()
+        self.restarts = 0
+        """Workers started after the first."""
+        self._beat = -1
+        self._alive_at = self._owed_at = self._looked_at = 0.0
+        self._closing = False
+        self._pid = os.getpid()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_lock = threading.RLock()
+        client.wake = self.wake
+        self.thread = threading.Thread(target=self._run, name="guided-supervisor", daemon=True)
+        self.thread.start()
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The process id of the worker that runs now."""
+        worker = self._worker
+        return None if worker is None else worker.pid
+
+    def wake(self) -> None:
+        """There is something to do."""
+        with self._wake_lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    def close(self) -> bool:
+        """End the worker, and whatever still waits for it. False in a fork of the process it belongs to."""
+        if os.getpid() != self._pid:
+            return False
+        self._closing = True
+        self.wake()
+        self.thread.join()
+        return True
+
+    def _run(self) -> None:
+        step: Callable[[], None] = partial(self._start, careful=False)
+        with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
+            end.callback(self._close_wake)
+            end.callback(self._return_server)
+            end.callback(self._client.close)
+            end.callback(self._end_worker)
+            while not self._closing:
+                try:
+                    step()
+                    step = self._watch
+                except (
+                    BaseException
+                ) as error:  # a defect of ours: requests and devices must not wait for ever
+                    _log.exception("the supervisor of the grammar worker failed")
+                    step = partial(self._recover, error)
+
+    def _recover(self, error: BaseException) -> None:
+        """Replace the worker after a step of this thread raised `error`. A step that keeps failing counts as
+        deaths do, so that requests are refused."""
+        if self._client.refusing:
+            time.sleep(_PAUSE)  # a step that fails at once must not fill the log
+        self._owed_at = time.monotonic()
+        try:
+            self._end_worker()  # no worker may write while rows are closed
+        finally:
+            self._count_death(f"was ended, because its supervisor failed: {error!r}")
+        self._restart()
+
+    def _return_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            return_server(server)
+
+    def _close_wake(self) -> None:
+        with self._wake_lock:
+            os.close(self._wake)
+            self._wake = -1
+
+    def _start(self, *, careful: bool) -> None:
+        while not self._closing and not self._client.refusing:
+            try:
+                if self._server is not None and not self._server.alive:
+                    self._return_server()
+                if self._server is None:
+                    self._server = borrow_server()
+                self._worker = self._server.fork(self._client.region.fd, START_SECONDS, self._no_longer)
+                self._channel = Channel(self._worker.sock)
+                self._warm, self._last_words, self._retires, self._beat = False, "", "", -1
+                self._alive_at = self._looked_at = time.monotonic()
+                self._client.begin_session(self._channel, careful=careful)
+                return
+            except (GuidedError, OSError) as error:
+                self._end_worker()
+                if not self._closing:
+                    self._count_death(f"could not be started: {error}")
+
+    def _no_longer(self) -> bool:
+        """Whether a worker that is on its way isn't wanted any more. Steps are not kept waiting for it."""
+        now = time.monotonic()
+        if self._client.steps.owed is None:
+            self._owed_at = now
+        elif now - self._owed_at >= self._limit:
+            self._client.close_outstanding(
+                RequestError(
+                    f"there was no grammar worker for {self._limit:g} s",
+                    hint="only stop tokens were allowed from here on; worker_step_ms sets the limit",
+                )
+            )
+        return self._closing
+
+    def _watch(self) -> None:
+        """Wait for something to happen, and see to it."""
+        if self._channel is None:
+            # Refusing. A request that comes when this is over calls for a new worker.
+            self._poll(None)
+            if not self._client.refusing and not self._closing:
+                self._deaths.clear()
+                self._owed_at = time.monotonic()
+                self.restarts += 1
+                self._start(careful=True)
+            return
+        self._poll(self._tick if self._client.busy or not self._warm else None)
+        try:
+            self._receive()
+        except ChannelClosedError:
+            if self._retires:
+                self._replace()
+            else:
+                self._died(self._reason())
+            return
+        except GuidedError as error:
+            self._died(f"sent nonsense: {error}")
+            return
+        self._client.harvest()
+        if self._stuck():
+            self._hung()
+
+    def _poll(self, timeout: float | None) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if self._channel is not None:
+            poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.pending else 0))
+        poll.poll(None if timeout is None else timeout * 1e3)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def _receive(self) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        channel.flush()
+        for message in channel.receive():
+            if isinstance(message, Warm):
+                self._warm = True
+            elif isinstance(message, Crashed):
+                self._last_words = message.reason
+            elif isinstance(message, Retires):
+                self._retires = message.reason
+            self._client.received(message)
+        if self._client.refusing:  # it offers too little
+            self._end_worker()
+
+    def _stuck(self) -> bool:
+        """Whether the worker has made no progress for too long."""
+        now = time.monotonic()
+        late = now - self._looked_at > 5 * self._tick
+        self._looked_at = now
+        beat = self._client.region.load(Counter.HEARTBEAT)
+        if beat != self._beat or late:
+            # Late: this thread did not run either. Both were stopped, or nobody was there to be missed.
+            self._beat, self._alive_at = beat, now
+        if self._client.steps.owed is None:
+            self._owed_at = now
+        if self._warm or now - self._owed_at >= self._limit:
+            return now - self._alive_at >= self._limit
+        return now - self._alive_at >= START_SECONDS
+
+    def _hung(self) -> None:
+        """Kill it. The next worker fills the rows one by one, and shows which of them hangs."""
+        self._died(f"made no progress for {self._limit:g} s", hung=True)
+
+    def _replace(self) -> None:
+        """Start another worker in the place of one that ended itself for a reason of its own."""
+        _log.warning("the grammar worker is replaced: %s", self._retires)
+        self._owed_at = time.monotonic()
+        self._end_worker()
+        self._restart(careful=False)
+
+    def _died(self, reason: str, *, hung: bool = False) -> None:
+        """Attribute the death to a request or a spec, if that is possible, and start another worker."""
+        self._owed_at = time.monotonic()
+        self._end_worker()
+        doing = self._client.region.load(Counter.DOING)
+        if self._client.blame(doing - 1 if doing else None, reason, hung=hung):
+            # That explains the deaths before, too: they say nothing about the next worker.
+            self._deaths.clear()
+            _log.warning("the grammar worker %s; a request or a spec is to blame", reason)
+        else:
+            self._count_death(reason)
+        self._restart()
+
+    def _restart(self, *, careful: bool = True) -> None:
+        if not self._client.refusing:
+            self.restarts += 1
+            self._start(careful=careful)
+
+    def _count_death(self, reason: str) -> None:
+        now = time.monotonic()
+        self._deaths.append(now)
+        while now - self._deaths[0] > WINDOW_SECONDS:
+            self._deaths.popleft()
+        _log.warning("the grammar worker %s", reason)
+        if len(self._deaths) >= DEATHS:
+            self._client.refuse(
+                RequestError(
+                    f"guided requests are refused: the grammar worker ended {DEATHS} times within "
+                    f"{WINDOW_SECONDS:.0f} s; the last one {reason}",
+                    hint="unguided requests go on; try again in a minute",
+                ),
+                WINDOW_SECONDS,
+            )
+
+    def _reason(self) -> str:
+        if self._last_words:
+            return f"gave up: {self._last_words}"
+        code = None
+        if self._server is not None and self._worker is not None:
+            code = self._server.exit_code(self._worker.pid)
+        if code is None:
+            return "ended"
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def _end_worker(self) -> None:
+        """End the worker, if there is one; afterwards it writes nothing more."""
+        worker, self._worker = self._worker, None
+        channel, self._channel = self._channel, None
+        with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
+            if worker is not None:
+                end.callback(worker.release)
+                end.callback(worker.sock.close)
+            if channel is not None:
+                end.callback(channel.close)
+            if worker is not None:
+                end.callback(worker.kill)
+            self._client.end_session()

@@ -1,0 +1,153 @@
+"""The coverage report: what becomes of every keyword of a schema, and where."""
+
+from __future__ import annotations
+
+import pytest
+
+from guided_plugin.check.coverage import coverage
+from guided_plugin.check.report import check_spec
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import GuidedConfig
+from guided_plugin.spec import OutputSpec
+
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+def statuses(schema, compiler, **options):
+    """The status of every keyword, by place."""
+    found = coverage(OutputSpec.json_schema(schema, **options), compiler)
+    return {use.where: use.status for use in found.keywords}
+
+
+def notes(schema, compiler):
+    """The note by place, of what is a mere annotation."""
+    found = coverage(OutputSpec.json_schema(schema, strict=False), compiler)
+    assert found.refusals == ()
+    return {use.where: use.note for use in found.keywords if use.status == "annotation"}
+
+
+def test_every_keyword_has_its_place_and_status(byte_compiler):
+    schema = {
+        "title": "T",
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "format": "date", "description": "d"},
+            "b": {"type": "string", "format": "colour"},
+        },
+        "required": ["a"],
+        "$defs": {"unused": True},
+    }
+    assert statuses(schema, byte_compiler) == {
+        "#/title": "annotation",
+        "#/type": "enforced",
+        "#/properties": "enforced",
+        "#/required": "enforced",
+        "#/$defs": "structure",
+        "#/properties/a/type": "enforced",
+        "#/properties/a/format": "enforced",
+        "#/properties/a/description": "annotation",
+        "#/properties/b/type": "enforced",
+        "#/properties/b/format": "annotation",
+    }
+
+
+def test_what_is_enforced_says_by_which_backend(byte_compiler):
+    for backend in ("xgrammar", "llguidance"):
+        found = coverage(OutputSpec.json_schema({"type": "integer"}, backend=backend), byte_compiler)
+        assert [use.note for use in found.keywords] == [f"by {backend}"]
+        assert found.backend == backend
+        assert "the spec names it" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "string", "minimum": 3}, {"#/minimum": "says nothing of the type string"}),
+        ({"type": "integer", "minimun": 3}, {"#/minimun": "no keyword of the standard"}),
+        ({"type": "array", "uniqueItems": False}, {"#/uniqueItems": "false says nothing"}),
+        ({"type": "array", "minContains": 2}, {"#/minContains": "says nothing without `contains`"}),
+        ({"type": "integer", "then": False}, {"#/then": "says nothing without `if`"}),
+        (
+            {"type": "string", "format": "colour"},
+            {"#/format": "the format 'colour' is none that is enforced"},
+        ),
+        ({"type": "object", "required": True}, {"#/required": "a list of names since draft 4"}),
+        ({"$schema": DRAFT_4, "const": 3}, {"#/const": "a keyword since draft 6, in a schema of draft 4"}),
+    ],
+)
+def test_annotations_say_why(byte_compiler, schema, expected):
+    assert notes(schema, byte_compiler) == expected
+
+
+def test_what_the_draft_leaves_out(byte_compiler):
+    schema = {
+        "$schema": DRAFT_4,
+        "definitions": {"s": {"type": "string"}},
+        "type": "array",
+        "items": {"$ref": "#/definitions/s", "maxLength": 2},
+        "contains": {"type": "integer"},
+    }
+    found = notes(schema, byte_compiler)
+    assert found["#/items/maxLength"] == "beside $ref, which stands alone in draft 4"
+    assert found["#/contains"] == "a keyword since draft 6, in a schema of draft 4"
+    assert found["#/contains/type"] == "inside `contains`, which doesn't count"
+    assert not {"#/definitions/s/type", "#/items/$ref"} & found.keys()
+
+
+def test_every_refused_keyword_is_found_and_the_rest_is_told_apart(byte_compiler):
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "pattern": "(a)\\1"},
+            "b": {"type": "string", "pattern": "\\bx"},
+            "c": {"type": "string", "pattern": "^x$"},
+        },
+    }
+    found = coverage(OutputSpec.json_schema(schema), byte_compiler)
+    refused = {use.where: use.note for use in found.keywords if use.status == "refused"}
+    assert refused.keys() == {"#/properties/a/pattern", "#/properties/b/pattern"}
+    assert all(refused.values())
+    assert len(found.refusals) == 2
+    assert found.backend in ("llguidance", "xgrammar")
+    enforced = {use.where for use in found.keywords if use.status == "enforced"}
+    assert "#/properties/c/pattern" in enforced
+
+
+def test_a_refusal_that_names_no_keyword_leaves_all_undecided(byte_compiler):
+    schema = {"type": "string", "not": {"type": "string"}, "title": "nothing at all"}
+    found = coverage(OutputSpec.json_schema(schema), byte_compiler)
+    assert found.backend is None
+    assert found.refusals
+    by_place = {use.where: use.status for use in found.keywords}
+    assert by_place["#/title"] == "annotation"
+    assert {by_place["#/type"], by_place["#/not"]} == {"undecided"}
+
+
+def test_keywords_that_the_operator_leaves_unenforced(byte_vocabulary, plugins):
+    config = GuidedConfig(unenforced_keywords=("uniqueItems",), isolate_compiles=False)
+    compiler = GrammarCompiler(byte_vocabulary, config=config, plugins=plugins)
+    schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    assert notes(schema, compiler) == {"#/uniqueItems": "left unenforced by the configuration"}
+
+
+def test_groups_put_the_worst_first(byte_compiler):
+    schema = {"title": "t", "allOf": [{"pattern": "(a)\\1"}, {"type": "string", "title": "u"}]}
+    groups = coverage(OutputSpec.json_schema(schema), byte_compiler).groups()
+    assert [(group.keyword, group.status, group.count) for group in groups] == [
+        ("pattern", "refused", 1),
+        ("allOf", "enforced", 1),
+        ("type", "enforced", 1),
+        ("title", "annotation", 2),
+    ]
+    assert groups[-1].first.where == "#/title"
+
+
+def test_the_report_has_it(byte_compiler):
+    found = check_spec(byte_compiler, OutputSpec.json_schema({"type": "integer", "title": "t"})).to_dict()
+    assert found["reason"]
+    assert found["keywords"] == [
+        {"keyword": "type", "where": "#/type", "status": "enforced", "note": f"by {found['backend']}"},
+        {"keyword": "title", "where": "#/title", "status": "annotation", "note": ""},
+    ]
+    assert check_spec(byte_compiler, OutputSpec.regex("a")).to_dict()["keywords"] is None

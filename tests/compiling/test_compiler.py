@@ -1,0 +1,327 @@
+"""One compile per language, whoever asks and however many; a cache bounded in bytes."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from guided_plugin.compiling.compiler import GrammarCompiler, shared_compiler
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GrammarError, PluginError, UnsupportedSpecError
+from guided_plugin.grammar.base import Grammar, Matcher, MatcherBatch
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.hookspecs import hookimpl
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+
+BUILT_IN_BACKENDS = ("llguidance", "xgrammar")
+A, B, C, D = (OutputSpec.choice([letter]) for letter in "ABCD")
+
+
+class FakeBackend:
+    """Compiles to a note of what it was asked; runs nothing."""
+
+    def __init__(self, name: str, compiling: Callable[[OutputSpec], int]) -> None:
+        self.name = name
+        self.asked: list[OutputSpec] = []
+        self._compiling = compiling
+
+    def compile(self, spec: OutputSpec) -> Grammar:
+        self.asked.append(spec)
+        return Grammar(spec, self.name, object(), self._compiling(spec), 0.0)
+
+    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> Matcher:
+        raise NotImplementedError
+
+    def batch(self, matchers: Sequence[Matcher]) -> MatcherBatch:
+        raise NotImplementedError
+
+
+class FakePlugin:
+    """Registers one backend that always is the same object, whatever asks for it."""
+
+    def __init__(self, name: str, compiling: Callable[[OutputSpec], int] = lambda spec: 10) -> None:
+        self.backend = FakeBackend(name, compiling)
+        self.made: list[tuple[Vocabulary, GuidedConfig]] = []
+
+    @hookimpl
+    def register_backends(self, register: Callable[[str, Any], None]) -> None:
+        def make(vocabulary: Vocabulary, config: GuidedConfig) -> FakeBackend:
+            self.made.append((vocabulary, config))
+            return self.backend
+
+        register(self.backend.name, make)
+
+
+def compiler_with(
+    vocabulary: Vocabulary, *fakes: FakePlugin, config: GuidedConfig | None = None
+) -> GrammarCompiler:
+    plugins = Plugins(disabled=["xgrammar", "llguidance"], entry_points=False)
+    for fake in fakes:
+        plugins.register(fake, f"plugin-{fake.backend.name}")
+    return GrammarCompiler(vocabulary, config=config, plugins=plugins)
+
+
+def refuse(spec: OutputSpec) -> int:
+    raise UnsupportedSpecError("not mine", where=spec.kind)
+
+
+class TestCache:
+    def test_second_time_is_a_hit_and_the_same_object(self, byte_compiler):
+        spec = OutputSpec.json_schema({"type": "integer"})
+        first = byte_compiler.compile(spec)
+        assert byte_compiler.compile(OutputSpec.json_schema({"type": "integer"})) is first
+        statistics = byte_compiler.cache_statistics()
+        assert (statistics.misses, statistics.hits, statistics.entries) == (1, 1, 1)
+        assert statistics.size_bytes == first.size_bytes > 0
+
+    def test_what_belongs_to_a_request_does_not_make_another_grammar(self, byte_compiler):
+        plain = byte_compiler.compile(OutputSpec.regex("a+"))
+        for options in ({"stop_token_ids": [10]}, {"start_after": "</think>"}, {"start_after": [1, 2]}):
+            assert byte_compiler.compile(OutputSpec.regex("a+", **options)) is plain
+        assert byte_compiler.cache_statistics().misses == 1
+
+    @pytest.mark.parametrize(
+        "other",
+        [{"whitespace": "flexible"}, {"strict": False}, {"backend": "xgrammar"}],
+        ids=lambda options: next(iter(options)),
+    )
+    def test_what_decides_the_language_or_the_backend_does(self, byte_compiler, other):
+        schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+        plain = byte_compiler.compile(OutputSpec.json_schema(schema))
+        assert byte_compiler.compile(OutputSpec.json_schema(schema, **other)) is not plain
+        assert byte_compiler.cache_statistics().misses == 2
+
+    def test_bounded_in_bytes_and_the_longest_unused_goes_first(self, byte_vocabulary):
+        fake = FakePlugin("fake")
+        compiler = compiler_with(byte_vocabulary, fake, config=GuidedConfig(cache_bytes=30))
+        for spec in (A, B, C, A, D):  # the second A makes B the oldest
+            compiler.compile(spec)
+        assert fake.backend.asked == [A, B, C, D]
+        statistics = compiler.cache_statistics()
+        assert (statistics.entries, statistics.size_bytes, statistics.evictions) == (3, 30, 1)
+        compiler.compile(A)
+        compiler.compile(C)
+        assert fake.backend.asked == [A, B, C, D]
+        compiler.compile(B)
+        assert fake.backend.asked == [A, B, C, D, B]
+
+    def test_one_large_grammar_makes_room_for_itself(self, byte_vocabulary):
+        fake = FakePlugin("fake", lambda spec: 25 if spec == D else 10)
+        compiler = compiler_with(byte_vocabulary, fake, config=GuidedConfig(cache_bytes=30))
+        for spec in (A, B, C, D):
+            compiler.compile(spec)
+        statistics = compiler.cache_statistics()
+        assert (statistics.entries, statistics.size_bytes, statistics.evictions) == (1, 25, 3)
+
+    @pytest.mark.parametrize("limit", [0, 9])
+    def test_what_never_fits_is_given_out_but_not_kept(self, byte_vocabulary, limit):
+        fake = FakePlugin("fake")
+        compiler = compiler_with(byte_vocabulary, fake, config=GuidedConfig(cache_bytes=limit))
+        assert compiler.compile(A) is not compiler.compile(A)
+        statistics = compiler.cache_statistics()
+        assert (statistics.entries, statistics.size_bytes, statistics.evictions) == (0, 0, 0)
+
+
+class Gate:
+    """A compile that starts when asked and ends when the test says so."""
+
+    def __init__(self, outcome: Callable[[OutputSpec], int] = lambda spec: 10) -> None:
+        self.opened = threading.Event()
+        self.entered = threading.Event()
+        self._outcome = outcome
+
+    def __call__(self, spec: OutputSpec) -> int:
+        self.entered.set()
+        assert self.opened.wait(30), "nobody opened the gate"
+        return self._outcome(spec)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.001)
+
+
+class TestSingleFlight:
+    threads = 16
+
+    def run(self, compiler: GrammarCompiler, gate: Gate, spec: OutputSpec) -> list[Any]:
+        """What `compile` gives each of many threads, all of which ask before the first has an answer."""
+        with ThreadPoolExecutor(self.threads) as pool:
+            futures = [pool.submit(compiler.compile, spec) for _ in range(self.threads)]
+            try:
+                assert gate.entered.wait(30)
+                wait_until(lambda: compiler.cache_statistics().waits == self.threads - 1)
+            finally:
+                gate.opened.set()
+            return [future.exception(30) or future.result() for future in futures]
+
+    def test_identical_specs_that_arrive_together_compile_once(self, byte_vocabulary):
+        gate = Gate()
+        fake = FakePlugin("fake", gate)
+        compiler = compiler_with(byte_vocabulary, fake)
+        grammars = self.run(compiler, gate, A)
+        assert len({id(grammar) for grammar in grammars}) == 1
+        assert isinstance(grammars[0], Grammar)
+        assert fake.backend.asked == [A]
+        statistics = compiler.cache_statistics()
+        assert (statistics.misses, statistics.hits, statistics.waits) == (1, 0, self.threads - 1)
+
+    def test_a_failure_reaches_everyone_who_waited_and_is_not_cached(self, byte_vocabulary):
+        gate = Gate(refuse)
+        fake = FakePlugin("fake", gate)
+        compiler = compiler_with(byte_vocabulary, fake)
+        errors = self.run(compiler, gate, A)
+        assert [str(error) for error in errors] == ["choice: not mine"] * self.threads
+        assert all(isinstance(error, UnsupportedSpecError) for error in errors)
+        assert fake.backend.asked == [A]
+        with pytest.raises(UnsupportedSpecError):
+            compiler.compile(A)
+        assert fake.backend.asked == [A, A]
+        assert compiler.cache_statistics().entries == 0
+
+    def test_a_crash_in_a_backend_frees_those_who_wait_too(self, byte_vocabulary):
+        def crash(spec: OutputSpec) -> int:
+            raise MemoryError("no more")
+
+        gate = Gate(crash)
+        compiler = compiler_with(byte_vocabulary, FakePlugin("fake", gate))
+        errors = self.run(compiler, gate, A)
+        assert [type(error) for error in errors] == [MemoryError] * self.threads
+
+    def test_a_slow_spec_does_not_hold_up_another(self, byte_vocabulary):
+        gate = Gate()
+        fake = FakePlugin("fake", lambda spec: gate(spec) if spec == A else 10)
+        compiler = compiler_with(byte_vocabulary, fake)
+        with ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(compiler.compile, A)
+            try:
+                assert gate.entered.wait(30)
+                assert compiler.compile(B).spec == B
+                assert compiler.compile(B).spec == B
+                assert not slow.done()
+            finally:
+                gate.opened.set()
+            assert slow.result(30).spec == A
+
+
+class TestChoiceOfBackend:
+    def test_the_spec_decides_over_the_config(self, byte_vocabulary):
+        first, second = FakePlugin("first"), FakePlugin("second")
+        compiler = compiler_with(byte_vocabulary, first, second, config=GuidedConfig(backend="first"))
+        assert compiler.compile(OutputSpec.regex("a", backend="second")).backend == "second"
+        assert compiler.compile(OutputSpec.regex("b")).backend == "first"
+
+    @pytest.mark.parametrize("name", ["first", "second"])
+    def test_the_config_decides_over_auto(self, byte_vocabulary, name):
+        plugins = (FakePlugin("first"), FakePlugin("second"))
+        compiler = compiler_with(byte_vocabulary, *plugins, config=GuidedConfig(backend=name))
+        assert compiler.compile(A).backend == name
+        assert [plugin.backend.name for plugin in plugins if plugin.made] == [name]
+
+    def test_auto_falls_through_to_one_that_can(self, byte_vocabulary):
+        can, cannot = FakePlugin("can"), FakePlugin("cannot", refuse)
+        for order in ((can, cannot), (cannot, can)):
+            assert compiler_with(byte_vocabulary, *order).compile(A).backend == "can"
+        assert cannot.backend.asked == [A]
+
+    def test_a_named_backend_is_never_replaced(self, byte_vocabulary):
+        can, cannot = FakePlugin("can"), FakePlugin("cannot", refuse)
+        compiler = compiler_with(byte_vocabulary, can, cannot)
+        with pytest.raises(UnsupportedSpecError, match="not mine"):
+            compiler.compile(OutputSpec.regex("a", backend="cannot"))
+        assert can.backend.asked == []
+
+    def test_all_refuse(self, byte_vocabulary):
+        compiler = compiler_with(byte_vocabulary, FakePlugin("one", refuse), FakePlugin("two", refuse))
+        with pytest.raises(UnsupportedSpecError, match="choice: not mine"):
+            compiler.compile(A)
+
+    def test_unknown_name(self, byte_compiler):
+        with pytest.raises(
+            PluginError, match=r"no backend named 'xgramar' \(did you mean 'xgrammar'\?\)"
+        ) as caught:
+            byte_compiler.compile(OutputSpec.regex("a", backend="xgramar"))
+        assert "disabled" not in str(caught.value)
+
+    def test_a_disabled_backend_is_mentioned(self, byte_vocabulary):
+        compiler = compiler_with(byte_vocabulary, FakePlugin("fake"))
+        with pytest.raises(PluginError, match="disabled plugins: llguidance, xgrammar"):
+            compiler.compile(OutputSpec.regex("a", backend="xgrammar"))
+
+    def test_no_backend_at_all(self, byte_vocabulary):
+        with pytest.raises(GrammarError, match=r"no backend is registered \(enable"):
+            compiler_with(byte_vocabulary).compile(A)
+
+    def test_made_at_first_use_once_with_vocabulary_and_config(self, byte_vocabulary):
+        fake, config = FakePlugin("fake"), GuidedConfig(threads=3)
+        compiler = compiler_with(byte_vocabulary, fake, config=config)
+        assert fake.made == []
+        compiler.compile(A)
+        compiler.compile(B)
+        assert fake.made == [(byte_vocabulary, config)]
+        assert compiler.backend("fake") is fake.backend
+
+
+class Lowering:
+    """A plugin with rewrites that leave a trace in the list of choices."""
+
+    def __init__(self, **appended: str) -> None:
+        self._appended = appended
+
+    @hookimpl
+    def register_lowerings(self, register: Callable[[str, Any], None]) -> None:
+        for name, text in self._appended.items():
+            register(name, lambda spec, text=text: OutputSpec.choice([*spec.document(), text]))
+
+
+class TestLowerings:
+    def test_run_in_order_before_the_backend_and_share_by_the_original(self, byte_vocabulary):
+        fake = FakePlugin("fake")
+        compiler = compiler_with(byte_vocabulary, fake)
+        compiler.plugins.register(Lowering(first="1", second="2"), "lowering")
+        grammar = compiler.compile(A)
+        assert fake.backend.asked == [OutputSpec.choice(["A", "1", "2"])]
+        assert grammar.spec == OutputSpec.choice(["A", "1", "2"])
+        assert compiler.compile(A) is grammar
+
+
+class TestSharedCompiler:
+    def test_one_for_equal_vocabularies_and_configs(self):
+        def vocabulary(*tokens: bytes) -> Vocabulary:
+            return Vocabulary.from_tokens([b"</s>", *tokens], [0])
+
+        first = shared_compiler(vocabulary(b"a", b"b"))
+        assert shared_compiler(vocabulary(b"a", b"b"), GuidedConfig()) is first
+        assert shared_compiler(vocabulary(b"a", b"c")) is not first
+        other = shared_compiler(vocabulary(b"a", b"b"), GuidedConfig(threads=1))
+        assert other is not first
+        assert other.config.threads == 1
+
+    def test_released_with_its_last_user(self):
+        import weakref
+
+        compiler = shared_compiler(Vocabulary.from_tokens([b"only here", b"</s>"], [1]))
+        gone = weakref.ref(compiler)
+        del compiler
+        gc.collect()
+        assert gone() is None
+
+    def test_threads_that_ask_together_get_one(self):
+        vocabulary = Vocabulary.from_tokens([b"together", b"</s>"], [1])
+        barrier = threading.Barrier(8)
+
+        def ask(_: int) -> GrammarCompiler:
+            barrier.wait(30)
+            return shared_compiler(vocabulary)
+
+        with ThreadPoolExecutor(8) as pool:
+            assert len({id(compiler) for compiler in list(pool.map(ask, range(8)))}) == 1

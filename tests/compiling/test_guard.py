@@ -1,0 +1,240 @@
+"""Compiles in helper processes: limits that hold, helpers that end, requests that don't wait."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import CompileLimitError, GrammarError, PipelineError
+
+VOCABULARY = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
+
+# Too large to be compiled in this process.
+LARGE = {
+    "type": "object",
+    "properties": {f"p{i}": {"type": "integer", "title": "x" * 20} for i in range(300)},
+}
+
+PLUGIN = """
+import os, signal, time
+import guided_plugin
+from guided_plugin.grammar.base import Prepared
+from guided_plugin.errors import UnsupportedSpecError
+
+class Strange:
+    name = "strange"
+    def __init__(self, vocabulary, config):
+        pass
+    def compile(self, spec):
+        raise UnsupportedSpecError("only a helper may compile this")
+    def prepare(self, spec):
+        what = spec.text
+        if "sleep" in what:
+            time.sleep(600)
+        if "kill" in what:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "memory" in what:
+            held = []
+            while True:
+                held.append(bytearray(1 << 24))
+        if "print" in what:
+            print("nonsense on stdout", flush=True)
+            os.write(1, b"more nonsense")
+        if "raise" in what:
+            raise ValueError("went wrong")
+        raise UnsupportedSpecError(f"refused in process {os.getpid()}")
+    def load(self, prepared):
+        raise NotImplementedError
+
+class Plugin:
+    @guided_plugin.hookimpl
+    def register_backends(self, register):
+        register("strange", Strange)
+
+plugin = Plugin()
+"""
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    """A backend that misbehaves, installed as a package with an entry point."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "strange_plugin.py").write_text(PLUGIN)
+    info = folder / "strange_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[guided_plugin]\nstrange = strange_plugin:plugin\n")
+    return folder
+
+
+@pytest.fixture
+def make(plugin, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(plugin))
+    monkeypatch.syspath_prepend(str(plugin))
+    made = []
+
+    def make(**options):
+        compiler = GrammarCompiler(VOCABULARY, config=GuidedConfig(**options))
+        made.append(compiler)
+        return compiler
+
+    yield make
+    for compiler in made:
+        compiler.close()
+
+
+def strange(what):
+    # Too long to be compiled in this process.
+    return OutputSpec.grammar(f"root ::= {what}" + " # padding" * 200, backend="strange")
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_large_schema_comes_back_from_a_helper(make):
+    compiler = make()
+    grammar = compiler.compile(OutputSpec.json_schema(LARGE))
+    assert grammar.backend == "llguidance"
+    assert len(compiler._guard.processes()) == 1
+    matcher = compiler.backend(grammar.backend).start(grammar, (256,))
+    assert matcher.accept_text(b'{"p0":1,"p7":2')
+
+
+def test_a_small_one_needs_none(make):
+    compiler = make()
+    assert compiler.compile(OutputSpec.json_schema({"type": "integer"})).backend == "llguidance"
+    assert compiler._guard.processes() == []
+
+
+def test_isolation_can_be_switched_off(make):
+    compiler = make(isolate_compiles=False)
+    compiler.compile(OutputSpec.json_schema(LARGE))
+    assert compiler._guard.processes() == []
+
+
+def test_time_is_limited_and_what_went_over_is_remembered(make):
+    compiler = make(compile_seconds=1.0)
+    start = time.monotonic()
+    with pytest.raises(CompileLimitError, match="longer than 1 s"):
+        compiler.compile(strange("sleep"))
+    first = time.monotonic() - start
+    start = time.monotonic()
+    with pytest.raises(CompileLimitError, match="longer than 1 s"):
+        compiler.compile(strange("sleep"))
+    assert time.monotonic() - start < 0.5 < first
+    assert compiler._guard.processes() == []
+    assert compiler.compile(OutputSpec.json_schema(LARGE)).backend == "llguidance"
+
+
+@pytest.mark.parametrize("what", ["kill", "memory"])
+def test_a_crash_and_a_blown_memory_are_refusals(make, what):
+    compiler = make(compile_bytes=256 * 2**20)
+    with pytest.raises(CompileLimitError, match=r"0\.25 GiB of memory|crashed its process \(SIGKILL"):
+        compiler.compile(strange(what))
+    assert compiler.compile(OutputSpec.json_schema(LARGE)).backend == "llguidance"
+
+
+@pytest.mark.parametrize(
+    ("what", "says"), [("print", "refused in process"), ("raise", "strange.*went wrong")]
+)
+def test_what_a_helper_says_is_told(make, what, says):
+    compiler = make()
+    for _ in range(2):
+        with pytest.raises(Exception, match=says):
+            compiler.compile(strange(what))
+    assert len(compiler._guard.processes()) == 1
+
+
+def test_slow_compiles_hold_no_others_up(make):
+    compiler = make(compile_seconds=30.0, compile_processes=3)
+    compiler.compile(OutputSpec.json_schema(LARGE))
+    slow = [compiler.compile_async(strange(f"sleep {i}")) for i in range(2)]
+    time.sleep(0.5)
+    start = time.monotonic()
+    quick = [compiler.compile_async(OutputSpec.json_schema({"enum": [i]})) for i in range(20)]
+    large = compiler.compile_async(OutputSpec.json_schema({**LARGE, "title": "other"}))
+    assert all(future.result(20).backend == "llguidance" for future in [*quick, large])
+    assert time.monotonic() - start < 20
+    assert not any(future.done() for future in slow)
+    compiler.close()
+    for future in slow:
+        with pytest.raises((CompileLimitError, PipelineError)):
+            future.result(10)
+
+
+def test_more_than_there_are_helpers_for_is_said(make):
+    compiler = make(compile_seconds=2.0, compile_processes=1)
+    first = compiler.compile_async(strange("sleep a"))
+    while not compiler._guard.processes():
+        time.sleep(0.01)
+    with pytest.raises((PipelineError, GrammarError)):
+        compiler.compile(strange("sleep b"))
+    with pytest.raises(CompileLimitError):
+        first.result(60)
+
+
+def test_closing_ends_the_helpers(make):
+    compiler = make()
+    compiler.compile(OutputSpec.json_schema(LARGE))
+    (pid,) = compiler._guard.processes()
+    assert alive(pid)
+    compiler.close()
+    assert not alive(pid)
+    with pytest.raises(PipelineError, match="closed"):
+        compiler.compile(OutputSpec.json_schema({**LARGE, "title": "again"}))
+
+
+def test_a_compiler_that_nobody_uses_ends_its_helpers(make):
+    compiler = GrammarCompiler(VOCABULARY)
+    compiler.compile(OutputSpec.json_schema(LARGE))
+    (pid,) = compiler._guard.processes()
+    del compiler
+    assert not alive(pid)
+
+
+HOST = """
+    import os, signal, sys, threading, time
+    from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
+    from guided_plugin.compiling.compiler import GrammarCompiler
+    vocabulary = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
+    compiler = GrammarCompiler(vocabulary, config=GuidedConfig(compile_seconds=60))
+    large = {"enum": ["x" * 50 + str(i) for i in range(400)]}
+    compiler.compile(OutputSpec.json_schema(large))
+    print(*compiler._guard.processes(), flush=True)
+    spec = OutputSpec.grammar("root ::= sleep" + " # padding" * 200, backend="strange")
+    threading.Thread(target=lambda: compiler.compile(spec), daemon=True).start()
+    time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_helpers_end_with_their_host(plugin, end):
+    code = textwrap.dedent(HOST) + end
+    path = os.pathsep.join([str(plugin), str(Path(__file__).parents[2])])
+    start = time.monotonic()
+    host = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert host.returncode in (0, -signal.SIGKILL), host.stderr
+    pids = [int(pid) for pid in host.stdout.split()]
+    assert pids
+    while any(map(alive, pids)) and time.monotonic() - start < 60:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))

@@ -1,0 +1,435 @@
+"""The llguidance backend: what it takes and refuses, its stop tokens, its batches."""
+
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+from lexer_bases import Base
+
+from guided_plugin import GuidedConfig, OutputSpec, Plugins, Vocabulary
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
+from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
+
+END, OTHER_END, CONTROL = 256, 257, 258
+VOCABULARY = Vocabulary.from_tokens(
+    [*(bytes([byte]) for byte in range(256)), b"</s>", b"<other>", b"<ctrl>"], [END], [OTHER_END, CONTROL]
+)
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
+
+
+def takes(backend, spec, text):
+    matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
+    return matcher.accept_text(text.encode()) and matcher.complete
+
+
+def allowed(backend, matchers):
+    mask = np.zeros((len(matchers), VOCABULARY.words), np.int32)
+    backend.batch(matchers).fill(mask, list(range(len(matchers))))
+    bits = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")
+    return [set(np.flatnonzero(row).tolist()) for row in bits]
+
+
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "good", "bad"),
+    [
+        (OutputSpec.json_schema(PERSON), ['{"name":"x"}'], ['{"name": "x"}', '{"name":"x","y":1}', "{}"]),
+        (OutputSpec.json_schema(PERSON, whitespace="flexible"), ['{"name": "x"}'], ['{"name": 1}']),
+        (OutputSpec.json_schema(PERSON, strict=False), ['{"name":"x","y":1}'], ['{"y":1}']),
+        (OutputSpec.json_schema(True), ["1", "{}", "null"], ["", "x"]),
+        (
+            OutputSpec.json_schema({"type": "string", "pattern": '^"[a-z]+$', "maxLength": 3}),
+            ['"\\"ab"'],
+            ['"\\"abc"', '"ab"', '""ab"'],
+        ),
+        (OutputSpec.json_object(), ["{}", '{"a":[1,{}]}'], ["[]", "1"]),
+        (OutputSpec.regex("[a-z]{2,3}"), ["ab", "abc"], ["a", "abcd", "a1"]),
+        (OutputSpec.choice(["yes", 'n"o\n', "é"]), ["yes", 'n"o\n', "é"], ["no", "ye"]),
+        (OutputSpec.grammar('start: "a" start | "b"', "lark"), ["b", "aab"], ["aa"]),
+    ],
+    ids=lambda value: value.summary() if isinstance(value, OutputSpec) else "",
+)
+def test_languages(backend, spec, good, bad):
+    assert [text for text in good if not takes(backend, spec, text)] == []
+    assert [text for text in bad if takes(backend, spec, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "says"),
+    [
+        (OutputSpec.json_schema(False), UnsatisfiableSpecError, "no output"),
+        (OutputSpec.json_schema({"$ref": "#"}), UnsupportedSpecError, "refers to itself"),
+        (
+            OutputSpec.json_schema({"items": {"uniqueItems": True}}),
+            UnsupportedSpecError,
+            "#/items/uniqueItems",
+        ),
+        (OutputSpec.regex("a(?=b)"), UnsupportedSpecError, "lookahead"),
+        (OutputSpec.regex("["), GrammarError, "regex"),
+        (OutputSpec.grammar('root ::= "a"'), UnsupportedSpecError, "EBNF"),
+        (OutputSpec.structural_tag({"format": {}}), UnsupportedSpecError, "structural tags"),
+    ],
+)
+def test_refusals_are_one_line(backend, spec, error, says):
+    with pytest.raises(error) as caught:
+        backend.compile(spec)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_control_tokens_are_never_allowed(backend):
+    matcher = backend.start(backend.compile(OutputSpec.json_schema({"type": "string"})), (END,))
+    assert matcher.accept_text(b'"a')
+    (tokens,) = allowed(backend, [matcher])
+    assert ord("<") in tokens
+    assert not tokens & {END, OTHER_END, CONTROL}
+    assert max(tokens) < VOCABULARY.size
+
+
+def test_a_forced_text_may_be_spelt_with_any_tokens():
+    tokens = [*(bytes([byte]) for byte in range(256)), b"</s>", b'{"', b'{"na', b'name":']
+    wide = Vocabulary.from_tokens(tokens, [END])
+    forced = OutputSpec.json_schema({**PERSON, "required": ["name"]})
+    for backend in GrammarCompiler(wide).backend("llguidance"), GrammarCompiler(wide).backend("xgrammar"):
+        mask = np.zeros((1, wide.words), np.int32)
+        matcher = backend.start(backend.compile(forced), (END,))
+        backend.batch([matcher]).fill(mask, [0])
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+        assert set(np.flatnonzero(bits).tolist()) == {ord("{"), 257, 258}
+
+
+def test_stop_tokens_of_one_request(backend):
+    grammar = backend.compile(OutputSpec.regex("a+"))
+    usual, own = backend.start(grammar, (END,)), backend.start(grammar, (OTHER_END,))
+    assert allowed(backend, [usual, own]) == [{ord("a")}, {ord("a")}]
+    batch = backend.batch([usual, own])
+    assert batch.accept([ord("a"), ord("a")]) == [True, True]
+    assert allowed(backend, [usual, own]) == [{ord("a"), END}, {ord("a"), OTHER_END}]
+    assert batch.accept([OTHER_END, END]) == [False, False]
+
+
+@pytest.mark.parametrize("count", [3, 32, 33, 90])
+def test_a_batch_tells_who_refused_however_many_there_are(backend, count):
+    grammar = backend.compile(OutputSpec.regex("[a-c]{90}d"))
+    matchers = [backend.start(grammar, (END,)) for _ in range(count)]
+    for ahead, matcher in enumerate(matchers):
+        assert matcher.accept_text(b"abc"[: ahead % 3] * 30)
+    batch = backend.batch(matchers)
+    wrong = {1, count - 1}
+    for _ in range(2):
+        tokens = [ord("z" if place in wrong else "b") for place in range(count)]
+        assert batch.accept(tokens) == [place not in wrong for place in range(count)]
+        wrong |= {0}
+
+
+def test_accepting_the_stop_tokens(backend):
+    grammar = backend.compile(OutputSpec.regex("a+"))
+    usual, own = backend.start(grammar, (END,)), backend.start(grammar, (OTHER_END,))
+    assert usual.accept(ord("a"))
+    assert own.accept(ord("a"))
+    assert backend.batch([usual, own]).accept([END, OTHER_END]) == [True, True]
+
+
+def test_rollback_and_fork(backend):
+    matcher = backend.start(backend.compile(OutputSpec.regex("abc")), (END,))
+    assert matcher.accept_text(b"ab")
+    fork = matcher.fork()
+    matcher.rollback(1)
+    assert allowed(backend, [matcher, fork]) == [{ord("b")}, {ord("c")}]
+
+
+def test_requests_of_one_grammar_are_independent(backend):
+    grammar = backend.compile(OutputSpec.choice(["ax", "by"]))
+    first, second = backend.start(grammar, (END,)), backend.start(grammar, (END,))
+    assert first.accept(ord("a"))
+    assert not backend.start(grammar, (END,)).accept(ord("z"))
+    assert allowed(backend, [first, second]) == [{ord("x")}, {ord("a"), ord("b")}]
+
+
+def test_auto_takes_it_for_schemas_and_it_can_be_disabled():
+    schema = {"type": "string", "pattern": "^[a-z]+$", "maxLength": 2}
+    compiler = GrammarCompiler(VOCABULARY)
+    assert compiler.compile(OutputSpec.json_schema(schema)).backend == "llguidance"
+    assert compiler.compile(OutputSpec.regex("[a-z]+")).backend == "xgrammar"
+    without = GrammarCompiler(VOCABULARY, plugins=Plugins(disabled=["llguidance"]))
+    with pytest.raises(UnsupportedSpecError, match="maxLength"):
+        without.compile(OutputSpec.json_schema(schema))
+
+
+def test_a_spec_may_name_another_backend():
+    compiler = GrammarCompiler(VOCABULARY)
+    assert compiler.compile(OutputSpec.json_schema(PERSON, backend="xgrammar")).backend == "xgrammar"
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (
+            {"allOf": [PERSON, {"properties": {"tag": {"type": "string"}}}]},
+            ['{"name":"a"}', '{"name":"a","tag":"x"}'],
+            ['{"name":"a","other":1}', '{"tag":"x","name":"a"}', '{"tag":"x"}'],
+        ),
+        ({"not": {"type": ["string", "object"]}}, ["1", "[1]", "null"], ['"a"', "{}"]),
+    ],
+)
+def test_what_it_does_not_take_is_lowered(backend, schema, good, bad):
+    grammar = backend.compile(OutputSpec.json_schema(schema))
+    assert grammar.reason.startswith("lowered")
+    for text in good:
+        assert takes(backend, grammar.spec, text), text
+    for text in bad:
+        assert not takes(backend, grammar.spec, text), text
+
+
+def test_the_token_that_is_never_sampled_is_never_allowed(backend):
+    spec = OutputSpec.json_schema({"type": "string", "pattern": "[0-9]{3}"})
+    grammar = backend.compile(spec)
+    assert "searched for" in grammar.reason
+    matcher = backend.start(grammar, (END,))
+    assert matcher.accept_text(b'"a')
+    mask = np.zeros((1, VOCABULARY.words), np.int32)
+    backend.batch([matcher]).fill(mask, [0])
+    impossible = backend._impossible_token
+    assert impossible is not None
+    assert not mask[0, impossible // 32] >> (impossible % 32) & 1
+    assert takes(backend, spec, '"a 123 "')
+    assert not takes(backend, spec, '"a 12 "')
+
+
+def test_keywords_may_be_left_unenforced():
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    config = GuidedConfig(unenforced_keywords=("uniqueItems",))
+    compiler = GrammarCompiler(VOCABULARY, config=config)
+    assert takes(compiler.backend("llguidance"), OutputSpec.json_schema(schema), '["a","a"]')
+
+
+def test_an_object_of_many_optional_properties_is_taken_to_its_end(backend):
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(1200)}}
+    for strict in (True, False):
+        spec = OutputSpec.json_schema(schema, strict=strict)
+        assert "many properties" in backend.compile(spec).reason
+        assert takes(backend, spec, '{"p600":null,"p1199":null}')
+
+
+def test_a_pattern_that_meets_a_length_is_taken_to_its_end(backend):
+    spec = OutputSpec.json_schema({"pattern": r"^(?:\S+\s+){0,49}\S+$", "maxLength": 500, "type": "string"})
+    text = '"' + "word " * 49 + "x"
+    matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
+    for byte in text.encode():
+        assert byte in allowed(backend, [matcher])[0]
+        assert matcher.accept(byte)
+    assert ord("y") in allowed(backend, [matcher])[0]
+    assert ord(" ") not in allowed(backend, [matcher])[0]
+
+
+def test_names_left_open_have_one_spelling(backend):
+    schema = {"properties": {"a": {"type": "integer"}, "\n": {"const": "\t"}}}
+    spec = OutputSpec.json_schema(schema, strict=False)
+    # Before 1.9 llguidance does not keep the names apart.
+    direct = backend._keeps_names_apart
+    assert backend.compile(spec).reason.startswith("as a JSON schema" if direct else "lowered")
+    assert takes(backend, spec, '{"a":1,"\\n":"\\t","b":"\\\\"}')
+    assert not takes(backend, spec, '{"\\u0061":"x"}')
+    with_control = {"properties": {"a": {"type": "integer"}, "b": {"const": "\x01"}}}
+    spec = OutputSpec.json_schema(with_control, strict=False)
+    assert "lowered" in backend.compile(spec).reason
+    assert takes(backend, spec, '{"b":"\\u0001"}')
+    assert not takes(backend, spec, '{"\\u0061":"x"}')
+
+
+def test_keywords_of_later_drafts_do_not_count(backend):
+    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "string", "const": "a"}
+    assert takes(backend, OutputSpec.json_schema(schema), '"b"')
+
+
+def test_not_offered_where_it_is_not_installed(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "llguidance" not in Plugins(entry_points=False).backends
+
+
+def test_random_walks_are_accepted_by_a_fresh_matcher_and_parse(backend):
+    generator = np.random.default_rng(0)
+    spec = OutputSpec.json_schema(
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 40}, "b": {"enum": ["x", None]}},
+            "required": ["a", "b"],
+        }
+    )
+    grammar = backend.compile(spec)
+    for _ in range(20):
+        matcher, tokens = backend.start(grammar, (END,)), []
+        while not tokens or tokens[-1] != END:
+            choices = sorted(allowed(backend, [matcher])[0])
+            tokens.append(int(generator.choice(choices)))
+            assert matcher.accept(tokens[-1])
+        value = json.loads(bytes(tokens[:-1]))
+        assert 3 <= value["a"] <= 40
+        assert value["b"] in ("x", None)
+
+
+def settled(lexers):
+    deadline = time.monotonic() + 10
+    while lexers._growing and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return len(lexers)
+
+
+def test_a_grammar_has_lexers_for_those_that_use_it_at_the_same_time():
+    lexers = Lexers(Base(), Base, LexerPool(2))
+    shares = []
+    for users, wanted in ((1, 1), (2, 1), (3, 2), (8, 4), (15, 8), (16, 8), (60, 8)):
+        while len(shares) < users:
+            shares.append(lexers.take()[1])
+        assert settled(lexers) == wanted, users
+    assert len({share.place for share in shares}) == 8
+    del shares[:]
+    # One after the other they get the first one: it has learned most.
+    assert [lexers.take()[1].number for _ in range(5)] == [0] * 5
+
+
+def test_a_share_lasts_as_long_as_anybody_holds_it(backend):
+    grammar = backend.compile(OutputSpec.json_schema(PERSON))
+    lexers = grammar.handle.lexers
+    matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
+    fork = matcher.fork()
+    del matcher
+    assert lexers._users == [1]
+    del fork
+    assert lexers._users == [0]
+
+
+def test_fewer_lexers_do_where_more_can_not_be_made():
+    failing = Lexers(Base(), lambda: Base(error=True), LexerPool(2))
+    shares = [failing.take()[1] for _ in range(9)]
+    assert settled(failing) == 1
+    shares.append(failing.take()[1])
+    assert not failing._growing
+    alone = Lexers(Base(), Base, LexerPool(1))
+    shares += [alone.take()[1] for _ in range(20)]
+    assert settled(alone) == 1
+
+
+def taken(lexers, users):
+    shares = []
+    for _ in range(users):
+        shares.append(lexers.take()[1])
+        settled(lexers)
+    return shares
+
+
+def test_grammars_do_not_take_from_one_another_what_was_just_made():
+    made, all_came = [], threading.Event()
+
+    def make():
+        all_came.wait(10)
+        time.sleep(0.002)
+        made.append(Base())
+        return made[-1]
+
+    pool = LexerPool(1)
+    pool.threads = 2  # room for eight, and each of the grammars wants four beside its first
+    grammars = [Lexers(Base(), make, pool) for _ in range(20)]
+    # Nobody uses the lexers that are made: all have come before.
+    shares = [grammar.take()[1] for _ in range(9) for grammar in grammars]
+    all_came.set()
+    assert sum(map(settled, grammars)) == len(grammars) + pool.most
+    assert len(made) == pool.most
+    del shares
+
+
+def test_a_grammar_may_grow_again_after_a_lexer_could_not_be_made(monkeypatch):
+    failed = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    answers = [RuntimeError("no memory"), Base(), Base()]
+
+    def make():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    lexers = Lexers(Base(), make, LexerPool(2))
+    shares = [lexers.take()[1] for _ in range(3)]
+    assert settled(lexers) == 1
+    shares += [lexers.take()[1] for _ in range(2)]
+    assert settled(lexers) == 3
+    assert [str(args.exc_value) for args in failed] == ["no memory"]
+
+
+@pytest.mark.parametrize(("threads", "there"), [(1, False), (2, True)])
+def test_slices_are_cut_before_requests_come(threads, there):
+    compiler = GrammarCompiler(VOCABULARY, config=GuidedConfig(threads=threads, isolate_compiles=False))
+    compiler.warm_up("llguidance")
+    assert ("_sliced_tokenizer" in vars(compiler.backend("llguidance"))) == there
+
+
+def test_all_grammars_together_have_a_bounded_number_of_lexers():
+    pool = LexerPool(2)
+    grammars = [Lexers(Base(), Base, pool) for _ in range(4)]
+    first, second = taken(grammars[0], 16), taken(grammars[1], 16)
+    assert [len(grammar) for grammar in grammars] == [8, 8, 1, 1]
+    third = taken(grammars[2], 16)
+    assert len(grammars[2]) == 1 + pool.most - 14
+    # One that lexers are taken from keeps those that are used, and its first.
+    del first[4:]
+    grammars[2]._paused_until = 0.0
+    third += taken(grammars[2], 1)
+    assert [len(grammar) for grammar in grammars] == [1 + max(share.number for share in first), 8, 8, 1]
+    del second[:]
+    fourth = taken(grammars[3], 16)
+    assert len(grammars[3]) == 8
+    assert sum(len(grammar) - 1 for grammar in grammars) <= pool.most
+    for grammar, shares in zip(grammars, (first, [], third, fourth), strict=True):
+        assert max((share.number for share in shares), default=0) < len(grammar)
+
+
+CONTROL_NAMES = [b"<|im_start|>", b"[1", b"[", b"<s>", b"<s>x", b"</s>"]
+
+
+def allowed_tokens(
+    backend: LLGuidanceBackend, vocabulary: Vocabulary, spec: OutputSpec, text: bytes
+) -> set[int]:
+    """The tokens that may come after a text."""
+    matcher = backend.start(backend.compile(spec), vocabulary.stop_token_ids)
+    assert matcher.accept_text(text)
+    mask = np.zeros((1, vocabulary.words), np.int32)
+    backend.batch([matcher]).fill(mask, [0])
+    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+
+
+@pytest.mark.parametrize("padding", [0, 9])
+def test_control_tokens_come_where_they_are_named_and_nowhere_else(padding: int) -> None:
+    # 256 bytes and 32 tokens fill whole mask words; with nine tokens more there is padding.
+    text = [bytes([byte]) for byte in range(256)] + [b"ab" + bytes([97 + i]) for i in range(26 + padding)]
+    first = len(text)
+    tokens = [*text, *CONTROL_NAMES]
+    stop = len(tokens) - 1
+    vocabulary = Vocabulary.from_tokens(tokens, [stop], range(first, stop))
+    backend = LLGuidanceBackend(vocabulary, GuidedConfig(threads=2))
+    control = set(range(first, len(tokens)))
+
+    searched = OutputSpec.json_schema({"type": "string", "pattern": "[0-9]"})
+    for before in (b'"', b'"a', b'"a1'):
+        allowed = allowed_tokens(backend, vocabulary, searched, before)
+        assert allowed
+        assert not allowed & control
+        assert 0xFF not in allowed  # no text holds this byte
+    assert allowed_tokens(backend, vocabulary, searched, b'"a1"') == {stop}
+
+    for number, name in enumerate(CONTROL_NAMES[:-1]):
+        by_id = OutputSpec.grammar(f'start: "a" <[{first + number}]> "b"', "lark")
+        assert allowed_tokens(backend, vocabulary, by_id, b"a") == {first + number}
+        if name in (b"<|im_start|>", b"<s>"):
+            by_name = OutputSpec.grammar(f'start: "a" {name.decode()} "b"', "lark")
+            assert allowed_tokens(backend, vocabulary, by_name, b"a") == {first + number}

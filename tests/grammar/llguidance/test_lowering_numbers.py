@@ -1,0 +1,148 @@
+"""Numbers as regular expressions, against exact arithmetic on the decimals around them."""
+
+import itertools
+import random
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+
+from guided_plugin.grammar.llguidance.lark.constraints import Bound, Number
+from guided_plugin.grammar.llguidance.lark.numbers import number_terms, plain
+
+BOUNDS = [0, 1, -1, 5, 9, 10, -10, 99, 100, 101, -199, 1000, 12345, 0.5, -0.5, 1.25, -19.95, 0.001, 9.99, 2.0]
+BOUNDS += [-0.0, 1e-7, 1e22, 123456789012345678901, 99.9, -100.01]
+
+
+def takes(number, text, *, fraction_zero=True):
+    """Whether the expressions of a number allow a text."""
+    terms, excluded = number_terms(number, fraction_zero=fraction_zero)
+    return all(re.fullmatch(term, text) for term in terms) and not any(
+        re.fullmatch(term, text) for term in excluded
+    )
+
+
+def decimals(*near, count=400, seed=0):
+    """Texts of numbers without exponents: each of some values, its neighbours, and any others."""
+    source = random.Random(seed)
+    texts = {"0", "-0", "0.0", "-0.00", "1", "-1", "1.0", "10", "9.9"}
+    for value in near:
+        text = plain(value)
+        whole, _, fraction = text.lstrip("-").partition(".")
+        sign = "-" if text.startswith("-") else ""
+        for changed, tail in itertools.product(
+            (whole, whole + "0", whole[:-1] or "0"), ("", ".0", ".000", ".01")
+        ):
+            texts.add(sign + _without_zeros(changed) + tail)
+        for digits in (fraction, fraction + "0", fraction + "1", fraction[:-1], fraction + "00"):
+            texts.update(s + whole + ("." + digits if digits else "") for s in ("", "-"))
+        for step in (Decimal(1), Decimal("0.1"), Decimal("1e-7"), Decimal("1e-9")):
+            texts.update(format(Decimal(text) + s * step, "f") for s in (1, -1))
+    while len(texts) < count:
+        whole = str(source.randrange(10 ** source.randint(1, 6)))
+        fraction = "".join(source.choice("0123456789") for _ in range(source.randint(0, 4)))
+        texts.add(source.choice(("", "-")) + whole + ("." + fraction if fraction else ""))
+    return sorted(texts)
+
+
+def _without_zeros(digits):
+    return digits.lstrip("0") or "0"
+
+
+def exact(value):
+    return Fraction(Decimal(repr(value)))
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("value", BOUNDS)
+def test_one_bound(value, exclusive):
+    low, high = Number(low=Bound(value, exclusive)), Number(high=Bound(value, exclusive))
+    for text in decimals(value):
+        number, bound = Fraction(text), exact(value)
+        equal = number == bound and not exclusive
+        assert takes(low, text) == (number > bound or equal), text
+        assert takes(high, text) == (number < bound or equal), text
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-5, 5), (0.5, 0.75), (9.5, 101), (-1000, -1), (-0.25, 1e-7), (3, 3)]
+)
+def test_ranges_of_integers_and_numbers(low, high):
+    whole, number = (Number(kind, Bound(low, False), Bound(high, False)) for kind in (True, None))
+    for text in decimals(low, high):
+        inside = exact(low) <= Fraction(text) <= exact(high)
+        assert takes(number, text) == inside, text
+        assert takes(whole, text) == (inside and Fraction(text).denominator == 1), text
+        written_whole = inside and "." not in text
+        assert takes(whole, text, fraction_zero=False) == written_whole, text
+
+
+@pytest.mark.parametrize("divisor", [1, 10, 100, 1000, 0.1, 0.01, 0.001, 1.0, 1e-7, 1e5])
+def test_multiples_of_powers_of_ten(divisor):
+    multiples, others = Number(multiples=frozenset({divisor})), Number(no_multiples=frozenset({divisor}))
+    for text in [*decimals(divisor, 100, 2000, 0.01), "100000", "-300000.0", "150000"]:
+        divisible = Fraction(text) % exact(divisor) == 0
+        assert takes(multiples, text) == divisible, text
+        assert takes(others, text) != divisible, text
+
+
+@pytest.mark.parametrize("divisor", [2, 3, 7, 0.5, 0.25, 20, 1.5])
+def test_other_multiples_have_no_expression(divisor):
+    for number in Number(multiples=frozenset({divisor})), Number(no_multiples=frozenset({divisor})):
+        assert number_terms(number, fraction_zero=True) is None
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 1.5, -0.25, 100, 1e-7, 1e22, 2.0])
+def test_values_and_exclusions(value):
+    only, others = Number(values=(value,)), Number(excluded=frozenset({value}))
+    for text in decimals(value):
+        assert takes(only, text) == (Fraction(text) == exact(value)), text
+        assert takes(others, text) == (Fraction(text) != exact(value)), text
+
+
+def test_numbers_with_a_fraction():
+    for text in decimals(0.5, 3):
+        assert takes(Number(whole=False), text) == (Fraction(text).denominator > 1), text
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        *((text, True) for text in ("0", "-0", "1e5", "1E+05", "-1.50e-3", "10.01")),
+        *((text, False) for text in ("01", "-", "1.", ".5", "+1", "1e", "0x1", "1e1.5", "", "--1", "NaN")),
+    ],
+)
+def test_any_number_is_what_json_calls_one(text, valid):
+    assert takes(Number(), text) == valid
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        Number(low=Bound(5, False)),
+        Number(True),
+        Number(False),
+        Number(multiples=frozenset({10})),
+        Number(excluded=frozenset({1})),
+        Number(values=(1, 2.5)),
+    ],
+)
+@pytest.mark.parametrize("text", ["01", "-", "5.", "-05", "+5", "10e", "00", "1,0", "", "-.5", "2.5."])
+def test_what_is_no_number_is_never_taken(number, text):
+    assert not takes(number, text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1e22, "10000000000000000000000"),
+        (1e-7, "0.0000001"),
+        (2.0, "2"),
+        (-0.0, "0"),
+        (1.50, "1.5"),
+        (0, "0"),
+    ],
+)
+def test_plain_writes_numbers_out(value, text):
+    assert plain(value) == text

@@ -1,0 +1,277 @@
+"""Patterns as regular expressions over JSON literals, against Python's `re` on texts made to nearly fit."""
+
+import json
+import random
+import re
+import string
+
+import pytest
+from equality_formats import FORMATS, SAMPLES
+from equality_instances import instances
+from equality_oracle import ecma_to_python
+
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark import ecma, formats, patterns
+
+PATTERNS = [
+    *(
+        "",
+        "a",
+        "^a",
+        "a$",
+        "^a$",
+        "^$",
+        "$",
+        "^",
+        "a|b",
+        "^a|b$",
+        "(^a|b$)",
+        "(?:^|x)y",
+        "(a|)b?$",
+        "^(a$|b)",
+    ),
+    *("a*", "^a*$", "^(ab)+$", "^a{2}$", "^a{2,}$", "^a{1,3}b?$", "^(a{1,2}){2}$", "a{,2}", "x{", "^a+?b*?$"),
+    *(
+        ".",
+        "^.$",
+        "^.*$",
+        "^.+x.*$",
+        "^[^a]*$",
+        "[^a-c]",
+        "^[a-cx-z]$",
+        "^[-a]$",
+        "^[a-]$",
+        "^[^]$",
+    ),
+    *(
+        r"\d",
+        r"^\d+\.\d{2}$",
+        r"^\w+$",
+        r"^\W$",
+        r"^\s*$",
+        r"^\S+$",
+        r"^\D$",
+        r"^[\d_]+$",
+        r"^[^\d]$",
+        r"^[\W]$",
+    ),
+    *(r"^[\w.-]+@[\w-]+$", r'^"[^"]*"$', r"^\\", r"^[\\\"]$", r"\/", r"^\t\n\r$", r"^[\t-\r]$", r"^\x41B$"),
+    *(r"^\u0061\u00e9$", r"^\u{1F600}$", r"^\cJ$", r"^\0$", "^é+$", "^[à-ü]$", "^😀?$"),
+    *(
+        "^(?!a)",
+        "^(?!ab$)[ab]+$",
+        "^(?=.*b)[ab]+$",
+        "^(?=a)(?!ab)",
+        "^(?<n>a)(?:b)$",
+        "(?P<n>a)",
+        "^(?:a|ab)(?:c|bc)$",
+    ),
+    *(
+        "^[&~|]$",
+        "^[a&&b]$",
+        "^[[]$",
+        "^[a^]$",
+        r"^\$\^$",
+        r"^[$^.]$",
+        r"^\p{L}+$",
+        r"^\P{L}$",
+        r"^[\p{Lu}\d]+$",
+    ),
+    *(
+        r"^-?\d+$",
+        r"^[A-Z]{3}-\d{4}$",
+        "^(https?)://",
+        r"^\+?[0-9 ()-]{7,}$",
+        r"^#[0-9a-fA-F]{6}$",
+        "(a|b)*c",
+        r"\Aab\Z",
+    ),
+]
+UNSUPPORTED = [
+    r"\bword",
+    r"(a)\1",
+    "(?<=a)b",
+    "(?<!a)b",
+    "(?i)a",
+    "(",
+    "[a",
+    "a{2,1}",
+    "*a",
+    "(?:^a)*",
+    "a++",
+]
+CHARACTERS = [
+    "a",
+    "b",
+    "c",
+    "x",
+    "A",
+    "0",
+    "9",
+    "_",
+    "-",
+    " ",
+    "\t",
+    "\n",
+    "\r",
+    "\x00",
+    "\x1f",
+    '"',
+    "\\",
+    "/",
+    "é",
+]
+CHARACTERS += [
+    "😀",
+    "\u2028",
+    "\xa0",
+    "\x7f",
+    "^",
+    "$",
+    "[",
+    "]",
+    "&",
+    "|",
+    "~",
+    ".",
+    "@",
+    "\ufeff",
+    "٣",
+    "}",
+    "{",
+]
+
+
+def texts(pattern, count=250):
+    """Texts that a pattern may match, edits of them, and short texts of awkward characters."""
+    source = random.Random(pattern)
+    schema = {"type": "string", "pattern": ecma_to_python(pattern)}
+    made = [value for value in instances(schema, ["", "ab"], count, source) if isinstance(value, str)]
+    made += CHARACTERS
+    made += ["".join(source.choices(CHARACTERS, k=source.randint(1, 5))) for _ in range(count)]
+    return dict.fromkeys(made)
+
+
+def quoted_takes(pattern, text):
+    """Whether the expressions over JSON literals allow a text."""
+    found = patterns.pattern(pattern)
+    literal = json.dumps(text, ensure_ascii=False)
+    return all(_compiled(body).fullmatch(literal) for body in found.positive) and not any(
+        _compiled(body).fullmatch(literal) for body in found.negative
+    )
+
+
+def _compiled(body):
+    """Rust's syntax in Python's: code points in braces, and intersections in classes, as lookahead."""
+    body = re.sub(r"\\x\{([0-9A-F]+)\}", lambda found: f"\\U{int(found[1], 16):08x}", body)
+    body = re.sub(r"\[(\[(?:\\.|[^\]\\])*\])&&(\[(?:\\.|[^\]\\])*\])\]", r"(?:(?=\1)\2)", body)
+    return re.compile(body, re.DOTALL)
+
+
+@pytest.mark.parametrize("pattern", [p for p in PATTERNS if "\\p" not in p and "\\P" not in p])
+def test_literals_and_texts_agree_with_re(pattern):
+    expected = re.compile(ecma_to_python(pattern))
+    verdicts = set()
+    for text in texts(pattern):
+        matches = expected.search(text) is not None
+        verdicts.add(matches)
+        assert patterns.matches(pattern, text) == matches, text
+        assert quoted_takes(pattern, text) == matches, text
+    assert True in verdicts
+
+
+def test_what_the_standard_has_and_re_reads_otherwise():
+    assert patterns.matches(r"^\ud83d\ude00$", "😀")
+    assert not patterns.matches("^[]a]$", "a]")
+    assert patterns.matches("a(?=b)", "ab")
+    assert not patterns.matches("a(?=b)", "ac")
+
+
+@pytest.mark.parametrize("pattern", UNSUPPORTED)
+def test_what_is_not_regular_is_refused(pattern):
+    with pytest.raises(UnsupportedSpecError) as caught:
+        patterns.pattern(pattern)
+    assert caught.value.where == "pattern"
+    assert caught.value.what
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_nullable(pattern):
+    node = ecma.parse(pattern)
+    assertions = ("Anchor", "Look")
+    if any(word in repr(node) for word in assertions) or "\\p" in pattern.lower():
+        return
+    assert ecma.nullable(node) == (re.fullmatch(ecma_to_python(pattern), "") is not None)
+
+
+@pytest.mark.parametrize("text", ["", "abc", 'say "hi"\\', "\x00\x1f\x7f", "é😀\u2028", "a.b*c[d]", "/"])
+def test_literal_matches_its_text_alone(text):
+    body = _compiled(f'"{patterns.literal(text)}"')
+    assert body.fullmatch(json.dumps(text, ensure_ascii=False))
+    assert not body.fullmatch(json.dumps(text + "x", ensure_ascii=False))
+    assert not body.fullmatch(json.dumps(text[:-1] + "\x01", ensure_ascii=False))
+
+
+@pytest.mark.parametrize("char", [*map(chr, range(0x30)), '"', "\\", "\x7f", "é", "\u2028", "😀"])
+def test_any_character_has_every_legal_spelling(char):
+    body = _compiled(patterns.ANY_CHARACTER)
+    assert body.fullmatch(json.dumps(char, ensure_ascii=False)[1:-1])
+    raw_is_legal = char >= " " and char not in '"\\'
+    assert bool(body.fullmatch(char)) == raw_is_legal
+
+
+@pytest.mark.parametrize(
+    ("pattern", "everything"),
+    [("", True), (".*", True), (".+", False), ("a*", True), ("^a*$", False), ("^", True)],
+)
+def test_says_nothing(pattern, everything):
+    assert patterns.says_nothing(pattern) == everything
+
+
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_formats_allow_nothing_that_their_rfc_forbids(name):
+    source = random.Random(name)
+    alphabet = string.printable + "é\x00"
+    wrong, taken = [], 0
+    for _ in range(6000):
+        text = source.choice(SAMPLES[name])
+        for _ in range(source.choice((0, 1, 1, 2, 3))):
+            at = source.randint(0, len(text))
+            other = source.choice(SAMPLES[name])
+            piece = source.choice(
+                (source.choice(alphabet), "", other[source.randint(0, len(other)) :], "-", "--", ":")
+            )
+            text = text[:at] + piece + text[at + source.choice((0, 1)) :]
+        allowed = patterns.matches_format(name, text)
+        taken += allowed
+        if allowed and not FORMATS[name](text):
+            wrong.append(text)
+    assert wrong == []
+    assert taken > 300
+
+
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_formats_allow_ordinary_texts(name):
+    refused = [text for text in SAMPLES[name] if not patterns.matches_format(name, text)]
+    assert refused == []
+    assert name in FORMATS
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hostname", "a" * 64 + ".b"),
+        ("hostname", "ab--cd"),
+        ("hostname", "xn--X"),
+        ("email", "a..b@c"),
+        ("date", "1900-02-29"),
+        ("date-time", "2024-01-01T24:00:00Z"),
+        ("ipv6", "1:2:3:4:5:6:7::8"),
+        ("ipv4", "01.2.3.4"),
+        ("duration", "P1YT"),
+        ("uri", "http://[::1"),
+    ],
+)
+def test_texts_that_formats_forbid(name, text):
+    assert not patterns.matches_format(name, text)

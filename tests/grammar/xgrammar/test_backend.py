@@ -1,0 +1,527 @@
+"""The xgrammar backend: what each kind of spec accepts, and what is refused instead of ignored."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.grammar.base import Matcher
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
+from guided_plugin.spec import OutputSpec
+
+
+def accepts(backend: XGrammarBackend, spec: OutputSpec, text: str | bytes) -> bool:
+    """Whether a text is a whole output."""
+    matcher = backend.start(backend.compile(spec), stops_of(backend))
+    return matcher.accept_text(text.encode() if isinstance(text, str) else text) and matcher.complete
+
+
+def stops_of(backend: XGrammarBackend) -> tuple[int, ...]:
+    return backend._vocabulary.stop_token_ids
+
+
+def allowed(backend: XGrammarBackend, matcher: Matcher) -> set[int]:
+    mask = np.zeros((1, backend._vocabulary.words), np.int32)
+    backend.batch([matcher]).fill(mask, [0])
+    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name"],
+}
+CALL = {
+    "type": "triggered_tags",
+    "triggers": ["<call>"],
+    "tags": [
+        {"begin": "<call>", "content": {"type": "json_schema", "json_schema": PERSON}, "end": "</call>"}
+    ],
+}
+LEGACY_CALL = {
+    "structures": [{"begin": "<call>", "schema": PERSON, "end": "</call>"}],
+    "triggers": ["<call"],
+}
+
+LANGUAGES: list[tuple[str, OutputSpec, list[str], list[str]]] = [
+    (
+        "json_schema",
+        OutputSpec.json_schema(PERSON),
+        ['{"name":"Ada"}', '{"name":"","age":-3}', '{"name":"é\\n\\u00e9"}'],
+        ["", "{}", '{"age":1}', '{"name":1}', '{"name":"a","age":1.5}', '{"name":"a"', '{"name":"a"}}'],
+    ),
+    (
+        "json_object",
+        OutputSpec.json_object(),
+        ["{}", '{"a":1}', '{"a":[1,null,{"b":[[]]}],"c":{"d":"x"}}', '{"":-1.5e+9}'],
+        ["[]", "1", "", '{"a":}', '{"a":1,}', "{'a':1}", '{"a":01}'],
+    ),
+    (
+        "regex",
+        OutputSpec.regex(r"[ab]{1,3}c?|\d+"),
+        ["a", "abbc", "bab", "007"],
+        ["", "c", "abab", "a1", "1c"],
+    ),
+    ("anchored regex", OutputSpec.regex("^ab$"), ["ab"], ["", "a", "abb", "^ab$"]),
+    (
+        "choice",
+        OutputSpec.choice(["yes", "no", "note"]),
+        ["yes", "no", "note"],
+        ["", "ye", "not", "yesno", "YES"],
+    ),
+    (
+        "ebnf",
+        OutputSpec.grammar('root ::= "(" root ")" | [0-9]+'),
+        ["7", "((42))"],
+        ["", "()", "((1)", "(1))"],
+    ),
+    (
+        "lark",
+        OutputSpec.grammar('start: "a"+ tail?\ntail: "b" | "c"', syntax="lark"),
+        ["a", "aaab", "ac"],
+        ["", "b", "abc"],
+    ),
+    (
+        "structural_tag",
+        OutputSpec.structural_tag({"format": CALL}),
+        [
+            "",
+            "plain {text}",
+            'so: <call>{"name":"x"}</call>',
+            '<call>{"name":"x"}</call> and <call>{"name":"y"}</call>',
+        ],
+        ["<call>", '<call>{"nam', "<call>x</call>", '<call>{"name":"x"}'],
+    ),
+    (
+        "older structural_tag",
+        OutputSpec.structural_tag(LEGACY_CALL),
+        ["", "plain {text}", 'so: <call>{"name":"x","age":2}</call>'],
+        ["<call>", "<call>x</call>", '<call>{"name":"x"}'],
+    ),
+]
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("spec", "good", "bad"), [case[1:] for case in LANGUAGES], ids=[case[0] for case in LANGUAGES]
+    )
+    def test_accepts_its_language_and_nothing_else(self, byte_backend, spec, good, bad):
+        assert [text for text in good if not accepts(byte_backend, spec, text)] == []
+        assert [text for text in bad if accepts(byte_backend, spec, text)] == []
+
+    def test_a_grammar_tells_its_size_backend_and_spec(self, byte_backend):
+        spec = OutputSpec.regex("a")
+        grammar = byte_backend.compile(spec)
+        assert (grammar.spec, grammar.backend) == (spec, "xgrammar")
+        assert grammar.size_bytes > 0
+        assert grammar.seconds > 0
+
+
+class TestChoice:
+    TEXTS = (
+        "",
+        'say "hi"',
+        "back\\slash \\n \\u0041",
+        "tab\tnewline\nreturn\r",
+        "\x00\x01\x1f\x7f",
+        "é ß 世界",
+        "\N{WAVING HAND SIGN}\U0010ffff",
+        "[a-z]* | root ::= x",
+    )
+
+    def test_every_text_comes_out_as_it_went_in(self, byte_backend):
+        spec = OutputSpec.choice(self.TEXTS)
+        assert [text for text in self.TEXTS if not accepts(byte_backend, spec, text)] == []
+
+    @pytest.mark.parametrize("text", ["back\\slash \n A", 'say \\"hi\\"', "tab\\t", "x", "é ß 世"])
+    def test_escapes_are_not_read_twice(self, byte_backend, text):
+        assert not accepts(byte_backend, OutputSpec.choice(self.TEXTS), text)
+
+    def test_only_the_empty_text(self, byte_backend, byte_stop):
+        matcher = byte_backend.start(byte_backend.compile(OutputSpec.choice([""])), (byte_stop,))
+        assert matcher.complete
+        assert allowed(byte_backend, matcher) == {byte_stop}
+
+    def test_a_lone_surrogate_is_named(self, byte_backend):
+        with pytest.raises(GrammarError, match=r"choice 'a\\ud800': has a lone surrogate"):
+            byte_backend.compile(OutputSpec.choice(["fine", "a\ud800"]))
+
+
+class TestJson:
+    @pytest.mark.parametrize("text", ['{"name":"a","age":1}', '{"name":"a"}'])
+    @pytest.mark.parametrize("whitespace", ["compact", "flexible"])
+    def test_no_whitespace_always_fits(self, byte_backend, whitespace, text):
+        assert accepts(byte_backend, OutputSpec.json_schema(PERSON, whitespace=whitespace), text)
+
+    @pytest.mark.parametrize(
+        "text",
+        ['{"name": "a"}', '{ "name":"a"}', '{"name":"a" }', '{"name":"a",\n\t"age":1}', '{"name" :"a"}'],
+    )
+    def test_whitespace_between_tokens_is_for_flexible_only(self, byte_backend, text):
+        assert not accepts(byte_backend, OutputSpec.json_schema(PERSON), text)
+        assert accepts(byte_backend, OutputSpec.json_schema(PERSON, whitespace="flexible"), text)
+
+    @pytest.mark.parametrize("text", ['{"a":[1, 2]}', '{"a":{"b":1, "c":2}}', '{"a":1, "b":2}', '{"a": 1}'])
+    def test_any_object_is_compact_at_every_depth(self, byte_backend, text):
+        assert not accepts(byte_backend, OutputSpec.json_object(), text)
+        assert accepts(byte_backend, OutputSpec.json_object(), text.replace(" ", ""))
+        assert accepts(byte_backend, OutputSpec.json_object(whitespace="flexible"), text)
+
+    def test_strict_closes_objects_and_not_strict_leaves_them_open(self, byte_backend):
+        text = '{"name":"a","more":[1]}'
+        assert not accepts(byte_backend, OutputSpec.json_schema(PERSON), text)
+        assert accepts(byte_backend, OutputSpec.json_schema(PERSON, strict=False), text)
+
+    def test_strict_leaves_open_what_the_schema_opens(self, byte_backend):
+        schema = {**PERSON, "additionalProperties": {"type": "boolean"}}
+        assert accepts(byte_backend, OutputSpec.json_schema(schema), '{"name":"a","more":true}')
+        assert not accepts(byte_backend, OutputSpec.json_schema(schema), '{"name":"a","more":1}')
+
+    @pytest.mark.parametrize("value", [None, True, -7, 2.5, 'q"\\ é\n\x01', [1, [2]], {"k": {"l": []}}])
+    @pytest.mark.parametrize("keyword", ["const", "enum"])
+    def test_fixed_values(self, byte_backend, keyword, value):
+        schema = {keyword: [value] if keyword == "enum" else value}
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        assert accepts(byte_backend, OutputSpec.json_schema(schema), text)
+        assert not accepts(byte_backend, OutputSpec.json_schema(schema), "false")
+
+    @pytest.mark.parametrize(
+        ("schema", "good", "bad"),
+        [
+            ({"type": "integer", "minimum": -3, "maximum": 12}, "-3 0 9 12", "-4 13 1.5 00"),
+            ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 3}, "1 2", "0 3"),
+            ({"type": "number", "minimum": -1.5, "maximum": 2}, "-1.5 0 1.99 2", "-1.6 2.1 3"),
+            ({"type": "integer", "multipleOf": 5}, "0 5 -10 15", "1 3 12"),
+            ({"type": ["integer", "null"]}, "1 null", '"a" 1.5 true'),
+            ({"items": {"const": 1}, "type": "array", "minItems": 1, "maxItems": 2}, "[1] [1,1]", "[] [1,2]"),
+            ({"type": "string", "minLength": 1, "maxLength": 2}, '"é" "éé"', '"" "éée"'),
+            ({"type": "string", "pattern": "^[a-c]{2}$"}, '"ab" "cc"', '"a" "abc" "ad"'),
+            ({"anyOf": [{"const": 1}, {"type": "array", "items": {"const": 2}}]}, "1 [] [2,2]", "2 [1]"),
+            ({"type": "array", "items": {"$ref": "#"}}, "[] [[],[[]]]", "[1] ]"),
+        ],
+        ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
+    )  # fmt: skip
+    def test_keywords(self, byte_backend, schema, good, bad):
+        spec = OutputSpec.json_schema(schema)
+        assert [text for text in good.split() if not accepts(byte_backend, spec, text)] == []
+        assert [text for text in bad.split() if accepts(byte_backend, spec, text)] == []
+
+    @pytest.mark.parametrize("text", [b'"\n"', b'"\x00"', b'"\xff"', b'"\\x"', b'"\\u12"', b'"a"b"'])
+    def test_strings_hold_no_raw_control_characters_bad_escapes_or_bad_utf8(self, byte_backend, text):
+        assert not accepts(byte_backend, OutputSpec.json_schema({"type": "string"}), text)
+
+    @pytest.mark.parametrize("whitespace", ["compact", "flexible"])
+    @pytest.mark.parametrize("bounds", [{"minLength": 1}, {"maxLength": 2}, {"minLength": 1, "maxLength": 2}])
+    def test_strings_with_length_bounds_are_json_too(self, byte_backend, bounds, whitespace):
+        schema = {"type": "array", "items": {"type": "string", **bounds}, "minItems": 1}
+        spec = OutputSpec.json_schema(schema, whitespace=whitespace)
+        good, bad = ["a", "é", " ", "\x7f"], [*map(chr, range(32)), '"', "\\"]
+        assert [text for text in good if not accepts(byte_backend, spec, f'["{text}"]')] == []
+        assert [text for text in bad if accepts(byte_backend, spec, f'["{text}"]')] == []
+
+    def test_length_bounds_change_no_other_text_of_the_schema(self, byte_backend):
+        # These are what the rule for bounded strings looks like inside a compiled grammar.
+        texts = [r"[^\"\\\r\n]", '[^"\\\r\n]', r"[^\0-\x1f\"\\\r\n]"]
+        schema = {
+            "anyOf": [
+                {"enum": texts},
+                {
+                    "type": "object",
+                    "properties": {text: {"type": "string", "maxLength": 1} for text in texts},
+                },
+            ]
+        }
+        spec = OutputSpec.json_schema(schema)
+        for text in texts:
+            written = json.dumps(text)
+            assert accepts(byte_backend, spec, written)
+            assert accepts(byte_backend, spec, f'{{{written}:"a"}}')
+
+    @pytest.mark.parametrize("pattern", ["^[^a]$", "^.$", r"^\S$", r"^\W$", '^x"[b-z]$', '^["b]$'])
+    def test_patterns_let_nothing_into_a_string_that_json_must_escape(self, byte_backend, pattern):
+        spec = OutputSpec.json_schema({"type": "string", "pattern": pattern})
+        raw = [*map(chr, range(32)), '"', "\\"]
+        before = ["", r"x\""]
+        assert [c for c in raw for start in before if accepts(byte_backend, spec, f'"{start}{c}"')] == []
+
+    @pytest.mark.parametrize(
+        ("pattern", "good", "bad"),
+        [
+            ("^é[^a]$", ["éb", "éé", "é\N{WAVING HAND SIGN}"], ["b", "éa", 'é"', "é\\", "é\n"]),
+            ("^[^é]$", ["b", "ß", "\N{WAVING HAND SIGN}"], ["é", '"', "\\", "\x01", ""]),
+            ("^[é-ü]$", ["é", "ü"], ["e", "ÿ"]),
+            ("^\\\\é\\ß$", ["\\\\éß"], ["éß", "\\\\é\\ß"]),
+            ("^[\U0001f600-\U0001f602]+$", ["\U0001f601\U0001f602"], ["\U0001f603", "a"]),
+        ],
+    )
+    def test_patterns_beyond_ascii(self, byte_backend, pattern, good, bad):
+        spec = OutputSpec.json_schema({"type": "string", "pattern": pattern})
+        assert [text for text in good if not accepts(byte_backend, spec, f'"{text}"')] == []
+        assert [text for text in bad if accepts(byte_backend, spec, f'"{text}"')] == []
+
+    def test_a_quote_in_a_pattern_comes_out_escaped(self, byte_backend):
+        spec = OutputSpec.json_schema({"type": "string", "pattern": r'^x"[b-z]\.\\$'})
+        assert accepts(byte_backend, spec, json.dumps('x"b.\\'))
+        assert not accepts(byte_backend, spec, '"x"b.\\"')
+
+
+def nested(schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a/b": {"type": "array", "items": schema}}}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("pattern", ['^"[^a]$', r"^\\.$", r'^"\S$', '^a"[ -~]$', r"^\n\W$"])
+    def test_a_quote_beside_a_class_that_holds_one(self, byte_backend, pattern):
+        with pytest.raises(
+            UnsupportedSpecError, match=r"^#/properties/a~1b/items/pattern: a quote, backslash or"
+        ):
+            byte_backend.compile(OutputSpec.json_schema(nested({"type": "string", "pattern": pattern})))
+
+    @pytest.mark.parametrize("bound", ["minLength", "maxLength"])
+    def test_pattern_beside_a_length(self, byte_backend, bound):
+        schema = nested({"type": "string", "pattern": "^a+$", bound: 3})
+        with pytest.raises(UnsupportedSpecError) as caught:
+            byte_backend.compile(OutputSpec.json_schema(schema))
+        assert caught.value.where == "#/properties/a~1b/items/pattern"
+        assert f"`{bound}`" in caught.value.what
+        assert caught.value.hint
+
+    @pytest.mark.parametrize(
+        ("pattern", "name"),
+        [
+            ("^(?=a)[a-z]$", "lookahead"),
+            ("a(?!b)", "lookahead"),
+            ("(?<=a)b", "lookbehind"),
+            (r"\bword", "a word boundary"),
+            (r"(a)\1", "a backreference"),
+        ],
+    )
+    def test_constructs_that_no_grammar_can_hold(self, byte_backend, pattern, name):
+        with pytest.raises(
+            UnsupportedSpecError, match=f"^#/properties/a~1b/items/pattern: {name} in a pattern"
+        ):
+            byte_backend.compile(OutputSpec.json_schema(nested({"type": "string", "pattern": pattern})))
+        with pytest.raises(GrammarError, match=rf"^regex, character \d+: {name} is not supported \("):
+            byte_backend.compile(OutputSpec.regex(pattern))
+
+    def test_the_character_of_a_construct_is_told(self, byte_backend):
+        with pytest.raises(GrammarError) as caught:
+            byte_backend.compile(OutputSpec.regex(r"[\b(?=]\(?ab(?!c)"))
+        assert caught.value.where == "regex, character 12"
+
+    def test_a_property_that_is_called_pattern_is_no_pattern(self, byte_backend):
+        schema = {"type": "object", "properties": {"pattern": {"enum": ["(?=a)"]}, "maxLength": {"const": 1}}}
+        assert accepts(byte_backend, OutputSpec.json_schema(schema), '{"pattern":"(?=a)","maxLength":1}')
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            OutputSpec.json_schema({"$ref": "#"}),
+            OutputSpec.json_schema({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}),
+            OutputSpec.grammar("root ::= root"),
+        ],
+        ids=["$ref to itself", "circle of $ref", "left recursion without end"],
+    )
+    def test_what_allows_nothing(self, byte_backend, spec):
+        with pytest.raises(
+            UnsatisfiableSpecError, match=rf"^{spec.kind}: allows no output at all \(look for"
+        ):
+            byte_backend.compile(spec)
+
+    def test_what_the_vocabulary_cannot_begin_to_spell(self):
+        backend = XGrammarBackend(Vocabulary.from_tokens([b"a", b"</s>"], [1]), _config())
+        with pytest.raises(UnsatisfiableSpecError, match=r"^choice: "):
+            backend.compile(OutputSpec.choice(["b"]))
+
+    @pytest.mark.parametrize(
+        ("spec", "says"),
+        [
+            (OutputSpec.regex("a("), "not closed"),
+            (OutputSpec.regex("a{3,1}"), "Lower bound is larger than upper bound"),
+            (OutputSpec.regex("a++"), "Two consecutive repetition modifiers"),
+            (OutputSpec.regex(r"\p{L}"), "Unicode character class"),
+            (OutputSpec.grammar('root ::= "a" missing'), '"missing" is not defined'),
+            (OutputSpec.grammar('main ::= "a"'), '"root" is not found'),
+            (OutputSpec.grammar("start: missing", syntax="lark"), "unknown name 'missing'"),
+            (OutputSpec.json_schema(False), "cannot accept any value"),
+            (OutputSpec.structural_tag({"format": {"type": "nope"}}), "Format type not recognized: nope"),
+            (
+                OutputSpec.structural_tag({**LEGACY_CALL, "triggers": ["<other"]}),
+                "does not match any trigger",
+            ),
+            (OutputSpec.structural_tag({"structures": LEGACY_CALL["structures"]}), "must have `triggers`"),
+            (OutputSpec.structural_tag({"structures": [1], "triggers": ["<"]}), "must have `triggers`"),
+        ],
+        ids=lambda value: value.text[:30] if isinstance(value, OutputSpec) else "",
+    )
+    def test_errors_are_one_line_for_a_person(self, byte_backend, spec, says):
+        with pytest.raises(GrammarError) as caught:
+            byte_backend.compile(spec)
+        message = str(caught.value)
+        assert message.startswith(spec.kind)
+        assert says in message
+        for unwanted in ("\n", ".cc", "std::", "Check failed"):
+            assert unwanted not in message
+
+
+def _config() -> Any:
+    from guided_plugin.config import GuidedConfig
+
+    return GuidedConfig(threads=1)
+
+
+TOKENS = (b'"', b"a", b"<tool>", b"</s>", b"", b"<s>", b"\n", b"b", b'{"name":"', b'"}', b"<", b"tool>")
+QUOTE, LETTER_A, TOOL, END, UNUSED, BEGIN, NEWLINE, LETTER_B, OPEN, CLOSE, LESS, REST = range(len(TOKENS))
+
+
+@pytest.fixture(scope="module")
+def backend() -> XGrammarBackend:
+    """A vocabulary with control tokens, the stop token `</s>` and an unused id."""
+    return XGrammarBackend(Vocabulary.from_tokens(TOKENS, [END], [TOOL, BEGIN]), _config())
+
+
+class TestControlTokens:
+    def test_are_no_text_inside_a_string(self, backend):
+        matcher = backend.start(backend.compile(OutputSpec.json_schema({"type": "string"})), (END,))
+        assert allowed(backend, matcher) == {QUOTE, CLOSE}
+        assert matcher.accept(QUOTE)
+        assert allowed(backend, matcher) == {QUOTE, LETTER_A, LETTER_B, LESS, REST}
+        assert [token for token in (TOOL, END, UNUSED, BEGIN) if matcher.accept(token)] == []
+
+    def test_their_text_may_still_be_written_out(self, backend):
+        matcher = backend.start(backend.compile(OutputSpec.json_schema({"type": "string"})), (END,))
+        assert all(matcher.accept(token) for token in (QUOTE, LESS, REST, QUOTE))
+        assert matcher.complete
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            OutputSpec.regex("<tool>a"),
+            OutputSpec.choice(["<tool>a"]),
+            OutputSpec.grammar('root ::= "<tool>a"'),
+        ],
+        ids=lambda spec: spec.kind,
+    )
+    def test_are_not_spelt_by_other_kinds(self, backend, spec):
+        assert allowed(backend, backend.start(backend.compile(spec), (END,))) == {LESS}
+
+    def test_may_be_named_by_structural_tags(self, backend):
+        tag = {"begin": "<tool>", "content": {"type": "json_schema", "json_schema": PERSON}, "end": ""}
+        grammar = backend.compile(OutputSpec.structural_tag({"format": {"type": "tag", **tag}}))
+        matcher = backend.start(grammar, (END,))
+        assert allowed(backend, matcher) == {TOOL, LESS}
+        assert all(matcher.accept(token) for token in (TOOL, OPEN, LETTER_A))
+        assert not {END, UNUSED} & allowed(backend, matcher)
+        assert all(matcher.accept(token) for token in (CLOSE, END))
+
+
+class TestStopTokens:
+    def test_are_allowed_exactly_where_the_output_is_whole(self, backend):
+        matcher = backend.start(backend.compile(OutputSpec.regex("ab?")), (END,))
+        assert not matcher.accept(END)
+        assert matcher.accept(LETTER_A)
+        assert allowed(backend, matcher) == {LETTER_B, END}
+        assert matcher.accept(END)
+        assert not matcher.accept(LETTER_B)
+
+    def test_an_override_takes_the_place_of_the_vocabularys_own(self, backend):
+        matcher = backend.start(backend.compile(OutputSpec.regex("ab?")), (NEWLINE, BEGIN))
+        assert matcher.accept(LETTER_A)
+        assert allowed(backend, matcher) == {LETTER_B, NEWLINE, BEGIN}
+        assert not matcher.accept(END)
+        assert matcher.accept(NEWLINE)
+
+    def test_an_override_is_no_text_any_more(self, backend):
+        grammar = backend.compile(OutputSpec.regex("(a|b)+"))
+        matcher = backend.start(grammar, (LETTER_B,))
+        assert allowed(backend, matcher) == {LETTER_A}
+        assert matcher.accept(LETTER_A)
+        assert allowed(backend, matcher) == {LETTER_A, LETTER_B}
+
+    def test_requests_that_share_a_grammar_keep_their_own(self, backend):
+        grammar = backend.compile(OutputSpec.regex("a"))
+        own, other = backend.start(grammar, (END,)), backend.start(grammar, (NEWLINE,))
+        for matcher in (own, other):
+            assert matcher.accept(LETTER_A)
+        assert (allowed(backend, own), allowed(backend, other)) == ({END}, {NEWLINE})
+
+
+class TestMatcher:
+    def test_a_refused_token_or_text_moves_nothing(self, backend):
+        matcher = backend.start(backend.compile(OutputSpec.regex("ab")), (END,))
+        assert not matcher.accept(LETTER_B)
+        assert not matcher.accept_text(b"ax")
+        assert allowed(backend, matcher) == {LETTER_A}
+
+    @pytest.mark.parametrize("token", [-1, len(TOKENS), 31, 32, 10**6])
+    def test_ids_outside_the_vocabulary_are_refused(self, backend, token):
+        matcher = backend.start(backend.compile(OutputSpec.regex("a")), (END,))
+        assert not matcher.accept(token)
+        assert backend.batch([matcher]).accept([token]) == [False]
+
+    def test_rollback_takes_tokens_back_the_stop_token_too(self, backend):
+        matcher = backend.start(backend.compile(OutputSpec.regex("aab?")), (END,))
+        for token in (LETTER_A, LETTER_A, END):
+            assert matcher.accept(token)
+        matcher.rollback(1)
+        assert allowed(backend, matcher) == {LETTER_B, END}
+        matcher.rollback(2)
+        assert allowed(backend, matcher) == {LETTER_A}
+
+    def test_a_fork_starts_here_and_goes_its_own_way(self, backend):
+        matcher = backend.start(backend.compile(OutputSpec.regex("a(a|b)a?")), (END,))
+        assert matcher.accept(LETTER_A)
+        fork = matcher.fork()
+        assert fork.accept(LETTER_B)
+        assert allowed(backend, matcher) == {LETTER_A, LETTER_B}
+        assert allowed(backend, fork) == {LETTER_A, END}
+        assert fork.accept(END)
+        assert not matcher.accept(END)
+
+
+class TestBatch:
+    def test_fills_the_rows_it_is_given_and_leaves_the_others(self, backend):
+        specs = [OutputSpec.regex("a"), OutputSpec.regex("b"), OutputSpec.regex("<+")]
+        matchers = [backend.start(backend.compile(spec), (END,)) for spec in specs]
+        mask = np.full((5, 1), 0x5A5A5A5A, np.int32)
+        backend.batch(matchers).fill(mask, [3, 0, 2])
+        assert mask[:, 0].tolist() == [1 << LETTER_B, 0x5A5A5A5A, 1 << LESS, 1 << LETTER_A, 0x5A5A5A5A]
+
+    def test_verdicts_come_in_order_and_one_refusal_stops_nobody(self, backend):
+        grammar = backend.compile(OutputSpec.regex("ab"))
+        matchers = [backend.start(grammar, (END,)) for _ in range(3)]
+        batch = backend.batch(matchers)
+        assert batch.accept([LETTER_A, LETTER_B, LETTER_A]) == [True, False, True]
+        assert batch.accept([LETTER_B, LETTER_A, LETTER_A]) == [True, True, False]
+        assert [allowed(backend, matcher) for matcher in matchers] == [{END}, {LETTER_B}, {LETTER_B}]
+
+
+def test_batches_of_one_backend_in_several_threads(byte_vocabulary, byte_stop):
+    # Its threads serve one call at a time: two at once end the process.
+    import subprocess
+    import sys
+
+    code = """
+import threading, numpy, guided_plugin as gp
+from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
+vocabulary = gp.Vocabulary.from_tokens([bytes([byte]) for byte in range(256)] + [b"</s>"], [256])
+backend = XGrammarBackend(vocabulary, gp.GuidedConfig(threads=2))
+grammar = backend.compile(gp.OutputSpec.regex("[a-z]*"))
+def work():
+    mask = numpy.zeros((8, vocabulary.words), numpy.int32)
+    batch = backend.batch([backend.start(grammar, (256,)) for _ in range(8)])
+    for _ in range(2000):
+        batch.fill(mask, list(range(8)))
+        assert all(batch.accept([97] * 8))
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "done\n", done.stderr

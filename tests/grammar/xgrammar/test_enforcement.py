@@ -1,0 +1,387 @@
+"""What xgrammar would drop is refused, with its place, on every way in; what it takes is enforced."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GrammarError, UnsupportedSpecError
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+
+pytest.importorskip("llguidance")  # for `auto`
+
+
+@pytest.fixture(scope="module")
+def compiler(byte_vocabulary):
+    # In this process: a helper for each of so many schemas takes minutes.
+    config = GuidedConfig(threads=1, isolate_compiles=False)
+    return GrammarCompiler(byte_vocabulary, config=config, plugins=Plugins(entry_points=False))
+
+
+NEWEST = "https://json-schema.org/draft/2020-12/schema"
+OF_2019 = "https://json-schema.org/draft/2019-09/schema"
+
+
+def accepted(compiler: GrammarCompiler, spec: OutputSpec, texts: list[str]) -> list[str]:
+    grammar = compiler.compile(spec)
+    backend = compiler.backend(grammar.backend)
+    found = []
+    for text in texts:
+        matcher = backend.start(grammar, compiler.vocabulary.stop_token_ids)
+        if matcher.accept_text(text.encode()) and matcher.complete:
+            found.append(text)
+    return found
+
+
+def on_xgrammar(schema: Any, **options: Any) -> OutputSpec:
+    return OutputSpec.json_schema(schema, backend="xgrammar", **options)
+
+
+def content(schema: Any, **options: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": schema, **options}
+
+
+def tag(inner: Any) -> dict[str, Any]:
+    return {"type": "tag", "begin": "<f>", "content": inner, "end": "</f>"}
+
+
+# Every form that holds a schema, and the pointer to it.
+TAG_FORMS: list[tuple[Any, str]] = [
+    (lambda s: {"format": content(s)}, "#/format"),
+    (lambda s: {"format": {"type": "qwen_xml_parameter", "json_schema": s}}, "#/format"),
+    (lambda s: {"format": content(s, style="qwen_xml")}, "#/format"),
+    (lambda s: {"format": tag(content(s))}, "#/format/content"),
+    (lambda s: {"format": {"type": "sequence", "elements": [True, content(s)]}}, "#/format/elements/1"),
+    (lambda s: {"format": {"type": "or", "elements": [tag(content(s))]}}, "#/format/elements/0/content"),
+    (
+        lambda s: {"format": {"type": "triggered_tags", "triggers": ["<f"], "tags": [tag(content(s))]}},
+        "#/format/tags/0/content",
+    ),
+    (
+        lambda s: {"format": {"type": "tags_with_separator", "separator": ",", "tags": [tag(content(s))]}},
+        "#/format/tags/0/content",
+    ),
+    (lambda s: {"format": {"type": "optional", "content": content(s)}}, "#/format/content"),
+    (lambda s: {"format": {"type": "star", "content": tag(content(s))}}, "#/format/content/content"),
+    (lambda s: {"format": {"type": "repeat", "min": 1, "max": 2, "content": content(s)}}, "#/format/content"),
+    (lambda s: {"format": {"type": "dispatch", "rules": [["<f>", content(s)]]}}, "#/format/rules/0/1"),
+]  # fmt: skip
+
+
+REFERENCES = [
+    "https://example.com/schema.json",
+    "http://json-schema.org/draft-07/schema#",
+    "other.json#/$defs/a",
+    "urn:example:thing",
+    "#anchor",
+    "#/$defs/nothing",
+    "#/$defs/list/anyOf/0",
+    "#/$defs/slashed~1name",
+    "#/$defs/a%62",
+    "/$defs/a",
+    "",
+]
+
+
+def referring(reference: str) -> dict[str, Any]:
+    definitions = {
+        "a": {"$anchor": "anchor", "type": "integer"},
+        "b": {"$id": "urn:example:thing", "type": "integer"},
+        "ab": {"type": "integer"},
+        "list": {"anyOf": [{"type": "integer"}]},
+        "slashed/name": {"type": "integer"},
+    }
+    return {"type": "object", "properties": {"p": {"type": "array", "items": {"$ref": reference}}}} | {
+        "$defs": definitions
+    }
+
+
+class TestReferences:
+    @pytest.mark.parametrize("reference", REFERENCES)
+    @pytest.mark.parametrize(("form", "place"), TAG_FORMS, ids=[place for _, place in TAG_FORMS])
+    def test_in_structural_tags(self, compiler, form, place, reference):
+        with pytest.raises(GrammarError) as caught:
+            compiler.compile(OutputSpec.structural_tag(form(referring(reference))))
+        assert caught.value.where == f"{place}/json_schema/properties/p/items/$ref"
+        assert caught.value.hint
+
+    def test_in_the_older_form_of_tags(self, compiler):
+        structures = [{"begin": "<f>", "schema": s, "end": "</f>"} for s in (True, referring("#anchor"))]
+        with pytest.raises(UnsupportedSpecError) as caught:
+            compiler.compile(OutputSpec.structural_tag({"structures": structures, "triggers": ["<f"]}))
+        assert caught.value.where == "#/structures/1/schema/properties/p/items/$ref"
+
+    @pytest.mark.parametrize(
+        "reference", ["urn:example:thing", "#anchor", "#/$defs/a%62", "#/$defs/list/anyOf/0"]
+    )
+    def test_in_schemas(self, compiler, reference):
+        schema = referring(reference)
+        with pytest.raises(UnsupportedSpecError) as caught:
+            compiler.compile(on_xgrammar(schema))
+        assert caught.value.where == "#/properties/p/items/$ref"
+        spec = OutputSpec.json_schema(schema)
+        assert accepted(compiler, spec, ['{"p":[1]}', '{"p":["x"]}']) == ['{"p":[1]}']
+
+    def test_pointers_are_followed(self, compiler):
+        texts = ['{"p":[1]}', '{"p":["x"]}']
+        assert accepted(compiler, on_xgrammar(referring("#/$defs/ab")), texts) == ['{"p":[1]}']
+
+    def test_a_pointer_inside_a_schema_with_its_own_id(self, compiler):
+        inner = {"$id": "http://e/", "items": {"$ref": "#/$defs/i"}, "$defs": {"i": {"type": "string"}}}
+        schema = {"properties": {"v": {"type": "array", **inner}}, "$defs": {"i": {"type": "integer"}}}
+        with pytest.raises(UnsupportedSpecError, match=r"^#/properties/v/items/\$ref: "):
+            compiler.compile(on_xgrammar(schema))
+
+    @pytest.mark.parametrize(
+        ("part", "keyword"),
+        [
+            ({"type": "integer", "multipleOf": 4294967296}, "multipleOf"),
+            ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+            ({"type": "string", "pattern": "a(?=b)"}, "pattern"),
+            ({"$ref": "#anchor"}, "$ref"),
+        ],
+    )
+    def test_what_only_a_reference_leads_to_is_checked(self, compiler, part, keyword):
+        schema = {"$ref": "#/components/A", "components": {"A": {"type": "array", "items": part}}}
+        with pytest.raises(UnsupportedSpecError) as caught:
+            compiler.compile(OutputSpec.structural_tag({"format": content(schema)}))
+        assert caught.value.where == f"#/format/json_schema/components/A/items/{keyword}"
+
+    def test_patterns_that_only_a_reference_leads_to_are_quoted(self, compiler):
+        schema = {"$ref": "#/components/A", "components": {"A": {"type": "string", "pattern": '^"$'}}}
+        assert accepted(compiler, on_xgrammar(schema), ['"""', r'"\""']) == [r'"\""']
+
+
+class TestDynamicReferences:
+    @pytest.mark.parametrize("keyword", ["$recursiveRef", "$dynamicRef"])
+    @pytest.mark.parametrize("beside", [{}, {"type": "array"}])
+    def test_are_refused_on_xgrammar(self, compiler, keyword, beside):
+        schema = {"type": "array", "items": {keyword: "#", **beside}}
+        for spec, place in (
+            (on_xgrammar(schema), "#"),
+            (on_xgrammar({"$schema": OF_2019 if "rec" in keyword else NEWEST, **schema}), "#"),
+            (OutputSpec.structural_tag({"format": content(schema)}), "#/format/json_schema"),
+        ):
+            with pytest.raises(UnsupportedSpecError) as caught:
+                compiler.compile(spec)
+            assert caught.value.where == f"{place}/items/{keyword}"
+
+    @pytest.mark.parametrize("named", [{}, {"$schema": OF_2019}])
+    def test_a_recursive_reference_counts_where_no_later_draft_is_named(self, compiler, named):
+        spec = OutputSpec.json_schema({**named, "type": "array", "items": {"$recursiveRef": "#"}})
+        assert accepted(compiler, spec, ["[]", "[[]]", "[1]"]) == ["[]", "[[]]"]
+
+    def test_a_recursive_reference_with_several_targets_is_refused_by_all(self, compiler):
+        inner = {"$id": "inner.json", "$recursiveAnchor": True, "items": {"$recursiveRef": "#"}}
+        schema = {"$id": "http://e/outer.json", "anyOf": [{"type": "array", **inner}, {"type": "integer"}]}
+        with pytest.raises(UnsupportedSpecError) as caught:
+            compiler.compile(OutputSpec.json_schema({"$schema": OF_2019, **schema}, strict=False))
+        assert "$recursiveRef" in caught.value.where
+
+
+NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?\Z")
+
+
+def numbers(divisor: float) -> list[str]:
+    chosen = random.Random(str(divisor))
+    near = [chosen.randrange(-(10**12), 10**12) for _ in range(60)]
+    multiples = [int(Fraction(Decimal(repr(divisor))) * k) for k in (*range(-30, 30), *near)]
+    return [*map(str, (*range(-50, 120), *near, *multiples)), "1.5", "-0.25", "3.0", "0.123456789"]
+
+
+def right(schema: dict[str, Any], text: str) -> bool:
+    value = Fraction(Decimal(text))
+    if schema["type"] == "integer" and value.denominator != 1:
+        return False
+    bounds = (schema.get("minimum", value) <= value) and (value <= schema.get("maximum", value))
+    return bounds and (value / Fraction(Decimal(repr(schema["multipleOf"])))).denominator == 1
+
+
+LARGE = [1025, 2048, 4294967296, 12345678901, 2**63, 1e20, 0.123456789, 2.5, 0.1]
+
+
+class TestMultipleOf:
+    @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 10, 12, 64, 97, 360, 1000, 1023, 1024, 5.0])
+    @pytest.mark.parametrize(
+        "bounds", [{}, {"minimum": -40, "maximum": 4960}, {"minimum": 5, "maximum": 1029}]
+    )
+    def test_is_exact_where_xgrammar_takes_it(self, compiler, divisor, bounds):
+        schema = {"type": "integer", "multipleOf": divisor, **bounds}
+        texts = numbers(divisor)
+        taken = accepted(compiler, on_xgrammar(schema), texts)
+        assert [text for text in taken if not right(schema, text)] == []
+        assert {text for text in texts if right(schema, text) and "." not in text} <= set(taken)
+
+    @pytest.mark.parametrize(
+        "schema",
+        [
+            *({"type": "integer", "multipleOf": divisor} for divisor in LARGE),
+            *({"type": "number", "multipleOf": divisor} for divisor in (1, 3, *LARGE)),
+            {"type": ["integer", "number"], "multipleOf": 3},
+            {"type": ["string", "integer"], "multipleOf": 4096},
+            {"type": "integer", "multipleOf": 3, "minimum": 0},
+            {"type": "integer", "multipleOf": 3, "exclusiveMinimum": 0},
+            {"type": "integer", "multipleOf": 3, "maximum": 100},
+            {"type": "integer", "multipleOf": 3, "exclusiveMaximum": 100},
+            {"type": "integer", "multipleOf": 3, "minimum": 0, "maximum": 1_000_000},
+            {"type": "integer", "multipleOf": 2048, "minimum": 0, "maximum": 100},
+            {"enum": [1, 2, 3], "multipleOf": 2},
+            {"multipleOf": 3},
+        ],
+        ids=json.dumps,
+    )
+    @pytest.mark.parametrize("depth", [0, 2])
+    def test_is_refused_where_xgrammar_drops_it(self, compiler, schema, depth):
+        place = ""
+        for _ in range(depth):
+            schema = {"type": "object", "properties": {"p": {"type": "array", "items": schema}}}
+            place += "/properties/p/items"
+        in_tag = OutputSpec.structural_tag({"format": tag(content(schema))})
+        for spec, root in ((on_xgrammar(schema), "#"), (in_tag, "#/format/content/json_schema")):
+            with pytest.raises(UnsupportedSpecError) as caught:
+                compiler.compile(spec)
+            assert caught.value.where == f"{root}{place}/multipleOf"
+            assert caught.value.hint
+
+    @pytest.mark.parametrize("divisor", [3, 7, 1000, 4096, 0.5, 2.5, 0.3, 0.01, 1e-9, *LARGE])
+    @pytest.mark.parametrize("kind", ["integer", "number"])
+    @pytest.mark.parametrize("bounds", [{}, {"minimum": 0}, {"minimum": 2, "maximum": 100_000}])
+    def test_auto_enforces_it_or_refuses_it(self, compiler, divisor, kind, bounds):
+        schema = {"type": kind, "multipleOf": divisor, **bounds}
+        refused = None
+        try:
+            taken = accepted(compiler, OutputSpec.json_schema(schema), numbers(divisor))
+        except UnsupportedSpecError as error:
+            taken, refused = [], error.where
+        assert [text for text in taken if not right(schema, text)] == []
+        assert refused in (None, "#/multipleOf")
+        assert refused is None or divisor not in (3, 7, 1000, 0.5, 2.5, 0.01)
+
+
+NAMES = ["plain", "a/b", "$x", "[^]", "a b", "", "{", "~"]
+HARD_NAMES = ['a"b', "a\\b", "a\nb", "\x01", "\x7f", "é", "世", "\U0001f600", "a\u2028b"]
+
+
+class TestNames:
+    @pytest.mark.parametrize("more", [{}, {"additionalProperties": {"type": ["string", "null"]}}])
+    @pytest.mark.parametrize("name", NAMES)
+    def test_have_one_spelling_beside_open_ones(self, compiler, name, more):
+        schema = {
+            "type": "object",
+            "properties": {name: {"type": "integer"}, "pl": {"type": "integer"}},
+            **more,
+        }
+        escaped = "".join(f"\\u{ord(character):04x}" for character in name)
+        wrong = [
+            f'{{{key}:"s"}}'
+            for key in {json.dumps(name), f'"{escaped}"', json.dumps(name).replace("/", r"\/")}
+        ]
+        wrong += [f'{{"other":null,{text[1:]}' for text in wrong]
+        fine = [f"{{{json.dumps(name)}:1}}", '{"other":"s"}', '{"plai":"s"}', '{"plainer":null}']
+        spec = on_xgrammar(schema, strict=False)
+        assert accepted(compiler, spec, [*wrong, *fine]) == fine
+        inside = OutputSpec.structural_tag({"format": tag(content({**schema, "additionalProperties": True}))})
+        assert accepted(compiler, inside, [f"<f>{text}</f>" for text in (*wrong, *fine)]) == [
+            f"<f>{text}</f>" for text in fine
+        ]
+
+    @pytest.mark.parametrize("name", HARD_NAMES)
+    def test_that_xgrammar_cannot_keep_apart_are_refused_in_open_objects(self, compiler, name):
+        closed = {"type": "object", "properties": {name: {"type": "integer"}}, "additionalProperties": False}
+        texts = [f"{{{json.dumps(name, ensure_ascii=name == chr(127))}:{value}}}" for value in ("1", '"s"')]
+        assert accepted(compiler, on_xgrammar(closed), texts) == texts[:1]
+        with pytest.raises(UnsupportedSpecError) as caught:
+            compiler.compile(on_xgrammar({**closed, "additionalProperties": {"type": "string"}}))
+        assert caught.value.where == "#/properties"
+        assert repr(name) in caught.value.what
+
+    def test_a_property_called_property_names_is_no_name(self, compiler):
+        schema = {"type": "object", "properties": {"propertyNames": {"pattern": "^a$"}}}
+        with pytest.raises(UnsupportedSpecError, match=r"^#/properties/propertyNames/pattern: "):
+            compiler.compile(on_xgrammar(schema))
+
+    def test_names_beside_closed_objects(self, compiler):
+        schema = {"type": "object", "propertyNames": {"pattern": "^a$"}, "additionalProperties": False}
+        with pytest.raises(UnsupportedSpecError, match=r"^#/additionalProperties: "):
+            compiler.compile(on_xgrammar(schema))
+
+    def test_several_patterns_that_one_name_may_match(self, compiler):
+        patterns = {"^a.*$": {"type": "integer"}, "^ab$": {"type": "string"}}
+        with pytest.raises(UnsupportedSpecError, match=r"^#/patternProperties: "):
+            compiler.compile(on_xgrammar({"type": "object", "patternProperties": patterns}))
+
+
+class TestStrings:
+    @pytest.mark.parametrize(
+        ("pattern", "texts", "expected"),
+        [
+            ("^a(?:ba+)?b$", ["ab", "abab", "abaab", "aab", "aaab"], ["ab", "abab", "abaab"]),
+            ("^[0-9]{2}(?:\\.[0-9]+)?Z$", ["12Z", "12.5Z", "125Z", "1234Z"], ["12Z", "12.5Z"]),
+            ("^(?:ab+)??c*?$", ["", "ab", "abbc", "bc", "b"], ["", "ab", "abbc"]),
+            ("^(?<y>[0-9]-+)?[?]?\\??$", ["", "1-", "??", "-", "1-??"], ["", "1-", "??", "1-??"]),
+        ],
+    )  # fmt: skip
+    def test_an_optional_part_is_all_there_or_not_at_all(self, compiler, pattern, texts, expected):
+        spec = on_xgrammar({"type": "string", "pattern": pattern})
+        taken = accepted(compiler, spec, [json.dumps(text) for text in texts])
+        assert taken == [json.dumps(text) for text in expected]
+
+    @pytest.mark.parametrize("pattern", ["a^b", "a$b", "(a$|b)c", "(^a)+", "x(^a|b)c", "a*^b", "^*a"])
+    def test_an_anchor_in_the_middle_is_refused(self, compiler, pattern):
+        specs = [
+            on_xgrammar({"type": "string", "pattern": pattern}),
+            OutputSpec.regex(pattern, backend="xgrammar"),
+            OutputSpec.structural_tag({"format": {"type": "regex", "pattern": pattern}}),
+            OutputSpec.structural_tag({"format": content({"type": "string", "pattern": pattern})}),
+        ]
+        for spec in specs:
+            with pytest.raises(UnsupportedSpecError):
+                compiler.compile(spec)
+
+    @pytest.mark.parametrize(
+        ("name", "bad"),
+        [
+            ("date", "2023-02-29"),
+            ("ipv4", "01.2.3.4"),
+            ("date-time", "2024-02-30T12:00:00Z"),
+            ("date-time", "2024-02-01T01:40:0797-16:59"),
+            ("time", "01:40:0797-16:59"),
+        ],
+    )
+    @pytest.mark.parametrize("kind", ["string", ["string", "null"], ["integer", "string"]])
+    def test_formats_are_those_of_the_standard_beside_other_types(self, compiler, name, bad, kind):
+        spec = on_xgrammar({"type": kind, "format": name})
+        good = {"date": "2024-02-29", "ipv4": "1.2.3.4", "time": "12:00:00.5+05:30"}
+        fine = good.get(name, "2024-02-29T12:00:00.25Z")
+        assert accepted(compiler, spec, [f'"{fine}"', f'"{bad}"']) == [f'"{fine}"']
+        named = on_xgrammar({"type": "object", "propertyNames": {"format": name}}, strict=False)
+        assert accepted(compiler, named, [f'{{"{fine}":1}}', f'{{"{bad}":1}}']) == [f'{{"{fine}":1}}']
+
+
+class TestTagOptions:
+    def test_any_order_beside_required(self, compiler):
+        schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+        with pytest.raises(UnsupportedSpecError, match=r"^#/format/any_order: "):
+            compiler.compile(OutputSpec.structural_tag({"format": content(schema, any_order=True)}))
+
+    @pytest.mark.parametrize("beside", [{"maxLength": 3}, {"pattern": "^a+$"}, {"format": "date"}])
+    def test_excludes_beside_what_xgrammar_reads_in_its_place(self, compiler, beside):
+        schema = {"type": "object", "properties": {"a": {"type": "string", **beside}}}
+        with pytest.raises(UnsupportedSpecError, match=r"^#/format/content/excludes: "):
+            compiler.compile(OutputSpec.structural_tag({"format": tag(content(schema, excludes=["aa"]))}))
+
+    def test_a_malformed_schema_is_named(self, compiler):
+        schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": "3"}}}
+        with pytest.raises(
+            GrammarError, match=r"^#/format/json_schema/properties/a/multipleOf: must be a number"
+        ):
+            compiler.compile(OutputSpec.structural_tag({"format": content(schema)}))

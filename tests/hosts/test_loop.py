@@ -1,0 +1,201 @@
+"""The reference loop with the shipped model: hook order, validity, bit-identity, errors by row."""
+
+import json
+
+import jsonschema
+import pytest
+import torch
+
+import guided_plugin as gp
+from guided_plugin.check.report import check_spec
+from guided_plugin.demo import DEMOS, MODEL_DIR
+from guided_plugin.errors import ConfigError, GrammarError, VocabularyError
+from guided_plugin.hosts import loop as loop_module
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture
+def make_loop(mode):
+    """Makes loops whose grammars work in either place; ends them."""
+    loops = []
+
+    def make(model, compiler, **options):
+        loops.append(gp.DecodeLoop(model, compiler, mode=mode, **options))
+        return loops[-1]
+
+    yield make
+    for loop in loops:
+        loop.pipeline.close()
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def parts(request):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
+
+    tokenizer, model = load_tokenizer(MODEL_DIR), load_model(MODEL_DIR).to(request.param)
+    return tokenizer, model, gp.GrammarCompiler(model_vocabulary(tokenizer, model))
+
+
+SPECS = [gp.OutputSpec.json_schema(demo.schema) for demo in DEMOS]
+
+
+def prompts(tokenizer):
+    return [tokenizer.encode(demo.prompt) for demo in DEMOS]
+
+
+def test_hooks_are_called_in_this_order_and_no_other(parts, make_loop, monkeypatch):
+    tokenizer, model, compiler = parts
+    calls = []
+
+    def recorded(name):
+        original = getattr(loop_module._Batch, name)
+
+        def call(self, *arguments):
+            calls.append(name)
+            return original(self, *arguments)
+
+        monkeypatch.setattr(loop_module._Batch, name, call)
+
+    for name in ("forward", "sample", "append", "check_stop"):
+        recorded(name)
+
+    class Recorder:
+        @gp.hookimpl
+        def post_sampling(self, step):
+            calls.append(f"post_sampling {len(step.tokens)}")
+
+        @gp.hookimpl
+        def after_stop_criteria(self, step):
+            calls.append("after_stop_criteria")
+
+    class First:
+        def __init__(self, pipeline):
+            pass
+
+        def __call__(self, logits, step):
+            calls.append("logits processor")
+            return logits
+
+    recorder = Recorder()
+    compiler.plugins.register(recorder)
+    compiler.plugins.logits_processors["first"] = First
+    try:
+        loop = make_loop(model, compiler, processors=("first", "guided"))
+        verbs = ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
+        for verb in verbs:
+            original = getattr(loop.pipeline, verb)
+
+            def call(*arguments, verb=verb, original=original):
+                calls.append(verb)
+                return original(*arguments)
+
+            monkeypatch.setattr(loop.pipeline, verb, call)
+        loop.run(prompts(tokenizer)[:1], SPECS[:1], max_new_tokens=2)
+    finally:
+        compiler.plugins.unregister(recorder)
+        del compiler.plugins.logits_processors["first"]
+    # A worker is asked for the next step's masks at the end of a step: before the forward pass.
+    late, ahead = (
+        ([], ["plan", "fill_mask"]) if loop.pipeline.mode == "process" else (["plan", "fill_mask"], [])
+    )
+    expected = []
+    for asked in (["plan", "fill_mask"], late):
+        expected += ["forward", "logits processor", *asked, "apply_mask", "sample"]
+        expected += ["schedule_update", "post_sampling 1", "append", "check_stop"]
+        expected += ["finish_update", *ahead, "after_stop_criteria"]
+    assert calls == expected
+
+
+@pytest.mark.parametrize("sampling", [gp.Sampling(), *(gp.Sampling(0.8, seed=seed) for seed in range(3))])
+def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, make_loop, sampling):
+    tokenizer, model, compiler = parts
+    loop = make_loop(model, compiler)
+    bare = gp.DecodeLoop(model, compiler, processors=())
+    every = prompts(tokenizer) * 2
+    outputs = loop.run(every, [*SPECS, None, None, None], sampling=sampling)
+    without = bare.run(every, [None] * 6, sampling=sampling)
+    for demo, spec, output in zip(DEMOS, SPECS, outputs[:3], strict=True):
+        text = tokenizer.decode(output.tokens)
+        assert output.stopped
+        assert output.error is None
+        jsonschema.validate(json.loads(text), demo.schema)
+        assert check_spec(compiler, spec, [("", text)], raw=True).ok
+        grammar = compiler.compile(spec)
+        matcher = compiler.backend(grammar.backend).start(grammar, compiler.vocabulary.stop_token_ids)
+        assert all(matcher.accept(token) for token in output.tokens)
+        assert matcher.complete
+    assert [output.tokens for output in outputs[3:]] == [output.tokens for output in without[3:]]
+
+
+def test_sampling_limits(parts, make_loop):
+    tokenizer, model, compiler = parts
+    loop = make_loop(model, compiler)
+    prompt = prompts(tokenizer)
+    greedy = loop.run(prompt, SPECS)
+    assert greedy == loop.run(prompt, SPECS, sampling=gp.Sampling(2.0, top_k=1))
+    assert greedy == loop.run(prompt, SPECS, sampling=gp.Sampling(2.0, top_p=1e-9))
+    hot = gp.Sampling(1.0, seed=1)
+    assert loop.run(prompt, SPECS, sampling=hot) == loop.run(prompt, SPECS, sampling=hot)
+    assert loop.run(prompt, SPECS, sampling=hot) != loop.run(prompt, SPECS, sampling=gp.Sampling(1.0, seed=2))
+
+
+def test_one_rows_trouble_stays_with_it(parts, make_loop):
+    tokenizer, model, compiler = parts
+    loop = make_loop(model, compiler, max_rows=4)
+    prompt = prompts(tokenizer)[0]
+    specs = [SPECS[0], gp.OutputSpec.regex("a(?=b)"), None, gp.OutputSpec.choice(["yes", "no"])]
+    outputs = loop.run([prompt, prompt, [], prompt], specs)
+    assert isinstance(outputs[1].error, GrammarError)
+    assert isinstance(outputs[2].error, ConfigError)
+    assert outputs[0].error is outputs[3].error is None
+    assert tokenizer.decode(outputs[3].tokens) in ("yes", "no")
+    assert outputs[1].tokens == outputs[2].tokens == ()
+
+
+def test_limits_stop_tokens_and_late_starts(parts, make_loop):
+    tokenizer, model, compiler = parts
+    loop = make_loop(model, compiler)
+    prompt = prompts(tokenizer)[0]
+    (cut,) = loop.run([prompt], [SPECS[0]], max_new_tokens=5)
+    assert len(cut.tokens) == 5
+    assert not cut.stopped
+    pad = tokenizer.convert_tokens_to_ids("<|pad|>")
+    (other,) = loop.run([prompt], [gp.OutputSpec.choice(["yes"], stop_token_ids=[pad])])
+    assert other.stopped
+    assert tokenizer.decode(other.tokens) == "yes"
+    opening = tokenizer.encode("{", add_special_tokens=False)
+    (late,) = loop.run([prompt], [gp.OutputSpec.choice(["yes"], start_after=opening[-1:])], max_new_tokens=40)
+    text = tokenizer.decode(late.tokens)
+    assert not late.stopped or text.endswith("{yes") or "{" not in text
+
+
+def test_everything_is_given_back_when_the_model_fails(parts, make_loop, monkeypatch):
+    tokenizer, model, compiler = parts
+    loop = make_loop(model, compiler, max_rows=1)
+    names = compiler.plugins.names()
+
+    def fail(self):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_module._Batch, "forward", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            loop.run(prompts(tokenizer)[:1], SPECS[:1])
+    assert compiler.plugins.names() == names
+    assert loop.run(prompts(tokenizer)[:1], SPECS[:1])[0].stopped
+
+
+def test_a_model_narrower_than_its_tokenizer_is_refused(parts):
+    _, model, _ = parts
+    vocabulary = gp.Vocabulary.from_tokens([b"x"] * 5000, [0])
+    with pytest.raises(VocabularyError, match="5000 tokens"):
+        gp.DecodeLoop(model, gp.GrammarCompiler(vocabulary))
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
+def test_wrong_sampling_is_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        gp.Sampling(**wrong)

@@ -1,0 +1,265 @@
+"""Continuous batching: every guided request is what its spec says, however the manager moves it."""
+
+import threading
+import time
+
+import pytest
+import torch
+from generating import SPECS, random_model, recheck
+
+import guided_plugin as gp
+from guided_plugin.errors import ConfigError, GrammarError, PipelineError
+
+try:
+    from guided_plugin.hosts.transformers import batching as batching_module
+except ConfigError as too_old:
+    pytest.skip(str(too_old), allow_module_level=True)
+
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+STOP = 1
+
+
+@pytest.fixture(scope="module")
+def model(demo_tokenizer):
+    return random_model(len(demo_tokenizer) + 61)
+
+
+@pytest.fixture
+def guide(demo_tokenizer, model):
+    config = gp.GuidedConfig(threads=2, isolate_compiles=False)
+    with gp.Guide(demo_tokenizer, model=model, config=config) as guide:
+        yield guide
+
+
+@pytest.fixture
+def managed(model):
+    """Makes managers, and stops them."""
+    made = []
+
+    def make(generation=None, **options):
+        options = {"num_blocks": 64, "max_batch_tokens": 64, "max_requests_per_batch": 4, **options}
+        if generation is None:
+            generation = {"do_sample": False}
+        config = model.generation_config.__class__(eos_token_id=STOP, pad_token_id=2, **generation)
+        made.append(
+            model.init_continuous_batching(
+                generation_config=config,
+                continuous_batching_config=ContinuousBatchingConfig(**options),
+            )
+        )
+        return made[-1]
+
+    yield make
+    for manager in made:
+        if manager.is_running():
+            manager.stop(hard_stop=True)
+
+
+def collect(manager, wanted, seconds=120):
+    found, end = {}, time.monotonic() + seconds
+    while len(found) < wanted:
+        assert manager.is_running(), "the manager's loop has died"
+        assert time.monotonic() < end, f"{len(found)} of {wanted} requests came"
+        result = manager.get_result(timeout=0.2)
+        if result is not None and result.is_finished():
+            assert result.error is None, result.error
+            found[result.request_id] = result
+    return found
+
+
+def check(guide, spec, result):
+    tokens = torch.tensor([result.generated_tokens])
+    return recheck(guide.compiler.vocabulary, [spec], tokens)[0]
+
+
+@pytest.mark.parametrize(
+    "generation", [{"do_sample": False}, {"do_sample": True, "top_k": 20, "temperature": 1.2}]
+)
+def test_requests_of_all_kinds(demo_tokenizer, model, guide, managed, generation):
+    free_manager = managed(generation)
+    manager = managed(generation)
+    batching = guide.batching(manager)
+    manager.start()
+    prompt = demo_tokenizer.encode("Person as JSON: ")
+    wanted = {}
+    for number in range(14):
+        spec = [*SPECS, None][number % 4]
+        ids = prompt * (1 + number % 5)
+        wanted[batching.add_request(ids, spec, max_new_tokens=40)] = spec
+    found = collect(manager, len(wanted))
+    ended = [check(guide, spec, found[name]) for name, spec in wanted.items()]
+    assert sum(ended) >= 6
+    assert all(batching.error(name) is None for name in wanted)
+    manager.stop()
+    batching.close()
+    if not generation["do_sample"]:
+        free_manager.start()
+        name = free_manager.add_request(prompt * 4, max_new_tokens=40)
+        bare = collect(free_manager, 1)[name].generated_tokens
+        assert found["req_3"].generated_tokens == bare
+
+
+def test_a_small_cache_moves_requests_out_and_in_again(demo_tokenizer, guide, managed):
+    fields = ContinuousBatchingConfig.__dataclass_fields__
+    page = "page_size" if "page_size" in fields else "block_size"
+    manager = managed(num_blocks=6, max_requests_per_batch=4, **{page: 16}, cpu_offload_space=0.0)
+    batching = guide.batching(manager)
+    replayed = []
+    add = batching.pipeline.add_request
+
+    def spy(name, spec, *, tokens=()):
+        replayed.append(len(list(tokens)))
+        return add(name, spec, tokens=tokens)
+
+    batching.pipeline.add_request = spy
+    manager.start()
+    spec = gp.OutputSpec.regex("[a-c]{45,50}")
+    prompt = demo_tokenizer.encode("x")
+    names = [batching.add_request([*prompt, 20 + n], spec, max_new_tokens=60) for n in range(4)]
+    found = collect(manager, 4)
+    assert all(check(guide, spec, found[name]) for name in names)
+    assert max(replayed) > 0, "nothing was moved: the cache is too large for this test"
+
+
+def test_several_sequences_of_a_request(demo_tokenizer, guide, managed):
+    manager = managed({"do_sample": True, "num_return_sequences": 3})
+    batching = guide.batching(manager)
+    manager.start()
+    name = batching.add_request(demo_tokenizer.encode("Person as JSON: "), SPECS[1], max_new_tokens=40)
+    found = collect(manager, 3)
+    assert set(found) == {name, f"{name}__child#0", f"{name}__child#1"}
+    assert sum(check(guide, SPECS[1], result) for result in found.values())
+
+
+def test_cancelled_requests_leave_the_others_alone(demo_tokenizer, guide, managed):
+    manager = managed()
+    batching = guide.batching(manager)
+    manager.start()
+    prompt = demo_tokenizer.encode("Person as JSON: ")
+    long = gp.OutputSpec.regex("[a-z]{300,400}")
+    leaving = [batching.add_request([*prompt, 30 + n], long, max_new_tokens=350) for n in range(2)]
+    staying = batching.add_request(prompt, gp.OutputSpec.regex("[a-c]{60,70}"), max_new_tokens=100)
+    time.sleep(0.3)
+    for name in leaving:
+        manager.cancel_request(name)
+    found = {}
+    end = time.monotonic() + 60
+    while staying not in found and time.monotonic() < end:
+        result = manager.get_result(timeout=0.2)
+        if result is not None and result.is_finished():
+            found[result.request_id] = result
+    assert check(guide, gp.OutputSpec.regex("[a-c]{60,70}"), found[staying])
+    again = batching.add_request(prompt, SPECS[2], max_new_tokens=20)
+    while again not in found and time.monotonic() < end:
+        result = manager.get_result(timeout=0.2)
+        if result is not None and result.is_finished():
+            found[result.request_id] = result
+    assert check(guide, SPECS[2], found[again])
+    assert batching.error(staying) is None
+
+
+def test_a_bad_spec_is_an_error_of_its_own_request(demo_tokenizer, guide, managed):
+    manager = managed()
+    batching = guide.batching(manager)
+    manager.start()
+    prompt = demo_tokenizer.encode("Person as JSON: ")
+    with pytest.raises(GrammarError):
+        batching.add_request(prompt, gp.OutputSpec.regex("a(?=b)"))
+    # Straight to the manager, nobody looks at it before its row is there: it fails closed.
+    bad = manager.add_request(prompt, max_new_tokens=20, guided="no JSON")
+    worse = manager.add_request(prompt, max_new_tokens=20, guided='{"regex": "a(?=b)"}')
+    good = manager.add_request(prompt, max_new_tokens=20, guided='{"choice": ["yes", "no"]}')
+    found = collect(manager, 3)
+    assert found[bad].generated_tokens == found[worse].generated_tokens == [STOP]
+    assert check(guide, gp.OutputSpec.choice(["yes", "no"]), found[good])
+    assert batching.error(bad).hint
+    assert isinstance(batching.error(worse), GrammarError)
+    assert batching.error(good) is None
+    wrong = manager.add_request(prompt, max_new_tokens=20, guided=7)
+    result = None
+    while result is None:
+        result = manager.get_result(timeout=0.2)
+    assert result.request_id == wrong
+    assert "has type int, expected str" in result.error
+
+
+def test_a_specs_own_stop_tokens_end_its_request(demo_tokenizer, guide, managed):
+    manager = managed()
+    batching = guide.batching(manager)
+    manager.start()
+    spec = gp.OutputSpec.choice(["yes"], stop_token_ids=[44])
+    name = batching.add_request(demo_tokenizer.encode("x"), spec, max_new_tokens=20)
+    assert collect(manager, 1)[name].generated_tokens[-1] == 44
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"use_async_batching": True}, "asynchronous"),
+        ({"default_compile_level": 1}, "compiled"),
+    ],
+)
+def test_what_its_interface_can_not_do_is_refused(guide, managed, options, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        guide.batching(managed(**options))
+    assert caught.value.where
+    assert caught.value.hint
+
+
+def test_cuda_graphs_are_refused_on_cuda(monkeypatch):
+    class Manager:
+        batch_processor = None
+        model = type("Model", (), {"device": torch.device("cuda")})
+
+        def is_running(self):
+            return False
+
+    for graphs, refused in [
+        ((False, True), True),
+        (None, True),
+        (True, True),
+        (False, False),
+        ((False, False), False),
+    ]:
+        config = {"use_async_batching": False, "use_cuda_graph": graphs}
+        Manager.continuous_batching_config = type("Config", (), config)
+        if refused:
+            with pytest.raises(ConfigError, match="CUDA graph"):
+                batching_module._refuse(Manager())
+        else:
+            batching_module._refuse(Manager())
+
+
+def test_a_manager_that_has_begun_is_refused(guide, managed):
+    manager = managed()
+    manager.start()
+    with pytest.raises(PipelineError, match="has begun"):
+        guide.batching(manager)
+    other = managed()
+    batching = guide.batching(other)
+    other.start()
+    with pytest.raises(PipelineError, match="still running"):
+        batching.close()
+
+
+def test_requests_come_from_many_threads(demo_tokenizer, guide, managed):
+    manager = managed()
+    batching = guide.batching(manager)
+    manager.start()
+    prompt = demo_tokenizer.encode("Person as JSON: ")
+    wanted, lock = {}, threading.Lock()
+
+    def work(number):
+        spec = SPECS[number % 3]
+        name = batching.add_request([*prompt, 20 + number], spec, max_new_tokens=30)
+        with lock:
+            wanted[name] = spec
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = collect(manager, 8)
+    assert sum(check(guide, spec, found[name]) for name, spec in wanted.items())

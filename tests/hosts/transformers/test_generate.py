@@ -1,0 +1,678 @@
+"""`Guide.generate_kwargs`: what comes out of `generate` is what the specs say, whatever the call is like."""
+
+import logging
+import os
+import signal
+import threading
+
+import pytest
+import torch
+from generating import PROMPTS, SPECS, encoded, random_model, recheck, same_until_stop
+from transformers import CompileConfig, LogitsProcessor, StoppingCriteria, TextStreamer, set_seed
+
+import guided_plugin as gp
+from guided_plugin.errors import ConfigError, GrammarError, PipelineError, SpecError
+from guided_plugin.grammar.table import Phase
+from guided_plugin.hosts.transformers import call as transformers_step
+from guided_plugin.hosts.transformers.call import Surroundings
+
+MIXED = [SPECS[0], None, SPECS[1]]
+STOP, PAD = 1, 2
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demo_tokenizer):
+    return demo_tokenizer
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tokenizer):
+    return gp.Vocabulary.from_tokenizer(tokenizer, stop_token_ids=STOP)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    # Wider than its tokenizer, as padded vocabularies are.
+    return random_model(len(tokenizer) + 61)
+
+
+@pytest.fixture
+def make_guide(tokenizer):
+    """Makes guides and closes them. Their specs are small: no helper process is worth its start."""
+    made = []
+
+    def make(model=None, **options):
+        options = {"config": gp.GuidedConfig(threads=2, isolate_compiles=False), **options}
+        made.append(gp.Guide(options.pop("tokenizer", tokenizer), model=model, **options))
+        return made[-1]
+
+    yield make
+    for guide in made:
+        guide.close()
+
+
+@pytest.fixture
+def guide(make_guide, model):
+    return make_guide(model)
+
+
+def generate(model, inputs, *, seed=0, **options):
+    """The generated part."""
+    set_seed(seed)
+    out = model.generate(**inputs, **{"max_new_tokens": 80, **options})
+    return out if model.config.is_encoder_decoder else out[:, inputs["input_ids"].shape[1] :]
+
+
+HOW = {
+    "greedy": {"do_sample": False},
+    "sampling": {"do_sample": True, "temperature": 1.3, "top_k": 50, "top_p": 0.95},
+    "min_p": {"do_sample": True, "min_p": 0.02, "top_k": 0},
+    "penalties": {"do_sample": True, "repetition_penalty": 1.2, "no_repeat_ngram_size": 6},
+    "watched": {"do_sample": True, "renormalize_logits": True, "remove_invalid_values": True},
+    "static cache": {"do_sample": True, "cache_implementation": "static"},
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_guided_rows_are_valid_and_unguided_ones_untouched(
+    tokenizer, vocabulary, model, make_guide, mode, how
+):
+    guide = make_guide(model, mode=mode)
+    inputs = encoded(tokenizer, PROMPTS)
+    finished = 0
+    for seed in range(3):
+        kwargs = guide.generate_kwargs(MIXED)
+        guided = generate(model, inputs, seed=seed, **HOW[how], **kwargs)
+        bare = generate(model, inputs, seed=seed, **HOW[how])
+        finished += sum(recheck(vocabulary, MIXED, guided))
+        assert same_until_stop(guided[1], bare[1])
+        assert not same_until_stop(guided[0], bare[0])
+        assert kwargs.errors == {}
+    assert finished >= 4
+
+
+def test_compiled_forward(tokenizer, vocabulary, model, guide):
+    torch._dynamo.reset()
+    compiled = CompileConfig(backend="eager", mode=None, fullgraph=False)
+    compiled._compile_all_devices = True
+    options = {"cache_implementation": "static", "compile_config": compiled, "max_new_tokens": 12}
+    options |= {"do_sample": True}
+    inputs = encoded(tokenizer, PROMPTS)
+    guided = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
+    recheck(vocabulary, MIXED, guided)
+    assert same_until_stop(guided[1], generate(model, inputs, **options)[1])
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(tokenizer, vocabulary, make_guide, dtype):
+    model = random_model(len(tokenizer)).to(dtype)
+    guided = generate(
+        model, encoded(tokenizer, PROMPTS), do_sample=True, **make_guide(model).generate_kwargs(SPECS)
+    )
+    assert any(recheck(vocabulary, SPECS, guided))
+
+
+def test_several_sequences_of_a_prompt(tokenizer, vocabulary, model, guide):
+    inputs = encoded(tokenizer, PROMPTS)
+    options = {"do_sample": True, "num_return_sequences": 3}
+    guided = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
+    each = [spec for spec in MIXED for _ in range(3)]
+    recheck(vocabulary, each, guided)
+    bare = generate(model, inputs, **options)
+    for row, spec in enumerate(each):
+        assert same_until_stop(guided[row], bare[row]) == (spec is None)
+    assert guided[0].tolist() != guided[1].tolist()
+    recheck(vocabulary, [SPECS[2]] * 9, generate(model, inputs, **options, **guide.generate_kwargs(SPECS[2])))
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_encoder_decoder(tokenizer, vocabulary, make_guide, kind):
+    model = random_model(len(tokenizer), kind=kind)
+    guide = make_guide(model)
+    inputs = encoded(tokenizer, PROMPTS)
+    kwargs = guide.generate_kwargs(MIXED)
+    guided = generate(model, inputs, do_sample=True, **kwargs)[:, 1:]
+    recheck(vocabulary, MIXED, guided)
+    assert same_until_stop(guided[1], generate(model, inputs, do_sample=True)[1, 1:])
+    assert kwargs.errors == {}
+
+
+def test_forced_first_and_last_tokens(tokenizer, vocabulary, make_guide):
+    # As BART checkpoints have them. Neither is the grammar's business, nor its failure.
+    model = random_model(len(tokenizer), kind="bart")
+    kwargs = make_guide(model).generate_kwargs(SPECS[0])
+    options = {"forced_bos_token_id": 9, "forced_eos_token_id": STOP, "max_new_tokens": 8}
+    rows = generate(model, encoded(tokenizer, PROMPTS), do_sample=True, **options, **kwargs)[:, 1:]
+    assert rows[:, 0].tolist() == [9] * 3
+    assert rows[:, -1].tolist() == [STOP] * 3
+    recheck(vocabulary, [SPECS[0]] * 3, rows[:, :-1], after=1)
+    assert kwargs.errors == {}
+
+
+def test_embeddings_instead_of_token_ids(tokenizer, vocabulary, model, guide):
+    inputs = encoded(tokenizer, PROMPTS)
+    embeds = model.get_input_embeddings()(inputs["input_ids"])
+    out = model.generate(
+        inputs_embeds=embeds,
+        attention_mask=inputs["attention_mask"],
+        max_new_tokens=40,
+        **guide.generate_kwargs(SPECS),
+    )
+    assert recheck(vocabulary, SPECS, out)[2]
+
+
+def test_every_stop_token_of_the_model_may_end_a_row(tokenizer, make_guide):
+    model = random_model(len(tokenizer))
+    model.generation_config.eos_token_id = [STOP, 7, 300]
+    guide = make_guide(model)
+    stops = guide.compiler.vocabulary.stop_token_ids
+    assert stops == (STOP, 7, 300)
+    seen = set()
+    for seed in range(12):
+        rows = generate(
+            model,
+            encoded(tokenizer, PROMPTS),
+            seed=seed,
+            do_sample=True,
+            **guide.generate_kwargs(gp.OutputSpec.choice(["a", "b"])),
+        )
+        assert all(recheck(guide.compiler.vocabulary, [gp.OutputSpec.choice(["a", "b"])] * 3, rows))
+        seen |= {token for row in rows.tolist() for token in row if token in stops}
+    assert len(seen) >= 2
+
+
+def test_a_specs_own_stop_tokens_end_its_row(tokenizer, vocabulary, model, guide):
+    spec = gp.OutputSpec.choice(["yes"], stop_token_ids=[44])
+    rows = generate(model, encoded(tokenizer, PROMPTS), **guide.generate_kwargs([spec, None, SPECS[2]]))
+    assert recheck(vocabulary, [spec, None, SPECS[2]], rows) == [True, False, True]
+    # `generate` knows nothing of token 44: without the criterion's word it would sample on and on.
+    alone = generate(model, encoded(tokenizer, PROMPTS[:1]), **guide.generate_kwargs(spec))
+    assert alone.shape[1] <= 4
+    assert alone[0, -1] == 44
+
+
+def test_a_model_without_stop_token_ends_where_the_tokenizer_does(tokenizer, vocabulary, make_guide):
+    model = random_model(len(tokenizer), eos_token_id=None)
+    assert model.generation_config.eos_token_id is None
+    rows = generate(model, encoded(tokenizer, PROMPTS), **make_guide(model).generate_kwargs(SPECS[2]))
+    assert all(recheck(vocabulary, [SPECS[2]] * 3, rows, pads=(STOP,)))
+    assert rows.shape[1] < 10
+
+
+def test_no_stop_token_anywhere_is_an_error(make_guide, tokenizer):
+    class Mute:
+        eos_token_id = None
+
+        def get_vocab(self):
+            return tokenizer.get_vocab()
+
+    with pytest.raises(ConfigError, match="which token ends an output") as caught:
+        make_guide(random_model(8, eos_token_id=None), tokenizer=Mute())
+    assert (caught.value.where, bool(caught.value.hint)) == ("eos_token_id", True)
+
+
+@pytest.mark.parametrize("options", [{"min_new_tokens": 30}, {"min_length": 60}])
+def test_a_grammar_that_has_ended_wins_over_a_least_length(tokenizer, vocabulary, model, guide, options):
+    for sample in (False, True):
+        kwargs = guide.generate_kwargs([SPECS[2], None, SPECS[1]])
+        rows = generate(model, encoded(tokenizer, PROMPTS), do_sample=sample, **options, **kwargs)
+        assert recheck(vocabulary, [SPECS[2], None, SPECS[1]], rows) == [True, False, True]
+        assert kwargs.errors == {}
+    # Where the grammar can go on, it must: nothing may end before its time.
+    spec = gp.OutputSpec.regex("[a-c]*")
+    rows = generate(
+        model, encoded(tokenizer, PROMPTS), do_sample=True, **options, **guide.generate_kwargs(spec)
+    )
+    recheck(vocabulary, [spec] * 3, rows)
+    least = options.get("min_new_tokens", 60 - encoded(tokenizer, PROMPTS)["input_ids"].shape[1])
+    assert all(STOP not in row[:least] for row in rows.tolist())
+
+
+def test_processors_that_forbid_all_that_the_grammar_allows(tokenizer, vocabulary, model, guide, caplog):
+    letters = [[token] for token, data in enumerate(vocabulary.tokens) if data[:1] in (b"y", b"Y")]
+    spec = gp.OutputSpec.choice(["yes"])
+    kwargs = guide.generate_kwargs([spec, None, SPECS[1]])
+    with caplog.at_level(logging.ERROR, "guided_plugin"):
+        rows = generate(model, encoded(tokenizer, PROMPTS), do_sample=True, bad_words_ids=letters, **kwargs)
+    assert rows[0, 0] == STOP
+    assert list(kwargs.errors) == [0]
+    assert "forbid every token" in kwargs.errors[0].what
+    assert kwargs.errors[0].where
+    assert kwargs.errors[0].hint
+    assert "row 0" in caplog.text
+    recheck(vocabulary, [None, None, SPECS[1]], rows)
+
+
+def test_a_row_that_another_criterion_ends_has_not_failed(tokenizer, vocabulary, model, guide, caplog):
+    class AfterFour(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            done = torch.zeros(input_ids.shape[0], dtype=torch.bool)
+            done[0] = input_ids.shape[1] - length >= 4
+            return done
+
+    inputs = encoded(tokenizer, PROMPTS)
+    length = inputs["input_ids"].shape[1]
+    kwargs = guide.generate_kwargs(SPECS, stopping_criteria=[AfterFour()])
+    rows = generate(model, inputs, do_sample=True, **kwargs)
+    assert rows[0, 4:].tolist() == [PAD] * (rows.shape[1] - 4)
+    recheck(vocabulary, [SPECS[0]], rows[:1, :4])
+    recheck(vocabulary, [None, *SPECS[1:]], rows)
+    assert rows.shape[1] > 5
+    assert kwargs.errors == {}
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_stop_strings(tokenizer, vocabulary, model, guide):
+    kwargs = guide.generate_kwargs(SPECS[0])
+    inputs = encoded(tokenizer, PROMPTS)
+    rows = generate(model, inputs, tokenizer=tokenizer, stop_strings=['"kind"'], do_sample=True, **kwargs)
+    for row in rows.tolist():
+        kept = row[: row.index(PAD)] if PAD in row else row
+        recheck(vocabulary, [SPECS[0]], torch.tensor([kept]))
+        assert tokenizer.decode(kept).endswith(('"kind"', '"kind":'))
+    assert kwargs.errors == {}
+
+
+class Shift(LogitsProcessor):
+    """A user's processor: favours one token, whatever came before."""
+
+    def __init__(self, token):
+        self.token = token
+
+    def __call__(self, input_ids, scores):
+        scores = scores.clone()
+        scores[:, self.token] = 1e4
+        return scores
+
+
+def test_processors_of_the_user_go_first(tokenizer, vocabulary, model, guide):
+    inputs = encoded(tokenizer, PROMPTS)
+    kwargs = guide.generate_kwargs(SPECS, logits_processor=[Shift(400)])
+    assert [type(one).__name__ for one in kwargs["logits_processor"]] == ["Shift", "GuidedProcessor"]
+    recheck(vocabulary, SPECS, generate(model, inputs, **kwargs))
+    assert kwargs.errors == {}
+
+
+def test_a_processor_behind_the_guide_is_found_out(tokenizer, model, guide, caplog):
+    kwargs = guide.generate_kwargs(SPECS)
+    kwargs["logits_processor"].append(Shift(400))
+    with caplog.at_level(logging.ERROR, "guided_plugin"):
+        generate(model, encoded(tokenizer, PROMPTS), max_new_tokens=4, **kwargs)
+    assert sorted(kwargs.errors) == [0, 1, 2]
+    assert all("breaks the grammar" in error.what and error.hint for error in kwargs.errors.values())
+    assert len(caplog.records) == 3
+
+
+def test_logits_are_returned_as_the_model_made_them(tokenizer, model, guide):
+    inputs = encoded(tokenizer, PROMPTS)
+    options = {"return_dict_in_generate": True, "output_logits": True, "output_scores": True}
+    bare = model.generate(**inputs, max_new_tokens=3, **options)
+    made = model.generate(**inputs, max_new_tokens=3, **options, **guide.generate_kwargs(SPECS))
+    assert torch.equal(made.logits[0], bare.logits[0])
+    assert not torch.isinf(made.logits[0]).any()
+    assert torch.isinf(made.scores[0]).any()
+
+
+def test_streamers(tokenizer, vocabulary, model, guide, capsys):
+    inputs = encoded(tokenizer, PROMPTS[:1])
+    streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    rows = generate(model, inputs, streamer=streamer, do_sample=True, **guide.generate_kwargs(SPECS[1]))
+    assert recheck(vocabulary, SPECS[1:2], rows) == [True]
+    assert capsys.readouterr().out.strip() == tokenizer.decode(rows[0], skip_special_tokens=True)
+
+
+def test_only_generated_tokens_are_the_grammars(tokenizer, vocabulary, model, guide):
+    prompt = encoded(tokenizer, ['{"name":"half of an answer'])
+    rows = generate(model, prompt, do_sample=True, **guide.generate_kwargs(SPECS[2]))
+    assert recheck(vocabulary, SPECS[2:], rows) == [True]
+
+
+# Without the criterion
+
+
+def test_a_processor_alone_is_correct_and_says_once_how_to_be_faster(
+    tokenizer, vocabulary, model, guide, mode, make_guide, caplog, monkeypatch
+):
+    monkeypatch.setattr(transformers_step, "_said", threading.Event())
+    guide = make_guide(model, mode=mode)
+    inputs = encoded(tokenizer, PROMPTS)
+    for seed in range(3):
+        options = {"do_sample": True, "seed": seed}
+        alone = generate(model, inputs, logits_processor=[guide.logits_processor(MIXED)], **options)
+        paired = generate(model, inputs, **guide.generate_kwargs(MIXED), **options)
+        recheck(vocabulary, MIXED, alone)
+        assert alone.tolist() == paired.tolist()
+    said = [record for record in caplog.records if "without its stopping criterion" in record.message]
+    assert len(said) == 1
+    assert "generate_kwargs" in said[0].message
+
+
+def test_a_criterion_alone_is_an_error(tokenizer, model, guide):
+    criteria = guide.generate_kwargs(SPECS)["stopping_criteria"]
+    with pytest.raises(PipelineError, match="without its logits processor") as caught:
+        generate(model, encoded(tokenizer, PROMPTS), stopping_criteria=criteria)
+    assert caught.value.hint
+
+
+# What can't be guided
+
+UNGUIDABLE = {
+    "beam search": {"num_beams": 3},
+    "beam sampling": {"num_beams": 2, "do_sample": True},
+    "beams returned": {"num_beams": 4, "num_return_sequences": 2},
+    "prompt lookup": {"prompt_lookup_num_tokens": 3},
+    "assisted": {"assistant_model": True},
+}
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("how", UNGUIDABLE)
+def test_what_moves_rows_is_refused_before_the_first_step(tokenizer, model, guide, how, alone, monkeypatch):
+    options = dict(UNGUIDABLE[how])
+    if "assistant_model" in options:
+        options["assistant_model"] = random_model(model.config.vocab_size, seed=5)
+    taken = []
+    monkeypatch.setattr(transformers_step.GenerateCall, "_take", lambda self, ids: taken.append(ids))
+    kwargs = guide.generate_kwargs(SPECS[0])
+    if alone:
+        kwargs = {"logits_processor": [guide.logits_processor(SPECS[0])]}
+    with pytest.raises(ConfigError, match="can't be guided") as caught:
+        generate(model, encoded(tokenizer, PROMPTS[:1]), **options, **kwargs)
+    assert caught.value.hint
+    assert taken == []
+
+
+@pytest.mark.parametrize("how", UNGUIDABLE)
+def test_it_is_refused_even_where_the_stack_tells_nothing(tokenizer, model, guide, how, monkeypatch):
+    monkeypatch.setattr(transformers_step, "surroundings", lambda processor: Surroundings())
+    options = dict(UNGUIDABLE[how])
+    if "assistant_model" in options:
+        options["assistant_model"] = random_model(model.config.vocab_size, seed=5)
+    with pytest.raises(PipelineError) as caught:
+        generate(model, encoded(tokenizer, PROMPTS[:1]), **options, **guide.generate_kwargs(SPECS[0]))
+    assert caught.value.hint
+
+
+def test_what_the_stack_does_not_tell_changes_no_token(tokenizer, vocabulary, model, guide, monkeypatch):
+    inputs = encoded(tokenizer, PROMPTS)
+    options = {"do_sample": True, "num_return_sequences": 2, "min_new_tokens": 9}
+    seen = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
+    monkeypatch.setattr(transformers_step, "surroundings", lambda processor: Surroundings())
+    blind = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
+    assert seen.tolist() == blind.tolist()
+    doubled = encoded(tokenizer, [*PROMPTS, "other", "prompts", "here"])
+    with pytest.raises(ConfigError, match="3 specs for 6 rows"):
+        generate(model, doubled, **guide.generate_kwargs(MIXED))
+
+
+def test_the_stack_tells_what_is_relied_on(tokenizer, model, guide, monkeypatch):
+    found = []
+
+    def look(processor):
+        found.append(real(processor))
+        return found[-1]
+
+    real = transformers_step.surroundings
+    monkeypatch.setattr(transformers_step, "surroundings", look)
+    inputs = encoded(tokenizer, PROMPTS)
+    generate(model, inputs, max_new_tokens=2, do_sample=True, **guide.generate_kwargs(SPECS))
+    assert found[-1] == Surroundings(
+        "_sample", 1, False, 1, frozenset({STOP}), frozenset({PAD}), False, None, False, True
+    )
+    options = {"min_new_tokens": 1, "num_return_sequences": 2, "do_sample": True, "output_logits": True}
+    options["return_dict_in_generate"] = True
+    set_seed(0)
+    model.generate(**inputs, max_new_tokens=2, **options, **guide.generate_kwargs(SPECS))
+    assert (found[-1].sequences, found[-1].keeps_logits, found[-1].first) == (2, True, False)
+
+
+def test_the_prompts_logits_are_not_kept(tokenizer, model, guide):
+    # Up to Python 3.12, reading a frame's variables leaves references to all of them in the frame.
+    import gc
+    import weakref
+
+    alive = []
+
+    class Watch(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            alive.append(weakref.ref(scores))
+            return scores.clone()
+
+    class Look(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            gc.collect()
+            alive.append(sum(isinstance(one, weakref.ref) and one() is not None for one in alive))
+            return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+
+    kwargs = guide.generate_kwargs(SPECS, logits_processor=[Watch()], stopping_criteria=[Look()])
+    generate(model, encoded(tokenizer, PROMPTS), max_new_tokens=3, **kwargs)
+    # The loop's own variable is one; the first step's logits must be gone in the second.
+    assert [one for one in alive if isinstance(one, int)][1:] == [1, 1]
+
+
+# Specs
+
+
+def test_a_bad_spec_is_told_by_its_place_before_anything_runs(guide):
+    with pytest.raises(GrammarError) as caught:
+        guide.generate_kwargs([SPECS[0], gp.OutputSpec.regex("a(?=b)")])
+    assert caught.value.where.startswith("spec 1")
+    with pytest.raises(SpecError) as wrong:
+        guide.generate_kwargs([SPECS[0], None, {"jsn_schema": {}}])
+    assert wrong.value.where.startswith("spec 2")
+    with pytest.raises(GrammarError):
+        guide.generate_kwargs(gp.OutputSpec.regex("a(?=b)"))
+    with pytest.raises(ConfigError, match="empty list"):
+        guide.generate_kwargs([])
+
+
+def test_a_bad_spec_is_told_without_a_model_too(make_guide):
+    with pytest.raises(GrammarError):
+        make_guide().generate_kwargs(gp.OutputSpec.regex("a(?=b)"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6])
+def test_as_many_specs_as_prompts(tokenizer, model, guide, count):
+    kwargs = guide.generate_kwargs([SPECS[2]] * count)
+    with pytest.raises(ConfigError, match=f"{count} specs for 3 prompts") as caught:
+        generate(model, encoded(tokenizer, PROMPTS), **kwargs)
+    assert caught.value.hint
+
+
+def test_wire_forms_and_no_spec_at_all(tokenizer, vocabulary, model, guide):
+    inputs = encoded(tokenizer, PROMPTS)
+    rows = generate(model, inputs, **guide.generate_kwargs({"choice": ["yes", "no"]}))
+    assert all(recheck(vocabulary, [gp.OutputSpec.choice(["yes", "no"])] * 3, rows))
+    kwargs = guide.generate_kwargs(None)
+    free = generate(model, inputs, do_sample=True, **kwargs)
+    assert free.tolist() == generate(model, inputs, do_sample=True).tolist()
+    assert kwargs.errors == {}
+
+
+def test_a_model_of_another_tokenizer_is_refused(make_guide):
+    with pytest.raises(gp.GuidedError, match="logits have 8 columns"):
+        make_guide(random_model(8))
+
+
+# Calls and what they leave
+
+
+def test_a_second_use_is_an_error(tokenizer, model, guide):
+    inputs = encoded(tokenizer, PROMPTS)
+    kwargs = guide.generate_kwargs(SPECS)
+    generate(model, inputs, **kwargs)
+    with pytest.raises(PipelineError, match="second generate call") as caught:
+        generate(model, inputs, **kwargs)
+    assert "reuse=True" in caught.value.hint
+    processor = guide.logits_processor(SPECS)
+    generate(model, inputs, logits_processor=[processor])
+    with pytest.raises(PipelineError, match="second generate call"):
+        generate(model, inputs, logits_processor=[processor])
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_reuse(tokenizer, vocabulary, model, guide, alone):
+    inputs = encoded(tokenizer, PROMPTS)
+    kwargs = guide.generate_kwargs(MIXED, reuse=True)
+    if alone:
+        kwargs = {"logits_processor": [guide.logits_processor(MIXED, reuse=True)]}
+    for seed in range(4):
+        rows = generate(model, inputs, seed=seed, do_sample=True, **kwargs)
+        recheck(vocabulary, MIXED, rows)
+        fresh = generate(model, inputs, seed=seed, do_sample=True, **guide.generate_kwargs(MIXED))
+        assert rows.tolist() == fresh.tolist()
+
+
+def test_reuse_after_a_call_that_broke_off(tokenizer, vocabulary, model, guide):
+    class Breaks(StoppingCriteria):
+        steps = 0
+
+        def __call__(self, input_ids, scores, **kwargs):
+            self.steps += 1
+            if self.steps == 3:
+                raise RuntimeError("out of memory")
+            return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+
+    kwargs = guide.generate_kwargs(SPECS, stopping_criteria=[Breaks()], reuse=True)
+    inputs = encoded(tokenizer, PROMPTS)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        generate(model, inputs, **kwargs)
+    recheck(vocabulary, SPECS, generate(model, inputs, **kwargs))
+
+
+def test_pipelines_are_kept_and_never_shared(tokenizer, model, guide):
+    inputs = encoded(tokenizer, PROMPTS)
+    first = guide.generate_kwargs(SPECS)
+    second = guide.generate_kwargs(SPECS)
+    assert first.call._loans[0].pipeline is not second.call._loans[0].pipeline
+    generate(model, inputs, **first)
+    pipeline = first.call._loans[0].pipeline
+    assert pipeline.metrics().running == 3
+    del first
+    third = guide.generate_kwargs(SPECS)
+    assert third.call._loans[0].pipeline is pipeline
+    assert pipeline.metrics().running == 0
+
+
+def test_more_rows_than_slots(tokenizer, vocabulary, model, guide):
+    prompts = [f"prompt {n}" for n in range(70)]
+    rows = generate(model, encoded(tokenizer, prompts), **guide.generate_kwargs(SPECS[2]))
+    assert all(recheck(vocabulary, [SPECS[2]] * 70, rows))
+
+
+def test_threads(tokenizer, vocabulary, model, make_guide, mode):
+    guide = make_guide(model, mode=mode)
+    found, errors = {}, []
+
+    def work(number):
+        try:
+            inputs = encoded(tokenizer, PROMPTS)
+            for _ in range(3):
+                rows = model.generate(**inputs, max_new_tokens=40, **guide.generate_kwargs(MIXED))
+                found.setdefault(number, []).append(rows[:, inputs["input_ids"].shape[1] :])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    everything = [rows.tolist() for several in found.values() for rows in several]
+    assert len(everything) == 9
+    assert all(rows == everything[0] for rows in everything)
+    recheck(vocabulary, MIXED, torch.tensor(everything[0]))
+
+
+def test_one_calls_processor_in_two_threads_is_an_error(tokenizer, model, guide):
+    kwargs = guide.generate_kwargs(SPECS, reuse=True)
+    inputs = encoded(tokenizer, PROMPTS)
+    generate(model, inputs, **kwargs)
+    caught = []
+
+    def work():
+        try:
+            generate(model, inputs, **kwargs)
+        except PipelineError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "two threads" in str(caught[0])
+
+
+def test_a_closed_guide(tokenizer, model, make_guide, vocabulary):
+    guide = make_guide(model)
+    running = guide.generate_kwargs(SPECS)
+    guide.close()
+    with pytest.raises(PipelineError, match="closed") as caught:
+        guide.generate_kwargs(SPECS)
+    assert caught.value.hint
+    recheck(vocabulary, SPECS, generate(model, encoded(tokenizer, PROMPTS), **running))
+    running.call.close()
+    with pytest.raises(PipelineError, match="has ended"):
+        generate(model, encoded(tokenizer, PROMPTS), **running)
+
+
+@pytest.mark.parametrize("when", ["processor", "criterion"])
+def test_a_worker_killed_in_a_step(tokenizer, vocabulary, model, make_guide, fork_server, when):
+    guide = make_guide(model, mode="process")
+    inputs = encoded(tokenizer, PROMPTS)
+    steps = []
+
+    def kill():
+        steps.append(None)
+        if len(steps) in (2, 5):
+            os.kill(kwargs.call._loans[0].pipeline.side.supervisor.worker_pid, signal.SIGKILL)
+
+    class Killer(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            kill()
+            return scores
+
+    class Stopper(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            kill()
+            return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+
+    options = {"stopping_criteria": [Stopper()]} if when == "criterion" else {}
+    kwargs = guide.generate_kwargs(MIXED, **options)
+    if when == "processor":
+        # Between the mask and the sampling: the tokens go to a worker that is gone.
+        kwargs["logits_processor"].append(Killer())
+    rows = generate(model, inputs, do_sample=True, **kwargs)
+    assert kwargs.call._loans[0].pipeline.metrics().worker.restarts >= 1
+    recheck(vocabulary, MIXED, rows)
+    assert kwargs.errors == {}
+    assert set(kwargs.call.complete().values()) <= {True, False}
+    assert same_until_stop(rows[1], generate(model, inputs, do_sample=True)[1])
+
+
+def test_masks_are_asked_for_before_the_forward_pass(tokenizer, vocabulary, model, make_guide, fork_server):
+    guide = make_guide(model, mode="process")
+    kwargs = guide.generate_kwargs(SPECS)
+    ahead = []
+
+    class Watch(LogitsProcessor):
+        """The first processor: nothing but the forward pass is between the criteria and this."""
+
+        def __call__(self, input_ids, scores):
+            if kwargs.call._started:
+                steps = kwargs.call._loan.pipeline.side.client.steps
+                ahead.append(steps.planned - steps.follows)
+            return scores
+
+    kwargs["logits_processor"].insert(0, Watch())
+    recheck(vocabulary, SPECS, generate(model, encoded(tokenizer, PROMPTS), **kwargs))
+    assert len(ahead) > 3
+    assert set(ahead) == {1}
+
+
+def test_failures_are_seen_by_plugins_and_pads_are_none(tokenizer, model, guide):
+    kwargs = guide.generate_kwargs(SPECS)
+    generate(model, encoded(tokenizer, PROMPTS), **kwargs)
+    pipeline = kwargs.call._loan.pipeline
+    assert all(pipeline.phase(name) is not Phase.FAILED for name in kwargs.call._requests)

@@ -1,0 +1,85 @@
+"""What of a beam search is refused, without an engine; tests of server and engine ask them."""
+
+import inspect
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm.entrypoints.generate.beam_search.online import BeamSearchOnlineMixin
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest
+from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
+from vllm.exceptions import VLLMValidationError
+from vllm_support import SMALL, TAKES_OVER, config
+
+from guided_plugin.hosts.vllm import beams as vllm_beams
+from guided_plugin.hosts.vllm import gate as vllm_gate
+
+MESSAGES = [{"role": "user", "content": "Write"}]
+FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}}
+GUIDED = {"vllm_xargs": {"guided": '{"regex": "a"}'}}
+
+
+@pytest.fixture(autouse=True)
+def installed():
+    vllm_beams.install_beams(vllm_gate._refuse_beams)
+
+
+def search(request, options):
+    """Begin the request's beam search as a server does; nothing of it runs."""
+
+    class Serving(BeamSearchOnlineMixin):
+        engine_client = SimpleNamespace(input_processor=SimpleNamespace(vllm_config=config(options)))
+
+    params = request.to_beam_search_params(5, {})
+    return Serving().beam_search(prompt={"type": "token"}, request_id="r", params=params)
+
+
+def speech(kind, **options):
+    return kind.model_construct(
+        n=2,
+        temperature=0.0,
+        watermarking=None,
+        length_penalty=1.0,
+        include_stop_str_in_output=False,
+        use_beam_search=True,
+        **{"vllm_xargs": None, **options},
+    )
+
+
+def chat(**options):
+    return ChatCompletionRequest(model="m", messages=MESSAGES, use_beam_search=True, **options)
+
+
+def completion(**options):
+    return CompletionRequest(model="m", prompt="p", use_beam_search=True, **options)
+
+
+@pytest.mark.parametrize("make", [chat, completion])
+@pytest.mark.parametrize("theirs", [{"response_format": FORM}, {"structured_outputs": {"choice": ["a"]}}])
+def test_vllms_own_constraint_is_refused_where_it_is_taken_over(make, theirs):
+    with pytest.raises(VLLMValidationError, match="beam search can't be guided"):
+        search(make(**theirs), TAKES_OVER)
+    assert inspect.isasyncgen(search(make(**theirs), SMALL))
+    assert inspect.isasyncgen(search(make(**theirs), {**TAKES_OVER, "enabled": False}))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        chat,
+        completion,
+        lambda **options: speech(TranscriptionRequest, **options),
+        lambda **options: speech(TranslationRequest, **options),
+    ],
+    ids=["chat", "completion", "transcription", "translation"],
+)
+def test_a_spec_is_refused_everywhere_and_what_has_none_is_served(make):
+    for options in (SMALL, TAKES_OVER, {**SMALL, "enabled": False}):
+        with pytest.raises(VLLMValidationError, match="beam search can't be guided"):
+            search(make(**GUIDED), options)
+        assert inspect.isasyncgen(search(make(), options))
+        assert inspect.isasyncgen(search(make(vllm_xargs={"other": 1}), options))

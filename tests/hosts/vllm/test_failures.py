@@ -1,0 +1,400 @@
+"""How a failed request reaches vLLM's scheduler: both model runners with vLLM's own types, no engine."""
+
+import asyncio
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("vllm")
+
+from vllm import SamplingParams
+from vllm.exceptions import GracefulHTTPError
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, ModelRunnerOutput
+from vllm.v1.sample.logits_processor import BatchUpdate
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
+from vllm.v1.worker.gpu_worker import Worker
+
+import guided_plugin as gp
+from guided_plugin.hosts.vllm import engine as vllm_engine
+from guided_plugin.hosts.vllm import failures as vllm_failures
+from guided_plugin.hosts.vllm import health as vllm_health
+from guided_plugin.hosts.vllm.common import KNOWN, REQUEST
+from guided_plugin.hosts.vllm.failures import FAILED
+from guided_plugin.hosts.vllm.gate import Gate
+from guided_plugin.hosts.vllm.health import Health
+from guided_plugin.vllm import GuidedLogitsProcessor
+
+END = 256
+WIDTH = 264
+VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
+AB = gp.OutputSpec.choice(["ab"], backend="xgrammar")
+
+
+def config(mode="inline", **options):
+    options = {"mode": mode, "threads": 2, "isolate_compiles": False, "worker_step_ms": 20_000, **options}
+    return SimpleNamespace(
+        additional_config={"guided_plugin": options},
+        scheduler_config=SimpleNamespace(max_num_seqs=8),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
+        speculative_config=None,
+        model_config=SimpleNamespace(skip_tokenizer_init=False, get_vocab_size=lambda: WIDTH),
+        structured_outputs_config=SimpleNamespace(enable_in_reasoning=False, reasoning_parser=""),
+    )
+
+
+@pytest.fixture(autouse=True)
+def tokenizer(monkeypatch):
+    monkeypatch.setattr(vllm_engine, "vocabulary_of", lambda config: VOCABULARY)
+
+
+def params_of(name, spec=AB, **options):
+    extra = {"guided": spec.to_dict()} | ({} if name is None else {REQUEST: name})
+    params = SamplingParams(extra_args=extra, **options)
+    params._all_stop_token_ids = {END}
+    return params
+
+
+class Async(AsyncModelRunnerOutput):
+    """As vLLM's: the tokens are there when it is asked for."""
+
+    def __init__(self, output):
+        self.output = output
+
+    def get_output(self):
+        return self.output
+
+    def get_kv_connector_output(self):
+        return None
+
+
+class Runner:
+    """What a model runner does around the processor; `forbidden` is what vLLM's own options take away."""
+
+    def __init__(self, vllm_config, names, params):
+        self.names, self.params = names, params
+        self.forbidden = {}
+        self.tokens = [[] for _ in names]
+        self.start(vllm_config)
+        self.engine = self.guide.runner.engine
+
+    def output(self, sampled, *, later=False):
+        index = {name: at for at, name in enumerate(self.names)}
+        output = ModelRunnerOutput(list(self.names), index, sampled_token_ids=sampled)
+        watched = vllm_engine._watch(SimpleNamespace(vllm_config=self.engine.config), Async(output))
+        return watched if later else watched.get_output()
+
+    def logits(self, rows):
+        logits = torch.zeros(len(rows), WIDTH)
+        for at, row in enumerate(rows):
+            logits[at, self.forbidden.get(row, [])] = -torch.inf
+        return logits
+
+    def step(self, **options):
+        sampled = self.sample()
+        for tokens, new in zip(self.tokens, sampled, strict=True):
+            tokens += new
+        return self.output(sampled, **options)
+
+
+class V1(Runner):
+    def start(self, vllm_config):
+        self.guide = GuidedLogitsProcessor(vllm_config, torch.device("cpu"), False)
+        self.update = BatchUpdate(
+            len(self.names),
+            [],
+            [(at, one, [1], self.tokens[at]) for at, one in enumerate(self.params)],
+            [],
+        )
+
+    def sample(self):
+        self.guide.update_state(self.update)
+        self.update = None
+        sampled = self.guide.apply(self.logits(range(len(self.names)))).argmax(-1)
+        self.guide.runner.sampled(sampled.view(-1, 1).int())
+        return [[token] for token in sampled.tolist()]
+
+
+class V2(Runner):
+    drafts = 0
+
+    def start(self, vllm_config):
+        self.total = torch.ones(8, dtype=torch.int32)
+        self.history = torch.zeros(8, 64, dtype=torch.int32)
+        self.prefilled = np.ones(8, np.int32)
+        states = LogitsProcRequestState(
+            device=torch.device("cpu"),
+            max_num_reqs=8,
+            vocab_size=WIDTH,
+            all_token_ids=SimpleNamespace(gpu=self.history),
+            prompt_len=SimpleNamespace(np=np.ones(8, np.int32)),
+            prefill_len=SimpleNamespace(np=self.prefilled),
+            total_len=SimpleNamespace(gpu=self.total),
+        )
+        self.guide = GuidedLogitsProcessor(vllm_config, states)
+        self.places = [5, 2, 7][: len(self.names)]
+        """The requests' indices."""
+        for index, params in zip(self.places, self.params, strict=True):
+            assert self.guide.add_request(index, params)
+
+    def sample(self):
+        self.guide.apply_staged_writes()
+        mapping = torch.tensor(self.places)
+        context = LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
+        sampled = self.guide.apply(self.logits(range(len(self.names))), context).argmax(-1)
+        return self.took([[token] for token in sampled.tolist()])
+
+    def took(self, sampled):
+        for index, new in zip(self.places, sampled, strict=True):
+            start = int(self.total[index])
+            self.history[index, start : start + len(new)] = torch.tensor(new, dtype=torch.int32)
+            self.total[index] += len(new)
+        return sampled
+
+
+class V2Drafts(V2):
+    """Each request drafts "a"; what the masks leave is taken."""
+
+    def start(self, vllm_config):
+        vllm_config.speculative_config = SimpleNamespace(
+            num_speculative_tokens=1, rejection_sample_method="standard"
+        )
+        vllm_config.use_v2_model_runner = True
+        super().start(vllm_config)
+
+    def sample(self):
+        self.guide.apply_staged_writes()
+        rows = [at for at in range(len(self.names)) for _ in range(2)]
+        context = LogitsContext(
+            expanded_idx_mapping=torch.tensor([self.places[at] for at in rows], dtype=torch.int32),
+            idx_mapping=torch.tensor(self.places),
+            idx_mapping_np=np.array(self.places, np.int32),
+            expanded_local_pos=torch.tensor([0, 1] * len(self.names), dtype=torch.int32),
+            input_ids=torch.tensor([1, ord("a")] * len(self.names), dtype=torch.int32),
+            pos=None,
+            seq_lens_upper_bound_np=None,
+        )
+        logits = self.guide.apply(self.logits(rows), context)
+        first, second = logits[::2], logits[1::2]
+        return self.took(
+            [
+                [ord("a"), int(second[at].argmax())]
+                if first[at, ord("a")].isfinite()
+                else [int(first[at].argmax())]
+                for at in range(len(self.names))
+            ]
+        )
+
+
+RUNNERS = [V1, V2, V2Drafts]
+ALL_BUT_A = [token for token in range(WIDTH) if token != ord("a")]
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+@pytest.mark.parametrize("mode", ["inline", "process"])
+def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_does_not(kind, mode):
+    names = ["cut", "over", "free"]
+    cut, over = params_of("cut", allowed_token_ids=[97]), params_of("over", min_tokens=9)
+    runner = kind(config(mode), names, [cut, over, params_of("free")])
+    runner.forbidden = {0: ALL_BUT_A, 1: [END]}
+    failed = {}
+    for _ in range(4):
+        failed |= getattr(runner.step(), FAILED, {})
+    assert list(failed) == ["cut"]
+    assert "allowed_token_ids leave no token that the grammar allows" in failed["cut"]
+    assert runner.tokens[0][:2] == [ord("a"), END]
+    assert bytes(runner.tokens[1][:2]) == bytes(runner.tokens[2][:2]) == b"ab"
+    assert runner.tokens[1][2] == END  # min_tokens asks for more than the grammar has
+    runner.engine.close()
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_what_is_not_guided_at_all_is_told_with_the_first_output(kind):
+    lookahead = gp.OutputSpec.regex("(?=a)b")
+    runner = kind(config(), ["bad", "good"], [params_of("bad", lookahead), params_of("good")])
+    output = runner.step()
+    assert list(getattr(output, FAILED)) == ["bad"]
+    assert "ook" in getattr(output, FAILED)["bad"]
+    assert runner.tokens[0] == [END]
+    assert not hasattr(runner.step(), FAILED)
+
+
+@pytest.mark.parametrize("mode", ["inline", "process"])
+def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_later(mode):
+    names = ["bad", "good"]
+    runner = V1(config(mode), names, [params_of(name) for name in names])
+    assert not hasattr(runner.step(), FAILED)
+    runner.guide.runner.sampled(torch.tensor([[ord("q")], [ord("a")]]))  # not what the mask allows
+    second = runner.step(later=True)
+    third = runner.step(later=True)
+    assert runner.tokens[0][1:] == [END, END]
+    assert "breaks the grammar" in getattr(second.get_output(), FAILED)["bad"]
+    assert not hasattr(third.get_output(), FAILED)
+    runner.engine.close()
+
+
+def test_a_failure_is_not_told_with_an_earlier_step():
+    """What was sampled before is good; it may have ended the request as it should."""
+    names = ["bad", "good"]
+    runner = V1(config("process"), names, [params_of(name) for name in names])
+    first = runner.step(later=True)
+    runner.guide.runner.sampled(torch.tensor([[ord("q")], [ord("a")]]))
+    second = runner.step(later=True)
+    assert not hasattr(first.get_output(), FAILED)
+    assert list(getattr(second.get_output(), FAILED)) == ["bad"]
+    runner.engine.close()
+
+
+def test_v1_a_request_that_comes_back_without_its_tokens_fails():
+    runner = V1(config(), ["one"], [params_of("one")])
+    runner.tokens[0].append(-1)
+    assert "without the tokens" in getattr(runner.step(), FAILED)["one"]
+
+
+def test_v2_a_preempted_request_comes_back_at_another_index():
+    runner = V2(config(), ["one", "two"], [params_of("one"), params_of("two")])
+    runner.step()
+    runner.places[0] = 1
+    runner.total[1], runner.history[1] = runner.total[5], runner.history[5]
+    runner.prefilled[1] = 2
+    runner.guide.add_request(1, runner.params[0])
+    for _ in range(2):
+        assert not hasattr(runner.step(), FAILED)
+    assert [bytes(tokens[:2]) for tokens in runner.tokens] == [b"ab", b"ab"]
+    assert runner.tokens[0][2] == runner.tokens[1][2] == END
+    assert runner.engine.pipeline.metrics().running == 2
+
+
+def test_one_whose_scheduler_does_not_name_requests_guides_nothing(caplog):
+    params = params_of(None)
+    params.extra_args[KNOWN] = True
+    runner = V1(config(), ["one"], [params])
+    runner.step()
+    assert runner.tokens[0] == [END]
+    assert "does not run the plugin" in runner.engine.health()
+    assert "cannot be told" in caplog.text
+
+
+def test_a_step_without_a_token_keeps_vllms_shared_output_as_it_was():
+    failed = vllm_failures.attach(EMPTY_MODEL_RUNNER_OUTPUT, lambda output: {"one": "why"})
+    assert getattr(pickle.loads(pickle.dumps(failed)), FAILED) == {"one": "why"}
+    assert not hasattr(EMPTY_MODEL_RUNNER_OUTPUT, FAILED)
+
+
+def test_guided_requests_carry_their_ids_in_params_of_their_own(monkeypatch):
+    seen = []
+    add = vllm_failures._add_request(lambda scheduler, request: seen.append(request))
+    shared = params_of(None)
+    plain = SamplingParams(extra_args={"other": 1})
+    for name, params in (("0_a", shared), ("1_a", shared), ("b", plain), ("c", None)):
+        add(None, SimpleNamespace(request_id=name, sampling_params=params))
+    assert [one.sampling_params.extra_args.get(REQUEST) for one in seen[:3]] == ["0_a", "1_a", None]
+    assert REQUEST not in shared.extra_args
+    assert seen[0].sampling_params.all_stop_token_ids == {END}
+    assert seen[2].sampling_params is plain
+
+
+@pytest.mark.parametrize("collection", [set, dict])
+def test_failed_requests_end_as_errors_whatever_else_ended_them(collection):
+    core = EngineCoreOutputs(
+        outputs=[
+            EngineCoreOutput("stopped", [END], finish_reason=FinishReason.STOP),
+            EngineCoreOutput("goes-on", [97]),
+            EngineCoreOutput("fine", [END], finish_reason=FinishReason.STOP),
+        ]
+    )
+    alive, over = SimpleNamespace(is_finished=lambda: False), SimpleNamespace(is_finished=lambda: True)
+    scheduler = SimpleNamespace(
+        requests={"stopped": alive, "goes-on": alive, "fine": alive, "over": over},
+        grammar_compile_error_reqs=collection(),
+    )
+    update = vllm_failures._update_from_output(lambda self, scheduled, output: {0: core})
+    if collection is dict:
+        pytest.importorskip("vllm.outputs").__dict__.setdefault("RequestError", SimpleNamespace)
+    output = SimpleNamespace(**{FAILED: dict.fromkeys(["stopped", "goes-on", "over", "unknown"], "why")})
+    assert update(scheduler, None, output) == {0: core}
+    assert [one.finish_reason for one in core.outputs] == [FinishReason.ERROR, None, FinishReason.STOP]
+    assert core.outputs[0].stop_reason == "why"
+    assert set(scheduler.grammar_compile_error_reqs) == {"stopped", "goes-on"}
+
+
+def test_what_is_wrapped_is_wrapped_in_this_vllm():
+    assert vllm_failures.unreported(config()) is None
+    assert hasattr(Scheduler.add_request, "_guided_plugin")
+    assert hasattr(Scheduler.update_from_output, "_guided_plugin")
+    V1(config(), [], [])
+    assert hasattr(Worker.sample_tokens, "_guided_plugin")
+
+
+def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):
+    other = config()
+    other.scheduler_config.get_scheduler_cls = lambda: int
+    assert "is not one of vLLM's" in str(vllm_failures.unreported(other))
+    with pytest.raises(gp.GuidedError, match="is not one of vLLM's"):
+        Gate(other).admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+    monkeypatch.setattr(Worker, "sample_tokens", lambda self, other: None)
+    assert "Worker.sample_tokens has other arguments" in V1(config(), [], []).engine.health()
+    monkeypatch.setattr(Scheduler, "update_from_output", lambda self, other: None)
+    assert "Scheduler.update_from_output has other arguments" in str(vllm_failures.unreported(config()))
+    monkeypatch.setattr(vllm_failures, "_SCHEDULER", ("vllm.v1.nothing:Nothing", {}))
+    assert "has no vllm.v1.nothing" in str(vllm_failures.unreported(config()))
+
+
+def test_the_engine_is_asked_whether_it_can_guide_a_few_times_a_second(monkeypatch):
+    now, asked, answers = [100.0], [], [""]
+    monkeypatch.setattr(vllm_health, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def collective_rpc(method):
+        asked.append(method)
+        return list(answers)
+
+    health = Health()
+    for _ in range(5):
+        health.check(collective_rpc)
+    assert asked == ["guided_health"]
+    answers[:] = ["", "the breaker is open"]
+    now[0] += 1.0
+    for _ in range(3):
+        with pytest.raises(GracefulHTTPError, match="the breaker is open") as caught:
+            health.check(collective_rpc)
+        assert caught.value.http_status == 503
+    assert len(asked) == 2
+    answers[:] = [""]
+    now[0] += 1.0
+    health.check(collective_rpc)
+
+
+def test_callers_on_an_event_loop_share_a_question():
+    asked = []
+
+    async def collective_rpc(method):
+        asked.append(method)
+        await asyncio.sleep(0)
+        return ["closed"]
+
+    async def many(health):
+        return await asyncio.gather(
+            *(health.check_async(collective_rpc) for _ in range(9)), return_exceptions=True
+        )
+
+    errors = asyncio.run(many(Health()))
+    assert {type(error) for error in errors} == {GracefulHTTPError}
+    assert asked == ["guided_health"]
+
+
+def test_an_engine_that_cannot_be_asked_gets_no_guided_requests():
+    def fails(method):
+        raise AttributeError("no attribute 'guided_health'")
+
+    def dead(method):
+        raise EngineDeadError
+
+    with pytest.raises(GracefulHTTPError, match="may not have loaded"):
+        Health().check(fails)
+    with pytest.raises(EngineDeadError):
+        Health().check(dead)

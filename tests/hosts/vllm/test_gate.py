@@ -1,0 +1,302 @@
+"""The gate in vLLM's frontend, and the options of an engine, without an engine."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
+from vllm.reasoning import ReasoningParserManager
+from vllm.sampling_params import StructuredOutputsParams
+from vllm_support import SMALL, TAKES_OVER, config
+
+import guided_plugin as gp
+from guided_plugin.hosts.vllm import common as vllm_common
+from guided_plugin.hosts.vllm import gate as vllm_gate
+from guided_plugin.hosts.vllm import wrapping as vllm_wrapping
+from guided_plugin.hosts.vllm.common import options_of
+from guided_plugin.hosts.vllm.gate import Gate
+from guided_plugin.vllm import GuidedLogitsProcessor
+
+END, THINK_END = 256, 257
+VOCABULARY = gp.Vocabulary.from_tokens(
+    [*(bytes([byte]) for byte in range(256)), b"</s>", b"</think>"], [END], [THINK_END]
+)
+
+
+class Parser:
+    """A reasoning parser, as far as the gate looks at one."""
+
+    end_token_id = THINK_END
+    reasoning_end_str = None
+
+    def __init__(self, tokenizer, **kwargs):
+        self.thinks = kwargs.get("thinks", True)
+
+    def is_reasoning_end(self, tokens):
+        return not self.thinks or THINK_END in tokens
+
+
+class TextParser(Parser):
+    end_token_id = None
+    reasoning_end_str = "</think>"
+
+
+class SilentParser(Parser):
+    end_token_id = None
+
+
+@pytest.fixture(autouse=True)
+def parts(monkeypatch):
+    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
+    monkeypatch.setattr(vllm_gate, "vocabulary_of", lambda config: VOCABULARY)
+    monkeypatch.setattr("vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: None)
+    parsers = {"tags": Parser, "text": TextParser, "silent": SilentParser}
+    monkeypatch.setattr(ReasoningParserManager, "get_reasoning_parser", parsers.__getitem__)
+
+
+THEIRS = StructuredOutputsParams(regex="[ab]+")
+
+
+def spec_in(params):
+    return gp.OutputSpec.parse(params.extra_args["guided"])
+
+
+def test_unguided_requests_are_no_concern_of_it():
+    assert not Gate(config(SMALL)).concerns(SamplingParams())
+    assert not Gate(config(SMALL)).concerns(SamplingParams(extra_args={"other": 1}))
+    assert not Gate(config(SMALL)).concerns(SamplingParams(structured_outputs=THEIRS))
+    assert Gate(config(TAKES_OVER)).concerns(SamplingParams(structured_outputs=THEIRS))
+
+
+def test_a_request_goes_on_as_a_copy_that_carries_its_spec_as_text():
+    params = SamplingParams(extra_args={"guided": {"choice": ["a"]}, "mine": 3})
+    carried = Gate(config(SMALL)).admit(params)
+    assert spec_in(carried) == gp.OutputSpec.choice(["a"])
+    assert isinstance(carried.extra_args["guided"], str)
+    assert carried.extra_args["mine"] == 3
+    assert params.extra_args == {"guided": {"choice": ["a"]}, "mine": 3}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"json": {"type": "integer"}}, gp.OutputSpec.json_schema({"type": "integer"})),
+        ({"json": '{"type": "integer"}'}, gp.OutputSpec.json_schema({"type": "integer"})),
+        ({"json_object": True}, gp.OutputSpec.json_object()),
+        ({"regex": "a+"}, gp.OutputSpec.regex("a+")),
+        ({"choice": ["x", "y"]}, gp.OutputSpec.choice(["x", "y"])),
+        ({"grammar": 'root ::= "a"'}, gp.OutputSpec.grammar('root ::= "a"')),
+        ({"grammar": 'start: "a"'}, gp.OutputSpec.grammar('start: "a"', "lark")),
+        (
+            {"structural_tag": '{"format": {"type": "const_string", "value": "a"}}'},
+            gp.OutputSpec.structural_tag({"format": {"type": "const_string", "value": "a"}}),
+        ),
+    ],
+)
+def test_every_constraint_of_vllm_is_taken_over(theirs, ours):
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(**theirs))
+    carried = Gate(config(TAKES_OVER)).admit(params)
+    assert spec_in(carried) == ours
+    assert carried.structured_outputs is None
+    assert params.structured_outputs is not None
+    assert params.extra_args is None
+
+
+def test_two_constraints_are_one_too_many():
+    params = SamplingParams(structured_outputs=THEIRS, extra_args={"guided": {"regex": "b"}})
+    with pytest.raises(gp.GuidedError, match="beside structured_outputs"):
+        Gate(config(SMALL)).admit(params)
+
+
+def test_what_was_admitted_once_is_not_read_again(monkeypatch):
+    gate = Gate(config(TAKES_OVER))
+    read = []
+    monkeypatch.setattr(gate, "_admit", lambda spec, admit=gate._admit: read.append(spec) or admit(spec))
+    asked = {"choice": ["a"]}
+    forms = [
+        SamplingParams(extra_args={"guided": asked, "mine": [3]}),
+        SamplingParams(extra_args={"guided": json.dumps(asked, separators=(",", ":"))}),
+        SamplingParams(structured_outputs=StructuredOutputsParams(choice=["a"])),
+    ]
+    first = [gate.admit(params) for params in forms]
+    again = [gate.recall(params) for params in forms]
+    assert len(read) == 2  # vLLM writes more into its own form
+    assert len({carried.extra_args["guided"] for carried in first + again}) == 1
+    assert again[0].extra_args["mine"] == [3]
+    assert all(gate.admitted(carried) for carried in again)
+    assert gate.recall(SamplingParams(extra_args={"guided": {"choice": ["b"]}})) is None
+    assert gate.recall(SamplingParams(extra_args={"guided": gp.OutputSpec.choice(["a"])})) is None
+    both = SamplingParams(extra_args={"guided": asked}, structured_outputs=THEIRS)
+    assert gate.recall(both) is None
+    asked["choice"] = ["b"]  # the caller's object may change
+    assert spec_in(gate.admit(forms[0])) == gp.OutputSpec.choice(["b"])
+
+
+def test_nobody_says_for_the_gate_that_a_spec_is_known():
+    gate = Gate(config(SMALL))
+    text = json.dumps({"regex": "(a"})
+    forged = SamplingParams(extra_args={"guided": text, vllm_common.KNOWN: True})
+    assert not gate.admitted(forged)
+    with pytest.raises(gp.GuidedError):
+        gate.admit(forged)
+    assert gate.recall(forged) is None
+    carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+    assert gate.admitted(carried)
+    carried.structured_outputs = THEIRS
+    assert not gate.admitted(carried)
+
+
+def test_what_is_remembered_has_bounds():
+    texts = vllm_gate._Texts(most=3, characters=20)
+    for key in "abcd":
+        texts.put(key, "x")
+    assert [texts.get(key) for key in "abcd"] == [None, "x", "x", "x"]
+    texts.put("long", "x" * 15)
+    assert texts.get("d") is None
+    assert texts.get("long") == "x" * 15
+    texts.put("longer", "x" * 30)
+    assert texts.get("longer") is None
+
+
+def test_arguments_are_found_wherever_they_stand():
+    def method(self, request_id, params, priority=0):
+        raise NotImplementedError
+
+    call = vllm_wrapping.Call(method)
+    assert call.get("params", ("r", "p"), {}) == call.get("params", ("r",), {"params": "p"}) == "p"
+    assert call.get("priority", ("r", "p"), {}) is call.get("unheard", ("r", "p"), {}) is None
+    assert call.having("q", ("r", "p", 3), {}) == (("r", "q", 3), {})
+    assert call.having("q", ("r",), {"params": "p"}) == (("r",), {"params": "q"})
+
+
+def test_the_engines_params_are_completed_without_writing_to_what_they_share():
+    gate = Gate(config(SMALL, reasoning="tags"))
+    carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+    shared = carried.extra_args
+    shared["guided_reasoning"] = {}
+    before = dict(shared)
+    gate.complete(carried, [1])
+    assert shared == before
+    assert spec_in(carried).start_after == (THINK_END,)
+
+
+def reasoned(reasoning, tokens, note=None, **spec):
+    gate = Gate(config(SMALL, reasoning=reasoning))
+    carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "[ab]+", **spec}}))
+    if note is not None:
+        carried.extra_args["guided_reasoning"] = note
+    gate.complete(carried, tokens)
+    assert "guided_reasoning" not in carried.extra_args
+    return spec_in(carried).start_after
+
+
+def test_a_spec_begins_after_the_reasoning():
+    assert reasoned("", [1]) is None
+    assert reasoned("tags", [1]) == (THINK_END,)
+    assert reasoned("text", [1]) == (THINK_END,)
+    assert reasoned("tags", [1, THINK_END]) is None  # the prompt ends it
+    assert reasoned("tags", [1], {"ended": True}) is None
+    assert reasoned("tags", [1, THINK_END], {"ended": False}) == (THINK_END,)
+    assert reasoned("tags", [1], {"kwargs": {"thinks": False}}) is None
+    assert reasoned("tags", [1], start_after=[7]) == (7,)
+    with pytest.raises(gp.GuidedError, match="start_after"):
+        reasoned("silent", [1])
+
+
+def test_where_reasoning_is_constrained_too_it_begins_at_once():
+    outputs = SimpleNamespace(enable_in_reasoning=True, reasoning_parser="tags")
+    gate = Gate(config(SMALL, structured_outputs_config=outputs))
+    carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+    gate.complete(carried, [1])
+    assert spec_in(carried).start_after is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"options": {"enabled": False}}, "switched off"),
+        ({"options": 0}, "switched off"),
+        ({"speculative_config": SimpleNamespace()}, "V1 model runner"),
+        (
+            {
+                "speculative_config": SimpleNamespace(rejection_sample_method="synthetic"),
+                "use_v2_model_runner": True,
+            },
+            "synthetic",
+        ),
+        (
+            {"parallel_config": SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1)},
+            "tensor and pipeline parallelism",
+        ),
+        ({"model_config": SimpleNamespace(skip_tokenizer_init=True)}, "tokenizer"),
+    ],
+)
+def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(parts, says):
+    gate = Gate(config(**{"options": {**TAKES_OVER}, **parts}))
+    with pytest.raises(gp.GuidedError, match=says):
+        gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+    assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
+
+
+@pytest.mark.parametrize("found", [(0, 30), (0, 34), (1, 0)])
+def test_another_vllm_is_refused_with_the_versions_that_are_known(monkeypatch, found):
+    monkeypatch.setattr(vllm_common, "vllm_version", lambda: found)
+    with pytest.raises(gp.GuidedError, match=r"not supported \(vLLM 0\.31 or later, before 0\.34\)"):
+        Gate(config(SMALL)).admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ("0.33.0", (0, 33)),
+        ("0.33.0rc1", (0, 33)),
+        ("0.33rc1", (0, 33)),
+        ("0.33.1.dev5+g123", (0, 33)),
+        ("0.33.0+cpu", (0, 33)),
+        ("0.31.post1", (0, 31)),
+        ("v0.32.1", (0, 32)),
+        ("dev", None),
+    ],
+)
+def test_versions_of_all_kinds_of_builds_are_read(monkeypatch, found, expected):
+    monkeypatch.setattr(vllm_common, "version", lambda package: found)
+    assert vllm_common.vllm_version() == expected
+
+
+def test_options_come_from_the_flag_or_the_environment(monkeypatch):
+    assert options_of(config()).take_over is False
+    assert options_of(config({"take_over": True, "threads": 3})).threads == 3
+    assert options_of(config(True)).enabled is True
+    monkeypatch.setenv("GUIDED_PLUGIN", json.dumps({"take_over": True}))
+    assert options_of(config()).take_over is True
+    assert options_of(config({"threads": 3})).take_over is False
+    with pytest.raises(gp.GuidedError, match=r"unknown option 'takeover'.*did you mean 'take_over'"):
+        options_of(config({"takeover": True}))
+    with pytest.raises(gp.GuidedError, match=r"additional_config\.guided_plugin"):
+        options_of(config("yes"))
+    monkeypatch.setenv("GUIDED_PLUGIN", "0")
+    assert options_of(config()).enabled is False
+
+
+def test_specs_that_cannot_be_read_are_refused_without_an_engines_configuration():
+    GuidedLogitsProcessor.validate_params(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+    with pytest.raises(VLLMValidationError, match="guided: no constraint"):
+        GuidedLogitsProcessor.validate_params(SamplingParams(extra_args={"guided": {"regx": "a"}}))
+
+
+def test_a_processor_for_an_unknown_runner_says_so():
+    with pytest.raises(gp.GuidedError, match="with 5 arguments"):
+        GuidedLogitsProcessor(config(SMALL), 1, 2, 3, 4)
+
+
+def test_wrapped_twice_it_works_once():
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    once = InputProcessor.process_inputs
+    vllm_gate.install()
+    assert InputProcessor.process_inputs is once
+    assert once.__name__ == "process_inputs"

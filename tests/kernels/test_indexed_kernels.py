@@ -1,0 +1,257 @@
+"""Masks and tokens through tables of a host's requests, on the CPU and on CUDA where there is one."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from guided_plugin.kernels.indexed import (
+    gather_drafts,
+    gather_tokens,
+    mask_indexed_rows,
+    publish_tokens,
+)
+from guided_plugin.kernels.mask_reference import mask_rows_reference
+from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, Landing
+from guided_plugin.worker.device.streamops import register_host, unregister_host
+from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Region, Shape
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return request.param
+
+
+@pytest.mark.parametrize("rows", [1, 5, 33])
+@pytest.mark.parametrize(("size", "width"), [(70, 70), (70, 96), (5000, 5100)])
+def test_every_row_gets_the_mask_of_its_request(device, rows, size, width):
+    generator = torch.Generator().manual_seed(rows)
+    words = (size + 31) // 32
+    count = min(rows, 40)
+    mask = torch.randint(-(2**31), 2**31 - 1, (count, words), generator=generator, dtype=torch.int64).int()
+    table = torch.full((64,), -1, dtype=torch.int32)
+    indices = torch.randperm(64, generator=generator)[:rows]
+    guided = [row for row in range(rows) if row % 3 != 1]
+    for at, row in enumerate(guided):
+        table[indices[row]] = at
+    logits = torch.randn(rows, width, generator=generator)
+    expected = logits.clone()
+    chosen = torch.tensor(guided, dtype=torch.int32)
+    mask_rows_reference(expected, mask, chosen, size)
+    found = logits.to(device)
+    mask_indexed_rows(found, mask.to(device), indices.to(device), table.to(device), size)
+    assert torch.equal(found.cpu(), expected)
+
+
+def test_a_row_of_no_request_is_left_alone(device):
+    logits = torch.zeros(2, 64, device=device)
+    mask = torch.zeros(1, 2, dtype=torch.int32, device=device)
+    table = torch.zeros(4, dtype=torch.int32, device=device)
+    mask_indexed_rows(logits, mask, torch.tensor([-1, 2], device=device), table, 64)
+    assert logits[0].isfinite().all()
+    assert not logits[1].isfinite().any()
+
+
+def test_a_launch_is_not_taken_for_other_logits(device):
+    """Launches are kept by what logits look like; nothing else may go the same way."""
+    generator = torch.Generator().manual_seed(5)
+    size, rows = 5000, 6
+    table = torch.tensor([0, -1, 2, 1, 3, -1], dtype=torch.int32, device=device)
+    wide = (
+        torch.randint(-(2**31), 2**31 - 1, (4, 320), generator=generator, dtype=torch.int64).int().to(device)
+    )
+    kinds = [
+        (torch.float32, 5120, 0, torch.int64, wide[:, :160]),
+        (torch.bfloat16, 5120, 0, torch.int64, wide[:, :160]),
+        (torch.float32, 5120, 0, torch.int32, wide[:, :160]),
+        (torch.float32, 5056, 0, torch.int64, wide[:, :160]),
+        (torch.float32, 5120, 1, torch.int64, wide[:, :160]),
+        (torch.float32, 5120, 0, torch.int64, wide[:, :160].contiguous()),
+    ]
+    for repeat in range(3):
+        for dtype, width, offset, kind, mask in [*kinds, *reversed(kinds)]:
+            for count in (rows, rows - repeat):
+                space = torch.randn(count * width + offset, generator=generator).to(dtype).to(device)
+                logits = space[offset:].view(count, width)
+                strided = torch.randn(count, width + 8, generator=generator).to(dtype).to(device)[:, :width]
+                indices = torch.randperm(rows, generator=generator)[:count].to(kind).to(device)
+                chosen = table.cpu()[indices.cpu().long()]
+                guided = (chosen >= 0).nonzero().view(-1)
+                for one in (logits, strided):
+                    expected = one.clone().cpu()
+                    masks = mask.cpu()[chosen[guided].long()]
+                    mask_rows_reference(expected, masks, guided.to(torch.int32), size)
+                    mask_indexed_rows(one, mask, indices, table, size)
+                    assert torch.equal(one.cpu(), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_what_is_published_is_what_is_gathered_step_by_step():
+    """When the kernel is compiled and after; for one order of requests, and for the next."""
+    place = torch.zeros(64, dtype=torch.int64, device="cuda")
+    word = torch.zeros(1, dtype=torch.int32, device="cuda")
+    history = torch.zeros(64, 100, dtype=torch.int32, device="cuda")
+    total = torch.zeros(64, dtype=torch.int32, device="cuda")
+    step = 2**31 - 5  # steps wrap
+    for count in (7, 64, 1):
+        order = torch.randperm(64, device="cuda")[:count]
+        lengths = total.clone()
+        for _ in range(10):
+            total += 1
+            history[torch.arange(64, device="cuda"), (total - 1).long()] = total * 64 + torch.arange(
+                64, dtype=torch.int32, device="cuda"
+            )
+            place.fill_(-7)
+            step += 1
+            landing = Landing(place.data_ptr(), word.data_ptr(), step)
+            publish_tokens(order, lengths, total, history, landing)
+            assert place.tolist() == [*(total[order] * 64 + order).tolist(), *[-7] * (64 - count)]
+            assert int(word) & 0xFFFFFFFF == step & 0xFFFFFFFF
+            assert torch.equal(lengths[order], total[order])
+
+
+@pytest.mark.parametrize("count", [1, 7, 200])
+def test_tokens_are_those_that_came_since(device, count):
+    generator = torch.Generator().manual_seed(count)
+    history = torch.randint(0, 1000, (256, 40), generator=generator, dtype=torch.int32)
+    total = torch.randint(1, 40, (256,), generator=generator, dtype=torch.int32)
+    order = torch.randperm(256, generator=generator)[:count]
+    lengths = total.clone()
+    grown, never = order[::2], order[1::4]
+    lengths[grown] -= 1
+    lengths[never] = NEVER
+    expected = [
+        int(history[index, total[index] - 1]) if index in grown.tolist() else NO_TOKEN
+        for index in order.tolist()
+    ]
+    there = lengths.to(device)
+    tokens = gather_tokens(order.to(device), there, total.to(device), history.to(device))
+    assert tokens.tolist() == expected
+    after = lengths.clone()
+    after[grown] = total[grown]
+    assert torch.equal(there.cpu(), after)
+    again = gather_tokens(order.to(device), there, total.to(device), history.to(device))
+    assert set(again.tolist()) == {NO_TOKEN}
+
+
+WATCHER = """
+import sys
+from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Region, Shape
+fd, count, steps = map(int, sys.argv[1:4])
+region = Region(fd, Shape(count, 9), bytes.fromhex(sys.argv[4]))
+print("ready", flush=True)
+seen = looks = 0
+while seen < steps:
+    landed = region.load(Counter.SAMPLED)
+    if landed != seen:
+        if not (region.tokens[landed % TOKEN_DEPTH] >= landed).all():
+            sys.exit(f"tokens of step {landed} were announced before they were there")
+        seen, looks = landed, looks + 1
+print(looks)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_whoever_sees_the_word_raised_sees_every_token():
+    """Another process polls the word, as the grammar worker does, while 4,000 steps go by."""
+    count, steps = 256, 4000
+    torch.zeros(1, device="cuda")
+    region = Region.create(Shape(count, 9))
+    base = register_host(region.address, region.shape.size)
+    word = base + region.counter_offset(Counter.SAMPLED)
+    history = torch.zeros(count, 1, dtype=torch.int32, device="cuda")
+    total = torch.ones(count, dtype=torch.int32, device="cuda")
+    order = torch.randperm(count, device="cuda")
+    arguments = [str(region.fd), str(count), str(steps), region.identity.hex()]
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", WATCHER, *arguments], pass_fds=[region.fd], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert watcher.stdout is not None
+        assert watcher.stdout.readline() == "ready\n"
+        for step in range(1, steps + 1):
+            history.fill_(step)
+            place = base + region.shape.tokens + step % TOKEN_DEPTH * 8 * count
+            publish_tokens(order, torch.zeros_like(total), total, history, Landing(place, word, step))
+            if step % 500 == 0:
+                torch.cuda.synchronize()
+        looks, _ = watcher.communicate(timeout=20)
+        assert watcher.returncode == 0
+        assert int(looks) > 50
+    finally:
+        watcher.kill()
+        watcher.wait()
+        torch.cuda.synchronize()
+        unregister_host(region.address)
+        region.close()
+
+
+def test_with_drafts_every_row_gets_the_mask_of_its_position(device):
+    generator = torch.Generator().manual_seed(3)
+    size, count = 300, 4
+    mask = torch.randint(-(2**31), 2**31 - 1, (3 * count, 10), generator=generator, dtype=torch.int64).int()
+    table = torch.full((16,), -1, dtype=torch.int32)
+    order = [9, 2, 11, 5]
+    table[order] = torch.arange(count, dtype=torch.int32)
+    rows = [(5, 0), (5, 1), (3, 0), (9, 0), (9, 1), (9, 2), (2, 0), (-1, 0)]
+    logits = torch.randn(len(rows), 320, generator=generator)
+    expected = logits.clone()
+    guided = [
+        (row, order.index(index), position) for row, (index, position) in enumerate(rows) if index in order
+    ]
+    for row, place, position in guided:
+        own = position * count + place
+        mask_rows_reference(expected, mask[own : own + 1], torch.tensor([row], dtype=torch.int32), size)
+    indices = torch.tensor([index for index, _ in rows], dtype=torch.int32, device=device)
+    positions = torch.tensor([position for _, position in rows], dtype=torch.int32, device=device)
+    found = logits.to(device)
+    mask_indexed_rows(found, mask.to(device), indices, table.to(device), size, positions, count)
+    assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+@pytest.mark.parametrize("count", [1, 6, 200])
+def test_new_tokens_and_drafts_are_in_blocks(device, count, drafts):
+    chance = random.Random(count)
+    history = torch.randint(0, 1000, (256, 40), dtype=torch.int32)
+    total = torch.randint(9, 40, (256,), dtype=torch.int32)
+    order = chance.sample(range(256), count)
+    lengths = torch.full((256,), NEVER, dtype=torch.int32)
+    grown = {index: chance.choice([None, 0, 1, drafts, drafts + 1, drafts + 2, -1]) for index in order}
+    proposed = {
+        index: [chance.randrange(-1, 9) for _ in range(chance.randrange(drafts + 1))] for index in order
+    }
+    unguided = next(index for index in range(256) if index not in order)
+    rows = [(-1, 0, 7), (unguided, 0, 7), (unguided, 1, 7)]
+    expected = [[NO_TOKEN] * count for _ in range(2 * drafts + 1)]
+    for place, index in enumerate(order):
+        more = grown[index]
+        if more is not None:
+            lengths[index] = total[index] - more
+            for new in range(min(max(more, 0), drafts + 1)):
+                expected[new][place] = int(history[index, total[index] - more + new])
+            if not 0 <= more <= drafts + 1:
+                expected[0][place] = BROKEN
+        rows.append((index, 0, 7))
+        for position, draft in enumerate(proposed[index], 1):
+            rows.append((index, position, draft))
+            if draft >= 0:
+                expected[drafts + position][place] = draft
+    table = torch.full((256,), -1, dtype=torch.int32)
+    table[order] = torch.arange(count, dtype=torch.int32)
+    columns = [torch.tensor(column, dtype=torch.int32, device=device) for column in zip(*rows, strict=True)]
+    there = lengths.to(device)
+    tables = there, total.to(device), history.to(device), table.to(device)
+    found = gather_drafts(torch.tensor(order, device=device), *tables, *columns, drafts)
+    assert found.view(2 * drafts + 1, count).tolist() == expected
+    looked_at = torch.tensor([index for index in order if grown[index] is not None], dtype=torch.long)
+    lengths[looked_at] = total[looked_at]
+    assert torch.equal(there.cpu(), lengths)

@@ -1,0 +1,268 @@
+"""The pipeline on CUDA: no call synchronises, and the tokens are those of the CPU twin."""
+
+import functools
+import os
+import signal
+import sys
+import time
+
+import pytest
+import torch
+
+import guided_plugin as gp
+from guided_plugin.kernels.indexed import publish_tokens
+from guided_plugin.pipeline import pipeline as pipeline_module
+from guided_plugin.worker.device import cuda as worker_cuda
+from guided_plugin.worker.engine.runtime import WorkerSide
+
+pytestmark = [
+    pytest.mark.gpu,
+    # torch says once that the mode it checks with is a prototype.
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+END = 256
+VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>", b'{"'], [END])
+WIDTH = 320
+SPECS = [
+    gp.OutputSpec.json_schema({"type": "array", "items": {"type": "boolean"}}),
+    gp.OutputSpec.regex("[a-f]{3,40}"),
+    gp.OutputSpec.json_schema({"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}),
+    gp.OutputSpec.choice(["yes", "no", "maybe"]),
+]
+
+
+@pytest.fixture
+def pipeline():
+    """Makes pipelines with their requests; ends them."""
+    made = []
+
+    def make(device, requests, mode="inline"):
+        pipe = gp.StepPipeline(gp.GrammarCompiler(VOCABULARY), max_slots=requests, device=device, mode=mode)
+        made.append(pipe)
+        return pipe, [pipe.add_request(f"r{i}", SPECS[i % len(SPECS)]) for i in range(requests)]
+
+    yield make
+    torch.cuda.set_sync_debug_mode("default")
+    for pipe in made:
+        pipe.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("mode", ["inline", "process"])
+def test_no_call_synchronises_and_tokens_are_the_cpu_twins(pipeline, dtype, mode):
+    compare_with_the_cpu(pipeline, dtype, mode, strict_sync=True)
+
+
+@pytest.mark.parametrize("first", [2**31 - 9, 2**32 - 9])
+def test_step_numbers_wrap_on_the_device(pipeline, monkeypatch, first):
+    monkeypatch.setattr(pipeline_module, "WorkerSide", functools.partial(WorkerSide, first_step=first))
+    compare_with_the_cpu(pipeline, torch.int64, "process", strict_sync=True)
+
+
+def test_without_stream_operations_the_host_waits_and_the_tokens_are_the_same(pipeline, monkeypatch):
+    without = functools.partial(worker_cuda.CudaWorkerBuffers, stream_ops=False)
+    monkeypatch.setattr(worker_cuda, "CudaWorkerBuffers", without)
+    compare_with_the_cpu(pipeline, torch.int32, "process", strict_sync=False)
+
+
+def test_without_cuda_bindings_the_driver_library_does(pipeline, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    compare_with_the_cpu(pipeline, torch.int64, "process", strict_sync=True, source="libcuda")
+
+
+def test_tokens_may_be_written_by_a_kernel_of_the_host(pipeline):
+    compare_with_the_cpu(pipeline, torch.int32, "process", strict_sync=True, landing=True)
+
+
+def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None, landing=False):
+    steps, requests = 40, 12
+    cpu, slots = pipeline("cpu", requests)
+    gpu, _ = pipeline("cuda", requests, mode)
+    assert gpu.mode == mode
+    if source is not None:
+        assert gpu.side.buffers._ops.source == source
+    generator = torch.Generator().manual_seed(3)
+    for step in range(steps):
+        order = torch.randperm(requests, generator=generator).tolist()
+        planned = [slots[i] if (i + step) % 5 else gp.UNGUIDED for i in order]
+        logits = torch.randn(requests, WIDTH, generator=generator)
+        there = logits.cuda()
+        guided = torch.tensor([row for row, slot in enumerate(planned) if slot != gp.UNGUIDED]).cuda()
+        lengths, total = torch.zeros(2, requests, dtype=torch.int32).cuda()
+        total += 1
+        torch.cuda.synchronize()
+        found = []
+        for pipe, rows in ((cpu, logits), (gpu, there)):
+            strict = strict_sync and pipe is gpu and step > 0  # the first step compiles the kernel
+            torch.cuda.set_sync_debug_mode("error" if strict else "default")
+            try:
+                pipe.plan(planned)
+                pipe.fill_mask()
+                pipe.apply_mask(rows)
+                tokens = rows.argmax(-1).to(dtype)
+                if landing and pipe is gpu:
+                    publish_tokens(guided, lengths, total, tokens.view(-1, 1), pipe.landing())
+                else:
+                    assert not landing or pipe.landing() is None
+                    pipe.schedule_update(tokens)
+                pipe.finish_update()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            found.append(tokens)
+        assert torch.equal(found[0], found[1].cpu())
+        assert torch.equal(logits.view(torch.int32), there.cpu().view(torch.int32))
+    for i in range(requests):
+        assert gpu.tokens(f"r{i}") == cpu.tokens(f"r{i}")
+        assert gpu.phase(f"r{i}") is cpu.phase(f"r{i}")
+        assert gpu.request(f"r{i}").error is None
+
+
+@pytest.mark.parametrize("mode", ["inline", "process"])
+def test_slots_are_recycled_while_tokens_are_in_flight(pipeline, mode):
+    compiler = gp.GrammarCompiler(VOCABULARY)
+    pipe, slots = pipeline("cuda", 16, mode)
+    for i in range(len(slots)):
+        pipe.remove_request(f"r{i}")
+    generator = torch.Generator("cuda").manual_seed(5)
+    running, finished, count = {}, 0, 0
+    for step in range(300):
+        while len(running) < 16:
+            spec = SPECS[count % len(SPECS)]
+            running[f"r{count}"] = pipe.add_request(f"r{count}", spec), spec, []
+            count += 1
+        names = list(running)
+        logits = torch.randn(16, WIDTH, generator=generator, device="cuda")
+        pipe.plan([running[name][0] for name in names])
+        pipe.fill_mask()
+        pipe.apply_mask(logits)
+        tokens = logits.argmax(-1)
+        pipe.schedule_update(tokens)
+        pipe.finish_update()
+        for name, token in zip(names, tokens.tolist(), strict=True):
+            _, spec, out = running[name]
+            out.append(token)
+            if token == END or (step + len(name)) % 37 == 0:
+                grammar = compiler.compile(spec)
+                matcher = compiler.backend(grammar.backend).start(grammar, (END,))
+                assert all(matcher.accept(t) for t in out)
+                pipe.remove_request(name)
+                del running[name]
+                finished += 1
+    assert finished > 100
+
+
+def test_a_stopped_worker_does_not_hang_the_device():
+    compiler = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(worker_step_ms=500))
+    with gp.StepPipeline(compiler, max_slots=2, device="cuda", mode="process") as pipe:
+        slots = [pipe.add_request("bad", SPECS[1]), gp.UNGUIDED]
+        logits = torch.randn(2, WIDTH, device="cuda")
+        run(pipe, slots, logits.clone())
+        torch.cuda.synchronize()
+        os.kill(pipe.side.supervisor.worker_pid, signal.SIGSTOP)
+        start = time.monotonic()
+        masked = logits.clone()
+        tokens = run(pipe, slots, masked)  # enqueued: the device waits, this thread doesn't
+        assert time.monotonic() - start < 0.3
+        torch.cuda.synchronize()
+        assert time.monotonic() - start > 0.3
+        # Another worker has filled the masks.
+        assert tokens[0].item() in range(ord("a"), ord("g"))
+        assert torch.equal(masked[1], logits[1])
+        assert pipe.request("bad").error is None
+        assert pipe.metrics().worker.restarts == 1
+        pipe.add_request("next", SPECS[3])
+        assert chr(run(pipe, [gp.UNGUIDED, 1], logits.clone())[1].item()) in "ynm"
+
+
+def test_a_killed_worker_is_replaced_while_the_device_waits():
+    compiler = gp.GrammarCompiler(VOCABULARY)
+    with gp.StepPipeline(compiler, max_slots=2, device="cuda", mode="process") as pipe:
+        slot = pipe.add_request("one", SPECS[1])
+        out = []
+        for step in range(12):
+            if step in (4, 8):
+                os.kill(pipe.side.supervisor.worker_pid, signal.SIGKILL)
+            out.append(run(pipe, [slot], torch.randn(1, WIDTH, device="cuda")))
+        out = [tokens.item() for tokens in out]
+        assert pipe.request("one").error is None
+        end = out.index(END) + 1 if END in out else len(out)
+        assert pipe.tokens("one") == tuple(out[:end])
+        assert pipe.metrics().worker.restarts == 2
+
+
+def test_beside_a_forward_pass_in_a_cuda_graph(pipeline):
+    pipe, slots = pipeline("cuda", 8, "process")
+    weights = torch.randn(WIDTH, WIDTH, device="cuda")
+    state, logits = torch.randn(8, WIDTH, device="cuda"), torch.empty(8, WIDTH, device="cuda")
+    warm_up = torch.cuda.Stream()
+    with torch.cuda.stream(warm_up):
+        torch.mm(state, weights, out=logits)
+    torch.cuda.current_stream().wait_stream(warm_up)
+    run(pipe, slots, logits.clone())  # compiles the kernel
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.mm(state, weights, out=logits)
+    out = []
+    for _ in range(200):
+        state.normal_()
+        graph.replay()
+        out.append(run(pipe, slots, logits).clone())
+    found = torch.stack(out).T.tolist()
+    compiler = gp.GrammarCompiler(VOCABULARY)
+    for i, tokens in enumerate(found):
+        spec = SPECS[i % len(SPECS)]
+        counted = pipe.tokens(f"r{i}")[1:]
+        assert counted == tuple(tokens[: len(counted)])
+        grammar = compiler.compile(spec)
+        matcher = compiler.backend(grammar.backend).start(grammar, (END,))
+        assert all(matcher.accept(token) for token in pipe.tokens(f"r{i}"))
+    worker = pipe.metrics().worker
+    assert worker.steps == 201
+    assert pipe.side.buffers.waits.steps >= 2
+    assert worker.exposed_wait >= 0.0
+
+
+def run(pipe, slots, logits):
+    pipe.plan(slots)
+    pipe.fill_mask()
+    pipe.apply_mask(logits)
+    tokens = logits.argmax(-1)
+    pipe.schedule_update(tokens)
+    pipe.finish_update()
+    return tokens
+
+
+def test_a_graphed_model_gives_the_models_own_tokens():
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from guided_plugin.bench.graphs import GraphedModel
+    from guided_plugin.hosts.loop import DecodeLoop
+
+    config = Qwen3Config(
+        vocab_size=WIDTH, hidden_size=64, num_hidden_layers=2, intermediate_size=128, head_dim=16
+    )
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(config).to("cuda").eval()
+    compiler = gp.GrammarCompiler(VOCABULARY)
+    prompts = [[1, 2, 3], [4, 5], [6]]
+    outputs = []
+    for chosen in (model, GraphedModel(model, 3, 40), GraphedModel(model, 3, 40)):
+        loop = DecodeLoop(chosen, compiler, max_rows=3)
+        specs = [SPECS[1], None, SPECS[3]]
+        outputs += [loop.run(prompts, specs, max_new_tokens=20, ignore_stop=True) for _ in range(2)]
+    assert all([o.tokens for o in run] == [o.tokens for o in outputs[0]] for run in outputs)
+
+
+def test_bench_kernel_measures_what_it_says():
+    from guided_plugin.bench.kernel import bench_kernel
+
+    heard = []
+    found = bench_kernel(width=1024, rows=[2, 8], progress=lambda: heard.append(1))
+    assert len(heard) == len(found["copy"]) == 2
+    assert [figure["rows"] for figure in found["kernel"]] == [2] * 3 + [8] * 3
+    assert all(figure["microseconds"] > 0 for figure in found["kernel"] + found["copy"])
+    closed, _, opened = (figure["megabytes"] for figure in found["kernel"][3:])
+    assert closed > 8 * opened
+    assert found["copy_gb_per_second"] > 1

@@ -1,0 +1,135 @@
+"""Specs: constructors, the forms that clients send, options, and what is refused."""
+
+import json
+import pickle
+
+import pytest
+from pydantic import BaseModel
+
+from guided_plugin import OutputSpec
+from guided_plugin.errors import SpecError
+from guided_plugin.spec.schema import check_schema, misspelt_keywords, pointer, resolve_pointer
+
+SCHEMA = {"type": "object", "properties": {"b": {"type": "string"}, "a": {}}, "required": ["a"]}
+TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
+EVERY = [
+    OutputSpec.json_schema(SCHEMA),
+    OutputSpec.json_object(whitespace="flexible"),
+    OutputSpec.regex("[a-z]+", stop_token_ids=[3, 4]),
+    OutputSpec.choice(["yes", "no"], start_after="</think>"),
+    OutputSpec.grammar('root ::= "a"', backend="xgrammar"),
+    OutputSpec.grammar('start: "a"', "lark", start_after=[7]),
+    OutputSpec.structural_tag(TAG),
+    OutputSpec.json_schema(SCHEMA, strict=False),
+]
+
+
+class Person(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize("spec", EVERY, ids=OutputSpec.summary)
+def test_specs_are_values(spec):
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert OutputSpec.parse(spec) is spec
+    assert OutputSpec.parse(spec.to_dict()) == spec
+    assert OutputSpec.parse(json.dumps(spec.to_dict())) == spec
+    assert hash(OutputSpec.parse(spec.to_dict())) == hash(spec)
+    assert len({*EVERY, spec}) == len(EVERY)
+
+
+@pytest.mark.parametrize(
+    ("form", "spec"),
+    [
+        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}, EVERY[0]),
+        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": False}}, EVERY[7]),
+        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}, EVERY[0]),
+        ({"type": "json_schema", "json_schema": SCHEMA}, EVERY[0]),
+        ({"type": "json_object"}, OutputSpec.json_object()),
+        ({"type": "text"}, None),
+        (None, None),
+        ({"type": "regex_schema", "regex_schema": "a+"}, OutputSpec.regex("a+")),
+        (TAG, EVERY[6]),
+        ({"json": SCHEMA}, EVERY[0]),
+        ({"json": json.dumps(SCHEMA), "regex": None, "choice": None}, EVERY[0]),
+        ({"json": SCHEMA, "disable_any_whitespace": False, "disable_fallback": False}, EVERY[0]),
+        ({"json_object": True}, OutputSpec.json_object()),
+        ({"regex": "a+"}, OutputSpec.regex("a+")),
+        ({"choice": ["yes", "no"]}, OutputSpec.choice(["yes", "no"])),
+        ({"grammar": 'root ::= "a"'}, OutputSpec.grammar('root ::= "a"')),
+        ({"grammar": 'start: "a"'}, OutputSpec.grammar('start: "a"', "lark")),
+        ({"structural_tag": json.dumps(TAG)}, EVERY[6]),
+        (Person, OutputSpec.json_schema(Person.model_json_schema())),
+    ],
+)
+def test_forms_that_clients_send(form, spec):
+    assert OutputSpec.parse(form) == spec
+    if isinstance(form, dict):
+        assert OutputSpec.parse(json.dumps(form)) == spec
+
+
+def test_order_of_properties_is_kept_and_choices_are_made_unique():
+    assert list(EVERY[0].document()["properties"]) == ["b", "a"]
+    assert OutputSpec.choice(["a", "b", "a"]).document() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: OutputSpec.json_schema({"properties": {"a": {"type": "strng"}}}), "#/properties/a/type"),
+        (lambda: OutputSpec.json_schema({"type": "strng"}), "did you mean 'string'"),
+        (lambda: OutputSpec.json_schema('{"type": '), "line 1, column"),
+        (lambda: OutputSpec.json_schema(b"\xff"), "UTF-8"),
+        (lambda: OutputSpec.json_schema(7), "mapping, JSON text or a pydantic model"),
+        (lambda: OutputSpec.json_schema(int), "no pydantic model"),
+        (lambda: OutputSpec.json_schema({"const": float("nan")}), "JSON"),
+        (lambda: OutputSpec.json_schema({"$ref": "#/$defs/x"}), "points at nothing"),
+        (lambda: OutputSpec.json_schema({"$ref": "https://x.example/y"}), "never fetched"),
+        (lambda: OutputSpec.json_schema({"enum": []}), "#/enum"),
+        (lambda: OutputSpec.json_schema({"type": "string", "minLength": 3, "maxLength": 2}), "#/minLength"),
+        (lambda: OutputSpec.json_schema({}, whitespac="x"), "did you mean 'whitespace'"),
+        (lambda: OutputSpec.json_schema({}, whitespace="none"), "whitespace"),
+        (lambda: OutputSpec.json_schema({}, strict=1), "strict"),
+        (lambda: OutputSpec.regex(""), "only empty output"),
+        (lambda: OutputSpec.regex(3), "must be a string"),
+        (lambda: OutputSpec.choice("yes"), "list of strings"),
+        (lambda: OutputSpec.choice([]), "allows nothing"),
+        (lambda: OutputSpec.choice(["a", 1]), r"choice\[1\]"),
+        (lambda: OutputSpec.grammar(" "), "empty"),
+        (lambda: OutputSpec.grammar("x", "bnf"), "unknown syntax"),
+        (lambda: OutputSpec.structural_tag({}), "format"),
+        (lambda: OutputSpec.regex("a", stop_token_ids=[-1]), "token ids"),
+        (lambda: OutputSpec.regex("a", start_after=""), "start_after"),
+        (lambda: OutputSpec.parse("[a-z]+"), "a regex, for example"),
+        (lambda: OutputSpec.parse({}), "empty"),
+        (lambda: OutputSpec.parse(3), "int"),
+        (lambda: OutputSpec.parse({"regex": "a", "choice": ["b"]}), "more than one"),
+        (lambda: OutputSpec.parse({"regexp": "a"}), "did you mean 'regex'"),
+        (lambda: OutputSpec.parse({"regex": "a", "chioce": 1}), "unknown key 'chioce'"),
+        (lambda: OutputSpec.parse({"type": "object"}), 'passed as {"json_schema"'),
+        (lambda: OutputSpec.parse({"properties": {}}), 'passed as {"json_schema"'),
+        (lambda: OutputSpec.parse({"type": "json_schema"}), "has no 'json_schema'"),
+        (lambda: OutputSpec.parse({"json": {}, "whitespace_pattern": " "}), "whitespace_pattern"),
+        (lambda: OutputSpec.parse({"json_object": "yes"}), "must be true"),
+    ],
+)
+def test_what_is_wrong_is_said_with_place_and_way_out(make, says):
+    with pytest.raises(SpecError, match=says.replace("$", r"\$").replace("{", r"\{")):
+        make()
+
+
+def test_deep_schemas_do_not_exhaust_the_stack():
+    schema = {"type": "strng"}
+    for _ in range(5000):
+        schema = {"items": schema}
+    with pytest.raises(SpecError, match="strng"):
+        check_schema(schema)
+    with pytest.raises(SpecError):
+        OutputSpec.json_schema(schema)
+
+
+def test_pointers_and_misspelt_keywords():
+    assert pointer(("properties", "a/b~c")) == "#/properties/a~1b~0c"
+    assert resolve_pointer({"a/b": [{"c": 1}]}, "#/a~1b/0/c") == 1
+    found = misspelt_keywords({"properties": {"requierd": {"maxLenght": 3}}, "x-note": 1})
+    assert found == ["#/properties/requierd/maxLenght: unknown keyword, ignored (did you mean 'maxLength'?)"]

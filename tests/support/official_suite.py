@@ -1,0 +1,118 @@
+"""Scores a compiler with the official JSON Schema Test Suite: what its grammars accept, and where they stop.
+
+The suite is no part of this project; its archive is read where it lies. Scored are the core files of each
+draft, without `optional/` and without `format.json` (formats are annotations there).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from stopping import Walker
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import GuidedError
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["ARCHIVE", "DRAFTS", "Group", "Score", "groups", "score"]
+
+ARCHIVE = Path(__file__).parents[3] / "shared" / "jsonschema-suite" / "suite.tar.xz"
+DRAFTS = ("draft4", "draft6", "draft7", "draft2019-09", "draft2020-12")
+_SCHEMA_OF = {
+    "draft4": "http://json-schema.org/draft-04/schema#",
+    "draft6": "http://json-schema.org/draft-06/schema#",
+    "draft7": "http://json-schema.org/draft-07/schema#",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """A schema with instances."""
+
+    name: str
+    schema: Any
+    tests: tuple[tuple[str, bool], ...]
+    """Each instance as compact JSON, and whether it is valid."""
+
+
+@dataclass
+class Score:
+    """The sums of one draft."""
+
+    compiled: int = 0
+    refused: list[str] = field(default_factory=list)
+    """Schemas refused at admission, with the reason."""
+    valid_accepted: int = 0
+    valid_refused: list[str] = field(default_factory=list)
+    invalid_refused: int = 0
+    wrong_accepts: list[str] = field(default_factory=list)
+    early_stops: list[str] = field(default_factory=list)
+    leaks: list[str] = field(default_factory=list)
+    """Special tokens other than stop tokens that a mask allowed."""
+
+    def row(self) -> str:
+        """One line for a person."""
+        return (
+            f"{self.compiled} compiled, {len(self.refused)} refused; valid +{self.valid_accepted} "
+            f"-{len(self.valid_refused)}; invalid -{self.invalid_refused} +{len(self.wrong_accepts)}; "
+            f"{len(self.early_stops)} early stops, {len(self.leaks)} leaks"
+        )
+
+
+@functools.cache
+def _files() -> dict[str, Any]:
+    with tarfile.open(ARCHIVE) as archive:
+        return {
+            member.name: json.load(archive.extractfile(member))  # type: ignore[arg-type]
+            for member in archive
+            if member.isfile() and member.name.endswith(".json") and "/optional/" not in member.name
+        }
+
+
+def groups(draft: str) -> Iterator[Group]:
+    """The core schemas of a draft; those that name no draft are given theirs."""
+    for name, content in sorted(_files().items()):
+        path = PurePosixPath(name)
+        if path.parent.parts[-2:] != ("tests", draft) or path.name == "format.json":
+            continue
+        for group in content:
+            schema = group["schema"]
+            if isinstance(schema, dict) and draft in _SCHEMA_OF:
+                schema = {"$schema": _SCHEMA_OF[draft], **schema}
+            tests = tuple(
+                (json.dumps(test["data"], ensure_ascii=False, separators=(",", ":")), test["valid"])
+                for test in group["tests"]
+            )
+            yield Group(f"{path.stem}: {group['description']}", schema, tests)
+
+
+def score(draft: str, compiler: GrammarCompiler, *, every: int = 1) -> Score:
+    """Walk the instances of every n-th schema of a draft."""
+    found, walker = Score(), Walker(compiler)
+    for group in list(groups(draft))[::every]:
+        try:
+            grammar = compiler.compile(OutputSpec.json_schema(group.schema, strict=False))
+        except GuidedError as error:
+            found.refused.append(f"{group.name}: {error}")
+            continue
+        found.compiled += 1
+        for text, valid in group.tests:
+            walk = walker.walk(grammar, text)
+            where = f"{group.name}: {text[:80]} ({grammar.backend})"
+            found.early_stops += [f"{where}: {fault}" for fault in walk.early]
+            found.leaks += [f"{where}: {fault}" for fault in walk.leaks]
+            if valid and walk.accepted:
+                found.valid_accepted += 1
+            elif valid:
+                found.valid_refused.append(where)
+            elif walk.accepted:
+                found.wrong_accepts.append(where)
+            else:
+                found.invalid_refused += 1
+    return found

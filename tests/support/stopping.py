@@ -1,0 +1,153 @@
+"""Walks a text through a matcher and tells at which positions the special tokens are wrong.
+
+Stop tokens must be allowed exactly where the output is complete, all other special tokens only where the
+grammar names them, and ids behind the vocabulary never.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+from vocabularies import MULTI_BYTE_TOKENS
+
+from guided_plugin.bench.text_tokens import TextTokens
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.vocabulary import Vocabulary
+
+__all__ = ["AWKWARD_SPECIALS", "Walk", "Walker", "is_json", "special_vocabulary"]
+
+AWKWARD_SPECIALS = (
+    *(b"</s>", b"<|im_end|>", b"<s>", b"[INST]", b"[/INST]", b"[1", b"[", b"<|im", b'"', b"{}", b"1", b""),
+    *(b"<tool_call>", b"</tool_call>"),
+)
+"""Names that begin like JSON, like another's name, like an id in brackets, or are missing."""
+
+Whole = Callable[[bytes], bool]
+
+_STOPS = (b"</s>", b"<|im_end|>")
+
+
+def special_vocabulary(*, padded: bool, specials_first: bool = False) -> Vocabulary:
+    """Bytes, a few tokens of several bytes, and special tokens of awkward names; two of them stop.
+
+    `padded`: the size is no multiple of 32, so that the last word of a mask has bits that no token owns.
+    """
+    texts = [*(bytes([byte]) for byte in range(256)), *MULTI_BYTE_TOKENS, b'":"', b'","', b"]}", b"123"]
+    parts = [list(AWKWARD_SPECIALS), texts] if specials_first else [texts, list(AWKWARD_SPECIALS)]
+    tokens = parts[0] + parts[1]
+    start = 0 if specials_first else len(texts)
+    # Words without a meaning fill it up: they are text that no test needs.
+    wanted = 5 if padded else 0
+    tokens += [b"~filler%d" % i for i in range((wanted - len(tokens)) % 32)]
+    specials = range(start, start + len(AWKWARD_SPECIALS))
+    return Vocabulary.from_tokens(tokens, [tokens.index(name, start) for name in _STOPS], specials)
+
+
+def is_json(text: bytes) -> bool:
+    """Whether a text is a whole JSON value."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+@dataclass
+class Walk:
+    """What happened to one text."""
+
+    accepted: bool
+    """Whether every token was allowed and the output may stop after the last one."""
+    early: list[str] = field(default_factory=list)
+    """Positions where stop tokens and completeness disagree."""
+    leaks: list[str] = field(default_factory=list)
+    """Positions where other special tokens, or ids that no token owns, are allowed."""
+
+
+class Walker:
+    """Walks texts through grammars of one compiler."""
+
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self._compiler = compiler
+        vocabulary = compiler.vocabulary
+        self._stops = vocabulary.stop_token_ids
+        self._tokens = TextTokens(vocabulary)
+        self._names = vocabulary.tokens
+        self._row = np.zeros((1, vocabulary.words), np.int32)
+        self._specials = set(vocabulary.special_ids)
+        padding = range(vocabulary.size, 32 * vocabulary.words)
+        self._unnamed = {*self._specials, *padding} - set(self._stops)
+
+    def walk(
+        self, grammar: Grammar, text: str | list[int], whole: Whole = is_json, named: Collection[int] = ()
+    ) -> Walk:
+        """One text, or its tokens, checked before each token and after the last.
+
+        `whole`: whether a text may be a whole output. `named`: special tokens that the grammar names.
+        """
+        tokens = iter(self._tokens(text) if isinstance(text, str) else text)
+        return self._walk(grammar, lambda allowed: next(tokens, None), whole, named)
+
+    def wander(
+        self,
+        grammar: Grammar,
+        chance: Random,
+        steps: int,
+        whole: Whole = is_json,
+        named: Collection[int] = (),
+    ) -> Walk:
+        """Tokens at random, of those that the masks allow; those that may end something come more often."""
+        left = iter(range(steps))
+        ending = {i for i, name in enumerate(self._names) if name and set(name) <= set(b'"]}')}
+
+        def choose(allowed: set[int]) -> int | None:
+            candidates = sorted(allowed - self._specials)
+            if next(left, None) is None or not candidates:
+                return None
+            likely = sorted(allowed & ending)
+            return chance.choice(likely if likely and chance.random() < 0.4 else candidates)
+
+        return self._walk(grammar, choose, whole, named)
+
+    def _walk(
+        self,
+        grammar: Grammar,
+        choose: Callable[[set[int]], int | None],
+        whole: Whole,
+        named: Collection[int],
+    ) -> Walk:
+        backend = self._compiler.backend(grammar.backend)
+        matcher = backend.start(grammar, self._stops)
+        batch = backend.batch([matcher])
+        found = Walk(False)
+        unnamed = self._unnamed - set(named)
+        before = b""
+        while True:
+            batch.fill(self._row, [0])
+            allowed = self._allowed()
+            stops, others = allowed & set(self._stops), allowed & unnamed
+            where = f"after {before!r}"
+            if bool(stops) != matcher.complete or (stops and stops != set(self._stops)):
+                found.early.append(f"{where}: stops {self._shown(stops)}, complete {matcher.complete}")
+            elif stops and not whole(before):
+                found.early.append(f"{where}: complete, and no whole output")
+            if others:
+                found.leaks.append(f"{where}: {self._shown(others)}")
+            token = choose(allowed)
+            if token is None:
+                found.accepted = bool(stops)
+                return found
+            if token not in allowed or not batch.accept([token])[0]:
+                return found
+            before += self._names[token]
+
+    def _allowed(self) -> set[int]:
+        return set(np.flatnonzero(np.unpackbits(self._row.view(np.uint8), bitorder="little")).tolist())
+
+    def _shown(self, ids: set[int]) -> list[str]:
+        return [f"{i} {self._names[i]!r}" if i < len(self._names) else f"{i} (padding)" for i in sorted(ids)]

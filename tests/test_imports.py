@@ -1,0 +1,86 @@
+"""Imports point one way: between rooms by a fixed order, between files without a cycle."""
+
+import ast
+import pathlib
+
+import guided_plugin
+
+PACKAGE = pathlib.Path(guided_plugin.__file__).parent
+
+ROOMS = [
+    *("_version", "errors", "metrics", "ipc", "config", "spec", "step", "hookspecs", "kernels"),
+    *("grammar", "grammar/llguidance/lark", "grammar/llguidance"),
+    *("grammar/xgrammar/rewrites", "grammar/xgrammar"),
+    *("plugins", "compiling", "worker", "worker/device", "worker/engine", "worker/child", "pipeline"),
+    *("hosts", "hosts/transformers", "hosts/vllm", "vllm", "__init__", "demo", "check", "bench", "cli"),
+]
+"""Folders, and files that lie in no folder. Each may import itself and what stands before it."""
+
+MODULES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): ast.parse(path.read_text())
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+def module_of(name):
+    """The file behind a dotted name: a module, or the `__init__` of a folder."""
+    return name if name in MODULES else f"{name}.__init__".removeprefix(".")
+
+
+def imports(module, *, types=True):
+    """What a file imports, in functions too; with `types`, also what it imports for annotations alone."""
+    found, skipped = set(), set()
+    for node in ast.walk(MODULES[module]):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not types:
+            skipped.update(inner for line in node.body for inner in ast.walk(line))
+        if isinstance(node, ast.ImportFrom) and node not in skipped and node.level == 0:
+            root, _, inside = (node.module or "").partition(".")
+            if root == "guided_plugin":
+                # The alias is a module, or a name inside one.
+                names = (".".join(filter(None, (inside, alias.name))) for alias in node.names)
+                found.update(module_of(name if module_of(name) in MODULES else inside) for name in names)
+    return found - {module}
+
+
+def room(module):
+    folder = "/".join(module.split(".")[:-1])
+    return folder or module
+
+
+def test_every_file_has_a_room():
+    assert {room(module) for module in MODULES} == set(ROOMS)
+
+
+def test_rooms_import_only_what_stands_before_them():
+    wrong = [
+        f"{module} imports {target}"
+        for module in MODULES
+        for target in imports(module, types=False)
+        if ROOMS.index(room(target)) > ROOMS.index(room(module))
+    ]
+    assert wrong == []
+
+
+def cycle(graph):
+    """A path that comes back to where it began; None without one."""
+    done = set()
+
+    def search(node, path):
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return None
+        done.add(node)
+        return next(filter(None, (search(target, [*path, node]) for target in sorted(graph[node]))), None)
+
+    return next(filter(None, (search(node, []) for node in graph)), None)
+
+
+def test_no_file_imports_itself_through_others():
+    assert cycle({module: imports(module, types=False) for module in MODULES}) is None
+
+
+def test_a_cycle_would_be_found():
+    assert cycle({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
+    assert "spec.__init__" in imports("hosts.loop")
+    assert "kernels.indexed_triton" in imports("kernels.indexed")  # inside a function

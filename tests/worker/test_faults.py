@@ -1,0 +1,460 @@
+"""What can happen to a grammar worker, and what comes of it: right output or a clear error, in time."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+import guided_plugin as gp
+from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
+from guided_plugin.grammar.table import Phase
+from guided_plugin.worker.engine import supervisor as supervisor_module
+
+END = 256
+VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
+WIDTH = 260
+LONG = gp.OutputSpec.regex("[a-c]{12,14}", backend="xgrammar")
+PAREN = gp.OutputSpec.grammar('root ::= "(" root ")" | "x"', backend="xgrammar")
+
+
+def faulty(directive, marker=None):
+    text = f"@{directive}" + (f" {marker}" if marker is not None else "")
+    return gp.OutputSpec.choice([text, "abcdefgh"], backend="faulty")
+
+
+@pytest.fixture
+def make(fork_server, monkeypatch):
+    """Makes pipelines whose workers know the backend `faulty`; ends them."""
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "support" / "faults"))
+    made = []
+
+    def make(slots=8, **config):
+        config = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 8_000, **config})
+        compiler = gp.GrammarCompiler(VOCABULARY, config=config)
+        made.append(gp.StepPipeline(compiler, max_slots=slots, mode="process"))
+        return made[-1]
+
+    yield make
+    for pipe in made:
+        pipe.close()
+
+
+class Run:
+    """Decodes over random logits, one row a request and a last one that is unguided."""
+
+    def __init__(self, pipe, **specs):
+        self.pipe, self.specs = pipe, specs
+        self.slots = {name: pipe.add_request(name, spec) for name, spec in specs.items()}
+        self.out = {name: [] for name in specs}
+        self.generator = torch.Generator().manual_seed(7)
+        self.slowest = 0.0
+
+    def step(self, names=None):
+        names = list(self.slots) if names is None else names
+        logits = torch.rand(len(names) + 1, WIDTH, generator=self.generator)
+        # "abcdefgh" rather than the directive, where both are allowed
+        logits[:, ord("@")] -= 2.0
+        before = logits[-1].clone()
+        start = time.monotonic()
+        self.pipe.plan([*(self.slots[name] for name in names), gp.UNGUIDED])
+        self.pipe.fill_mask()
+        self.pipe.apply_mask(logits)
+        self.slowest = max(self.slowest, time.monotonic() - start)
+        assert torch.equal(logits[-1], before)
+        tokens = logits.argmax(-1)
+        self.pipe.schedule_update(tokens)
+        self.pipe.finish_update()
+        for name, token in zip(names, tokens.tolist(), strict=False):
+            self.out[name].append(token)
+
+    def steps(self, count):
+        for _ in range(count):
+            self.step()
+
+    def check(self, *, failed=()):
+        """Every request that didn't fail has only what its grammar allows, all of it in its journal."""
+        assert {name for name in self.specs if self.pipe.request(name).error is not None} == set(failed)
+        compiler = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1))
+        for name, spec in self.specs.items():
+            counted = self.pipe.tokens(name)
+            # Not with `faulty`: it would do here what it is told.
+            grammar = compiler.compile(dataclasses.replace(spec, backend="xgrammar"))
+            matcher = compiler.backend("xgrammar").start(grammar, (END,))
+            assert all(matcher.accept(token) for token in counted), (name, counted)
+            if name not in failed:
+                end = self.out[name].index(END) + 1 if END in self.out[name] else None
+                assert counted == tuple(self.out[name][:end])
+
+
+def until(what, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.005)
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+@pytest.mark.parametrize("phase", ["compile 1", "start 1", "fill 1", "fill 4", "accept 1", "accept 3"])
+def test_killed_in_any_phase_the_next_worker_takes_over(make, tmp_path, phase):
+    pipe = make()
+    run = Run(pipe, bad=faulty(f"{phase} die", tmp_path / "died"), good=LONG)
+    run.steps(16)
+    run.check()
+    assert (tmp_path / "died").exists()
+    assert pipe.metrics().worker.restarts == 1
+    assert run.slowest < 5.0  # found by its death, not by the limit
+    assert pipe.phase("bad") is pipe.phase("good") is Phase.DONE
+    assert bytes(run.out["bad"][:8]) == b"abcdefgh"
+
+
+def test_killed_from_outside_between_steps_and_in_the_middle_of_one(make):
+    pipe = make()
+    run = Run(pipe, one=LONG, two=PAREN)
+    run.steps(3)
+    pid = pipe.side.supervisor.worker_pid
+    os.kill(pid, signal.SIGKILL)
+    run.steps(3)
+    os.kill(pipe.side.supervisor.worker_pid, signal.SIGKILL)
+    pipe.plan([run.slots["one"], run.slots["two"]])
+    pipe.fill_mask()
+    run.steps(10)
+    run.check()
+    until(lambda: gone(pid))
+    assert pipe.metrics().worker.restarts == 2
+
+
+def test_a_stopped_worker_is_replaced_and_no_request_notices(make):
+    pipe = make(worker_step_ms=700)
+    run = Run(pipe, one=LONG, two=PAREN)
+    run.steps(2)
+    pid = pipe.side.supervisor.worker_pid
+    os.kill(pid, signal.SIGSTOP)
+    run.steps(14)
+    until(lambda: gone(pid))
+    run.check()
+    assert pipe.metrics().worker.restarts == 1
+
+
+@pytest.mark.parametrize("how", ["hang", "freeze"])
+def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
+    """`hang`: its call is given up. `freeze`: the worker stops, and is replaced until the cause is found."""
+    pipe = make(worker_step_ms=700)
+    failed = []
+
+    class Listener:
+        @gp.hookimpl
+        def request_failed(self, request):
+            failed.append(request.request_id)
+
+    listener = Listener()
+    pipe.compiler.plugins.register(listener)
+    run = Run(pipe, bad=faulty(f"fill 3 {how}"), other=LONG, waiting=PAREN)
+    run.steps(2)
+    run.step(["bad", "other"])
+    assert run.out["bad"][-1] == END
+    assert run.out["other"][-1] != END
+    run.steps(12)
+    run.check(failed=["bad"])
+    reason = {"hang": "takes more than 200 ms", "freeze": "no progress for 0.7 s while it works"}[how]
+    assert re.search(reason, str(pipe.request("bad").error))
+    assert failed == ["bad"]
+    assert pipe.phase("bad") is Phase.FAILED
+    assert len(pipe.tokens("bad")) == 2
+    assert run.out["bad"][-1] == END
+    assert pipe.phase("other") is Phase.DONE
+    assert pipe.metrics().worker.restarts == (0 if how == "hang" else 2)
+    assert not pipe.side.supervisor._deaths  # explained: no step towards refusing all requests
+    # The spec is refused when it comes again.
+    with pytest.raises(GuidedError, match="is refused for now"):
+        pipe.add_request("again", run.specs["bad"])
+    pipe.compiler.plugins.unregister(listener)
+
+
+def test_a_worker_with_a_call_that_does_not_end_is_replaced_when_idle(make):
+    pipe = make()
+    run = Run(pipe, bad=faulty("fill 2 hang"), good=LONG)
+    pid = pipe.side.supervisor.worker_pid
+    run.steps(16)
+    run.check(failed=["bad"])
+    for name in run.specs:
+        pipe.remove_request(name)
+    until(lambda: gone(pid))
+    until(lambda: pipe.metrics().worker.restarts == 1)
+    after = Run(pipe, next=LONG)
+    after.steps(16)
+    after.check()
+    assert not pipe.side.supervisor._deaths
+
+
+@pytest.mark.parametrize("phase", ["fill 3", "accept 3", "start 1"])
+def test_a_request_that_kills_twice_is_not_tried_a_third_time(make, phase):
+    pipe = make()
+    run = Run(pipe, bad=faulty(f"{phase} die"), good=LONG)
+    run.steps(16)
+    run.check(failed=["bad"])
+    assert "ended the grammar worker twice" in str(pipe.request("bad").error)
+    # The first time it is in a batch: it counts only that a worker dies while it works on one request alone.
+    assert pipe.metrics().worker.restarts == (2 if phase == "start 1" else 3)
+    assert not pipe.side.supervisor._deaths
+    assert pipe.phase("good") is Phase.DONE
+    assert run.slowest < 5.0
+
+
+def test_a_death_before_the_next_plan_counts_too(make):
+    pipe = make()
+    run = Run(pipe, bad=faulty("accept 3 die"), good=LONG)
+    run.steps(3)
+    until(lambda: pipe.metrics().worker.restarts)
+    run.steps(13)
+    run.check(failed=["bad"])
+    assert pipe.metrics().worker.restarts == 3
+
+
+def test_a_spec_whose_compile_kills_twice_is_refused(make):
+    pipe = make()
+    run = Run(pipe, good=LONG)
+    with pytest.raises(RequestError, match="compiling this spec ended the grammar worker twice"):
+        pipe.add_request("bad", faulty("compile 1 die"))
+    run.steps(16)
+    run.check()
+    pipe.add_request("next", PAREN)
+
+
+def test_an_exception_in_a_grammar_is_its_own_requests_failure(make):
+    pipe = make()
+    run = Run(pipe, bad=faulty("start 1 raise"), good=LONG)
+    run.steps(16)
+    run.check(failed=["bad"])
+    assert "on request" in str(pipe.request("bad").error)
+    assert pipe.metrics().worker.restarts == 0
+
+
+def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(make, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "WINDOW_SECONDS", 6.0)
+    pipe = make()
+    run = Run(pipe, one=LONG)
+    run.step()
+    watched = pipe.side.supervisor
+    for _ in range(3):
+        until(lambda: watched.worker_pid is not None)
+        pid = watched.worker_pid
+        os.kill(pid, signal.SIGKILL)
+        until(lambda pid=pid: watched.worker_pid != pid)
+    until(lambda: pipe.side.client.refusing)
+    with pytest.raises(
+        RequestError, match=r"refused: .* 3 times within 6 s.*SIGKILL.*unguided requests go on"
+    ):
+        pipe.add_request("two", LONG)
+    with pytest.raises(RequestError, match="refused"):
+        pipe.prepare(PAREN).result(1)
+    run.step()  # closed at once, and the unguided row is untouched
+    assert run.out["one"][-1] == END
+    assert run.slowest < 4.0
+    run.check(failed=["one"])
+    time.sleep(6.0)
+    pipe.add_request("two", PAREN)
+    again = Run(pipe, three=LONG)
+    again.steps(3)
+    again.check()
+
+
+def test_a_stopped_worker_never_makes_the_host_wait_to_send(make):
+    pipe = make(slots=64, worker_step_ms=60_000)
+    run = Run(pipe, one=LONG)
+    pid = pipe.side.supervisor.worker_pid
+    os.kill(pid, signal.SIGSTOP)
+    big = [gp.OutputSpec.choice([f"{i}-{'x' * 2000}"], backend="xgrammar") for i in range(400)]
+    start = time.monotonic()
+    verdicts = [pipe.prepare(spec) for spec in big]
+    for spec in big[:60]:
+        pipe.side.add(len(run.slots), "many", spec, ())
+        pipe.side.remove(len(run.slots))
+    assert time.monotonic() - start < 10.0
+    assert pipe.side.client._channel.pending
+    os.kill(pid, signal.SIGCONT)
+    assert {verdict.result(60).backend for verdict in verdicts} == {"xgrammar"}
+    run.steps(16)
+    run.check()
+    assert pipe.side.supervisor.worker_pid == pid
+
+
+def test_a_grammar_that_is_not_there_in_time_fails_its_row_alone(make):
+    pipe = make(worker_grammar_ms=1_500)
+    run = Run(pipe, good=LONG)
+    slow = faulty("compile 1 hang")
+    slot = pipe._slots.take("slow")
+    pipe.side.add(slot, "slow", slow, ())
+    pipe._requests[slot] = gp.RequestInfo("slow", slot, slow, "faulty")
+    start = time.monotonic()
+    run.steps(5)  # not in the plan: nobody waits for it
+    assert time.monotonic() - start < 1.3
+    run.slots["slow"], run.out["slow"] = slot, []
+    run.steps(3)
+    assert run.out["slow"] == [END] * 3
+    assert 1.2 < run.slowest < 6.0
+    assert "was not there 1.5 s after it was needed" in str(pipe.request("slow").error)
+    run.check()
+
+
+def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
+    pipe = make()
+    run = Run(pipe, one=LONG)
+    run.step()
+    pipe.side.client.region._map[8] ^= 1
+    os.kill(pipe.side.supervisor.worker_pid, signal.SIGKILL)
+    run.steps(2)
+    assert run.out["one"][-1] == END
+    with pytest.raises(RequestError, match="header is damaged"):
+        pipe.add_request("two", LONG)
+
+
+def test_the_fork_server_can_die_too(fork_server, make):
+    pipe = make(worker_step_ms=500)
+    run = Run(pipe, one=LONG, waiting=PAREN)
+    run.steps(2)
+    server, worker = fork_server.pid, pipe.side.supervisor.worker_pid
+    os.kill(server, signal.SIGKILL)
+    until(lambda: gone(worker))
+    # The imports of the next one take seconds: no step is kept waiting for so long.
+    run.step(["one"])
+    assert run.out["one"][-1] == END
+    assert 0.4 < run.slowest < 5.0
+    assert pipe.phase("waiting") is Phase.ACTIVE
+    run.slowest = 0.0
+    for _ in range(3):
+        run.step(["waiting"])
+    run.check(failed=["one"])
+    assert "there was no grammar worker for 0.5 s" in str(pipe.request("one").error)
+
+
+def test_two_pipelines_replace_the_fork_server_that_they_share(fork_server, make, monkeypatch):
+    """The second asks the old server how its worker ended after the first has replaced that server."""
+    first, second = make(), make()
+    runs = [Run(pipe, one=LONG, two=PAREN) for pipe in (first, second)]
+    for run in runs:
+        run.steps(2)
+    watching = [pipe.side.supervisor for pipe in (first, second)]
+    old = watching[0]._server
+    assert watching[1]._server is old
+    ask, asked = old.exit_code, []
+
+    def exit_code(pid, wait=0.5):
+        if threading.current_thread() is watching[1].thread:
+            until(lambda: watching[0]._server not in (None, old))
+            asked.append(pid)
+        return ask(pid, wait)
+
+    monkeypatch.setattr(old, "exit_code", exit_code)
+    os.kill(old.pid, signal.SIGKILL)
+    for run in runs:
+        run.steps(14)
+        run.check()
+    assert len(asked) == 1
+    assert watching[0]._server is watching[1]._server
+    assert [supervisor.thread.is_alive() for supervisor in watching] == [True, True]
+
+
+def failing(monkeypatch, owner, name, times):
+    """Lets a method raise what nobody expects, so many times; the list of when it did."""
+    raised = []
+    method = getattr(owner, name)
+
+    def fail(*args, **kwargs):
+        if len(raised) < times:
+            raised.append(time.monotonic())
+            raise ZeroDivisionError("injected")
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, fail)
+    return raised
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("supervisor", "_stuck"),
+        ("supervisor", "_receive"),
+        ("supervisor", "_poll"),
+        ("supervisor", "_end_worker"),
+        ("client", "harvest"),
+        ("client", "blame"),
+        ("client", "begin_session"),
+        ("client", "end_session"),
+    ],
+)
+def test_an_unexpected_exception_in_the_supervisor_replaces_the_worker(make, monkeypatch, caplog, part, name):
+    pipe = make()
+    run = Run(pipe, one=LONG, two=PAREN)
+    run.steps(3)
+    supervisor = pipe.side.supervisor
+    pid = supervisor.worker_pid
+    raised = failing(monkeypatch, supervisor if part == "supervisor" else pipe.side.client, name, 1)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: raised)
+    run.steps(13)
+    run.check()
+    assert run.slowest < 5.0
+    assert supervisor.thread.is_alive()
+    assert supervisor.worker_pid != pid
+    assert "the supervisor of the grammar worker failed" in caplog.text
+    pipe.add_request("three", PAREN)
+
+
+def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(make, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "WINDOW_SECONDS", 3.0)
+    pipe = make()
+    run = Run(pipe, one=LONG)
+    run.step()
+    supervisor = pipe.side.supervisor
+    with monkeypatch.context() as patch:
+        failing(patch, pipe.side.client.steps, "harvest", 10**9)
+        supervisor.wake()
+        until(lambda: pipe.side.client.refusing)
+        with pytest.raises(RequestError, match=r"refused: .*its supervisor failed: ZeroDivisionError"):
+            pipe.add_request("two", PAREN)
+        run.step()  # its row is closed at once
+        assert run.out["one"][-1] == END
+        assert run.slowest < 5.0
+    run.check(failed=["one"])
+    assert supervisor.thread.is_alive()
+    until(lambda: not pipe.side.client._refused())
+    again = Run(pipe, two=PAREN, three=LONG)
+    again.steps(16)
+    again.check()
+
+
+def test_what_only_this_process_has_is_refused_with_a_way_out(make):
+    class Local:
+        @gp.hookimpl
+        def register_lowerings(self, register):
+            register("local", lambda spec: spec)
+
+    pipe = make()
+    pipe.compiler.plugins.register(Local(), "local")
+    with pytest.raises(PluginError, match=r"can't load local.*entry-point group.*inline"):
+        pipe.add_request("one", LONG)
+
+
+def test_no_room_for_the_region_is_an_error_when_it_is_made(monkeypatch):
+    def full(fd, offset, size):
+        raise OSError(28, "No space left on device")
+
+    compiler = gp.GrammarCompiler(VOCABULARY)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(PipelineError, match=r"No space left.*--shm-size.*mode='inline'"):
+        gp.StepPipeline(compiler, max_slots=2, mode="process")
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,531 @@
+"""The worker's loop in a thread of this process, step by step, with the device played by the test.
+
+Here tokens land when the test says so: what a CPU host never does, and a GPU always.
+"""
+
+import gc
+import os
+import socket
+import sys
+import threading
+import time
+from collections import deque
+
+import pytest
+
+import guided_plugin as gp
+from guided_plugin.errors import GrammarError, RequestError
+from guided_plugin.grammar.table import Phase
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.step import StepPlan
+from guided_plugin.worker.child import loop, process
+from guided_plugin.worker.engine.client import WorkerClient
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter
+from guided_plugin.worker.messages import Crashed, Retires
+
+END = 256
+VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
+ABC = gp.OutputSpec.choice(["abcdef"], backend="xgrammar")
+XYZ = gp.OutputSpec.choice(["xyzxyz"], backend="xgrammar")
+
+
+class Engine:
+    """A client, the device's part of its steps, and a worker in a thread."""
+
+    def __init__(self, first_step=0, **config):
+        config = gp.GuidedConfig(threads=1, **config)
+        plugins = gp.Plugins(entry_points=False)
+        self.client = WorkerClient(
+            gp.GrammarCompiler(VOCABULARY, config=config, plugins=plugins), 4, first_step=first_step
+        )
+        self.region = self.client.region
+        self.codes = []
+        self.said = []
+        self.plans = {}
+        self.begin()
+
+    def begin(self, *, careful=False):
+        """A new worker, as after a death."""
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        arguments = theirs.detach(), os.dup(self.region.fd)
+        self.thread = threading.Thread(target=lambda: self.codes.append(process.main(*arguments)))
+        self.thread.start()
+        self.client.begin_session(self.channel, careful=careful)
+
+    def end(self):
+        """It goes as if it had been killed."""
+        self.client.end_session()
+        self.channel.close()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+    def listen(self):
+        self.channel.flush()
+        try:
+            messages = self.channel.receive()
+        except ChannelClosedError:
+            return
+        for message in messages:
+            self.said.append(message)
+            self.client.received(message)
+
+    def until(self, what, seconds=10.0):
+        end = time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < end, "did not happen in time"
+            self.listen()
+            time.sleep(0.001)
+
+    def never(self, what, seconds=0.1):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.listen()
+            assert not what()
+            time.sleep(0.001)
+
+    def plan(self, *slots):
+        step = self.client.plan(StepPlan(tuple(range(len(slots))), slots))
+        self.plans[step] = slots
+        return step
+
+    def first_step(self):
+        """A request in slot 0, sampled once; its token has yet to land."""
+        self.client.add(0, "one", ABC, ())
+        step = self.plan(0)
+        self.until(lambda: self.filled(step))
+        self.schedule(step)
+        return step
+
+    def filled(self, step):
+        return self.client.steps.filled >= step
+
+    def allowed(self, step, row):
+        self.until(lambda: self.filled(step))
+        words = self.region.masks[step % PLAN_DEPTH, row].view("uint32").tolist()
+        return {32 * i + b for i, word in enumerate(words) for b in range(32) if word >> b & 1}
+
+    def schedule(self, step):
+        self.client.scheduled(step)
+
+    def land(self, step, *tokens):
+        self.region.tokens[step % TOKEN_DEPTH, : len(tokens)] = tokens
+        self.region.store(Counter.SAMPLED, step)
+
+    def accepted(self, step):
+        return self.region.load(Counter.ACCEPTED) == step & 0xFFFFFFFF
+
+    def request(self, slot):
+        """`client.request` waits for a supervisor's thread; there is none."""
+        found = []
+        thread = threading.Thread(target=lambda: found.append(self.client.request(slot)))
+        thread.start()
+        self.until(lambda: bool(found))
+        thread.join()
+        return found[0]
+
+
+@pytest.fixture
+def make():
+    made = []
+    interval = sys.getswitchinterval()
+
+    def make(**options):
+        made.append(Engine(**options))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.end()
+        engine.client.close()
+    sys.setswitchinterval(interval)
+    gc.unfreeze()
+
+
+def test_masks_follow_the_tokens_as_they_land(make):
+    engine = make()
+    engine.client.add(2, "one", ABC, ())
+    first = engine.plan(2)
+    assert engine.allowed(first, 0) == {ord("a")}
+    engine.schedule(first)
+    second = engine.plan(2)  # the host is a step ahead of the device
+    engine.never(lambda: engine.filled(second))
+    engine.land(first, ord("a"))
+    assert engine.allowed(second, 0) == {ord("b")}
+    assert engine.accepted(first)
+    engine.schedule(second)
+    engine.land(second, ord("b"))
+    engine.until(lambda: engine.accepted(second))  # without waiting for the next plan
+    assert bytes(engine.request(2).counted()) == b"ab"
+
+
+def test_messages_take_effect_between_the_plans_they_were_sent_between(make):
+    engine = make()
+    engine.client.add(0, "old", ABC, ())
+    first = engine.plan(0)
+    engine.schedule(first)
+    second = engine.plan(0)
+    # Sent after the second plan, which waits for tokens: its row is still the old request's.
+    engine.client.remove(0)
+    engine.client.add(0, "new", XYZ, ())
+    engine.schedule(second)
+    third = engine.plan(0)
+    engine.until(lambda: engine.filled(first))
+    engine.never(lambda: engine.filled(second))
+    engine.land(first, ord("a"))
+    assert engine.allowed(second, 0) == {ord("b")}
+    engine.never(lambda: engine.filled(third))
+    engine.land(second, ord("b"))
+    # The old request's token did not reach the new one.
+    assert engine.allowed(third, 0) == {ord("x")}
+    assert engine.request(0).counted() == ()
+    assert engine.request(0).error is None
+
+
+def test_steps_that_were_not_sampled_are_skipped(make):
+    engine = make(first_step=2**32 - 3)
+    engine.client.add(0, "one", ABC, ())
+    for _ in range(5):
+        dropped = engine.plan(0)
+        assert engine.allowed(dropped, 0) == {ord("a")}
+    step = engine.plan(0)
+    engine.schedule(step)
+    engine.land(step, ord("a"))
+    later = [engine.plan(0) for _ in range(2)]
+    assert engine.allowed(later[1], 0) == {ord("b")}
+    engine.schedule(later[1])
+    engine.land(later[1], ord("b"))
+    assert bytes(engine.request(0).counted()) == b"ab"
+
+
+def test_a_broken_token_fails_its_request_alone(make):
+    engine = make()
+    engine.client.add(0, "bad", ABC, ())
+    engine.client.add(1, "good", XYZ, ())
+    step = engine.plan(0, 1)
+    engine.schedule(step)
+    engine.until(lambda: engine.filled(step))
+    engine.land(step, ord("q"), ord("x"))
+    step = engine.plan(1, 0)
+    assert engine.allowed(step, 0) == {ord("y")}
+    assert engine.allowed(step, 1) == {END}
+    assert engine.request(0).phase() is Phase.FAILED
+    assert "breaks the grammar" in str(engine.request(0).error)
+    assert engine.request(0).counted() == ()
+    assert [request.request_id for request in engine.client.take_failures()] == ["bad"]
+    assert engine.request(1).phase() is Phase.ACTIVE
+
+
+def unheard(engine, step):
+    """The closures, as soon as the masks of a step are there; no message was received."""
+    end = time.monotonic() + 10.0
+    while not engine.filled(step):
+        assert time.monotonic() < end, "was not filled in time"
+    return engine.client.take_closed()
+
+
+def test_a_failure_is_known_as_soon_as_the_masks_of_its_first_closed_step_are_there(make):
+    engine = make()
+    engine.client.add(0, "bad", ABC, ())
+    engine.client.add(1, "good", XYZ, ())
+    step = engine.plan(0, 1)
+    engine.until(lambda: engine.filled(step))
+    assert engine.client.take_closed() == []
+    engine.schedule(step)
+    engine.land(step, ord("q"), ord("x"))
+    step = engine.plan(1, 0)
+    (closure,) = unheard(engine, step)
+    assert closure[:2] == ("bad", step)
+    assert "breaks the grammar" in closure.reason
+    assert engine.client.failures == deque()  # the message has not been read
+    engine.until(lambda: engine.client.failures)
+    assert engine.client.take_closed() == []  # it is told once
+
+
+def test_a_request_without_a_grammar_is_closed_before_its_first_mask(make):
+    engine = make()
+    engine.client.add(0, "bad", gp.OutputSpec.regex("(?=a)b"), ())
+    (closure,) = unheard(engine, engine.plan(0))
+    assert closure[:2] == ("bad", engine.client.steps.planned)
+
+
+def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(make):
+    engine = make()
+    for slot, name in enumerate(("left", "stays", "next")):
+        engine.client.add(slot, name, ABC, ())
+    step = engine.plan(0, 1, 2)
+    engine.until(lambda: engine.filled(step))
+    engine.schedule(step)
+    engine.land(step, ord("q"), ord("q"), ord("a"))
+    step = engine.plan(0, 1, 2)
+    end = time.monotonic() + 10.0
+    while not engine.filled(step):
+        assert time.monotonic() < end
+    engine.client.remove(0)
+    engine.end()  # its messages are lost
+    engine.client.blame(2, "ended")
+    engine.client.blame(2, "ended")
+    engine.begin()
+    closed = {closure.request_id: closure.step for closure in engine.client.take_closed()}
+    assert closed == {"left": step, "stays": step, "next": step + 1}
+    assert "breaks the grammar" in str(engine.client._live[1].error)
+    assert engine.allowed(engine.plan(1), 0) == {END}
+
+
+def test_steps_that_the_engine_closes_are_told_with_their_numbers(make):
+    engine = make()
+    engine.client.add(0, "one", ABC, ())
+    engine.client.add(1, "two", XYZ, ())
+    engine.client.add(2, "idle", XYZ, ())
+    engine.end()
+    first, second = engine.plan(0), engine.plan(1)
+    engine.client.close_outstanding(RequestError("on request"))
+    assert {closure[:2] for closure in engine.client.take_closed()} == {("one", first), ("two", second)}
+    assert engine.client.refusal() is None
+    engine.client.refuse(RequestError("for a while"), 60.0)
+    (closure,) = engine.client.take_closed()
+    assert closure[:2] == ("idle", second + 1)
+    assert "for a while" in str(engine.client.refusal())
+    engine.client._refused_until = 0.0
+    assert engine.client.refusal() is None
+    engine.begin()
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_the_next_worker_goes_on_in_the_middle_of_everything(make, careful):
+    engine = make(first_step=2**32 - 2)
+    engine.client.add(0, "one", ABC, ())
+    engine.client.add(1, "two", XYZ, [ord("x")])
+    engine.client.add(2, "gone", ABC, ())
+    first = engine.plan(0, 1, 2)
+    engine.until(lambda: engine.filled(first))
+    engine.schedule(first)
+    second = engine.plan(1, 2, 0)
+    engine.schedule(second)
+    engine.end()
+    assert engine.codes == [0]
+    # While there is no worker: one more leaves, another takes its slot, and the tokens land.
+    engine.client.remove(2)
+    engine.client.add(2, "new", XYZ, ())
+    engine.land(first, ord("a"), ord("y"), ord("a"))
+    third = engine.plan(2, 0)
+    engine.begin(careful=careful)
+    assert engine.allowed(second, 0) == {ord("z")}
+    assert engine.allowed(second, 1) == {END}  # nobody's row any more
+    assert engine.allowed(second, 2) == {ord("b")}
+    engine.land(second, ord("z"), END, ord("b"))
+    assert engine.allowed(third, 0) == {ord("x")}
+    assert engine.allowed(third, 1) == {ord("c")}
+    assert bytes(engine.request(0).counted()) == b"ab"
+    assert bytes(engine.request(1).counted()) == b"xyz"
+    assert engine.request(2).counted() == ()
+    assert {request.error for request in map(engine.request, range(3))} == {None}
+    assert engine.region.load(Counter.DOING) == 0
+
+
+def test_tokens_still_to_come_reach_the_next_worker(make):
+    engine = make()
+    step = engine.first_step()
+    engine.end()
+    engine.begin(careful=True)
+    engine.land(step, ord("a"))
+    engine.until(lambda: engine.accepted(step))
+    assert engine.allowed(engine.plan(0), 0) == {ord("b")}
+
+
+def test_what_failed_stays_closed_with_the_next_worker(make):
+    engine = make()
+    engine.client.add(0, "bad", gp.OutputSpec.choice(["ab"], stop_token_ids=[7]), [ord("q")])
+    engine.client.add(1, "good", ABC, ())
+    assert "breaks the grammar" in str(engine.request(0).error)
+    engine.end()
+    engine.begin()
+    step = engine.plan(1, 0)
+    assert engine.allowed(step, 0) == {ord("a")}
+    assert engine.allowed(step, 1) == {7}
+    engine.schedule(step)
+    engine.land(step, ord("a"), 7)
+    assert bytes(engine.request(1).counted()) == b"a"
+    engine.client.remove(0)
+    engine.client.add(0, "next", XYZ, ())
+    assert engine.allowed(engine.plan(0), 0) == {ord("x")}
+
+
+@pytest.fixture
+def go_on(monkeypatch):
+    """Until this is set, specs that say they are slow don't get compiled."""
+    compile = gp.GrammarCompiler.compile
+    go_on = threading.Event()
+
+    def slow(self, spec, *, known=False):
+        if "slow" in spec.text:
+            go_on.wait(20)
+        return compile(self, spec, known=known)
+
+    monkeypatch.setattr(gp.GrammarCompiler, "compile", slow)
+    return go_on
+
+
+def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make, go_on):
+    engine = make(worker_grammar_ms=300)
+    engine.client.add(0, "good", ABC, ())
+    engine.client.add(1, "slow", gp.OutputSpec.choice(["slow"]), ())
+    verdict = engine.client.prepare(gp.OutputSpec.choice(["slow as well"]))
+    assert engine.allowed(engine.plan(0), 0) == {ord("a")}
+    step = engine.plan(0, 1)
+    engine.never(lambda: engine.filled(step))
+    assert engine.allowed(step, 1) == {END}
+    assert engine.allowed(step, 0) == {ord("a")}
+    assert "was not there 0.3 s after it was needed" in str(engine.request(1).error)
+    go_on.set()
+    engine.until(verdict.done)
+    assert verdict.result().backend == "xgrammar"
+
+
+def test_a_spec_that_compiles_no_more_fails_its_request(make):
+    engine = make()
+    engine.client.add(0, "bad", gp.OutputSpec.regex("a(?=b)"), ())
+    assert engine.allowed(engine.plan(0), 0) == {END}
+    error = engine.request(0).error
+    assert isinstance(error, GrammarError)
+    assert error.request_id == "bad"
+    verdict = engine.client.prepare(gp.OutputSpec.regex("a(?=b)"))
+    engine.until(verdict.done)
+    assert isinstance(verdict.exception(), GrammarError)
+
+
+def test_a_worker_says_why_it_gives_up(make):
+    engine = make()
+    engine.until(lambda: bool(engine.said))
+    engine.end()
+    engine.region._map[0] ^= 1
+    with pytest.raises(gp.GuidedError, match="header is damaged"):
+        engine.begin()
+    engine.end()
+    engine.region._map[0] ^= 1
+    engine.begin()
+    engine.channel.sock.send(b"\xff" * 8)
+    engine.until(lambda: isinstance(engine.said[-1], Crashed))
+    assert "grammar worker's channel" in engine.said[-1].reason
+    engine.thread.join(10)
+    assert engine.codes[-1] == 1
+
+
+def test_refusals_close_rows_without_a_worker(make):
+    engine = make()
+    engine.client.add(0, "one", ABC, ())
+    engine.until(lambda: bool(engine.said))
+    engine.end()
+    verdict = engine.client.prepare(XYZ)
+    engine.client.refuse(RequestError("no more"), 0.2)
+    with pytest.raises(RequestError, match="no more"):
+        verdict.result(0)
+    assert engine.allowed(engine.plan(0), 0) == {END}
+    with pytest.raises(RequestError, match="request two: no more"):
+        engine.client.add(1, "two", XYZ, ())
+    time.sleep(0.2)
+    engine.client.add(1, "two", XYZ, ())
+    engine.begin()
+    step = engine.plan(0, 1)
+    assert engine.allowed(step, 0) == {END}
+    assert engine.allowed(step, 1) == {ord("x")}
+
+
+def test_backends_hear_how_far_apart_the_steps_are(make, monkeypatch):
+    paces = []
+    monkeypatch.setattr(gp.GrammarCompiler, "pace", lambda compiler, seconds: paces.append(seconds))
+    engine = make()
+    letters = gp.OutputSpec.regex("a{100}", backend="xgrammar")
+    engine.client.add(0, "r", letters, ())
+    for _ in range(33):
+        step = engine.plan(0)
+        assert engine.allowed(step, 0) == {ord("a")}
+        engine.schedule(step)
+        time.sleep(0.004)
+        engine.land(step, ord("a"))
+    engine.until(lambda: engine.accepted(step))
+    assert len(paces) == 2
+    assert all(0.004 <= seconds < 0.5 for seconds in paces)
+
+
+def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(make, monkeypatch):
+    """Beside them nobody could tell who ended the next worker."""
+    doing = []
+    compile = gp.GrammarCompiler.compile
+
+    def watched(compiler, spec, **options):
+        if spec.kind == "regex":
+            doing.append((engine.filled(step), engine.region.load(Counter.DOING)))
+        return compile(compiler, spec, **options)
+
+    monkeypatch.setattr(gp.GrammarCompiler, "compile", watched)
+    engine = make()
+    engine.land(engine.first_step(), ord("a"))
+    engine.end()
+    step = engine.plan(0)
+    verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
+    engine.begin(careful=True)
+    engine.until(verdict.done)
+    assert doing == [(True, 0)]
+    assert engine.allowed(step, 0) == {ord("b")}
+
+
+def test_they_do_not_wait_for_ever(make):
+    engine = make()
+    engine.first_step()
+    engine.end()
+    engine.plan(0)  # whose tokens don't come
+    verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
+    engine.begin(careful=True)
+    engine.until(verdict.done)
+    assert verdict.result().backend
+
+
+@pytest.mark.parametrize("order", [(None, 0), (0, None)])
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_death_at_a_request_may_be_a_compiles(make, go_on, order, planned):
+    """Compiles run beside all that is done for requests: who is worked on at that moment is merely near."""
+    engine = make()
+    engine.client.add(0, "good", ABC, ())
+    engine.client.add(1, "planned", XYZ, ())
+    verdict = engine.client.prepare(gp.OutputSpec.regex("slow"))
+    if planned:
+        assert engine.allowed(engine.plan(1), 0) == {ord("x")}
+    for slot in order:
+        assert not verdict.done()
+        engine.client.blame(slot, "was ended by SIGKILL")
+    assert "compiling this spec ended the grammar worker twice" in str(verdict.exception(0))
+    assert engine.client.take_failures() == []
+    go_on.set()
+
+
+def test_a_request_that_ends_workers_takes_no_compile_along(make, go_on):
+    engine = make()
+    engine.client.add(0, "deadly", ABC, ())
+    verdict = engine.client.prepare(gp.OutputSpec.regex("slow"))
+    for _ in range(2):
+        engine.client.blame(0, "was ended by SIGKILL")
+    [failed] = engine.client.take_failures()
+    assert "working on this request ended the grammar worker twice" in str(failed.error)
+    assert not verdict.done()
+    go_on.set()
+    engine.until(verdict.done)
+    assert verdict.result().backend
+
+
+@pytest.mark.parametrize("cause", ["time", "memory"])
+def test_a_call_that_was_given_up_ends_its_worker_when_it_costs_too_much(make, monkeypatch, cause):
+    seconds, resident = 1.0, 5 << 30
+    monkeypatch.setattr(loop.GrammarTable, "overdue", lambda self: seconds)
+    monkeypatch.setattr(loop, "_resident_bytes", lambda: resident)
+    engine = make()
+    engine.first_step()
+    engine.never(lambda: engine.codes, 0.6)
+    if cause == "time":
+        seconds = 61.0
+    else:
+        resident += (1 << 30) + 1
+    engine.until(lambda: any(isinstance(message, Retires) for message in engine.said))
+    (last,) = [message for message in engine.said if isinstance(message, Retires)]
+    assert "goes on after" in last.reason
+    assert not any(isinstance(message, Crashed) for message in engine.said)

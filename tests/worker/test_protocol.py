@@ -1,0 +1,348 @@
+"""The shared memory, the channel and the order of messages and steps; worker mode against inline mode."""
+
+import functools
+import gc
+import json
+import os
+import pathlib
+import random
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+import torch
+
+import guided_plugin as gp
+from guided_plugin.errors import PipelineError, RequestError, VocabularyError
+from guided_plugin.grammar.table import Phase
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.pipeline import pipeline as pipeline_module
+from guided_plugin.worker.child import forkserver
+from guided_plugin.worker.engine.runtime import WorkerSide
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region, Shape, unwrap
+
+END = 256
+VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
+WIDTH = 260
+SPECS = [
+    gp.OutputSpec.choice(["yes", "no", "maybe"]),
+    gp.OutputSpec.regex("[a-c]{2,30}"),
+    gp.OutputSpec.json_schema({"type": "array", "items": {"type": "boolean"}, "maxItems": 9}),
+    gp.OutputSpec.grammar('root ::= "(" root ")" | "x"'),
+    gp.OutputSpec.choice(["ab"], start_after=[ord("<")], stop_token_ids=[END, 7]),
+]
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    return gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=2, worker_step_ms=10_000))
+
+
+@pytest.fixture
+def pipe(compiler, fork_server):
+    with gp.StepPipeline(compiler, max_slots=8, mode="process") as pipe:
+        yield pipe
+
+
+def step(pipe, slots, logits):
+    pipe.plan(slots)
+    pipe.fill_mask()
+    pipe.apply_mask(logits)
+    tokens = logits.argmax(-1)
+    pipe.schedule_update(tokens)
+    pipe.finish_update()
+    return tokens.tolist()
+
+
+def test_a_region_is_checked_by_whoever_maps_it():
+    shape = Shape(3, 9)
+    region = Region.create(shape)
+    try:
+        assert region.address % 4096 == 0
+        other = Region(os.dup(region.fd), shape, region.identity)
+        region.store(Counter.FILLED, 2**32 + 5)
+        region.masks[2, 1, 8] = -7
+        region.tokens[TOKEN_DEPTH - 1, 2] = 2**40
+        assert other.load(Counter.FILLED) == 5
+        assert other.masks[2, 1, 8] == -7
+        assert other.tokens[TOKEN_DEPTH - 1, 2] == 2**40
+        with pytest.raises(PipelineError, match=r"bytes where .* were agreed on"):
+            Region(region.fd, Shape(30, 900), region.identity)
+        with pytest.raises(PipelineError, match="another version or engine"):
+            Region(region.fd, shape, b"x" * 16)
+        region._map[0] ^= 0xFF
+        with pytest.raises(PipelineError, match="damaged"):
+            other.check()
+        other.close()
+    finally:
+        region.close()
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith("guided_plugin")]
+
+
+def test_parts_of_the_region_do_not_overlap():
+    region = Region.create(Shape(5, 11))
+    try:
+        for number, part in enumerate((region.plans, region.masks, region.tokens, region.times), 1):
+            part[:] = number
+        for counter in Counter:
+            region.store(counter, 100 + counter)
+        region.check()
+        for number, part in enumerate((region.plans, region.masks, region.tokens, region.times), 1):
+            assert (part == number).all()
+        assert [region.load(counter) for counter in Counter] == [100 + counter for counter in Counter]
+    finally:
+        region.close()
+
+
+def test_a_closed_row_allows_stop_tokens_only():
+    region = Region.create(Shape(2, 9))
+    try:
+        region.masks[:] = -1
+        region.close_row(PLAN_DEPTH + 1, 1, 2, (0, 31, 256))
+        bits = [i for i in range(9 * 32) if int(region.masks[1, 1, i // 32]) >> (i % 32) & 1]
+        assert bits == [0, 31, 256]
+        assert (region.masks[1, 0] == -1).all()
+    finally:
+        region.close()
+
+
+@pytest.mark.parametrize("near", [0, 5, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40 + 3])
+def test_step_numbers_wrap(near):
+    for distance in (-(2**31), -1000, -1, 0, 1, 1000, 2**31 - 1):
+        assert unwrap((near + distance) & 0xFFFFFFFF, near) == near + distance
+
+
+def test_a_channel_keeps_what_the_other_side_does_not_take():
+    ours, theirs = (Channel(end) for end in socket.socketpair())
+    messages = [os.urandom(size) for size in (0, 1, 10, 100_000, 5_000_000)]
+    for message in messages:
+        ours.send(message)
+    assert ours.pending
+    assert not ours.drain(0.05)
+    received = []
+    while len(received) < len(messages):
+        received += theirs.receive()
+        ours.flush()
+    assert received == messages
+    assert not ours.pending
+    assert theirs.receive() == []
+    ours.send("last words")
+    ours.close()
+    assert theirs.receive() == ["last words"]
+    with pytest.raises(ChannelClosedError):
+        theirs.receive()
+    theirs.send("to nobody")
+    assert not theirs.pending
+    theirs.close()
+
+
+@pytest.mark.parametrize("frame", [b"\xff" * 8, (3).to_bytes(8, "little") + b"abc"])
+def test_nonsense_on_a_channel_is_an_error(frame):
+    raw, end = socket.socketpair()
+    channel = Channel(end)
+    raw.send(frame)
+    with pytest.raises(PipelineError, match="grammar worker's channel"):
+        channel.receive()
+    raw.close()
+    channel.close()
+
+
+@pytest.mark.parametrize("first", [0, 2**31 - 20, 2**32 - 20])
+def test_both_modes_do_the_same_for_a_long_time(compiler, fork_server, monkeypatch, first):
+    """Adds, aborts, slot reuse, skipped steps, replays, tokens from elsewhere: step by step the same."""
+    monkeypatch.setattr(pipeline_module, "WorkerSide", functools.partial(WorkerSide, first_step=first))
+    shuffle, generator = random.Random(first), torch.Generator().manual_seed(3)
+    inline = gp.StepPipeline(compiler, max_slots=8, mode="inline")
+    worker = gp.StepPipeline(compiler, max_slots=8, mode="process")
+    pipes = (inline, worker)
+    running, count, compared = {}, 0, 0
+    try:
+        for _ in range(250):
+            while len(running) < 8 and shuffle.random() < 0.6:
+                name, spec = f"r{count}", shuffle.choice(SPECS)
+                tokens = [ord("a")] if spec is SPECS[1] and shuffle.random() < 0.3 else []
+                slots = {pipe.add_request(name, spec, tokens=tokens) for pipe in pipes}
+                assert len(slots) == 1
+                running[name] = slots.pop()
+                count += 1
+            present = shuffle.sample(list(running), shuffle.randint(0, len(running)))
+            slots = [running[name] for name in present] + [gp.UNGUIDED] * shuffle.randrange(2)
+            shuffle.shuffle(slots)
+            logits = torch.rand(len(slots), WIDTH, generator=generator)
+            logits[:, ord("<")] += 0.2
+            forced = shuffle.randrange(len(slots)) if slots and shuffle.random() < 0.02 else None
+            found = []
+            for pipe in pipes:
+                mine = logits.clone()
+                pipe.plan(slots)
+                pipe.fill_mask()
+                pipe.apply_mask(mine)
+                tokens = mine.argmax(-1)
+                if forced is not None:
+                    tokens[forced] = 255
+                pipe.schedule_update(tokens)
+                pipe.finish_update()
+                found.append(mine.view(torch.int32))
+            assert torch.equal(*found)
+            for name in list(running):
+                if shuffle.random() < 0.2:
+                    states = [(p.tokens(name), p.phase(name), str(p.request(name).error)) for p in pipes]
+                    assert states[0] == states[1]
+                    compared += 1
+                if shuffle.random() < 0.1:
+                    for pipe in pipes:
+                        pipe.remove_request(name)
+                    del running[name]
+    finally:
+        for pipe in pipes:
+            pipe.close()
+    assert compared > 100
+    assert count > 50
+
+
+def test_a_host_may_plan_without_sampling_and_sample_late(pipe):
+    slot = pipe.add_request("one", SPECS[1])
+    for _ in range(3 * PLAN_DEPTH):
+        pipe.plan([slot])
+        pipe.fill_mask()
+    token = step(pipe, [slot], torch.rand(1, WIDTH))
+    assert pipe.tokens("one") == tuple(token)
+
+
+def test_tokens_that_can_not_be_taken_leave_the_step_as_it_was(pipe, monkeypatch):
+    slot = pipe.add_request("one", SPECS[0])
+    pipe.plan([gp.UNGUIDED, gp.UNGUIDED, slot])
+    pipe.fill_mask()
+    pipe.apply_mask(torch.rand(3, WIDTH))
+    with pytest.raises(PipelineError, match="row 2 is planned, 2 tokens"):
+        pipe.schedule_update(torch.tensor([1, 2]))
+
+    def fail(step, tokens):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipe.side.buffers, "download", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            pipe.schedule_update(torch.tensor([1, 2, 3]))
+    assert pipe.tokens("one") == ()
+    pipe.schedule_update(torch.tensor([1, 2, ord("y")]))
+    pipe.finish_update()
+    assert step(pipe, [slot], torch.rand(1, WIDTH)) == [ord("e")]
+    assert pipe.tokens("one") == (ord("y"), ord("e"))
+
+
+def test_journals_outlast_the_ring(pipe):
+    slot = pipe.add_request("one", gp.OutputSpec.regex("[a-c]{2000}"))
+    generator = torch.Generator().manual_seed(1)
+    out = [step(pipe, [slot], torch.rand(1, WIDTH, generator=generator))[0] for _ in range(TOKEN_DEPTH + 300)]
+    assert pipe.tokens("one") == tuple(out)
+    assert set(bytes(out)) == set(b"abc")
+
+
+def test_specs_are_compiled_once_and_in_the_background(pipe):
+    first, second = pipe.prepare(SPECS[2]), pipe.prepare(SPECS[2])
+    assert first is second or first.done()
+    assert first.result(60).backend in ("xgrammar", "llguidance")
+    known = pipe.prepare(SPECS[2])
+    assert known.done()
+    with pytest.raises(gp.errors.GrammarError):
+        pipe.prepare(gp.OutputSpec.regex("a(?=b)")).result(60)
+    with pytest.raises(RequestError, match="stop token 999 is outside the vocabulary"):
+        pipe.add_request("one", gp.OutputSpec.regex("a", stop_token_ids=[999]))
+    with pytest.raises(VocabularyError, match="no encoder"):
+        pipe.add_request("one", gp.OutputSpec.regex("a", start_after="text"))
+    assert pipe.add_request("one", SPECS[0]) == 0
+
+
+def test_an_idle_worker_takes_little_of_a_processor(pipe):
+    slot = pipe.add_request("one", SPECS[1])
+    pid = pipe.side.supervisor.worker_pid
+    step(pipe, [slot], torch.rand(1, WIDTH))
+    assert pipe.phase("one") is Phase.ACTIVE
+    time.sleep(1.2)
+
+    def used():
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def share():
+        before = used()
+        time.sleep(2.0)
+        return (used() - before) / 2.0
+
+    # The machine may be busy with other things, and with what ends elsewhere in this process.
+    assert min(share() for _ in range(3)) < 0.05
+
+
+def test_figures_of_the_worker(pipe):
+    assert pipe.metrics().worker.steps == 0
+    slot = pipe.add_request("one", SPECS[1])
+    for _ in range(9):
+        step(pipe, [slot, gp.UNGUIDED], torch.rand(2, WIDTH))
+    pipe.tokens("one")
+    found = pipe.metrics()
+    assert (found.mode, found.steps, found.rows, found.running, found.added) == ("process", 9, 9, 1, 1)
+    assert found.backends == {pipe.request("one").backend: 1}
+    assert found.worker.steps == 9
+    assert 0 < found.worker.fill < found.worker.plan_to_mask <= found.worker.plan_to_mask_p99 < 5
+    assert 0 < found.worker.accept < 5
+    assert 0 < found.worker.exposed_wait < 5
+    assert found.worker.restarts == 0
+    assert 0 < found.main_thread < 5
+
+
+def test_closing_is_final_and_can_be_repeated(compiler, fork_server):
+    pipe = gp.StepPipeline(compiler, max_slots=2, mode="process")
+    slot = pipe.add_request("one", SPECS[0])
+    pipe.plan([slot])
+    threads = threading.active_count()
+    pipe.close()
+    pipe.close()
+    assert threading.active_count() == threads - 1
+    with pytest.raises(PipelineError, match="is closed"):
+        pipe.add_request("two", SPECS[0])
+    with pytest.raises(PipelineError, match="is closed"):
+        pipe.prepare(SPECS[1]).result(1)
+
+
+def test_an_unknown_mode_is_refused(compiler):
+    with pytest.raises(gp.errors.ConfigError, match="did you mean 'inline'"):
+        gp.StepPipeline(compiler, max_slots=1, mode="inlin")
+
+
+def test_the_fork_server_answers_reaps_and_ends_with_its_host(monkeypatch):
+    """In a thread, with children that only sleep: a process with threads must not fork."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    children = []
+
+    def fork():
+        children.append(subprocess.Popen(["sleep", "0.3" if not children else "60"]))
+        return children[-1].pid
+
+    monkeypatch.setattr(forkserver.os, "fork", fork)
+    monkeypatch.setattr(forkserver.signal, "signal", lambda number, handler: None)
+    thread = threading.Thread(target=forkserver.main, args=(theirs.detach(), os.getppid()))
+    thread.start()
+    with ours:
+        read, write = os.pipe()
+        socket.send_fds(ours, [b"17"], [read, write])
+        data, handles, _, _ = socket.recv_fds(ours, 1024, 1)
+        assert json.loads(data) == {"number": 17, "pid": children[0].pid}
+        os.close(write)
+        # The descriptors are the worker's, not the server's: what was passed on is closed there.
+        assert os.read(read, 1) == b""
+        os.close(read)
+        assert json.loads(ours.recv(1024)) == {"exited": children[0].pid, "code": 0}
+        for handle in handles:
+            os.close(handle)
+        socket.send_fds(ours, [b"18"], [0, 0])
+        assert json.loads(ours.recv(1024))["number"] == 18
+    thread.join(10)
+    assert not thread.is_alive()
+    for child in children:
+        with pytest.raises(ChildProcessError):  # reaped, the one that still ran as well
+            os.waitpid(child.pid, os.WNOHANG)
+        child.returncode = 0
+    gc.unfreeze()
