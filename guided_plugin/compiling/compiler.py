@@ -29,8 +29,11 @@ from guided_plugin.spec import OutputSpec, language_of
 
 __all__ = ["CacheStatistics", "GrammarCompiler", "shared_compiler"]
 
-# Specs that went over a limit are remembered, so many of them.
 _MAX_REFUSED = 1024
+"""Specs that went over a limit are remembered, so many of them."""
+
+_MAX_TRUSTED = 4096
+"""Specs that compiled in another process are remembered, so many of them."""
 
 _QUARANTINE_SECONDS = 600.0
 """For how long a spec is refused whose masks took too long."""
@@ -67,6 +70,7 @@ class GrammarCompiler:
         self._cache: OrderedDict[OutputSpec, Grammar] = OrderedDict()
         self._running: dict[OutputSpec, Future[Grammar]] = {}
         self._refused: OrderedDict[OutputSpec, GrammarError] = OrderedDict()
+        self._trusted: OrderedDict[OutputSpec, None] = OrderedDict()
         self._quarantined: OrderedDict[OutputSpec, tuple[float, GrammarError]] = OrderedDict()
         self._size = self._hits = self._misses = self._waits = self._evictions = 0
 
@@ -86,15 +90,23 @@ class GrammarCompiler:
         """End the helper processes; what they are at fails. Grammars in the cache are still given out."""
         self._guard.close()
 
-    def compile_async(self, spec: OutputSpec, *, known: bool = False) -> Future[Grammar]:
+    def trust(self, spec: OutputSpec) -> None:
+        """A spec has compiled within the limits in another process: here it needs no helper process."""
+        with self._lock:
+            self._trusted[language_of(spec)] = None
+            while len(self._trusted) > _MAX_TRUSTED:
+                self._trusted.popitem(last=False)
+
+    def trusts(self, spec: OutputSpec) -> bool:
+        """Whether a spec has compiled within the limits, as far as this compiler was told."""
+        return language_of(spec) in self._trusted
+
+    def compile_async(self, spec: OutputSpec) -> Future[Grammar]:
         """The same in the background. Never blocks, and the future can be cancelled until it runs."""
-        return self._background.submit(lambda: self.compile(spec, known=known))
+        return self._background.submit(lambda: self.compile(spec))
 
-    def compile(self, spec: OutputSpec, *, known: bool = False) -> Grammar:
-        """The grammar of a spec; from any thread. Raises a GrammarError or PluginError.
-
-        `known`: it compiled within the limits before, in another process maybe, and needs no helper.
-        """
+    def compile(self, spec: OutputSpec) -> Grammar:
+        """The grammar of a spec; from any thread. Raises a GrammarError or PluginError."""
         key = language_of(spec)
         with self._lock:
             cached = self._look_up(key)
@@ -114,7 +126,7 @@ class GrammarCompiler:
         if running is not None:
             return running.result()
         try:
-            grammar = self._compile(key, known)
+            grammar = self._compile(key)
         except BaseException as error:
             with self._lock:
                 del self._running[key]
@@ -191,7 +203,7 @@ class GrammarCompiler:
             self._hits += 1
         return grammar
 
-    def _compile(self, spec: OutputSpec, known: bool) -> Grammar:
+    def _compile(self, spec: OutputSpec) -> Grammar:
         check_limits(spec, self.config)
         allowed = Allowance(self.config.compile_seconds)
         left = len(self._chooser.candidates(spec))
@@ -203,7 +215,7 @@ class GrammarCompiler:
             share = 1.0 if left == 1 else 0.5
             left -= 1
             try:
-                prepared = None if known else self._isolated(candidate, spec, allowed, share)
+                prepared = self._isolated(candidate, spec, allowed, share)
             except CompileLimitError:
                 over_limit = True
                 raise
@@ -222,7 +234,7 @@ class GrammarCompiler:
         self, candidate: Candidate, spec: OutputSpec, allowed: Allowance, share: float
     ) -> Prepared | None:
         """A spec prepared by a helper process; None where it may, or must, compile in this one."""
-        if not self.config.isolate_compiles or is_small(spec, candidate.backend):
+        if not self.config.isolate_compiles or spec in self._trusted or is_small(spec, candidate.backend):
             return None
         if not hasattr(self._chooser.backend(candidate.backend), "prepare"):
             return None

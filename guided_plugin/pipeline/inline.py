@@ -51,7 +51,7 @@ class InlineSide:
         # Bounded: not every host takes them.
         self._closed: deque[Closure] = deque(maxlen=4 * max_slots)
 
-    def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
+    def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Compile a spec in the background."""
         verdict: Future[Admission] = Future()
         verdict.set_running_or_notify_cancel()
@@ -63,18 +63,16 @@ class InlineSide:
             else:
                 verdict.set_exception(error)
 
-        self._compiler.compile_async(spec, known=known).add_done_callback(judge)
+        self._compiler.compile_async(spec).add_done_callback(judge)
         return verdict
 
-    def admit(self, spec: OutputSpec, *, known: bool = False) -> Admission:
+    def admit(self, spec: OutputSpec) -> Admission:
         """Compile a spec here and now."""
-        return _admission(self._compiler.compile(spec, known=known))
+        return _admission(self._compiler.compile(spec))
 
-    def add(
-        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, known: bool = False
-    ) -> None:
+    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         """Start a request in a slot."""
-        grammar = self._compiler.compile(spec, known=known)
+        grammar = self._compiler.compile(spec)
         self._table.add(slot, request_id, spec, grammar, self._compiler.backend(grammar.backend), tokens)
 
     def remove(self, slot: int) -> None:

@@ -55,17 +55,15 @@ MODES = ("auto", "inline", "process")
 class GrammarSide(Protocol):
     """Where the grammars of one pipeline live. Slots are taken and plans are checked before it is called."""
 
-    def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
-        """Have a spec compiled; doesn't wait. A `known` one has compiled within the limits elsewhere."""
+    def prepare(self, spec: OutputSpec) -> Future[Admission]:
+        """Have a spec compiled; doesn't wait."""
         ...
 
-    def admit(self, spec: OutputSpec, *, known: bool = False) -> Admission:
+    def admit(self, spec: OutputSpec) -> Admission:
         """Wait until a spec has compiled, or raise its error."""
         ...
 
-    def add(
-        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, known: bool = False
-    ) -> None:
+    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         """Start a request in a slot, after the tokens it had produced before."""
         ...
 
@@ -188,12 +186,9 @@ class StepPipeline:
 
     # Requests
 
-    def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
-        """Start compiling a spec, and don't wait. `add_request` is quick once the future has a result.
-
-        `known`: it has compiled within the limits before, in another process maybe, and needs no helper.
-        """
-        return self.side.prepare(spec, known=known)
+    def prepare(self, spec: OutputSpec) -> Future[Admission]:
+        """Start compiling a spec, and don't wait. `add_request` is quick once the future has a result."""
+        return self.side.prepare(spec)
 
     def add_request(
         self,
@@ -202,19 +197,18 @@ class StepPipeline:
         *,
         tokens: Iterable[int] = (),
         wait: bool = True,
-        known: bool = False,
     ) -> int:
         """Compile a spec, start it, and give it a slot. `tokens` replays what it had produced before.
 
         Waits for the compile. Raises the spec's own error; the pipeline and its other requests are as
         they were. Without `wait` a spec that does not compile fails its request later on, where the
-        grammars work in a process. `known` is as for `prepare`.
+        grammars work in a process.
         """
-        verdict = self.side.prepare(spec, known=known) if not wait and self.mode == "process" else None
-        admission = self.side.admit(spec, known=known) if verdict is None else Admission("", 0.0)
+        verdict = self.side.prepare(spec) if not wait and self.mode == "process" else None
+        admission = self.side.admit(spec) if verdict is None else Admission("", 0.0)
         slot = self._slots.take(request_id)
         try:
-            self.side.add(slot, request_id, spec, tokens, known=known)
+            self.side.add(slot, request_id, spec, tokens)
         except GuidedError:
             self._slots.give_back(request_id)
             raise

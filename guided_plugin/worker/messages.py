@@ -47,8 +47,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Engine: a request took a slot. With an `error` it has failed before, and stays closed. A `known` spec
-    has compiled within the limits."""
+    """Engine: a request took a slot. With an `error` it has failed before, and stays closed. A precompiled
+    spec has compiled within the limits."""
 
     serial: int
     slot: int
@@ -56,7 +56,7 @@ class Add:
     spec: OutputSpec
     tokens: tuple[int, ...]
     error: GuidedError | None = None
-    known: bool = False
+    precompiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Compile:
-    """Engine: say whether a spec compiles. A `known` one has compiled within the limits elsewhere."""
+    """Engine: say whether a spec compiles. A precompiled one has compiled within the limits elsewhere."""
 
     ticket: int
     spec: OutputSpec
-    known: bool = False
+    precompiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,3 +238,14 @@ def test_helpers_end_with_their_host(plugin, end):
     while any(map(alive, pids)) and time.monotonic() - start < 60:
         time.sleep(0.05)
     assert not any(map(alive, pids))
+
+
+def test_a_spec_that_compiled_elsewhere_needs_no_helper(byte_vocabulary):
+    large = OutputSpec.choice([f"choice {n:04}" for n in range(2000)])
+    compiler = GrammarCompiler(byte_vocabulary, config=GuidedConfig(threads=1))
+    compiler.trust(large)
+    compiler.compile(large)
+    assert compiler._guard.processes() == []
+    compiler.compile(OutputSpec.choice([f"other {n:04}" for n in range(2000)]))
+    assert len(compiler._guard.processes()) == 1
+    compiler.close()

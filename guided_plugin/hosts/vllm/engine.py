@@ -136,11 +136,10 @@ class Engine:
             vocabulary = self.pipeline.compiler.vocabulary
             stops = stop_tokens(params, vocabulary)
             spec = with_stops(spec, stops)
-            known = params.extra_args.get(KNOWN) is True
+            if params.extra_args.get(KNOWN) is True:
+                self.pipeline.compiler.trust(spec)
             # Only who comes before the grammar worker has started waits for it.
-            slot = self.pipeline.add_request(
-                request_id, spec, tokens=tokens, wait=not self._started, known=known
-            )
+            slot = self.pipeline.add_request(request_id, spec, tokens=tokens, wait=not self._started)
             self._started = True
         except GuidedError as error:
             return self.close_request(params, error, request_id)
@@ -170,7 +169,8 @@ class Engine:
             spec = read_spec(text)
             if spec is None:
                 return True
-            verdict = self._preparing[text] = self._pipeline.prepare(spec, known=True)
+            self._pipeline.compiler.trust(spec)
+            verdict = self._preparing[text] = self._pipeline.prepare(spec)
         if not verdict.done():
             return False
         del self._preparing[text]

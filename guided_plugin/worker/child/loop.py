@@ -223,7 +223,7 @@ class GrammarWorker:
         if isinstance(message, Add):
             self._serials[message.slot] = message.serial
             if message.error is None:
-                self._starting[message.slot] = _Starting(message, self._compile(message.spec, message.known))
+                self._starting[message.slot] = _Starting(message, self._compile(message))
             else:
                 self._closed[message.slot] = self._stops(message.spec)
             self._state += 1
@@ -239,7 +239,7 @@ class GrammarWorker:
 
     def _ask(self, message: Compile) -> None:
         ticket = message.ticket
-        self._compile(message.spec, message.known).add_done_callback(lambda done: self._judge(ticket, done))
+        self._compile(message).add_done_callback(lambda done: self._judge(ticket, done))
 
     def _end_care(self) -> bool:
         """Compile what was asked for, once the requests that a worker may have died of have had their turn:
@@ -287,10 +287,12 @@ class GrammarWorker:
 
     # Grammars
 
-    def _compile(self, spec: OutputSpec, known: bool = False) -> Future[Grammar]:
-        grammar = self.compiler.cached(spec)
+    def _compile(self, message: Add | Compile) -> Future[Grammar]:
+        if message.precompiled:
+            self.compiler.trust(message.spec)
+        grammar = self.compiler.cached(message.spec)
         if grammar is None:
-            return self._threads.submit(self.compiler.compile, spec, known=known)
+            return self._threads.submit(self.compiler.compile, message.spec)
         there: Future[Grammar] = Future()
         there.set_result(grammar)
         return there

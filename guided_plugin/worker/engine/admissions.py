@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError
 from guided_plugin.spec import OutputSpec, language_of
 from guided_plugin.step import Admission
@@ -21,7 +22,6 @@ _KNOWN_SPECS = 4096
 @dataclass(slots=True)
 class _Ticket:
     spec: OutputSpec
-    known: bool
     verdict: Future[Admission]
     deaths: int = 0
     """Workers that died while it was open."""
@@ -30,7 +30,8 @@ class _Ticket:
 class Admissions:
     """Verdicts by spec; what belongs to a request alone (stop tokens, triggers) makes no other spec."""
 
-    def __init__(self) -> None:
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self._compiler = compiler
         self._known: OrderedDict[OutputSpec, Future[Admission]] = OrderedDict()
         """Verdicts that have come; the same one for everybody."""
         self._tickets: dict[int, _Ticket] = {}
@@ -51,19 +52,15 @@ class Admissions:
         number = self._numbers.get(key)
         return None if number is None else self._tickets[number].verdict
 
-    def knows(self, spec: OutputSpec) -> bool:
-        """Whether a worker has compiled a spec."""
-        return language_of(spec) in self._known
-
-    def open(self, number: int, spec: OutputSpec, known: bool) -> tuple[Future[Admission], Compile]:
+    def open(self, number: int, spec: OutputSpec) -> tuple[Future[Admission], Compile]:
         """Await a verdict; with the message that asks for it."""
-        ticket = self._tickets[number] = _Ticket(language_of(spec), known, _verdict())
+        ticket = self._tickets[number] = _Ticket(language_of(spec), _verdict())
         self._numbers[ticket.spec] = number
-        return ticket.verdict, Compile(number, ticket.spec, known)
+        return ticket.verdict, self._question(number, ticket)
 
     def questions(self) -> Iterable[Compile]:
         """The messages that ask for all verdicts awaited."""
-        return [Compile(number, ticket.spec, ticket.known) for number, ticket in self._tickets.items()]
+        return [self._question(number, ticket) for number, ticket in self._tickets.items()]
 
     def judge(self, message: Verdict) -> None:
         """A verdict has come."""
@@ -74,6 +71,7 @@ class Admissions:
             ticket.verdict.set_exception(message.answer)
             return
         self._known[ticket.spec] = ticket.verdict
+        self._compiler.trust(ticket.spec)
         if len(self._known) > _KNOWN_SPECS:
             self._known.popitem(last=False)
         ticket.verdict.set_result(message.answer)
@@ -93,6 +91,9 @@ class Admissions:
         """No verdict will come."""
         for number in list(self._tickets):
             self._close(number).verdict.set_exception(error)
+
+    def _question(self, number: int, ticket: _Ticket) -> Compile:
+        return Compile(number, ticket.spec, self._compiler.trusts(ticket.spec))
 
     def _close(self, number: int) -> _Ticket:
         ticket = self._tickets.pop(number)

@@ -55,7 +55,7 @@ class WorkerClient:
         self._vocabulary = dataclasses.replace(compiler.vocabulary, encode=None)
         self._numbers = itertools.count(1)
         self._live: dict[int, LiveRequest] = {}
-        self._admissions = Admissions()
+        self._admissions = Admissions(compiler)
         self._syncs: dict[int, tuple[Future[frozenset[int]], Sync]] = {}
         self._settled: tuple[_Moment, frozenset[int]] = ((-1, -1, -1), frozenset())
         self._refusal: GuidedError | None = None
@@ -69,7 +69,7 @@ class WorkerClient:
 
     # Requests
 
-    def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
+    def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Have a spec compiled; never blocks."""
         spec = self._normal(spec)
         quarantined = self.compiler.quarantined(spec)
@@ -78,10 +78,10 @@ class WorkerClient:
             verdict.set_exception(quarantined)
             return verdict
         with self.lock:
-            known_verdict = self._admissions.lookup(spec)
-            if known_verdict is not None:
-                return known_verdict
-            verdict, question = self._admissions.open(next(self._numbers), spec, known)
+            earlier = self._admissions.lookup(spec)
+            if earlier is not None:
+                return earlier
+            verdict, question = self._admissions.open(next(self._numbers), spec)
             refusal = self._refused()
             if refusal is None:
                 self._send(question)
@@ -90,9 +90,7 @@ class WorkerClient:
         self.wake()
         return verdict
 
-    def add(
-        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, known: bool = False
-    ) -> None:
+    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         """Start a request in a slot; never blocks. A grammar that isn't there yet is waited for by the
         first step that has the request in it."""
         spec = self._normal(spec)
@@ -101,7 +99,7 @@ class WorkerClient:
             refusal = self._refused() or self.compiler.quarantined(spec)
             if refusal is not None:
                 raise refusal.for_request(request_id)
-            request = LiveRequest(next(self._numbers), slot, request_id, spec, stops, known)
+            request = LiveRequest(next(self._numbers), slot, request_id, spec, stops)
             request.extend(array("q", tokens))
             alone = not self._live
             self._live[slot] = request
@@ -331,7 +329,7 @@ class WorkerClient:
             request.spec,
             request.counted(),
             request.error,
-            request.known or self._admissions.knows(request.spec),
+            self.compiler.trusts(request.spec),
         )
 
     def _publish(self, plan: StepPlan) -> None:

@@ -25,8 +25,6 @@ class LiveRequest:
     request_id: str
     spec: OutputSpec
     stop_token_ids: tuple[int, ...]
-    known: bool = False
-    """Whether the spec has compiled within the limits elsewhere."""
     error: GuidedError | None = None
     deaths: int = 0
     """Workers that died while they worked on it alone."""

@@ -58,19 +58,17 @@ class WorkerSide:
 
         return CudaWorkerBuffers(self.client.region, device, self.client.steps.wait_filled)
 
-    def prepare(self, spec: OutputSpec, *, known: bool = False) -> Future[Admission]:
+    def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Compile a spec in the worker."""
-        return self.client.prepare(spec, known=known)
+        return self.client.prepare(spec)
 
-    def admit(self, spec: OutputSpec, *, known: bool = False) -> Admission:
+    def admit(self, spec: OutputSpec) -> Admission:
         """The same, and wait for it; a spec that was admitted before is not compiled again."""
-        return self.client.prepare(spec, known=known).result()
+        return self.client.prepare(spec).result()
 
-    def add(
-        self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, known: bool = False
-    ) -> None:
+    def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         """Start a request in a slot."""
-        self.client.add(slot, request_id, spec, tokens, known=known)
+        self.client.add(slot, request_id, spec, tokens)
 
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves: plans name requests."""
