@@ -21,7 +21,7 @@ __all__ = [
     "Admission",
     "Closure",
     "DecodeStep",
-    "Landing",
+    "TokenSink",
     "LogitsProcessor",
     "ProcessorFactory",
     "RequestInfo",
@@ -64,7 +64,7 @@ class StepPlan:
     slots: tuple[int, ...]
 
 
-class Landing(NamedTuple):
+class TokenSink(NamedTuple):
     """Where a kernel may write the tokens of a step itself. Addresses on the device, of host memory."""
 
     tokens: int
@@ -79,7 +79,7 @@ class Closure(NamedTuple):
 
     request_id: str
     step: int
-    """The first such step, numbered as `GrammarSide.newest` is."""
+    """The first such step, numbered as `GrammarRuntime.newest` is."""
     reason: str
 
 

@@ -230,7 +230,7 @@ class _Soak:
 
     def _memory(self) -> dict[str, float]:
         found = {"engine": _resident_mb(os.getpid())}
-        supervisor = getattr(self.pipe.side, "supervisor", None)
+        supervisor = getattr(self.pipe.runtime, "supervisor", None)
         if supervisor is not None and supervisor.worker_pid is not None:
             found["worker"] = _resident_mb(supervisor.worker_pid)
         else:

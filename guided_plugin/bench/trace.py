@@ -17,7 +17,7 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.hosts.loop import DecodeLoop
 from guided_plugin.pipeline.pipeline import Mode
 from guided_plugin.spec import OutputSpec
-from guided_plugin.worker.engine.runtime import WorkerSide
+from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.engine.timing import step_times
 from guided_plugin.worker.layout import Time
 
@@ -56,8 +56,8 @@ def trace_loop(
             if output.error is not None:
                 raise output.error
         spans = recorder.spans()
-        if isinstance(loop.pipeline.side, WorkerSide):
-            spans += _worker_spans(loop.pipeline.side)
+        if isinstance(loop.pipeline.runtime, WorkerRuntime):
+            spans += _worker_spans(loop.pipeline.runtime)
     finally:
         loop.pipeline.close()
     # With a worker a step is planned that never comes.
@@ -96,7 +96,7 @@ class _TracedLoop(DecodeLoop):
         for verb in ("plan", "fill_mask", "schedule_update", "finish_update"):
             recorder.wrap(self.pipeline, verb)
         recorder.wrap(self.pipeline, "apply_mask", "main stream")
-        side: Any = self.pipeline.side
+        side: Any = self.pipeline.runtime
         recorder.wrap(side.buffers, "upload", "side stream", inside=True)
         # A worker's tokens are written by a kernel on the stream that samples.
         tokens = "main stream" if self.pipeline.mode == "process" else "side stream"
@@ -172,7 +172,7 @@ class _Recorder:
         return event
 
 
-def _worker_spans(side: WorkerSide) -> list[Span]:
+def _worker_spans(side: WorkerRuntime) -> list[Span]:
     """What the worker did, from its ring. The pipeline is new: its step n is the loop's n - 1."""
     region = side.client.region
     spans = []

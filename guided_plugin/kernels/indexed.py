@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.kernels.mask_cpu import mask_rows_cpu
-from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, Landing
+from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 
 __all__ = [
     "gather_drafts",
@@ -65,9 +65,9 @@ def gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor
     return torch.where(now == before + 1, newest, NO_TOKEN)
 
 
-def publish_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, landing: Landing) -> None:
+def publish_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink) -> None:
     """Write what `gather_tokens` returns where the grammars look for it, and say so. On CUDA alone."""
-    _on_cuda().publish_tokens_triton(order, lengths, total, history, landing)
+    _on_cuda().publish_tokens_triton(order, lengths, total, history, sink)
 
 
 def gather_drafts(

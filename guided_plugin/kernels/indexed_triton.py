@@ -12,7 +12,7 @@ from torch import Tensor
 from guided_plugin.kernels.launch import Launcher
 from guided_plugin.kernels.mask_triton import BLOCK, blocks, forbid
 from guided_plugin.kernels.tokens_triton import announce, signed
-from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, Landing
+from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 
 __all__ = [
     "gather_drafts_triton",
@@ -209,12 +209,12 @@ def gather_tokens_triton(order: Tensor, lengths: Tensor, total: Tensor, history:
 
 
 def publish_tokens_triton(
-    order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, landing: Landing
+    order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink
 ) -> None:
     """See `kernels.indexed`."""
     device, count = order.get_device(), order.shape[0]
     key = device, total.dtype, history.dtype
-    place = landing.tokens, landing.word, signed(landing.step)
+    place = sink.tokens, sink.word, signed(sink.step)
     launch = _launch_publish.known.get(key)
     if launch is not None:
         known = order.data_ptr(), lengths.data_ptr(), total.data_ptr(), history.data_ptr()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from guided_plugin.kernels.launch import Launcher
 
-__all__ = ["announce", "land_tokens", "signed"]
+__all__ = ["announce", "write_tokens", "signed"]
 
 _BLOCK = 128
 
@@ -47,7 +47,7 @@ def _land_kernel(ring, word, step, tokens, rows, count, stride, BLOCK: tl.conste
 _launch = Launcher(_land_kernel, num_warps=4, BLOCK=_BLOCK)
 
 
-def land_tokens(tokens: Tensor, rows: Tensor, ring: int, word: int, step: int) -> None:
+def write_tokens(tokens: Tensor, rows: Tensor, ring: int, word: int, step: int) -> None:
     """Write tokens[rows] to the address `ring` as 64 bits each, then `step` to the address `word`.
 
     tokens: [n] integers, any stride. rows: [m] int32 on the same device. The addresses are the device's."""

@@ -1,4 +1,4 @@
-"""`InlineSide`: the grammar side of a pipeline in the calling thread. Touches the table and the buffers.
+"""`InlineRuntime`: the grammar side of a pipeline in the calling thread. Touches the table and the buffers.
 
 On CUDA nothing but the wait for a step's own token copy blocks the host: `finish` accepts at once what
 has landed and leaves the rest to the next `fill`, which a host calls when its next forward pass is
@@ -22,14 +22,14 @@ from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.pipeline.buffers import RING_DEPTH, make_buffers
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Closure, Landing, StepPlan
+from guided_plugin.step import Admission, Closure, TokenSink, StepPlan
 from guided_plugin.worker.layout import Shape
 
-__all__ = ["InlineSide"]
+__all__ = ["InlineRuntime"]
 
 
-class InlineSide:
-    """See `pipeline.GrammarSide`."""
+class InlineRuntime:
+    """See `pipeline.GrammarRuntime`."""
 
     def __init__(
         self, compiler: GrammarCompiler, max_slots: int, device: torch.device, *, drafts: int = 0
@@ -107,7 +107,7 @@ class InlineSide:
         self.buffers.download(entry, tokens)
         self._unaccepted = self._plan, entry
 
-    def landing(self) -> Landing | None:
+    def token_sink(self) -> TokenSink | None:
         """Tokens are handed over."""
         return None
 

@@ -8,8 +8,8 @@
        append, stop     (host)
     finish_update(n)    the grammars accept the tokens
 
-The grammar side is one of two, with the same calls: `InlineSide` works in the calling thread,
-`WorkerSide` in a process of its own, where the host's thread waits for nothing.
+The grammar side is one of two, with the same calls: `InlineRuntime` works in the calling thread,
+`WorkerRuntime` in a process of its own, where the host's thread waits for nothing.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from guided_plugin.errors import ConfigError, GuidedError, PipelineError, did_yo
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, Recent, WorkerMetrics
-from guided_plugin.pipeline.inline import InlineSide
+from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.slots import Slots
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import (
     UNGUIDED,
     Admission,
     Closure,
-    Landing,
+    TokenSink,
     RequestInfo,
     StepPlan,
     StepStatistics,
 )
-from guided_plugin.worker.engine.runtime import WorkerSide
+from guided_plugin.worker.engine.runtime import WorkerRuntime
 
-__all__ = ["MODES", "GrammarSide", "Mode", "StepPipeline"]
+__all__ = ["MODES", "GrammarRuntime", "Mode", "StepPipeline"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ Mode = Literal["auto", "inline", "process"]
 MODES = ("auto", "inline", "process")
 
 
-class GrammarSide(Protocol):
+class GrammarRuntime(Protocol):
     """Where the grammars of one pipeline live. Slots are taken and plans are checked before it is called."""
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
@@ -87,7 +87,7 @@ class GrammarSide(Protocol):
         """Get the step's tokens on their way to the grammars."""
         ...
 
-    def landing(self) -> Landing | None:
+    def token_sink(self) -> TokenSink | None:
         """Where a kernel may write the step's tokens itself, if it may; then it must."""
         ...
 
@@ -161,11 +161,11 @@ class StepPipeline:
         self._slots = Slots(max_slots)
         self.drafts = drafts
         self._requests: dict[int, RequestInfo] = {}
-        self.side = self._make_side(mode)
+        self.runtime = self._make_runtime(mode)
         """Where the grammars live."""
-        self.mode = "inline" if isinstance(self.side, InlineSide) else "process"
+        self.mode = "inline" if isinstance(self.runtime, InlineRuntime) else "process"
         # At the latest when the interpreter exits. The side holds no reference to this object.
-        self._finalizer = weakref.finalize(self, self.side.close)
+        self._finalizer = weakref.finalize(self, self.runtime.close)
         self._step = 0
         self._last_slots: tuple[int, ...] = ()
         self._plan = _NOTHING
@@ -188,7 +188,7 @@ class StepPipeline:
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Start compiling a spec, and don't wait. `add_request` is quick once the future has a result."""
-        return self.side.prepare(spec)
+        return self.runtime.prepare(spec)
 
     def add_request(
         self,
@@ -204,11 +204,11 @@ class StepPipeline:
         they were. Without `wait` a spec that does not compile fails its request later on, where the
         grammars work in a process.
         """
-        verdict = self.side.prepare(spec) if not wait and self.mode == "process" else None
-        admission = self.side.admit(spec) if verdict is None else Admission("", 0.0)
+        verdict = self.runtime.prepare(spec) if not wait and self.mode == "process" else None
+        admission = self.runtime.admit(spec) if verdict is None else Admission("", 0.0)
         slot = self._slots.take(request_id)
         try:
-            self.side.add(slot, request_id, spec, tokens)
+            self.runtime.add(slot, request_id, spec, tokens)
         except GuidedError:
             self._slots.give_back(request_id)
             raise
@@ -224,7 +224,7 @@ class StepPipeline:
     def remove_request(self, request_id: str) -> RequestInfo:
         """End a request, finished or not; its slot is free."""
         slot = self._slots.give_back(request_id)
-        self.side.remove(slot)
+        self.runtime.remove(slot)
         self._report_failures()
         # Slot numbers come back: a kept plan must not be taken for the new request's.
         self._cut = self._cut or bool(self._plan.rows)
@@ -236,19 +236,19 @@ class StepPipeline:
     def request(self, request_id: str) -> RequestInfo:
         """A running request; its `error` is set once it failed. Waits for the steps so far."""
         slot = self._slot_of(request_id)
-        self.side.settle(slot)
+        self.runtime.settle(slot)
         self._report_failures()
         return self._requests[slot]
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
         """What a request has produced, as its grammar saw it. Waits for the steps so far."""
-        tokens = self.side.tokens(self._slot_of(request_id))
+        tokens = self.runtime.tokens(self._slot_of(request_id))
         self._report_failures()
         return tokens
 
     def phase(self, request_id: str) -> Phase:
         """Whether a request is waiting for its start, active, done or failed. Waits for the steps so far."""
-        phase = self.side.phase(self._slot_of(request_id))
+        phase = self.runtime.phase(self._slot_of(request_id))
         self._report_failures()
         return phase
 
@@ -265,7 +265,7 @@ class StepPipeline:
             self._last_slots = chosen
         # With drafts it is announced when they are there: no worker could do anything with it before.
         if self._plan.rows and not self.drafts:
-            self.side.plan(self._plan)
+            self.runtime.plan(self._plan)
         self._clock[0] = time.perf_counter() - start
 
     def fill_mask(self) -> None:
@@ -275,9 +275,9 @@ class StepPipeline:
         start = time.perf_counter()
         if self.drafts and not self._sampled:
             raise PipelineError("the drafts of this step are not there", hint="call schedule_update first")
-        self.side.fill()
+        self.runtime.fill()
         self._filled = True
-        failures = self.side.take_failures()
+        failures = self.runtime.take_failures()
         if failures:
             self._report(failures)
         self._clock[1] = time.perf_counter() - start
@@ -298,7 +298,7 @@ class StepPipeline:
             raise PipelineError(
                 f"row {self._plan.rows[-1]} is planned, the logits have {logits.shape[0]} rows"
             )
-        mask, rows = self.side.masks()
+        mask, rows = self.runtime.masks()
         mask_rows(logits, mask, rows, self.compiler.vocabulary.size)
         self.mask = mask
         self._clock[2] = time.perf_counter() - start
@@ -315,7 +315,7 @@ class StepPipeline:
             self._check_order()
         if logits.shape[1] != self._width:
             self._check_logits(logits)
-        mask, _ = self.side.masks()
+        mask, _ = self.runtime.masks()
         self.mask = mask
         self._clock[2] = time.perf_counter() - start
         return mask
@@ -343,19 +343,19 @@ class StepPipeline:
         if tokens.is_cuda != self._on_cuda:
             raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
         if self.drafts:
-            self.side.plan(self._plan)
-        self.side.sampled(tokens)
+            self.runtime.plan(self._plan)
+        self.runtime.sampled(tokens)
         self._sampled = True
         self._clock[3] = time.perf_counter() - start
 
-    def landing(self) -> Landing | None:
+    def token_sink(self) -> TokenSink | None:
         """In place of `schedule_update`, for hosts whose own kernel knows the tokens: where that kernel may
         write them, in the order of the plan. It must be launched on the stream that samples, after that.
         None where tokens have to be handed over."""
         if not self._plan.rows or self._sampled or self.drafts:
             return None
         start = time.perf_counter()
-        place = self.side.landing()
+        place = self.runtime.token_sink()
         self._sampled = place is not None
         self._clock[3] = time.perf_counter() - start
         return place
@@ -365,8 +365,8 @@ class StepPipeline:
         start = time.perf_counter()
         guided = len(self._plan.rows)
         if self._sampled:
-            self.side.finish()
-            failures = self.side.take_failures()
+            self.runtime.finish()
+            failures = self.runtime.take_failures()
             if failures:
                 self._report(failures)
         step = self._step
@@ -415,7 +415,7 @@ class StepPipeline:
             backends=backends,
             choices=dict(self._choices),
             main_thread=self._main_thread.median(),
-            worker=self.side.metrics(),
+            worker=self.runtime.metrics(),
         )
 
     def close(self) -> None:
@@ -430,17 +430,17 @@ class StepPipeline:
 
     # Inside
 
-    def _make_side(self, mode: str) -> GrammarSide:
+    def _make_runtime(self, mode: str) -> GrammarRuntime:
         if mode not in MODES:
             raise ConfigError(f"unknown mode {mode!r}", where="mode", hint=did_you_mean(mode, MODES))
         if mode == "process" or (mode == "auto" and self.device.type == "cuda"):
             try:
-                return WorkerSide(self.compiler, self._slots.capacity, self.device, drafts=self.drafts)
+                return WorkerRuntime(self.compiler, self._slots.capacity, self.device, drafts=self.drafts)
             except (PipelineError, OSError) as error:
                 if mode == "process":
                     raise
                 _log.warning("grammars work inline, which is slower: %s", error)
-        return InlineSide(self.compiler, self._slots.capacity, self.device, drafts=self.drafts)
+        return InlineRuntime(self.compiler, self._slots.capacity, self.device, drafts=self.drafts)
 
     def _make_plan(self, slots: tuple[int, ...]) -> StepPlan:
         guided = [(row, slot) for row, slot in enumerate(slots) if slot != UNGUIDED]
@@ -485,7 +485,7 @@ class StepPipeline:
         self._choices[choice] = self._choices.get(choice, 0) + 1
 
     def _report_failures(self) -> None:
-        self._report(self.side.take_failures())
+        self._report(self.runtime.take_failures())
 
     def _report(self, failures: list[tuple[int, GuidedError]]) -> None:
         for slot, error in failures:

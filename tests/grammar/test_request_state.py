@@ -188,7 +188,7 @@ def test_a_trigger_that_ends_in_a_stop_token_starts_the_request(mode):
         assert feed(pipe, slot, [0, 3, 1, 1])[-2:] == [{1}, {1}]
         assert (pipe.tokens("one"), pipe.phase("one")) == ((0, 3, 1, 1), Phase.ACTIVE)
         if mode == "process":  # the next worker starts it again where it was
-            os.kill(pipe.side.supervisor.worker_pid, signal.SIGKILL)
+            os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
         assert feed(pipe, slot, [1, 3, 1]) == [{1, 3}, {1, 3}, {3}]
         assert (pipe.tokens("one"), pipe.phase("one")) == ((0, 3, 1, 1, 1, 3), Phase.DONE)
         # The same tokens, given as those that a request had produced before.

@@ -14,7 +14,7 @@ from guided_plugin.kernels.indexed import (
     publish_tokens,
 )
 from guided_plugin.kernels.mask_reference import mask_rows_reference
-from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, Landing
+from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 from guided_plugin.worker.device.streamops import register_host, unregister_host
 from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Region, Shape
 
@@ -110,8 +110,8 @@ def test_what_is_published_is_what_is_gathered_step_by_step():
             )
             place.fill_(-7)
             step += 1
-            landing = Landing(place.data_ptr(), word.data_ptr(), step)
-            publish_tokens(order, lengths, total, history, landing)
+            sink = TokenSink(place.data_ptr(), word.data_ptr(), step)
+            publish_tokens(order, lengths, total, history, sink)
             assert place.tolist() == [*(total[order] * 64 + order).tolist(), *[-7] * (64 - count)]
             assert int(word) & 0xFFFFFFFF == step & 0xFFFFFFFF
             assert torch.equal(lengths[order], total[order])
@@ -180,7 +180,7 @@ def test_whoever_sees_the_word_raised_sees_every_token():
         for step in range(1, steps + 1):
             history.fill_(step)
             place = base + region.shape.tokens + step % TOKEN_DEPTH * 8 * count
-            publish_tokens(order, torch.zeros_like(total), total, history, Landing(place, word, step))
+            publish_tokens(order, torch.zeros_like(total), total, history, TokenSink(place, word, step))
             if step % 500 == 0:
                 torch.cuda.synchronize()
         looks, _ = watcher.communicate(timeout=20)

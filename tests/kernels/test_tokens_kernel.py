@@ -12,7 +12,7 @@ pytestmark = [
 @pytest.mark.parametrize("count", [1, 7, 128, 300])
 def test_tokens_land_whatever_they_look_like(count):
     """64 bits, 32 and 16; whole tensors and columns of others; rows in order, and some in none."""
-    from guided_plugin.kernels.tokens_triton import land_tokens
+    from guided_plugin.kernels.tokens_triton import write_tokens
 
     ring = torch.zeros(512, dtype=torch.int64, device="cuda")
     word = torch.zeros(1, dtype=torch.int32, device="cuda")
@@ -26,7 +26,7 @@ def test_tokens_land_whatever_they_look_like(count):
                 rows = rows.to("cuda", torch.int32)
                 ring.fill_(-7)
                 step += 1
-                land_tokens(tokens, rows, ring.data_ptr(), word.data_ptr(), step)
+                write_tokens(tokens, rows, ring.data_ptr(), word.data_ptr(), step)
                 expected = tokens.long()[rows.long()].tolist()
                 assert ring.tolist() == [*expected, *[-7] * (512 - count)]
                 assert int(word) & 0xFFFFFFFF == step & 0xFFFFFFFF

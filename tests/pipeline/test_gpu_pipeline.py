@@ -13,7 +13,7 @@ import guided_plugin as gp
 from guided_plugin.kernels.indexed import publish_tokens
 from guided_plugin.pipeline import pipeline as pipeline_module
 from guided_plugin.worker.device import cuda as worker_cuda
-from guided_plugin.worker.engine.runtime import WorkerSide
+from guided_plugin.worker.engine.runtime import WorkerRuntime
 
 pytestmark = [
     pytest.mark.gpu,
@@ -57,7 +57,7 @@ def test_no_call_synchronises_and_tokens_are_the_cpu_twins(pipeline, dtype, mode
 
 @pytest.mark.parametrize("first", [2**31 - 9, 2**32 - 9])
 def test_step_numbers_wrap_on_the_device(pipeline, monkeypatch, first):
-    monkeypatch.setattr(pipeline_module, "WorkerSide", functools.partial(WorkerSide, first_step=first))
+    monkeypatch.setattr(pipeline_module, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
     compare_with_the_cpu(pipeline, torch.int64, "process", strict_sync=True)
 
 
@@ -73,16 +73,16 @@ def test_without_cuda_bindings_the_driver_library_does(pipeline, monkeypatch):
 
 
 def test_tokens_may_be_written_by_a_kernel_of_the_host(pipeline):
-    compare_with_the_cpu(pipeline, torch.int32, "process", strict_sync=True, landing=True)
+    compare_with_the_cpu(pipeline, torch.int32, "process", strict_sync=True, sink=True)
 
 
-def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None, landing=False):
+def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None, sink=False):
     steps, requests = 40, 12
     cpu, slots = pipeline("cpu", requests)
     gpu, _ = pipeline("cuda", requests, mode)
     assert gpu.mode == mode
     if source is not None:
-        assert gpu.side.buffers._ops.source == source
+        assert gpu.runtime.buffers._ops.source == source
     generator = torch.Generator().manual_seed(3)
     for step in range(steps):
         order = torch.randperm(requests, generator=generator).tolist()
@@ -102,10 +102,10 @@ def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None, lan
                 pipe.fill_mask()
                 pipe.apply_mask(rows)
                 tokens = rows.argmax(-1).to(dtype)
-                if landing and pipe is gpu:
-                    publish_tokens(guided, lengths, total, tokens.view(-1, 1), pipe.landing())
+                if sink and pipe is gpu:
+                    publish_tokens(guided, lengths, total, tokens.view(-1, 1), pipe.token_sink())
                 else:
-                    assert not landing or pipe.landing() is None
+                    assert not sink or pipe.token_sink() is None
                     pipe.schedule_update(tokens)
                 pipe.finish_update()
             finally:
@@ -160,7 +160,7 @@ def test_a_stopped_worker_does_not_hang_the_device():
         logits = torch.randn(2, WIDTH, device="cuda")
         run(pipe, slots, logits.clone())
         torch.cuda.synchronize()
-        os.kill(pipe.side.supervisor.worker_pid, signal.SIGSTOP)
+        os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGSTOP)
         start = time.monotonic()
         masked = logits.clone()
         tokens = run(pipe, slots, masked)  # enqueued: the device waits, this thread doesn't
@@ -183,7 +183,7 @@ def test_a_killed_worker_is_replaced_while_the_device_waits():
         out = []
         for step in range(12):
             if step in (4, 8):
-                os.kill(pipe.side.supervisor.worker_pid, signal.SIGKILL)
+                os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
             out.append(run(pipe, [slot], torch.randn(1, WIDTH, device="cuda")))
         out = [tokens.item() for tokens in out]
         assert pipe.request("one").error is None
@@ -220,7 +220,7 @@ def test_beside_a_forward_pass_in_a_cuda_graph(pipeline):
         assert all(matcher.accept(token) for token in pipe.tokens(f"r{i}"))
     worker = pipe.metrics().worker
     assert worker.steps == 201
-    assert pipe.side.buffers.waits.steps >= 2
+    assert pipe.runtime.buffers.waits.steps >= 2
     assert worker.exposed_wait >= 0.0
 
 

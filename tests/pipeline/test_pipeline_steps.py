@@ -176,7 +176,7 @@ def test_nothing_happens_without_a_guided_row(pipe, monkeypatch):
         raise AssertionError("called")
 
     for name in ("plan", "fill", "masks", "sampled", "finish"):
-        monkeypatch.setattr(pipe.side, name, never)
+        monkeypatch.setattr(pipe.runtime, name, never)
     monkeypatch.setattr(pipeline, "mask_rows", never)
     logits = torch.randn(2, WIDTH)
     before = logits.clone()
@@ -186,10 +186,10 @@ def test_nothing_happens_without_a_guided_row(pipe, monkeypatch):
 
 def test_acceptance_is_deferred_until_the_tokens_have_landed(inline, monkeypatch):
     events = []
-    monkeypatch.setattr(inline.side.buffers, "landed", lambda entry: False)
-    accept, fill = inline.side._table.accept, inline.side._table.fill
-    monkeypatch.setattr(inline.side._table, "accept", lambda *a: (events.append("accept"), accept(*a)))
-    monkeypatch.setattr(inline.side._table, "fill", lambda *a: (events.append("fill"), fill(*a)))
+    monkeypatch.setattr(inline.runtime.buffers, "landed", lambda entry: False)
+    accept, fill = inline.runtime._table.accept, inline.runtime._table.fill
+    monkeypatch.setattr(inline.runtime._table, "accept", lambda *a: (events.append("accept"), accept(*a)))
+    monkeypatch.setattr(inline.runtime._table, "fill", lambda *a: (events.append("fill"), fill(*a)))
     slot = inline.add_request("one", SPECS[3])
     step(inline, [slot], None)
     assert events == ["fill"]
@@ -199,7 +199,7 @@ def test_acceptance_is_deferred_until_the_tokens_have_landed(inline, monkeypatch
 
 
 def test_tokens_in_flight_count_for_a_request_that_is_removed(inline, monkeypatch):
-    monkeypatch.setattr(inline.side.buffers, "landed", lambda entry: False)
+    monkeypatch.setattr(inline.runtime.buffers, "landed", lambda entry: False)
     slot = inline.add_request("one", SPECS[0])
     step(inline, [slot], None)
     inline.remove_request("one")
@@ -374,7 +374,7 @@ def test_with_drafts_a_plan_waits_for_its_tokens(mode):
             pipeline.fill_mask()
         with pytest.raises(PipelineError, match="5 sampled and proposed tokens are due, not 1"):
             pipeline.schedule_update(torch.zeros(1, dtype=torch.int64))
-        assert pipeline.landing() is None
+        assert pipeline.token_sink() is None
         pipeline.plan([slot])
         a, b = ord("a"), ord("b")
         pipeline.schedule_update(torch.tensor([NO_TOKEN, NO_TOKEN, NO_TOKEN, a, b]))

@@ -124,10 +124,10 @@ def test_killed_from_outside_between_steps_and_in_the_middle_of_one(make):
     pipe = make()
     run = Run(pipe, one=LONG, two=PAREN)
     run.steps(3)
-    pid = pipe.side.supervisor.worker_pid
+    pid = pipe.runtime.supervisor.worker_pid
     os.kill(pid, signal.SIGKILL)
     run.steps(3)
-    os.kill(pipe.side.supervisor.worker_pid, signal.SIGKILL)
+    os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
     pipe.plan([run.slots["one"], run.slots["two"]])
     pipe.fill_mask()
     run.steps(10)
@@ -140,7 +140,7 @@ def test_a_stopped_worker_is_replaced_and_no_request_notices(make):
     pipe = make(worker_step_ms=700)
     run = Run(pipe, one=LONG, two=PAREN)
     run.steps(2)
-    pid = pipe.side.supervisor.worker_pid
+    pid = pipe.runtime.supervisor.worker_pid
     os.kill(pid, signal.SIGSTOP)
     run.steps(14)
     until(lambda: gone(pid))
@@ -176,7 +176,7 @@ def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
     assert run.out["bad"][-1] == END
     assert pipe.phase("other") is Phase.DONE
     assert pipe.metrics().worker.restarts == (0 if how == "hang" else 2)
-    assert not pipe.side.supervisor._deaths  # explained: no step towards refusing all requests
+    assert not pipe.runtime.supervisor._deaths  # explained: no step towards refusing all requests
     # The spec is refused when it comes again.
     with pytest.raises(GuidedError, match="is refused for now"):
         pipe.add_request("again", run.specs["bad"])
@@ -186,7 +186,7 @@ def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
 def test_a_worker_with_a_call_that_does_not_end_is_replaced_when_idle(make):
     pipe = make()
     run = Run(pipe, bad=faulty("fill 2 hang"), good=LONG)
-    pid = pipe.side.supervisor.worker_pid
+    pid = pipe.runtime.supervisor.worker_pid
     run.steps(16)
     run.check(failed=["bad"])
     for name in run.specs:
@@ -196,7 +196,7 @@ def test_a_worker_with_a_call_that_does_not_end_is_replaced_when_idle(make):
     after = Run(pipe, next=LONG)
     after.steps(16)
     after.check()
-    assert not pipe.side.supervisor._deaths
+    assert not pipe.runtime.supervisor._deaths
 
 
 @pytest.mark.parametrize("phase", ["fill 3", "accept 3", "start 1"])
@@ -208,7 +208,7 @@ def test_a_request_that_kills_twice_is_not_tried_a_third_time(make, phase):
     assert "ended the grammar worker twice" in str(pipe.request("bad").error)
     # The first time it is in a batch: it counts only that a worker dies while it works on one request alone.
     assert pipe.metrics().worker.restarts == (2 if phase == "start 1" else 3)
-    assert not pipe.side.supervisor._deaths
+    assert not pipe.runtime.supervisor._deaths
     assert pipe.phase("good") is Phase.DONE
     assert run.slowest < 5.0
 
@@ -247,13 +247,13 @@ def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(ma
     pipe = make()
     run = Run(pipe, one=LONG)
     run.step()
-    watched = pipe.side.supervisor
+    watched = pipe.runtime.supervisor
     for _ in range(3):
         until(lambda: watched.worker_pid is not None)
         pid = watched.worker_pid
         os.kill(pid, signal.SIGKILL)
         until(lambda pid=pid: watched.worker_pid != pid)
-    until(lambda: pipe.side.client.refusing)
+    until(lambda: pipe.runtime.client.refusing)
     with pytest.raises(
         RequestError, match=r"refused: .* 3 times within 6 s.*SIGKILL.*unguided requests go on"
     ):
@@ -274,21 +274,21 @@ def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(ma
 def test_a_stopped_worker_never_makes_the_host_wait_to_send(make):
     pipe = make(slots=64, worker_step_ms=60_000)
     run = Run(pipe, one=LONG)
-    pid = pipe.side.supervisor.worker_pid
+    pid = pipe.runtime.supervisor.worker_pid
     os.kill(pid, signal.SIGSTOP)
     big = [gp.OutputSpec.choice([f"{i}-{'x' * 2000}"], backend="xgrammar") for i in range(400)]
     start = time.monotonic()
     verdicts = [pipe.prepare(spec) for spec in big]
     for spec in big[:60]:
-        pipe.side.add(len(run.slots), "many", spec, ())
-        pipe.side.remove(len(run.slots))
+        pipe.runtime.add(len(run.slots), "many", spec, ())
+        pipe.runtime.remove(len(run.slots))
     assert time.monotonic() - start < 10.0
-    assert pipe.side.client._channel.pending
+    assert pipe.runtime.client._channel.pending
     os.kill(pid, signal.SIGCONT)
     assert {verdict.result(60).backend for verdict in verdicts} == {"xgrammar"}
     run.steps(16)
     run.check()
-    assert pipe.side.supervisor.worker_pid == pid
+    assert pipe.runtime.supervisor.worker_pid == pid
 
 
 def test_a_grammar_that_is_not_there_in_time_fails_its_row_alone(make):
@@ -296,7 +296,7 @@ def test_a_grammar_that_is_not_there_in_time_fails_its_row_alone(make):
     run = Run(pipe, good=LONG)
     slow = faulty("compile 1 hang")
     slot = pipe._slots.take("slow")
-    pipe.side.add(slot, "slow", slow, ())
+    pipe.runtime.add(slot, "slow", slow, ())
     pipe._requests[slot] = gp.RequestInfo("slow", slot, slow, "faulty")
     start = time.monotonic()
     run.steps(5)  # not in the plan: nobody waits for it
@@ -313,8 +313,8 @@ def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
     pipe = make()
     run = Run(pipe, one=LONG)
     run.step()
-    pipe.side.client.region._map[8] ^= 1
-    os.kill(pipe.side.supervisor.worker_pid, signal.SIGKILL)
+    pipe.runtime.client.region._map[8] ^= 1
+    os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
     run.steps(2)
     assert run.out["one"][-1] == END
     with pytest.raises(RequestError, match="header is damaged"):
@@ -325,7 +325,7 @@ def test_the_fork_server_can_die_too(fork_server, make):
     pipe = make(worker_step_ms=500)
     run = Run(pipe, one=LONG, waiting=PAREN)
     run.steps(2)
-    server, worker = fork_server.pid, pipe.side.supervisor.worker_pid
+    server, worker = fork_server.pid, pipe.runtime.supervisor.worker_pid
     os.kill(server, signal.SIGKILL)
     until(lambda: gone(worker))
     # The imports of the next one take seconds: no step is kept waiting for so long.
@@ -346,7 +346,7 @@ def test_two_pipelines_replace_the_fork_server_that_they_share(fork_server, make
     runs = [Run(pipe, one=LONG, two=PAREN) for pipe in (first, second)]
     for run in runs:
         run.steps(2)
-    watching = [pipe.side.supervisor for pipe in (first, second)]
+    watching = [pipe.runtime.supervisor for pipe in (first, second)]
     old = watching[0]._server
     assert watching[1]._server is old
     ask, asked = old.exit_code, []
@@ -399,9 +399,9 @@ def test_an_unexpected_exception_in_the_supervisor_replaces_the_worker(make, mon
     pipe = make()
     run = Run(pipe, one=LONG, two=PAREN)
     run.steps(3)
-    supervisor = pipe.side.supervisor
+    supervisor = pipe.runtime.supervisor
     pid = supervisor.worker_pid
-    raised = failing(monkeypatch, supervisor if part == "supervisor" else pipe.side.client, name, 1)
+    raised = failing(monkeypatch, supervisor if part == "supervisor" else pipe.runtime.client, name, 1)
     os.kill(pid, signal.SIGKILL)
     until(lambda: raised)
     run.steps(13)
@@ -418,11 +418,11 @@ def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(make, mon
     pipe = make()
     run = Run(pipe, one=LONG)
     run.step()
-    supervisor = pipe.side.supervisor
+    supervisor = pipe.runtime.supervisor
     with monkeypatch.context() as patch:
-        failing(patch, pipe.side.client.steps, "harvest", 10**9)
+        failing(patch, pipe.runtime.client.steps, "harvest", 10**9)
         supervisor.wake()
-        until(lambda: pipe.side.client.refusing)
+        until(lambda: pipe.runtime.client.refusing)
         with pytest.raises(RequestError, match=r"refused: .*its supervisor failed: ZeroDivisionError"):
             pipe.add_request("two", PAREN)
         run.step()  # its row is closed at once
@@ -430,7 +430,7 @@ def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(make, mon
         assert run.slowest < 5.0
     run.check(failed=["one"])
     assert supervisor.thread.is_alive()
-    until(lambda: not pipe.side.client._refused())
+    until(lambda: not pipe.runtime.client._refused())
     again = Run(pipe, two=PAREN, three=LONG)
     again.steps(16)
     again.check()

@@ -35,7 +35,7 @@ def decode(pipe, slot, steps):
     return bytes(out).decode()
 
 def pids(pipe):
-    supervisor = pipe.side.supervisor
+    supervisor = pipe.runtime.supervisor
     return [supervisor.worker_pid, supervisor._server.pid]
 
 ABC = gp.OutputSpec.regex("[a-c]{40}", backend="xgrammar")

@@ -20,7 +20,7 @@ from guided_plugin.grammar.table import Phase
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.pipeline import pipeline as pipeline_module
 from guided_plugin.worker.child import forkserver
-from guided_plugin.worker.engine.runtime import WorkerSide
+from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region, Shape, unwrap
 
 END = 256
@@ -152,7 +152,7 @@ def test_nonsense_on_a_channel_is_an_error(frame):
 @pytest.mark.parametrize("first", [0, 2**31 - 20, 2**32 - 20])
 def test_both_modes_do_the_same_for_a_long_time(compiler, fork_server, monkeypatch, first):
     """Adds, aborts, slot reuse, skipped steps, replays, tokens from elsewhere: step by step the same."""
-    monkeypatch.setattr(pipeline_module, "WorkerSide", functools.partial(WorkerSide, first_step=first))
+    monkeypatch.setattr(pipeline_module, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
     shuffle, generator = random.Random(first), torch.Generator().manual_seed(3)
     inline = gp.StepPipeline(compiler, max_slots=8, mode="inline")
     worker = gp.StepPipeline(compiler, max_slots=8, mode="process")
@@ -223,7 +223,7 @@ def test_tokens_that_can_not_be_taken_leave_the_step_as_it_was(pipe, monkeypatch
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipe.side.buffers, "download", fail)
+        patch.setattr(pipe.runtime.buffers, "download", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
             pipe.schedule_update(torch.tensor([1, 2, 3]))
     assert pipe.tokens("one") == ()
@@ -258,7 +258,7 @@ def test_specs_are_compiled_once_and_in_the_background(pipe):
 
 def test_an_idle_worker_takes_little_of_a_processor(pipe):
     slot = pipe.add_request("one", SPECS[1])
-    pid = pipe.side.supervisor.worker_pid
+    pid = pipe.runtime.supervisor.worker_pid
     step(pipe, [slot], torch.rand(1, WIDTH))
     assert pipe.phase("one") is Phase.ACTIVE
     time.sleep(1.2)

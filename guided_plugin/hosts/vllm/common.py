@@ -29,7 +29,7 @@ __all__ = [
     "REQUEST",
     "SUPPORTED",
     "mode_of",
-    "obstacle",
+    "unsupported_reason",
     "options_of",
     "read_spec",
     "spec_of",
@@ -93,7 +93,7 @@ def options_of(vllm_config: Any) -> GuidedConfig:
     )
 
 
-def obstacle(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
+def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
     """Why this engine can't guide any request, if it can't."""
     if not options.enabled:
         return RequestError("the plugin is switched off", hint="set enabled, or GUIDED_PLUGIN=1")

@@ -29,7 +29,7 @@ from guided_plugin.hosts.vllm.common import (
     REQUEST,
     drafts_of,
     mode_of,
-    obstacle,
+    unsupported_reason,
     options_of,
     read_spec,
     spec_of,
@@ -43,7 +43,7 @@ from guided_plugin.metrics import Recent
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.step import UNGUIDED, Admission
 
-__all__ = ["Engine", "Guided"]
+__all__ = ["Engine", "GuidedRequest"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ _OWN = "vllm-"
 
 
 @dataclass(slots=True, eq=False)
-class Guided:
+class GuidedRequest:
     """A guided request in the batch."""
 
     request_id: str
@@ -71,14 +71,14 @@ class Engine:
     def __init__(self, vllm_config: Any, device: torch.device, max_requests: int) -> None:
         self.config = vllm_config
         self.options = options_of(vllm_config)
-        self.obstacle = obstacle(vllm_config, self.options) or unreported(vllm_config)
+        self.unsupported_reason = unsupported_reason(vllm_config, self.options) or unreported(vllm_config)
         """Why nothing can be guided here, if nothing can."""
         self._pipeline: StepPipeline | None = None
         self._numbers = itertools.count(1)
         self._preparing: dict[str, Future[Admission]] = {}
         """Specs that frontends ask for again and again until they are there."""
         self._spent = Recent()
-        self._running: dict[str, Guided] = {}
+        self._running: dict[str, GuidedRequest] = {}
         self._ledger = Ledger()
         self._dead: list[DeadRows] = []
         """Of the step that is being sampled."""
@@ -90,7 +90,7 @@ class Engine:
             wrap_worker(_watch)
         except GuidedError as error:
             self.refuse(error)
-        if self.obstacle is None:
+        if self.unsupported_reason is None:
             try:
                 compiler = GrammarCompiler(vocabulary_of(vllm_config), config=self.options)
                 mode = mode_of(self.options, device.type)
@@ -110,15 +110,15 @@ class Engine:
     def pipeline(self) -> StepPipeline:
         """The pipeline; there is one where a request has a slot."""
         if self._pipeline is None:
-            raise self.obstacle or RuntimeError("no pipeline")
+            raise self.unsupported_reason or RuntimeError("no pipeline")
         return self._pipeline
 
     def refuse(self, error: GuidedError) -> None:
         """Guide nothing: every guided request is closed."""
-        self.obstacle = error
+        self.unsupported_reason = error
         _log.warning("guided requests will be refused: %s", error)
 
-    def begin(self, params: Any, tokens: Iterable[int] = ()) -> Guided | None:
+    def begin(self, params: Any, tokens: Iterable[int] = ()) -> GuidedRequest | None:
         """Start a request, after the output it had already produced. None if nothing guides it."""
         extra = params.extra_args or {}
         request_id = extra.get(REQUEST) or f"{_OWN}{next(self._numbers)}"
@@ -128,8 +128,8 @@ class Engine:
                 return None
             if extra.get(KNOWN) is True and REQUEST not in extra:
                 self.refuse(_unnamed())
-            if self.obstacle is not None:
-                raise self.obstacle
+            if self.unsupported_reason is not None:
+                raise self.unsupported_reason
             older = self._running.get(request_id)
             if older is not None:  # it was preempted, and its old place was never given to another
                 self.end(older)
@@ -144,17 +144,17 @@ class Engine:
         except GuidedError as error:
             return self.close_request(params, error, request_id)
         stop = (spec.stop_token_ids or stops)[0]
-        guided = self._running[request_id] = Guided(request_id, slot, stop, _limits(params))
+        guided = self._running[request_id] = GuidedRequest(request_id, slot, stop, _limits(params))
         return guided
 
-    def close_request(self, params: Any, error: GuidedError, request_id: str = "") -> Guided:
+    def close_request(self, params: Any, error: GuidedError, request_id: str = "") -> GuidedRequest:
         """A request that is not guided at all, and will end as an error."""
         request_id = request_id or params.extra_args.get(REQUEST, _OWN)
         if request_id.startswith(_OWN):
             _log.error("output cut off, and vLLM cannot be told: request %s: %s", request_id, error.reason)
         else:
             self._ledger.add(request_id, AT_ONCE, error.reason)
-        return Guided(request_id, UNGUIDED, min(params.all_stop_token_ids, default=0))
+        return GuidedRequest(request_id, UNGUIDED, min(params.all_stop_token_ids, default=0))
 
     def runs(self, request_id: str | None) -> bool:
         """Whether a request of vLLM's is in the pipeline."""
@@ -177,14 +177,14 @@ class Engine:
         self._started = True
         return True
 
-    def end(self, guided: Guided) -> None:
+    def end(self, guided: GuidedRequest) -> None:
         """A request has left; it may come back as another one."""
         if guided.slot != UNGUIDED:
             self.pipeline.remove_request(guided.request_id)
             del self._running[guided.request_id]
             guided.slot = UNGUIDED
 
-    def spared(self, requests: list[Guided], flags: Tensor) -> None:
+    def spared(self, requests: list[GuidedRequest], flags: Tensor) -> None:
         """Rows of these were given a stop token where [positions, requests] `flags`, on the device, say so.
         The grammar does not allow it there."""
         reasons = {one.request_id: _nothing_left(one.limits) for one in requests}
@@ -195,7 +195,7 @@ class Engine:
         dead, self._dead = self._dead, []
         if not self._running and not self._ledger and not dead:
             return output
-        newest = AT_ONCE if self._pipeline is None else self._pipeline.side.newest
+        newest = AT_ONCE if self._pipeline is None else self._pipeline.runtime.newest
         return attach(output, lambda complete: self._failed(newest, dead, complete))
 
     def _failed(self, step: int, dead: list[DeadRows], output: Any) -> dict[str, str]:
@@ -204,7 +204,7 @@ class Engine:
             for request_id, reason in rows.cut(output):
                 self._ledger.add(request_id, step, reason)
         if self._pipeline is not None:
-            for closure in self._pipeline.side.take_closed():
+            for closure in self._pipeline.runtime.take_closed():
                 self._ledger.add(closure.request_id, closure.step, closure.reason)
         due = self._ledger.due(step)
         for request_id, reason in due.items():
@@ -214,9 +214,9 @@ class Engine:
 
     def health(self) -> str:
         """Why no request can be guided now; empty if requests are served."""
-        error = self.obstacle
+        error = self.unsupported_reason
         if error is None and self._pipeline is not None:
-            error = self._pipeline.side.refusal()
+            error = self._pipeline.runtime.refusal()
         return "" if error is None else error.reason
 
     def spent(self, seconds: float) -> None:
@@ -226,7 +226,7 @@ class Engine:
     def metrics(self) -> dict[str, Any]:
         """The figures of its pipeline as plain data, for other processes."""
         if self._pipeline is None:
-            return {"refused": str(self.obstacle)}
+            return {"refused": str(self.unsupported_reason)}
         metrics = dataclasses.asdict(self._pipeline.metrics())
         metrics["host_thread"] = self._spent.median()
         metrics["choices"] = [[*choice, count] for choice, count in metrics["choices"].items()]

@@ -33,7 +33,7 @@ from guided_plugin.hosts.vllm.common import (
     GUIDED,
     KNOWN,
     PREPARE,
-    obstacle,
+    unsupported_reason,
     options_of,
     spec_of,
     vocabulary_of,
@@ -82,7 +82,7 @@ class Gate:
 
     def __init__(self, vllm_config: Any) -> None:
         self.options: GuidedConfig = options_of(vllm_config)
-        self.obstacle = obstacle(vllm_config, self.options) or unreported(vllm_config)
+        self.unsupported_reason = unsupported_reason(vllm_config, self.options) or unreported(vllm_config)
         self.health = Health()
         self._config = vllm_config
         self._lock = threading.Lock()
@@ -94,13 +94,13 @@ class Gate:
         """What clients wrote, and the text that was made of it; such a text stands for itself."""
         outputs = vllm_config.structured_outputs_config
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
-        if self.obstacle is not None and self.options.take_over:
-            _log.warning("structured outputs are left to vLLM: %s", self.obstacle)
+        if self.unsupported_reason is not None and self.options.take_over:
+            _log.warning("structured outputs are left to vLLM: %s", self.unsupported_reason)
 
     @property
     def takes_over(self) -> bool:
         """Whether vLLM's own structured outputs are served."""
-        return self.options.take_over and self.obstacle is None
+        return self.options.take_over and self.unsupported_reason is None
 
     def concerns(self, params: Any) -> bool:
         """Whether a request is guided, or will be."""
@@ -112,8 +112,8 @@ class Gate:
     def admit(self, params: Any) -> Any:
         """The params with which a guided request goes on: a copy, with its spec as text. Compiles the spec,
         unless that has been done. Raises GuidedError."""
-        if self.obstacle is not None:
-            raise self.obstacle
+        if self.unsupported_reason is not None:
+            raise self.unsupported_reason
         carried = self.recall(params)
         if carried is not None:
             return carried
@@ -129,7 +129,7 @@ class Gate:
     def recall(self, params: Any) -> Any | None:
         """The same for what was admitted before, in other words: the same schema comes again and again. None
         if this one wasn't."""
-        wording = _wording(params) if self.obstacle is None else None
+        wording = _wording(params) if self.unsupported_reason is None else None
         text = self._wordings.get(wording) if wording is not None else None
         return None if text is None else _carry(params, text)
 
@@ -187,7 +187,7 @@ class Gate:
 
     def warm_up(self) -> None:
         """Read the vocabulary in the background."""
-        if self.obstacle is None:
+        if self.unsupported_reason is None:
             threading.Thread(target=self._warm, name="guided-gate", daemon=True).start()
 
     def _warm(self) -> None:
@@ -196,7 +196,7 @@ class Gate:
                 self.compiler.compile(OutputSpec.regex("[0-9]"))
         except GuidedError as error:
             if isinstance(error, VocabularyError):
-                self.obstacle = error
+                self.unsupported_reason = error
             _log.warning("guided requests will be refused: %s", error)
 
     def _reasoning_end(self, note: dict[str, Any], prompt_token_ids: list[int] | None) -> tuple[int, ...]:

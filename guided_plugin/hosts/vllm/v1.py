@@ -21,7 +21,7 @@ from torch import Tensor
 
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.hosts.vllm.common import GUIDED
-from guided_plugin.hosts.vllm.engine import Engine, Guided
+from guided_plugin.hosts.vllm.engine import Engine, GuidedRequest
 from guided_plugin.hosts.vllm.rows import Fragile, close_rows, spare_rows, upload
 from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN, UNGUIDED
@@ -34,7 +34,7 @@ class _Row:
 
     __slots__ = ("guided", "length", "output", "params")
 
-    def __init__(self, guided: Guided, params: Any, output: list[int]) -> None:
+    def __init__(self, guided: GuidedRequest, params: Any, output: list[int]) -> None:
         self.guided = guided
         self.params = params
         self.output = output
@@ -62,17 +62,17 @@ class V1Runner:
         self._closed: list[tuple[int, int]] = []
         """Rows of closed requests, with their stop tokens."""
         self._fragile: list[Fragile] = []
-        self._limited: list[Guided] = []
+        self._limited: list[GuidedRequest] = []
         """The requests of the fragile rows."""
         self._sampled: Tensor | None = None
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
-        if self.engine.obstacle is None:
+        if self.engine.unsupported_reason is None:
             try:
                 wrap_sampler()
             except GuidedError as error:
                 self.engine.refuse(error)
-        if device.type == "cuda" and self.engine.obstacle is None:
+        if device.type == "cuda" and self.engine.unsupported_reason is None:
             self._warm_up(vllm_config.model_config.get_vocab_size(), device)
 
     def update_state(self, update: Any) -> None:
@@ -141,7 +141,7 @@ class V1Runner:
         self.engine.end(row.guided)
         row.guided = self._begin(row.params, row.output) or row.guided
 
-    def _begin(self, params: Any, output: list[int]) -> Guided | None:
+    def _begin(self, params: Any, output: list[int]) -> GuidedRequest | None:
         if any(token < 0 for token in output) and params.extra_args.get(GUIDED) is not None:
             return self.engine.close_request(
                 params,

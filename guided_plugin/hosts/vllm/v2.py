@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import GUIDED, REQUEST
-from guided_plugin.hosts.vllm.engine import Engine, Guided
+from guided_plugin.hosts.vllm.engine import Engine, GuidedRequest
 from guided_plugin.hosts.vllm.rows import Fragile, close_rows, spare_rows, upload
 from guided_plugin.kernels.indexed import gather_tokens, mask_indexed_rows, publish_tokens
-from guided_plugin.step import NEVER, UNGUIDED, Landing
+from guided_plugin.step import NEVER, UNGUIDED, TokenSink
 
 __all__ = ["V2Runner"]
 
@@ -36,7 +36,7 @@ class V2Runner:
         self._device: torch.device = states.device
         self._entered: dict[int, Any] = {}
         """Params by index, of requests that came since the last step; None for those that nothing guides."""
-        self._requests: dict[int, Guided] = {}
+        self._requests: dict[int, GuidedRequest] = {}
         """By index; those that ended stay until their index is used again."""
         self._planned: list[int] = []
         """Indices, in the order of the mask rows."""
@@ -53,7 +53,7 @@ class V2Runner:
         self._closed: list[tuple[int, int]] = []
         """Where closed requests are, with their stop tokens."""
         self._fragile: list[Fragile] = []
-        self._limited: list[Guided] = []
+        self._limited: list[GuidedRequest] = []
         """The fragile requests."""
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
@@ -63,7 +63,7 @@ class V2Runner:
         self._lengths = torch.full((states.max_num_reqs,), NEVER, dtype=torch.int32, device=self._device)
         # [planned] int64, device
         self._order = torch.zeros(0, dtype=torch.int64, device=self._device)
-        if self.engine.obstacle is None:
+        if self.engine.unsupported_reason is None:
             self._size = self.engine.pipeline.compiler.vocabulary.size
             if self._device.type == "cuda":
                 self._warm_up()
@@ -110,11 +110,11 @@ class V2Runner:
         start = time.perf_counter()
         batch = context.idx_mapping_np
         if self._stale or batch.tobytes() != self._batch:
-            self._look_at(batch)
+            self._follow(batch)
         if self._planned:
             self._mask(logits, context)
         if self._closed or self._fragile:
-            self._mend_rows(logits, context)
+            self._force_stop(logits, context)
         self.engine.spent(self._spent + time.perf_counter() - start)
         self._spent = 0.0
         return logits
@@ -124,7 +124,7 @@ class V2Runner:
         mask_indexed_rows(logits, masks, context.expanded_idx_mapping, self._table, self._size)
         self._applied = True
 
-    def _mend_rows(self, logits: Tensor, context: Any) -> None:
+    def _force_stop(self, logits: Tensor, context: Any) -> None:
         mask = self.engine.pipeline.mask if self._fragile else None
         if self._closed:
             close_rows(logits, self._closed)
@@ -134,11 +134,11 @@ class V2Runner:
     def _finish(self) -> None:
         """Hand on the tokens of the last step."""
         pipeline = self.engine.pipeline
-        landing = pipeline.landing()
-        if landing is None:
+        sink = pipeline.token_sink()
+        if sink is None:
             pipeline.schedule_update(gather_tokens(self._order, *self._histories))
         else:
-            publish_tokens(self._order, *self._histories, landing)
+            publish_tokens(self._order, *self._histories, sink)
         pipeline.finish_update()
 
     def _enter(self, entered: dict[int, Any]) -> list[int]:
@@ -169,7 +169,7 @@ class V2Runner:
         for index in [at for at, one in self._requests.items() if one.request_id == request_id]:
             self._leave(index)
 
-    def _begin(self, index: int, params: Any) -> Guided | None:
+    def _begin(self, index: int, params: Any) -> GuidedRequest | None:
         prompt = int(self._states.prompt_len.np[index])
         end = int(self._states.prefill_len.np[index])
         if end <= prompt:
@@ -177,7 +177,7 @@ class V2Runner:
         # Preempted, and back with what it had produced. The device is waited for, which is rare enough.
         return self.engine.begin(params, self._states.all_token_ids.gpu[index, prompt:end].tolist())
 
-    def _look_at(self, batch: Any) -> None:
+    def _follow(self, batch: Any) -> None:
         """What follows from which requests are in the batch."""
         running = set(self._present(batch))
         back = running.difference(self._planned)
@@ -235,4 +235,4 @@ class V2Runner:
         nobody = torch.zeros(1, dtype=torch.int64, device=self._device)  # as vLLM's own indices are
         mask_indexed_rows(logits, mask, nobody, self._table, self._size)
         tokens = gather_tokens(nobody, *self._histories)
-        publish_tokens(nobody, *self._histories, Landing(tokens.data_ptr(), nobody.data_ptr(), 0))
+        publish_tokens(nobody, *self._histories, TokenSink(tokens.data_ptr(), nobody.data_ptr(), 0))

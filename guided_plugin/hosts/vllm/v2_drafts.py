@@ -59,7 +59,7 @@ class V2DraftRunner(V2Runner):
         mask_indexed_rows(logits, masks, indices, self._table, self._size, positions, len(self._planned))
         pipeline.finish_update()
 
-    def _mend_rows(self, logits: Tensor, context: Any) -> None:
+    def _force_stop(self, logits: Tensor, context: Any) -> None:
         indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
         if self._closed:
             close_indexed(logits, indices, self._closed)
@@ -69,7 +69,7 @@ class V2DraftRunner(V2Runner):
             flags = spare_indexed(logits, indices, positions, self._fragile, mask, drafts)
             self.engine.spared(self._limited, flags)
 
-    def _look_at(self, batch: Any) -> None:
+    def _follow(self, batch: Any) -> None:
         """What follows from which requests are in the batch."""
         planned = self._present(batch)
         # Batches are sorted anew all the time; the masks have an order of their own.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.metrics import Recent
-from guided_plugin.step import Landing
+from guided_plugin.step import TokenSink
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 
 __all__ = ["HostWorkerBuffers", "Waits", "WorkerBuffers"]
@@ -68,7 +68,7 @@ class WorkerBuffers(Protocol):
         """Bring the guided rows' sampled tokens to the ring, then say that they are there."""
         ...
 
-    def landing(self, step: int) -> Landing | None:
+    def token_sink(self, step: int) -> TokenSink | None:
         """Where a kernel may write the tokens itself."""
         ...
 
@@ -112,7 +112,7 @@ class HostWorkerBuffers:
         self._tokens[step % TOKEN_DEPTH, : len(self._rows)] = chosen
         self._region.store(Counter.SAMPLED, step)
 
-    def landing(self, step: int) -> Landing | None:
+    def token_sink(self, step: int) -> TokenSink | None:
         """There are no kernels here."""
         return None
 

@@ -3,7 +3,7 @@
     side stream   wait until FILLED reaches n, copy masks n up, event
     main stream   wait for the event, mask | sample | one kernel: tokens n into the ring, n into SAMPLED
 
-A host with a kernel that knows the tokens does the last from there: see `landing`. The host enqueues all of
+A host with a kernel that knows the tokens does the last from there: see `token_sink`. The host enqueues all of
 it and waits for none. Where the device can't wait for memory, the host waits for the masks in `mask_dev`, and
 a thread raises SAMPLED when the tokens have landed.
 """
@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.kernels.tokens_triton import land_tokens
-from guided_plugin.step import Landing
+from guided_plugin.kernels.tokens_triton import write_tokens
+from guided_plugin.step import TokenSink
 from guided_plugin.worker.device.buffers import Waits
 from guided_plugin.worker.device.streamops import (
     StreamOps,
@@ -77,7 +77,7 @@ class CudaWorkerBuffers:
             base = register_host(region.address, region.shape.size)
             able = supported(index) if stream_ops is None else stream_ops
             self._ops: StreamOps = load_stream_ops(self._side)
-            self._nobodys_word = self._warm_up()
+            self._unread_word = self._warm_up()
         self._raiser = None if able else _Raiser(region, index)
         # Addresses and sizes of a step's copies, looked up here once: every attribute counts.
         self._row_bytes = 4 * words
@@ -136,16 +136,16 @@ class CudaWorkerBuffers:
         """Write the guided rows' tokens, then raise the flag; on the current stream, which has sampled."""
         ring = self._tokens_there + step % TOKEN_DEPTH * self._tokens_stride
         if self._raiser is None:
-            land_tokens(tokens, self._rows.newest, ring, self._sampled_word, step)
+            write_tokens(tokens, self._rows.newest, ring, self._sampled_word, step)
             return
-        land_tokens(tokens, self._rows.newest, ring, self._nobodys_word.data_ptr(), step)
+        write_tokens(tokens, self._rows.newest, ring, self._unread_word.data_ptr(), step)
         self._raiser.raise_after(self._current(), step)
 
-    def landing(self, step: int) -> Landing | None:
+    def token_sink(self, step: int) -> TokenSink | None:
         """Where a kernel on the main stream may write the tokens itself."""
         if self._raiser is not None:
             return None
-        return Landing(
+        return TokenSink(
             self._tokens_there + step % TOKEN_DEPTH * self._tokens_stride, self._sampled_word, step
         )
 
@@ -164,7 +164,7 @@ class CudaWorkerBuffers:
         word = torch.zeros(1, dtype=torch.int32, device=self._device)
         row = torch.zeros(1, dtype=torch.int32, device=self._device)
         for dtype in (torch.int64, torch.int32):
-            land_tokens(row.to(dtype), row, ring.data_ptr(), word.data_ptr(), 0)
+            write_tokens(row.to(dtype), row, ring.data_ptr(), word.data_ptr(), 0)
         return word
 
     def _enqueue_upload(self, step: int, count: int) -> None:

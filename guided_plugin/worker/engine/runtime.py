@@ -1,4 +1,4 @@
-"""`WorkerSide`: the grammar side of a pipeline, in a process of its own. Client, supervisor and buffers.
+"""`WorkerRuntime`: the grammar side of a pipeline, in a process of its own. Client, supervisor and buffers.
 
 Nothing that a step calls here waits for the worker on CUDA. `tokens`, `phase` and `error` do: they
 answer as of everything that was enqueued before.
@@ -18,17 +18,17 @@ from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Closure, Landing, StepPlan
+from guided_plugin.step import Admission, Closure, TokenSink, StepPlan
 from guided_plugin.worker.device.buffers import HostWorkerBuffers, WorkerBuffers
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.engine.timing import worker_metrics
 
-__all__ = ["WorkerSide"]
+__all__ = ["WorkerRuntime"]
 
 
-class WorkerSide:
-    """See `pipeline.GrammarSide`."""
+class WorkerRuntime:
+    """See `pipeline.GrammarRuntime`."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class WorkerSide:
             self.client.retract(self._step)
             raise
 
-    def landing(self) -> Landing | None:
+    def token_sink(self) -> TokenSink | None:
         """Where a kernel may write the step's tokens, for the worker to see."""
-        place = self.buffers.landing(self._step)
+        place = self.buffers.token_sink(self._step)
         if place is not None:
             self.client.scheduled(self._step)
         return place

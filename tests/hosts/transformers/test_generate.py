@@ -626,7 +626,7 @@ def test_a_worker_killed_in_a_step(tokenizer, vocabulary, model, make_guide, for
     def kill():
         steps.append(None)
         if len(steps) in (2, 5):
-            os.kill(kwargs.call._loans[0].pipeline.side.supervisor.worker_pid, signal.SIGKILL)
+            os.kill(kwargs.call._loans[0].pipeline.runtime.supervisor.worker_pid, signal.SIGKILL)
 
     class Killer(LogitsProcessor):
         def __call__(self, input_ids, scores):
@@ -661,7 +661,7 @@ def test_masks_are_asked_for_before_the_forward_pass(tokenizer, vocabulary, mode
 
         def __call__(self, input_ids, scores):
             if kwargs.call._started:
-                steps = kwargs.call._loan.pipeline.side.client.steps
+                steps = kwargs.call._loan.pipeline.runtime.client.steps
                 ahead.append(steps.planned - steps.follows)
             return scores
 

@@ -222,7 +222,7 @@ def test_a_worker_that_dies_takes_no_request_with_it(llm, checker):
     done = {}
     for step in range(400):
         if step == 8:
-            os.kill(runner(llm).engine.pipeline.side.supervisor.worker_pid, signal.SIGKILL)
+            os.kill(runner(llm).engine.pipeline.runtime.supervisor.worker_pid, signal.SIGKILL)
         for output in engine.step():
             if output.finished:
                 done[output.request_id] = output.outputs[0]
@@ -293,8 +293,8 @@ def test_a_request_that_its_grammar_fails_ends_as_an_error(llm, checker, caplog,
 
 
 def test_while_nothing_can_be_guided_running_requests_fail_and_new_ones_get_503(llm, checker):
-    engine, supervisor = llm.llm_engine, runner(llm).engine.pipeline.side.supervisor
-    client = runner(llm).engine.pipeline.side.client
+    engine, supervisor = llm.llm_engine, runner(llm).engine.pipeline.runtime.supervisor
+    client = runner(llm).engine.pipeline.runtime.client
     supervisor._deaths.clear()  # of other tests
     for number in range(3):
         engine.add_request(f"cut-{number}", "Once ", params_of({"regex": "[a-d]{400}"}, max_tokens=450))

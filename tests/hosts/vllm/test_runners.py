@@ -426,7 +426,7 @@ def test_v2_drafts_go_on_when_the_grammar_worker_is_killed():
     pipeline = game.guide.runner.engine.pipeline
     for step in range(120):
         if step in (30, 80):
-            pid = pipeline.side.supervisor.worker_pid
+            pid = pipeline.runtime.supervisor.worker_pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
         game.step()
