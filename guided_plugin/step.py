@@ -21,12 +21,12 @@ __all__ = [
     "Admission",
     "Closure",
     "DecodeStep",
-    "TokenSink",
     "LogitsProcessor",
     "ProcessorFactory",
     "RequestInfo",
     "StepPlan",
     "StepStatistics",
+    "TokenSink",
 ]
 
 UNGUIDED = -1

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from guided_plugin.kernels.launch import Launcher
 
-__all__ = ["announce", "write_tokens", "signed"]
+__all__ = ["announce", "signed", "write_tokens"]
 
 _BLOCK = 128
 

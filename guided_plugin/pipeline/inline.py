@@ -22,7 +22,7 @@ from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.pipeline.buffers import RING_DEPTH, make_buffers
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Closure, TokenSink, StepPlan
+from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.layout import Shape
 
 __all__ = ["InlineRuntime"]

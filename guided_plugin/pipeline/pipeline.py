@@ -37,10 +37,10 @@ from guided_plugin.step import (
     UNGUIDED,
     Admission,
     Closure,
-    TokenSink,
     RequestInfo,
     StepPlan,
     StepStatistics,
+    TokenSink,
 )
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 

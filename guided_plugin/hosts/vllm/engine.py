@@ -29,11 +29,11 @@ from guided_plugin.hosts.vllm.common import (
     REQUEST,
     drafts_of,
     mode_of,
-    unsupported_reason,
     options_of,
     read_spec,
     spec_of,
     stop_tokens,
+    unsupported_reason,
     vocabulary_of,
     with_stops,
 )

@@ -33,9 +33,9 @@ from guided_plugin.hosts.vllm.common import (
     GUIDED,
     KNOWN,
     PREPARE,
-    unsupported_reason,
     options_of,
     spec_of,
+    unsupported_reason,
     vocabulary_of,
 )
 from guided_plugin.hosts.vllm.failures import install as install_failures

@@ -18,7 +18,7 @@ from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Closure, TokenSink, StepPlan
+from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.device.buffers import HostWorkerBuffers, WorkerBuffers
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
