@@ -11,14 +11,17 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from guided_plugin.errors import ConfigError, did_you_mean
 from guided_plugin.ipc import processors
 
-__all__ = ["ENVIRONMENT_VARIABLE", "GuidedConfig"]
+__all__ = ["ENVIRONMENT_VARIABLE", "MODES", "GuidedConfig", "Mode"]
 
 ENVIRONMENT_VARIABLE = "GUIDED_PLUGIN"
+
+Mode = Literal["auto", "inline", "process"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 _MIB = 1 << 20
 
@@ -67,7 +70,7 @@ class GuidedConfig:
     """How long the grammar worker polls without a pause after work; it sleeps in between later on."""
     take_over: bool = False
     """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place of its own manager."""
-    mode: str = "auto"
+    mode: Mode = "auto"
     """Where grammars work in vLLM: `inline`, `process`, or `auto`: a process where the logits are on CUDA."""
 
     def __post_init__(self) -> None:
@@ -77,9 +80,9 @@ class GuidedConfig:
                 value = float(value)
                 object.__setattr__(self, field.name, value)
             _check_type(field.name, value, type(field.default))
-        if self.mode not in _MODES:
+        if self.mode not in MODES:
             raise ConfigError(
-                f"unknown mode {self.mode!r}", where="mode", hint=did_you_mean(self.mode, _MODES)
+                f"unknown mode {self.mode!r}", where="mode", hint=did_you_mean(self.mode, MODES)
             )
         if self.cache_bytes < 0:
             raise ConfigError("must not be negative", where="cache_bytes", hint="0 keeps nothing")
@@ -126,8 +129,6 @@ class GuidedConfig:
         """`threads`, with 0 replaced by what this machine has to give."""
         return self.threads or max(1, min(12, processors.count() * 3 // 4))
 
-
-_MODES = ("auto", "inline", "process")
 
 _POSITIVE = (
     "compile_seconds",

@@ -22,8 +22,9 @@ from guided_plugin.bench.environment import environment
 from guided_plugin.bench.recheck import refused_at
 from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import Mode
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.pipeline.pipeline import Mode, StepPipeline
+from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import Mode
 from guided_plugin.hosts.loop import DecodeLoop
-from guided_plugin.pipeline.pipeline import Mode
 from guided_plugin.spec import OutputSpec
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.engine.timing import step_times

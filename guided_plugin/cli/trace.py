@@ -45,7 +45,7 @@ def trace(
         from guided_plugin.bench.schemas import SCHEMAS
         from guided_plugin.bench.trace import chrome_trace, trace_loop
         from guided_plugin.compiling.compiler import GrammarCompiler
-        from guided_plugin.pipeline.pipeline import MODES
+        from guided_plugin.config import MODES
         from guided_plugin.spec import OutputSpec
 
         for value, known, where in ((schema, SCHEMAS, "--schema"), (mode, MODES, "--mode")):

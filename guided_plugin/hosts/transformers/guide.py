@@ -16,13 +16,12 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from guided_plugin.compiling.compiler import shared_compiler
-from guided_plugin.config import GuidedConfig
+from guided_plugin.config import GuidedConfig, Mode
 from guided_plugin.errors import ConfigError, GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.call import GenerateCall
 from guided_plugin.hosts.transformers.output import Generated, outputs, prompt_tensors, without_rows
 from guided_plugin.hosts.transformers.pool import Loan, PipelinePool
-from guided_plugin.pipeline.pipeline import Mode
 from guided_plugin.spec import OutputSpec
 
 if TYPE_CHECKING:

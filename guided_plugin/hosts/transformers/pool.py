@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import torch
 
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
-from guided_plugin.pipeline.pipeline import Mode, StepPipeline
+from guided_plugin.pipeline.pipeline import StepPipeline
 
 __all__ = ["Loan", "PipelinePool"]
 

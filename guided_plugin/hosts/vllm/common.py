@@ -28,7 +28,6 @@ __all__ = [
     "PREPARE",
     "REQUEST",
     "SUPPORTED",
-    "mode_of",
     "options_of",
     "read_spec",
     "spec_of",
@@ -128,11 +127,6 @@ def drafts_of(vllm_config: Any) -> int:
     """How many tokens may be proposed for a request in a step."""
     speculative = vllm_config.speculative_config
     return 0 if speculative is None else int(speculative.num_speculative_tokens)
-
-
-def mode_of(options: GuidedConfig, device_type: str) -> str:
-    """Where grammars work."""
-    return ("process" if device_type == "cuda" else "inline") if options.mode == "auto" else options.mode
 
 
 def vocabulary_of(vllm_config: Any) -> Vocabulary:

@@ -28,7 +28,6 @@ from guided_plugin.hosts.vllm.common import (
     PREPARE,
     REQUEST,
     drafts_of,
-    mode_of,
     options_of,
     read_spec,
     spec_of,
@@ -40,6 +39,7 @@ from guided_plugin.hosts.vllm.common import (
 from guided_plugin.hosts.vllm.failures import attach, unreported, wrap_worker
 from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
 from guided_plugin.metrics import Recent
+from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.step import UNGUIDED, Admission
 
@@ -93,12 +93,11 @@ class Engine:
         if self.unsupported_reason is None:
             try:
                 compiler = GrammarCompiler(vocabulary_of(vllm_config), config=self.options)
-                mode = mode_of(self.options, device.type)
                 self._pipeline = StepPipeline(
                     compiler,
                     max_slots=max_requests,
                     device=device,
-                    mode=mode,  # type: ignore[arg-type]
+                    mode=resolve_mode(self.options.mode, device),
                     drafts=drafts_of(vllm_config),
                 )
                 if self._pipeline.mode == "inline":
