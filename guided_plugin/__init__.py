@@ -14,9 +14,10 @@ from guided_plugin._version import __version__
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError
 from guided_plugin.hookspecs import hookimpl
+from guided_plugin.metrics import StepStatistics
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo, StepStatistics
+from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo
 
 if TYPE_CHECKING:
     from guided_plugin.compiling.compiler import GrammarCompiler, shared_compiler

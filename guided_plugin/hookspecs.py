@@ -20,7 +20,8 @@ import pluggy
 
 if TYPE_CHECKING:
     from guided_plugin.grammar.base import BackendFactory, Lowering
-    from guided_plugin.step import DecodeStep, ProcessorFactory, RequestInfo, StepStatistics
+    from guided_plugin.metrics import StepStatistics
+    from guided_plugin.step import DecodeStep, ProcessorFactory, RequestInfo
 
 __all__ = ["PROJECT", "hookimpl", "hookspec"]
 

@@ -11,10 +11,38 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-__all__ = ["RECENT", "PipelineMetrics", "Recent", "WorkerMetrics", "prometheus_collector"]
+__all__ = [
+    "RECENT",
+    "PipelineMetrics",
+    "Recent",
+    "StepFigures",
+    "StepStatistics",
+    "WorkerMetrics",
+    "prometheus_collector",
+]
 
 RECENT = 256
 """Steps that medians are taken over: the newest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatistics:
+    """Host-side cost of one pipeline step, in seconds, and what it covered. With drafts, all of it is in
+    `plan`."""
+
+    step: int
+    rows: int
+    """Guided rows."""
+    plan: float
+    fill_mask: float
+    apply_mask: float
+    schedule_update: float
+    finish_update: float
+
+    @property
+    def main_thread(self) -> float:
+        """Time the host's thread spent in the plugin."""
+        return self.plan + self.fill_mask + self.apply_mask + self.schedule_update + self.finish_update
 
 
 class Recent:
@@ -29,8 +57,46 @@ class Recent:
 
     def median(self) -> float:
         """Of those that are kept; 0 where there is none."""
-        values = list(self._values)
-        return statistics.median(values) if values else 0.0
+        return _median(self._values)
+
+
+def _median(values: deque[float]) -> float:
+    copied = list(values)  # another thread may add
+    return statistics.median(copied) if copied else 0.0
+
+
+class StepFigures:
+    """What the steps of one pipeline took of the host's thread."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """With a guided row."""
+        self.rows = 0
+        """Guided rows in all of them."""
+        self._number = 0
+        self._last: tuple[int, int, list[float]] | None = None
+        self._seconds: deque[float] = deque(maxlen=RECENT)
+
+    def finish(self, rows: int, clock: list[float]) -> None:
+        """A step is over; `clock` has the seconds of the five verbs."""
+        if rows:
+            self.steps += 1
+            self.rows += rows
+            self._last = self._number, rows, clock[:]
+            self._seconds.append(sum(clock))
+        self._number += 1
+
+    @property
+    def last(self) -> StepStatistics | None:
+        """The last step with a guided row."""
+        if self._last is None:
+            return None
+        number, rows, clock = self._last
+        return StepStatistics(number, rows, *clock)
+
+    def main_thread(self) -> float:
+        """Median seconds of a step, over the newest `RECENT`."""
+        return _median(self._seconds)
 
 
 @dataclass(frozen=True, slots=True)

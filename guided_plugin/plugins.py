@@ -18,7 +18,8 @@ from guided_plugin.errors import GuidedError, PluginError, did_you_mean
 
 if TYPE_CHECKING:
     from guided_plugin.grammar.base import BackendFactory, Lowering
-    from guided_plugin.step import DecodeStep, ProcessorFactory, RequestInfo, StepStatistics
+    from guided_plugin.metrics import StepStatistics
+    from guided_plugin.step import DecodeStep, ProcessorFactory, RequestInfo
 
 __all__ = ["BUILTIN_PLUGINS", "ENTRY_POINT_GROUP", "Plugins"]
 

@@ -25,7 +25,6 @@ __all__ = [
     "ProcessorFactory",
     "RequestInfo",
     "StepPlan",
-    "StepStatistics",
     "TokenSink",
 ]
 
@@ -103,25 +102,6 @@ class RequestInfo:
     spec: OutputSpec
     backend: str
     error: GuidedError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepStatistics:
-    """Host-side cost of one pipeline step, in seconds, and what it covered."""
-
-    step: int
-    rows: int
-    """Guided rows."""
-    plan: float
-    fill_mask: float
-    apply_mask: float
-    schedule_update: float
-    finish_update: float
-
-    @property
-    def main_thread(self) -> float:
-        """Time the host's thread spent in the plugin."""
-        return self.plan + self.fill_mask + self.apply_mask + self.schedule_update + self.finish_update
 
 
 LogitsProcessor = Callable[["Tensor", DecodeStep], "Tensor"]

@@ -17,8 +17,9 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.hosts.loop import DecodeLoop
+from guided_plugin.metrics import StepStatistics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import DecodeStep, StepStatistics
+from guided_plugin.step import DecodeStep
 
 __all__ = ["SHAPES", "LoopFigure", "bench_loop", "random_model"]
 

@@ -26,8 +26,8 @@ from guided_plugin.errors import RequestError
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.hosts.transformers.guide import Guide
+from guided_plugin.metrics import StepStatistics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import StepStatistics
 
 __all__ = ["FORWARDS", "TransformersFigure", "bench_transformers"]
 

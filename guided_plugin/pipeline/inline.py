@@ -29,7 +29,7 @@ __all__ = ["InlineRuntime"]
 
 
 class InlineRuntime:
-    """See `pipeline.GrammarRuntime`."""
+    """A `GrammarRuntime` without a process: a table of grammars and its buffers."""
 
     def __init__(
         self, compiler: GrammarCompiler, max_slots: int, device: torch.device, *, drafts: int = 0
@@ -66,10 +66,6 @@ class InlineRuntime:
         self._compiler.compile_async(spec).add_done_callback(judge)
         return verdict
 
-    def admit(self, spec: OutputSpec) -> Admission:
-        """Compile a spec here and now."""
-        return _admission(self._compiler.compile(spec))
-
     def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         """Start a request in a slot."""
         grammar = self._compiler.compile(spec)
@@ -78,7 +74,7 @@ class InlineRuntime:
     def remove(self, slot: int) -> None:
         """Free a slot."""
         # Its tokens may still be on their way: they count, and must not reach the slot's next user.
-        self.settle(slot)
+        self._accept()
         self._table.remove(slot)
 
     def plan(self, plan: StepPlan) -> None:
@@ -118,17 +114,13 @@ class InlineRuntime:
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         """What the request in a slot has produced."""
-        self.settle(slot)
+        self._accept()
         return self._table.tokens(slot)
 
     def phase(self, slot: int) -> Phase:
         """Where it is."""
-        self.settle(slot)
-        return self._table.phase(slot)
-
-    def settle(self, slot: int) -> None:
-        """Wait until all that happened to a request is known."""
         self._accept()
+        return self._table.phase(slot)
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         """Slots that failed since the last call."""

@@ -25,13 +25,13 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.kernels import mask_rows
-from guided_plugin.metrics import PipelineMetrics, StepFigures
+from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
 from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.requests import PipelineRequests
 from guided_plugin.pipeline.runtime import GrammarRuntime
 from guided_plugin.pipeline.slots import Slots
-from guided_plugin.step import UNGUIDED, RequestInfo, StepPlan, StepStatistics, TokenSink
+from guided_plugin.step import UNGUIDED, RequestInfo, StepPlan, TokenSink
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 
 __all__ = ["StepPipeline"]
@@ -276,8 +276,13 @@ class StepPipeline(PipelineRequests):
 
     def _check_masks(self, logits: Tensor) -> None:
         if self._stage != _FILLED:
-            raise _stale() if self._stage == _STALE else PipelineError(
-                "the masks of this step were not asked for", hint="the order is plan, fill_mask, apply_mask"
+            raise (
+                _stale()
+                if self._stage == _STALE
+                else PipelineError(
+                    "the masks of this step were not asked for",
+                    hint="the order is plan, fill_mask, apply_mask",
+                )
             )
         self._check_width(logits)
 

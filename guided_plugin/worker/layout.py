@@ -37,7 +37,18 @@ from numpy.typing import NDArray
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.base import MaskArray
 
-__all__ = ["PLAN_DEPTH", "TOKEN_DEPTH", "Counter", "PlanField", "Region", "Shape", "Time", "unwrap"]
+__all__ = [
+    "FENCED",
+    "PLAN_DEPTH",
+    "TOKEN_DEPTH",
+    "Counter",
+    "PlanField",
+    "Region",
+    "Shape",
+    "Time",
+    "fence",
+    "unwrap",
+]
 
 PLAN_DEPTH = 4
 """Steps in flight: one that is masked, one that is filled, and room for a host that runs ahead."""
@@ -212,15 +223,21 @@ class Region:
     def load(self, counter: Counter) -> int:
         """A counter; what it announces may be read now."""
         value = self._counters[counter * (_LINE // 4)]
-        if _FENCED:
-            _fence()
+        if FENCED:
+            fence()
         return value
 
     def store(self, counter: Counter, value: int) -> None:
         """Raise a counter; what it announces was written before."""
-        if _FENCED:
-            _fence()
+        if FENCED:
+            fence()
         self._counters[counter * (_LINE // 4)] = value & 0xFFFFFFFF
+
+    def word(self, counter: Counter) -> memoryview:
+        """[1] uint32: a counter for code that runs in each step. On machines that are `FENCED` it calls
+        `fence` after a read and before a write."""
+        at = counter * (_LINE // 4)
+        return self._counters[at : at + 1]
 
     def counter_offset(self, counter: Counter) -> int:
         """Where in the region a counter is, for the device."""
@@ -241,8 +258,8 @@ class Region:
             return
         entry["serial"] = 0
         entry["step"], entry["reason"] = step, reason.encode()[: _CLOSURE["reason"].itemsize]
-        if _FENCED:
-            _fence()
+        if FENCED:
+            fence()
         entry["serial"] = serial
         self.store(Counter.CLOSED, self.load(Counter.CLOSED) + 1)
 
@@ -251,8 +268,8 @@ class Region:
         entry = self._closures[slot]
         if entry["serial"] != serial:
             return None
-        if _FENCED:
-            _fence()
+        if FENCED:
+            fence()
         return int(entry["step"]), bytes(entry["reason"]).decode(errors="ignore")
 
     def close(self) -> None:
@@ -316,7 +333,7 @@ def _no_memory(size: int, error: OSError) -> PipelineError:
 _barrier = threading.Lock()
 
 
-def _fence() -> None:
+def fence() -> None:
     """Order every access before against every access after, for other processors.
 
     Python has no fence, but its locks must be ones: a release orders what was before it, an acquire what
@@ -328,5 +345,5 @@ def _fence() -> None:
         pass
 
 
-_FENCED = platform.machine() not in ("x86_64", "AMD64")
+FENCED = platform.machine() not in ("x86_64", "AMD64")
 """x86 shows stores in the order in which they were made, and loads likewise."""

@@ -363,33 +363,27 @@ def test_a_plan_whose_request_has_left_masks_nothing():
 
 
 @pytest.mark.parametrize("mode", ["inline", "process"])
-def test_with_drafts_a_plan_waits_for_its_tokens(mode):
-    """A plan that nobody follows up hangs nobody; what is asked in between is answered."""
+def test_drafts_are_judged_in_one_call(mode):
+    """A step that is refused hangs nothing; what is asked in between is answered."""
     compiler = gp.GrammarCompiler(VOCABULARY)
     with gp.StepPipeline(compiler, max_slots=2, mode=mode, drafts=2) as pipeline:
         slot = pipeline.add_request("one", gp.OutputSpec.choice(["ab"]))
-        pipeline.plan([slot])
+        logits = torch.zeros(3, WIDTH)
         assert pipeline.phase("one") is Phase.ACTIVE
-        with pytest.raises(PipelineError, match="call schedule_update first"):
-            pipeline.fill_mask()
-        with pytest.raises(PipelineError, match="5 sampled and proposed tokens are due, not 1"):
-            pipeline.schedule_update(torch.zeros(1, dtype=torch.int64))
+        with pytest.raises(PipelineError, match="call judge_drafts"):
+            pipeline.plan([slot])
+        with pytest.raises(PipelineError, match="only guided slots have drafts"):
+            pipeline.judge_drafts([slot, gp.UNGUIDED], torch.zeros(10, dtype=torch.int64), logits)
+        with pytest.raises(PipelineError, match=r"5 sampled and proposed tokens are due, not \(1,\)"):
+            pipeline.judge_drafts([slot], torch.zeros(1, dtype=torch.int64), logits)
         assert pipeline.token_sink() is None
-        pipeline.plan([slot])
         a, b = ord("a"), ord("b")
-        pipeline.schedule_update(torch.tensor([NO_TOKEN, NO_TOKEN, NO_TOKEN, a, b]))
-        pipeline.fill_mask()
-        with pytest.raises(PipelineError, match="call take_masks"):
-            pipeline.apply_mask(torch.zeros(1, WIDTH))
-        masks = pipeline.take_masks(torch.zeros(3, WIDTH))
+        masks = pipeline.judge_drafts([slot], torch.tensor([NO_TOKEN, NO_TOKEN, NO_TOKEN, a, b]), logits)
         bits = [[i for i in range(288) if int(row[i // 32]) >> (i % 32) & 1] for row in masks]
         assert bits == [[a], [b], list(VOCABULARY.stop_token_ids)]
-        pipeline.finish_update()
-        pipeline.plan([slot])
-        pipeline.schedule_update(torch.tensor([a, b, NO_TOKEN, NO_TOKEN, NO_TOKEN]))
-        pipeline.fill_mask()
-        pipeline.finish_update()
+        pipeline.judge_drafts([slot], torch.tensor([a, b, NO_TOKEN, NO_TOKEN, NO_TOKEN]), logits)
         assert pipeline.tokens("one") == (a, b)
+        assert pipeline.metrics().steps == 2
 
 
 def test_a_host_may_remove_requests_before_the_hook_of_the_step():

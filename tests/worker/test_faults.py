@@ -283,7 +283,7 @@ def test_a_stopped_worker_never_makes_the_host_wait_to_send(make):
         pipe.runtime.add(len(run.slots), "many", spec, ())
         pipe.runtime.remove(len(run.slots))
     assert time.monotonic() - start < 10.0
-    assert pipe.runtime.client._channel.pending
+    assert pipe.runtime.client.channel.pending
     os.kill(pid, signal.SIGCONT)
     assert {verdict.result(60).backend for verdict in verdicts} == {"xgrammar"}
     run.steps(16)

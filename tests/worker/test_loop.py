@@ -20,6 +20,7 @@ from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.step import StepPlan
 from guided_plugin.worker.child import loop, process
 from guided_plugin.worker.engine.client import WorkerClient
+from guided_plugin.worker.engine.session import Session
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter
 from guided_plugin.worker.messages import Crashed, Retires
 
@@ -38,24 +39,25 @@ class Engine:
         self.client = WorkerClient(
             gp.GrammarCompiler(VOCABULARY, config=config, plugins=plugins), 4, first_step=first_step
         )
+        self.session = Session(self.client)
         self.region = self.client.region
         self.codes = []
         self.said = []
         self.plans = {}
         self.begin()
 
-    def begin(self, *, careful=False):
+    def begin(self, *, isolate=False):
         """A new worker, as after a death."""
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
         arguments = theirs.detach(), os.dup(self.region.fd)
         self.thread = threading.Thread(target=lambda: self.codes.append(process.main(*arguments)))
         self.thread.start()
-        self.client.begin_session(self.channel, careful=careful)
+        self.session.begin(self.channel, isolate=isolate)
 
     def end(self):
         """It goes as if it had been killed."""
-        self.client.end_session()
+        self.session.end()
         self.channel.close()
         self.thread.join(10)
         assert not self.thread.is_alive()
@@ -68,7 +70,7 @@ class Engine:
             return
         for message in messages:
             self.said.append(message)
-            self.client.received(message)
+            self.session.received(message)
 
     def until(self, what, seconds=10.0):
         end = time.monotonic() + seconds
@@ -85,7 +87,8 @@ class Engine:
             time.sleep(0.001)
 
     def plan(self, *slots):
-        step = self.client.plan(StepPlan(tuple(range(len(slots))), slots))
+        self.client.publish(StepPlan(tuple(range(len(slots))), slots))
+        step = self.client.steps.announce()
         self.plans[step] = slots
         return step
 
@@ -106,7 +109,7 @@ class Engine:
         return {32 * i + b for i, word in enumerate(words) for b in range(32) if word >> b & 1}
 
     def schedule(self, step):
-        self.client.scheduled(step)
+        self.client.steps.scheduled(step)
 
     def land(self, step, *tokens):
         self.region.tokens[step % TOKEN_DEPTH, : len(tokens)] = tokens
@@ -212,7 +215,7 @@ def test_a_broken_token_fails_its_request_alone(make):
     assert engine.request(0).phase() is Phase.FAILED
     assert "breaks the grammar" in str(engine.request(0).error)
     assert engine.request(0).counted() == ()
-    assert [request.request_id for request in engine.client.take_failures()] == ["bad"]
+    assert [request.request_id for request in engine.client.requests.take_failures()] == ["bad"]
     assert engine.request(1).phase() is Phase.ACTIVE
 
 
@@ -221,7 +224,7 @@ def unheard(engine, step):
     end = time.monotonic() + 10.0
     while not engine.filled(step):
         assert time.monotonic() < end, "was not filled in time"
-    return engine.client.take_closed()
+    return engine.client.requests.take_closed()
 
 
 def test_a_failure_is_known_as_soon_as_the_masks_of_its_first_closed_step_are_there(make):
@@ -230,16 +233,16 @@ def test_a_failure_is_known_as_soon_as_the_masks_of_its_first_closed_step_are_th
     engine.client.add(1, "good", XYZ, ())
     step = engine.plan(0, 1)
     engine.until(lambda: engine.filled(step))
-    assert engine.client.take_closed() == []
+    assert engine.client.requests.take_closed() == []
     engine.schedule(step)
     engine.land(step, ord("q"), ord("x"))
     step = engine.plan(1, 0)
     (closure,) = unheard(engine, step)
     assert closure[:2] == ("bad", step)
     assert "breaks the grammar" in closure.reason
-    assert engine.client.failures == deque()  # the message has not been read
-    engine.until(lambda: engine.client.failures)
-    assert engine.client.take_closed() == []  # it is told once
+    assert engine.client.requests.failures == deque()  # the message has not been read
+    engine.until(lambda: engine.client.requests.failures)
+    assert engine.client.requests.take_closed() == []  # it is told once
 
 
 def test_a_request_without_a_grammar_is_closed_before_its_first_mask(make):
@@ -263,12 +266,12 @@ def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(
         assert time.monotonic() < end
     engine.client.remove(0)
     engine.end()  # its messages are lost
-    engine.client.blame(2, "ended")
-    engine.client.blame(2, "ended")
+    engine.session.blame(2, "ended")
+    engine.session.blame(2, "ended")
     engine.begin()
-    closed = {closure.request_id: closure.step for closure in engine.client.take_closed()}
+    closed = {closure.request_id: closure.step for closure in engine.client.requests.take_closed()}
     assert closed == {"left": step, "stays": step, "next": step + 1}
-    assert "breaks the grammar" in str(engine.client._live[1].error)
+    assert "breaks the grammar" in str(engine.client.requests[1].error)
     assert engine.allowed(engine.plan(1), 0) == {END}
 
 
@@ -280,10 +283,13 @@ def test_steps_that_the_engine_closes_are_told_with_their_numbers(make):
     engine.end()
     first, second = engine.plan(0), engine.plan(1)
     engine.client.close_outstanding(RequestError("on request"))
-    assert {closure[:2] for closure in engine.client.take_closed()} == {("one", first), ("two", second)}
+    assert {closure[:2] for closure in engine.client.requests.take_closed()} == {
+        ("one", first),
+        ("two", second),
+    }
     assert engine.client.refusal() is None
     engine.client.refuse(RequestError("for a while"), 60.0)
-    (closure,) = engine.client.take_closed()
+    (closure,) = engine.client.requests.take_closed()
     assert closure[:2] == ("idle", second + 1)
     assert "for a while" in str(engine.client.refusal())
     engine.client._refused_until = 0.0
@@ -291,8 +297,8 @@ def test_steps_that_the_engine_closes_are_told_with_their_numbers(make):
     engine.begin()
 
 
-@pytest.mark.parametrize("careful", [False, True])
-def test_the_next_worker_goes_on_in_the_middle_of_everything(make, careful):
+@pytest.mark.parametrize("isolate", [False, True])
+def test_the_next_worker_goes_on_in_the_middle_of_everything(make, isolate):
     engine = make(first_step=2**32 - 2)
     engine.client.add(0, "one", ABC, ())
     engine.client.add(1, "two", XYZ, [ord("x")])
@@ -309,7 +315,7 @@ def test_the_next_worker_goes_on_in_the_middle_of_everything(make, careful):
     engine.client.add(2, "new", XYZ, ())
     engine.land(first, ord("a"), ord("y"), ord("a"))
     third = engine.plan(2, 0)
-    engine.begin(careful=careful)
+    engine.begin(isolate=isolate)
     assert engine.allowed(second, 0) == {ord("z")}
     assert engine.allowed(second, 1) == {END}  # nobody's row any more
     assert engine.allowed(second, 2) == {ord("b")}
@@ -327,7 +333,7 @@ def test_tokens_still_to_come_reach_the_next_worker(make):
     engine = make()
     step = engine.first_step()
     engine.end()
-    engine.begin(careful=True)
+    engine.begin(isolate=True)
     engine.land(step, ord("a"))
     engine.until(lambda: engine.accepted(step))
     assert engine.allowed(engine.plan(0), 0) == {ord("b")}
@@ -464,7 +470,7 @@ def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(make, monkeyp
     engine.end()
     step = engine.plan(0)
     verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
-    engine.begin(careful=True)
+    engine.begin(isolate=True)
     engine.until(verdict.done)
     assert doing == [(True, 0)]
     assert engine.allowed(step, 0) == {ord("b")}
@@ -476,7 +482,7 @@ def test_they_do_not_wait_for_ever(make):
     engine.end()
     engine.plan(0)  # whose tokens don't come
     verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
-    engine.begin(careful=True)
+    engine.begin(isolate=True)
     engine.until(verdict.done)
     assert verdict.result().backend
 
@@ -493,9 +499,9 @@ def test_a_death_at_a_request_may_be_a_compiles(make, go_on, order, planned):
         assert engine.allowed(engine.plan(1), 0) == {ord("x")}
     for slot in order:
         assert not verdict.done()
-        engine.client.blame(slot, "was ended by SIGKILL")
+        engine.session.blame(slot, "was ended by SIGKILL")
     assert "compiling this spec ended the grammar worker twice" in str(verdict.exception(0))
-    assert engine.client.take_failures() == []
+    assert engine.client.requests.take_failures() == []
     go_on.set()
 
 
@@ -504,8 +510,8 @@ def test_a_request_that_ends_workers_takes_no_compile_along(make, go_on):
     engine.client.add(0, "deadly", ABC, ())
     verdict = engine.client.prepare(gp.OutputSpec.regex("slow"))
     for _ in range(2):
-        engine.client.blame(0, "was ended by SIGKILL")
-    [failed] = engine.client.take_failures()
+        engine.session.blame(0, "was ended by SIGKILL")
+    [failed] = engine.client.requests.take_failures()
     assert "working on this request ended the grammar worker twice" in str(failed.error)
     assert not verdict.done()
     go_on.set()

@@ -43,7 +43,6 @@ class V2DraftRunner(V2Runner):
         """For the batch, or a part of it: vLLM may judge large ones part by part."""
         pipeline = self.engine.pipeline
         indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
-        pipeline.plan(self._slots)
         tokens = gather_drafts(
             self._order,
             *self._histories,
@@ -53,11 +52,8 @@ class V2DraftRunner(V2Runner):
             context.input_ids,
             pipeline.drafts,
         )
-        pipeline.schedule_update(tokens)
-        pipeline.fill_mask()
-        masks = pipeline.take_masks(logits)
+        masks = pipeline.judge_drafts(self._slots, tokens, logits)
         mask_indexed_rows(logits, masks, indices, self._table, self._size, positions, len(self._planned))
-        pipeline.finish_update()
 
     def _force_stop(self, logits: Tensor, context: Any) -> None:
         indices, positions = context.expanded_idx_mapping, context.expanded_local_pos

@@ -4,8 +4,8 @@
     main stream   wait for the event, mask | sample | one kernel: tokens n into the ring, n into SAMPLED
 
 A host with a kernel that knows the tokens does the last from there: see `token_sink`. The host enqueues all
-of it and waits for none. Where the device can't wait for memory, the host waits for the masks in `mask_dev`, and
-a thread raises SAMPLED when the tokens have landed.
+of it and waits for none. Where the device cannot wait for memory, the host waits for the masks in `mask_dev`,
+and a thread raises SAMPLED when the tokens have landed.
 """
 
 from __future__ import annotations

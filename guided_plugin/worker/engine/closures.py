@@ -22,29 +22,31 @@ class Closures:
 
     def __init__(self, region: Region) -> None:
         self._region = region
-        self._written = region.load(Counter.CLOSED)
-        """How many entries of the shared memory were looked at."""
+        self.word = region.word(Counter.CLOSED)
+        """[1]: how many entries the worker wrote."""
+        self.seen = self.word[0]
+        """How many of them were read."""
         self._known: set[int] = set()
         """Serials of running requests that were told."""
         # Bounded: not every host takes them.
-        self._untold: deque[Closure] = deque(maxlen=4 * region.shape.max_slots)
+        self.untold: deque[Closure] = deque(maxlen=4 * region.shape.max_slots)
 
     @property
     def changed(self) -> bool:
-        """Whether the worker wrote entries that were not looked at."""
-        return self._region.load(Counter.CLOSED) != self._written
+        """Whether the worker wrote entries that were not read."""
+        return self.word[0] != self.seen
 
     def add(self, request: LiveRequest, step: int, reason: str) -> None:
         """A request is closed from a step on."""
         if request.serial not in self._known:
             self._known.add(request.serial)
-            self._untold.append(Closure(request.request_id, step, reason))
+            self.untold.append(Closure(request.request_id, step, reason))
 
     def read(self, requests: Iterable[LiveRequest]) -> None:
         """Add those of these requests that the worker closed."""
         if not self.changed:
             return
-        self._written = self._region.load(Counter.CLOSED)
+        self.seen = self._region.load(Counter.CLOSED)
         for request in requests:
             entry = self._region.read_closure(request.slot, request.serial)
             if entry is not None:
@@ -62,6 +64,6 @@ class Closures:
     def take(self) -> list[Closure]:
         """What was added since the last call. From any thread."""
         taken = []
-        while self._untold:
-            taken.append(self._untold.popleft())
+        while self.untold:
+            taken.append(self.untold.popleft())
         return taken

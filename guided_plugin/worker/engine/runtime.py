@@ -1,13 +1,13 @@
-"""`WorkerRuntime`: the grammar side of a pipeline, in a process of its own. Client, supervisor and buffers.
+"""`WorkerRuntime`: the grammars of a pipeline work in a process of their own. Client, supervisor and buffers.
 
-Nothing that a step calls here waits for the worker on CUDA. `tokens`, `phase` and `error` do: they
-answer as of everything that was enqueued before.
+Nothing that a step calls here waits for the worker on CUDA. `tokens` and `phase` do: they answer as of
+everything that was enqueued before.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 import torch
@@ -23,12 +23,14 @@ from guided_plugin.worker.device.buffers import HostWorkerBuffers, WorkerBuffers
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.engine.timing import worker_metrics
+from guided_plugin.worker.layout import Region
 
 __all__ = ["WorkerRuntime"]
 
 
 class WorkerRuntime:
-    """See `pipeline.GrammarRuntime`."""
+    """A `GrammarRuntime` over one worker at a time. A step goes from here straight to the rings and the
+    device."""
 
     def __init__(
         self,
@@ -40,31 +42,23 @@ class WorkerRuntime:
         first_step: int = 0,
     ) -> None:
         self.client = WorkerClient(compiler, max_slots, drafts=drafts, first_step=first_step)
+        self._steps, self._requests = self.client.steps, self.client.requests
         self._shape = self.client.region.shape
         try:
-            self.buffers = self._make_buffers(device)
+            self.buffers = _make_buffers(self.client.region, device, self._steps.wait_filled)
         except BaseException:
             self.client.close()
             raise
         self.supervisor = Supervisor(self.client)
+        self._plan: StepPlan | None = None
         self._rows: tuple[int, ...] = ()
         self._step = first_step
         self._count = 0
-
-    def _make_buffers(self, device: torch.device) -> WorkerBuffers:
-        if device.type != "cuda":
-            return HostWorkerBuffers(self.client.region, self.client.steps.wait_filled)
-        from guided_plugin.worker.device.cuda import CudaWorkerBuffers
-
-        return CudaWorkerBuffers(self.client.region, device, self.client.steps.wait_filled)
+        """Masks of the planned step."""
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
-        """Compile a spec in the worker."""
+        """Compile a spec in the worker; one that was admitted before is not compiled again."""
         return self.client.prepare(spec)
-
-    def admit(self, spec: OutputSpec) -> Admission:
-        """The same, and wait for it; a spec that was admitted before is not compiled again."""
-        return self.client.prepare(spec).result()
 
     def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         """Start a request in a slot."""
@@ -72,16 +66,15 @@ class WorkerRuntime:
 
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves: plans name requests."""
+        self._plan = None
         self.client.remove(slot)
 
     def plan(self, plan: StepPlan) -> None:
         """Announce the step to the worker."""
-        if plan.rows != self._rows:
-            self.buffers.set_rows(self._shape.ring_rows(plan.rows))
-            self._rows = plan.rows
+        if plan is not self._plan:
+            self._change_plan(plan)
         self.buffers.claim(self._step + 1)
-        self._step = self.client.plan(plan)
-        self._count = len(plan.rows) * self._shape.positions
+        self._step = self._steps.announce()
 
     def fill(self) -> None:
         """The worker fills; the device fetches when it has."""
@@ -93,40 +86,34 @@ class WorkerRuntime:
 
     def sampled(self, tokens: Tensor) -> None:
         """Send the step's tokens to the worker."""
-        self.client.scheduled(self._step)
+        self._steps.scheduled(self._step)
         try:
             self.buffers.download(self._step, tokens)
         except BaseException:
-            self.client.retract(self._step)
+            self._steps.retract(self._step)
             raise
 
     def token_sink(self) -> TokenSink | None:
         """Where a kernel may write the step's tokens, for the worker to see."""
-        place = self.buffers.token_sink(self._step)
-        if place is not None:
-            self.client.scheduled(self._step)
-        return place
+        sink = self.buffers.token_sink(self._step)
+        if sink is not None:
+            self._steps.scheduled(self._step)
+        return sink
 
     def finish(self) -> None:
-        """The worker accepts as soon as the tokens land."""
+        """The worker accepts as soon as the tokens are there."""
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         """What the request in a slot has produced."""
         return self.client.request(slot).counted()
 
     def phase(self, slot: int) -> Phase:
-        """Where it is."""
+        """The phase of the request in a slot."""
         return self.client.request(slot).phase()
-
-    def settle(self, slot: int) -> None:
-        """Wait until all that happened to a request is known."""
-        self.client.request(slot)
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         """Slots that failed since the last call."""
-        if not self.client.failures:
-            return []
-        return [(r.slot, r.error) for r in self.client.take_failures() if r.error is not None]
+        return self._requests.take_failures() if self._requests.failures else []
 
     @property
     def newest(self) -> int:
@@ -135,7 +122,8 @@ class WorkerRuntime:
 
     def take_closed(self) -> list[Closure]:
         """Requests that were closed since the last call. From any thread."""
-        return self.client.take_closed()
+        closures = self._requests.closures
+        return self._requests.take_closed() if closures.word[0] != closures.seen or closures.untold else []
 
     def refusal(self) -> GuidedError | None:
         """Why a new request would be refused now. From any thread."""
@@ -153,3 +141,18 @@ class WorkerRuntime:
             return
         if self.supervisor.close():
             self.buffers.close()
+
+    def _change_plan(self, plan: StepPlan) -> None:
+        if plan.rows != self._rows:
+            self.buffers.set_rows(self._shape.ring_rows(plan.rows))
+            self._rows = plan.rows
+        self.client.publish(plan)
+        self._plan, self._count = plan, len(plan.rows) * self._shape.positions
+
+
+def _make_buffers(region: Region, device: torch.device, wait: Callable[[int], None]) -> WorkerBuffers:
+    if device.type != "cuda":
+        return HostWorkerBuffers(region, wait)
+    from guided_plugin.worker.device.cuda import CudaWorkerBuffers
+
+    return CudaWorkerBuffers(region, device, wait)

@@ -1,11 +1,12 @@
 """The engine's side of the rings: announces steps, remembers what is in flight, reads journals out.
 
-Not locked: its client is.
+A step of the host goes through `announce` and `scheduled` alone; its lock is the client's too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from array import array
 from collections import deque
@@ -14,11 +15,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from guided_plugin.errors import PipelineError
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.engine.journal import LiveRequest
-from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, PlanField, Region, Time, unwrap
+from guided_plugin.worker.layout import (
+    FENCED,
+    PLAN_DEPTH,
+    TOKEN_DEPTH,
+    Counter,
+    PlanField,
+    Region,
+    Time,
+    fence,
+    unwrap,
+)
 
-__all__ = ["Published", "StepRing"]
+__all__ = ["Published", "StepRing", "forked"]
 
 # Looked up here once: members of an enumeration cost as much as the store they are for.
 _STEP, _FOLLOWS, _MESSAGES = int(PlanField.STEP), int(PlanField.FOLLOWS), int(PlanField.MESSAGES)
@@ -40,12 +52,18 @@ class StepRing:
     """Steps by number, without bounds; only what is written into the region wraps."""
 
     def __init__(self, region: Region, first_step: int) -> None:
+        self.lock = threading.RLock()
+        self.messages = 0
+        """Messages to the worker of this session."""
+        self.refusing = self.forked = False
+        """Whether the rows of every step are closed; whether this is a copy in a forked process."""
         self._region = region
+        self._planned_word = region.word(Counter.PLANNED)
         self.planned = self.follows = first_step
         """The newest step that was announced, and the newest that was sampled."""
         for counter in (Counter.PLANNED, Counter.SAMPLED, Counter.FILLED, Counter.ACCEPTED):
             region.store(counter, first_step)
-        nothing = Published(0, array("i"), ())
+        self._published = nothing = Published(0, array("i"), ())
         # What each place in the plan ring holds: step, the step it follows, its plan.
         self._entries = [(first_step, first_step, nothing)] * PLAN_DEPTH
         self._heads = [memoryview(plan.data).cast("B").cast("I") for plan in region.plans]
@@ -63,7 +81,7 @@ class StepRing:
 
     @property
     def landed(self) -> int:
-        """The newest step whose tokens are there."""
+        """The newest step whose tokens are in the ring."""
         return unwrap(self._region.load(Counter.SAMPLED), self.planned)
 
     @property
@@ -76,72 +94,86 @@ class StepRing:
         needed = filled + 1 if self._region.shape.drafts else follows
         return published if self.landed >= needed else None
 
-    def make_room(self) -> None:
-        """Wait until the next step has a place: the host may be ahead by as many steps as rings are deep."""
-        needed = self.planned + 2 - PLAN_DEPTH
-        if self._seen < needed:
-            self.wait_filled(needed)
+    def publish(self, plan_id: int, slots: array[int], requests: tuple[LiveRequest, ...]) -> None:
+        """Have the steps from now on announce this plan."""
+        self._published = Published(plan_id, slots, requests)
 
-    def announce(self, published: Published, messages: int) -> int:
-        """Write the next plan and raise its flag; its number."""
+    def announce(self) -> int:
+        """Write the plan of the next step and raise its flag; the step's number. Waits only for a host
+        that is ahead by as many steps as rings are deep."""
+        if self.forked:
+            raise forked()
         step = self.planned + 1
+        if self._seen < step + 1 - PLAN_DEPTH:
+            self.wait_filled(step + 1 - PLAN_DEPTH)
         at = step % PLAN_DEPTH
         head = self._heads[at]
-        if self._entries[at][2] is not published:
-            head[_COUNT] = len(published.slots)
-            head[_PLAN_ID] = published.plan_id
-            self._slots[at][: len(published.slots)] = memoryview(published.slots)
-        head[_STEP] = step & _U32
-        head[_FOLLOWS] = self.follows & _U32
-        head[_MESSAGES] = messages
-        row = step % TOKEN_DEPTH * _TIMES
-        self._times[row + _TIME_STEP] = step
-        self._times[row + _TIME_PLANNED] = time.perf_counter_ns()
-        self._entries[at] = step, self.follows, published
-        self.planned = step
-        self._region.store(Counter.PLANNED, step)
-        if len(self._unread) > TOKEN_DEPTH // 2:
-            self.harvest()
+        with self.lock:
+            published = self._published
+            if self._entries[at][2] is not published:
+                head[_COUNT] = len(published.slots)
+                head[_PLAN_ID] = published.plan_id
+                self._slots[at][: len(published.slots)] = memoryview(published.slots)
+            head[_STEP] = step & _U32
+            head[_FOLLOWS] = self.follows & _U32
+            head[_MESSAGES] = self.messages
+            row = step % TOKEN_DEPTH * _TIMES
+            self._times[row + _TIME_STEP] = step
+            self._times[row + _TIME_PLANNED] = time.perf_counter_ns()
+            self._entries[at] = step, self.follows, published
+            self.planned = step
+            if FENCED:
+                fence()
+            self._planned_word[0] = step & _U32
+            if len(self._unread) > TOKEN_DEPTH // 2:
+                self.harvest()
+            if self.refusing:
+                self.close_rows(step)
         return step
 
     def scheduled(self, step: int) -> None:
-        """The step is sampled, and its tokens will land. Call it before they can."""
-        self.follows = step
-        self._unread.append((step, self._entries[step % PLAN_DEPTH][2]))
+        """The step is sampled, and its tokens will be written. Call it before they can be."""
+        with self.lock:
+            self.follows = step
+            self._unread.append((step, self._entries[step % PLAN_DEPTH][2]))
 
     def retract(self, step: int) -> None:
-        """They will not land after all."""
-        self.follows = self._entries[step % PLAN_DEPTH][1]
-        if self._unread and self._unread[-1][0] == step:
-            self._unread.pop()
+        """They will not be written after all."""
+        with self.lock:
+            self.follows = self._entries[step % PLAN_DEPTH][1]
+            if self._unread and self._unread[-1][0] == step:
+                self._unread.pop()
 
     def harvest(self, landed: int | None = None) -> None:
-        """Take what landed into the journals, or what had landed up to a step."""
-        if landed is None:
-            landed = self.landed
-        while self._unread and self._unread[0][0] <= landed:
-            published = self._unread[0][1]
-            entries = []
-            for step, other in self._unread:
-                if step > landed or other is not published:
-                    break
-                entries.append(step % TOKEN_DEPTH)
-            count, positions = len(published.slots), self._region.shape.positions
-            # [steps, positions, requests], requests in the order of the plan
-            sampled = self._region.tokens[entries, : positions * count].reshape(-1, positions, count)
-            block = np.ascontiguousarray(sampled.transpose(2, 0, 1)).reshape(count, -1)
-            whole = bool((block != NO_TOKEN).all())
-            found = [
-                array("q", (tokens if whole else tokens[tokens != NO_TOKEN]).tobytes()) for tokens in block
-            ]
-            # All or none of these steps are in the journals: a request replayed without some would go wrong.
-            for request, tokens in zip(published.requests, found, strict=True):
-                request.extend(tokens)
-            for _ in entries:
-                self._unread.popleft()
+        """Take the tokens that are there into the journals, or those that were there up to a step."""
+        with self.lock:
+            if landed is None:
+                landed = self.landed
+            while self._unread and self._unread[0][0] <= landed:
+                self._harvest_plan(landed)
+
+    def _harvest_plan(self, landed: int) -> None:
+        """The first steps that have the same plan."""
+        published = self._unread[0][1]
+        entries = []
+        for step, other in self._unread:
+            if step > landed or other is not published:
+                break
+            entries.append(step % TOKEN_DEPTH)
+        count, positions = len(published.slots), self._region.shape.positions
+        # [steps, positions, requests], requests in the order of the plan
+        sampled = self._region.tokens[entries, : positions * count].reshape(-1, positions, count)
+        block = np.ascontiguousarray(sampled.transpose(2, 0, 1)).reshape(count, -1)
+        whole = bool((block != NO_TOKEN).all())
+        found = [array("q", (tokens if whole else tokens[tokens != NO_TOKEN]).tobytes()) for tokens in block]
+        # All or none of these steps are in the journals: a request replayed without some would go wrong.
+        for request, tokens in zip(published.requests, found, strict=True):
+            request.extend(tokens)
+        for _ in entries:
+            self._unread.popleft()
 
     def outstanding(self) -> Iterator[tuple[int, Published]]:
-        """The steps that nobody has filled yet."""
+        """The steps that are not filled yet."""
         for step in range(self.filled + 1, self.planned + 1):
             yield step, self._entries[step % PLAN_DEPTH][2]
 
@@ -151,11 +183,11 @@ class StepRing:
             if step > after:
                 yield step, published
 
-    def rewrite(self, step: int, slots: Sequence[int], plan_id: int, messages: int) -> None:
+    def rewrite(self, step: int, slots: Sequence[int], plan_id: int) -> None:
         """Make a plan in flight one of a new session."""
         at = step % PLAN_DEPTH
         head, (_, follows, published) = self._heads[at], self._entries[at]
-        head[_MESSAGES], head[_PLAN_ID] = messages, plan_id
+        head[_MESSAGES], head[_PLAN_ID] = self.messages, plan_id
         self._slots[at][: len(slots)] = memoryview(array("i", slots))
         # Another object, so that the next plan in this place is written out again.
         self._entries[at] = step, follows, dataclasses.replace(published)
@@ -175,3 +207,17 @@ class StepRing:
             if tries > 50:
                 time.sleep(2e-5)
         self._seen = filled
+
+    def after_fork(self) -> None:
+        """This is a copy in a forked process: the steps are not its own."""
+        self.forked = True
+        self.lock = threading.RLock()
+
+
+def forked() -> PipelineError:
+    """What a fork is told that uses the pipeline of the process it was forked from."""
+    return PipelineError(
+        "belongs to the process that this one was forked from",
+        where="pipeline",
+        hint="make a StepPipeline in each process that decodes",
+    )

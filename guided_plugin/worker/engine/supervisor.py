@@ -1,8 +1,9 @@
 """Watches over the worker of one client: starts it, reads from it, replaces it. A thread of the engine.
 
-A dead worker shows at once, by its handle and its channel. A hung one shows by its heartbeat: without
-a beat for `worker_step_ms` it is killed, which makes sure that it writes no more, the rows it owed fail
-closed, and the device goes on. A worker that died owes its steps to the next one, within the same time.
+A dead worker is noticed at once, by its handle and its channel. A hung one is noticed by its heartbeat:
+without a beat for `worker_step_ms` it is killed, which makes sure that it writes no more, the rows it owed
+fail closed, and the device goes on. The next worker takes over the steps of one that died, within the same
+time.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from functools import partial
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.worker.engine.client import WorkerClient
+from guided_plugin.worker.engine.pulse import START_SECONDS, Pulse
+from guided_plugin.worker.engine.session import Session
 from guided_plugin.worker.engine.start import ForkServer, WorkerProcess, borrow_server, return_server
 from guided_plugin.worker.layout import Counter
 from guided_plugin.worker.messages import Crashed, Retires, Warm
@@ -28,9 +31,6 @@ from guided_plugin.worker.messages import Crashed, Retires, Warm
 __all__ = ["Supervisor"]
 
 _log = logging.getLogger(__name__)
-
-START_SECONDS = 120.0
-"""Until a worker must be there, imports on a cold machine included; nobody is planned until then."""
 
 DEATHS = 3
 WINDOW_SECONDS = 60.0
@@ -45,18 +45,15 @@ class Supervisor:
 
     def __init__(self, client: WorkerClient) -> None:
         self._client = client
-        self._limit = client.compiler.config.worker_step_ms / 1e3
-        self._tick = min(0.1, self._limit / 8)
+        self._session = Session(client)
+        self._pulse = Pulse(client)
         self._server: ForkServer | None = None
         self._worker: WorkerProcess | None = None
         self._channel: Channel | None = None
-        self._warm = False
         self._last_words = self._retires = ""
         self._deaths: deque[float] = deque()
         self.restarts = 0
         """Workers started after the first."""
-        self._beat = -1
-        self._alive_at = self._owed_at = self._looked_at = 0.0
         self._closing = False
         self._pid = os.getpid()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -72,13 +69,13 @@ class Supervisor:
         return None if worker is None else worker.pid
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Make the thread look again."""
         with self._wake_lock:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
     def close(self) -> bool:
-        """End the worker, and whatever still waits for it. False in a fork of the process it belongs to."""
+        """End the worker, and what still waits for it. False in a fork of the process it belongs to."""
         if os.getpid() != self._pid:
             return False
         self._closing = True
@@ -87,7 +84,7 @@ class Supervisor:
         return True
 
     def _run(self) -> None:
-        step: Callable[[], None] = partial(self._start, careful=False)
+        step: Callable[[], None] = partial(self._start, isolate=False)
         with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
             end.callback(self._close_wake)
             end.callback(self._return_server)
@@ -108,7 +105,7 @@ class Supervisor:
         deaths do, so that requests are refused."""
         if self._client.refusing:
             time.sleep(_PAUSE)  # a step that fails at once must not fill the log
-        self._owed_at = time.monotonic()
+        self._pulse.owed_from_now()
         try:
             self._end_worker()  # no worker may write while rows are closed
         finally:
@@ -125,7 +122,7 @@ class Supervisor:
             os.close(self._wake)
             self._wake = -1
 
-    def _start(self, *, careful: bool) -> None:
+    def _start(self, *, isolate: bool) -> None:
         while not self._closing and not self._client.refusing:
             try:
                 if self._server is not None and not self._server.alive:
@@ -134,9 +131,9 @@ class Supervisor:
                     self._server = borrow_server()
                 self._worker = self._server.fork(self._client.region.fd, START_SECONDS, self._no_longer)
                 self._channel = Channel(self._worker.sock)
-                self._warm, self._last_words, self._retires, self._beat = False, "", "", -1
-                self._alive_at = self._looked_at = time.monotonic()
-                self._client.begin_session(self._channel, careful=careful)
+                self._last_words = self._retires = ""
+                self._pulse.begin()
+                self._session.begin(self._channel, isolate=isolate)
                 return
             except (GuidedError, OSError) as error:
                 self._end_worker()
@@ -144,31 +141,29 @@ class Supervisor:
                     self._count_death(f"could not be started: {error}")
 
     def _no_longer(self) -> bool:
-        """Whether a worker that is on its way isn't wanted any more. Steps are not kept waiting for it."""
-        now = time.monotonic()
-        if self._client.steps.owed is None:
-            self._owed_at = now
-        elif now - self._owed_at >= self._limit:
+        """Whether a worker that starts is not needed any more. Steps that wait too long for it fail
+        closed."""
+        if self._pulse.owes_too_long():
             self._client.close_outstanding(
                 RequestError(
-                    f"there was no grammar worker for {self._limit:g} s",
+                    f"there was no grammar worker for {self._pulse.limit:g} s",
                     hint="only stop tokens were allowed from here on; worker_step_ms sets the limit",
                 )
             )
         return self._closing
 
     def _watch(self) -> None:
-        """Wait for something to happen, and see to it."""
+        """Wait for something to happen, and act on it."""
         if self._channel is None:
-            # Refusing. A request that comes when this is over calls for a new worker.
+            # Refusing. A request that comes when this is over needs a new worker.
             self._poll(None)
             if not self._client.refusing and not self._closing:
                 self._deaths.clear()
-                self._owed_at = time.monotonic()
+                self._pulse.owed_from_now()
                 self.restarts += 1
-                self._start(careful=True)
+                self._start(isolate=True)
             return
-        self._poll(self._tick if self._client.busy or not self._warm else None)
+        self._poll(self._pulse.tick if self._client.busy or not self._pulse.warm else None)
         try:
             self._receive()
         except ChannelClosedError:
@@ -180,9 +175,10 @@ class Supervisor:
         except GuidedError as error:
             self._died(f"sent nonsense: {error}")
             return
-        self._client.harvest()
-        if self._stuck():
-            self._hung()
+        self._client.steps.harvest()
+        if self._pulse.stopped():
+            # The next worker fills the rows one by one, and shows which of them hangs.
+            self._died(f"made no progress for {self._pulse.limit:g} s", hung=True)
 
     def _poll(self, timeout: float | None) -> None:
         poll = select.poll()
@@ -200,58 +196,39 @@ class Supervisor:
         channel.flush()
         for message in channel.receive():
             if isinstance(message, Warm):
-                self._warm = True
+                self._pulse.warm = True
             elif isinstance(message, Crashed):
                 self._last_words = message.reason
             elif isinstance(message, Retires):
                 self._retires = message.reason
-            self._client.received(message)
+            self._session.received(message)
         if self._client.refusing:  # it offers too little
             self._end_worker()
 
-    def _stuck(self) -> bool:
-        """Whether the worker has made no progress for too long."""
-        now = time.monotonic()
-        late = now - self._looked_at > 5 * self._tick
-        self._looked_at = now
-        beat = self._client.region.load(Counter.HEARTBEAT)
-        if beat != self._beat or late:
-            # Late: this thread did not run either. Both were stopped, or nobody was there to be missed.
-            self._beat, self._alive_at = beat, now
-        if self._client.steps.owed is None:
-            self._owed_at = now
-        if self._warm or now - self._owed_at >= self._limit:
-            return now - self._alive_at >= self._limit
-        return now - self._alive_at >= START_SECONDS
-
-    def _hung(self) -> None:
-        """Kill it. The next worker fills the rows one by one, and shows which of them hangs."""
-        self._died(f"made no progress for {self._limit:g} s", hung=True)
-
     def _replace(self) -> None:
-        """Start another worker in the place of one that ended itself for a reason of its own."""
+        """Start another worker in place of one that ended itself for a reason of its own."""
         _log.warning("the grammar worker is replaced: %s", self._retires)
-        self._owed_at = time.monotonic()
+        self._pulse.owed_from_now()
         self._end_worker()
-        self._restart(careful=False)
+        self._restart(isolate=False)
 
     def _died(self, reason: str, *, hung: bool = False) -> None:
         """Attribute the death to a request or a spec, if that is possible, and start another worker."""
-        self._owed_at = time.monotonic()
+        self._pulse.owed_from_now()
         self._end_worker()
         doing = self._client.region.load(Counter.DOING)
-        if self._client.blame(doing - 1 if doing else None, reason, hung=hung):
-            # That explains the deaths before, too: they say nothing about the next worker.
+        if self._session.blame(doing - 1 if doing else None, reason, hung=hung):
+            # That explains the earlier deaths too: they say nothing about the next worker.
             self._deaths.clear()
             _log.warning("the grammar worker %s; a request or a spec is to blame", reason)
         else:
             self._count_death(reason)
         self._restart()
 
-    def _restart(self, *, careful: bool = True) -> None:
+    def _restart(self, *, isolate: bool = True) -> None:
         if not self._client.refusing:
             self.restarts += 1
-            self._start(careful=careful)
+            self._start(isolate=isolate)
 
     def _count_death(self, reason: str) -> None:
         now = time.monotonic()
@@ -293,4 +270,4 @@ class Supervisor:
                 end.callback(channel.close)
             if worker is not None:
                 end.callback(worker.kill)
-            self._client.end_session()
+            self._session.end()

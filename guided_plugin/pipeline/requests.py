@@ -1,0 +1,122 @@
+"""The guided requests of one pipeline: their slots, what hooks see of them, how many came and failed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.grammar.request_state import Phase
+from guided_plugin.pipeline.inline import InlineRuntime
+from guided_plugin.pipeline.runtime import GrammarRuntime
+from guided_plugin.pipeline.slots import Slots
+from guided_plugin.spec import OutputSpec
+from guided_plugin.step import Admission, RequestInfo
+
+__all__ = ["PipelineRequests"]
+
+_MAX_CHOICES = 64
+
+
+class PipelineRequests:
+    """The part of a pipeline that is about requests. `StepPipeline` adds the steps."""
+
+    def __init__(self, compiler: GrammarCompiler, runtime: GrammarRuntime, slots: Slots) -> None:
+        self.compiler = compiler
+        self.runtime = runtime
+        """Where the grammars work."""
+        self.mode = "inline" if isinstance(runtime, InlineRuntime) else "process"
+        self._slots = slots
+        self._requests: dict[int, RequestInfo] = {}
+        self._failed = 0
+        self._choices: dict[tuple[str, str], int] = {}
+        self._verdicts: deque[Future[Admission]] = deque()
+        """Of requests that did not wait for their compile, and are not counted yet. Other threads append."""
+
+    def prepare(self, spec: OutputSpec) -> Future[Admission]:
+        """Start compiling a spec, and don't wait. `add_request` is quick once the future has a result."""
+        return self.runtime.prepare(spec)
+
+    def add_request(
+        self, request_id: str, spec: OutputSpec, *, tokens: Iterable[int] = (), wait: bool = True
+    ) -> int:
+        """Compile a spec, start it, and give it a slot. `tokens` replays what it had produced before.
+
+        Waits for the compile. Raises the spec's own error; the pipeline and its other requests are as
+        they were. Without `wait` a spec that does not compile fails its request later on, where the
+        grammars work in a process.
+        """
+        verdict = self.runtime.prepare(spec)
+        late = not wait and self.mode == "process"
+        admission = Admission("", 0.0) if late else verdict.result()
+        slot = self._slots.take(request_id)
+        try:
+            self.runtime.add(slot, request_id, spec, tokens)
+        except BaseException:
+            self._slots.give_back(request_id)
+            raise
+        self._requests[slot] = RequestInfo(request_id, slot, spec, admission.backend)
+        if late:
+            verdict.add_done_callback(self._verdicts.append)
+        else:
+            self._count_choice(admission)
+        self.compiler.plugins.request_added(self._requests[slot])
+        self._report(self.runtime.take_failures())
+        return slot
+
+    def remove_request(self, request_id: str) -> RequestInfo:
+        """End a request, finished or not; its slot is free."""
+        slot = self._slots.give_back(request_id)
+        self.runtime.remove(slot)
+        self._report(self.runtime.take_failures())
+        request = self._requests.pop(slot)
+        self.compiler.plugins.request_finished(request)
+        return request
+
+    def request(self, request_id: str) -> RequestInfo:
+        """A running request; its `error` is set once it failed. Waits for the steps so far."""
+        self.phase(request_id)
+        return self._requests[self._slot_of(request_id)]
+
+    def tokens(self, request_id: str) -> tuple[int, ...]:
+        """What a request has produced, as its grammar saw it. Waits for the steps so far."""
+        tokens = self.runtime.tokens(self._slot_of(request_id))
+        self._report(self.runtime.take_failures())
+        return tokens
+
+    def phase(self, request_id: str) -> Phase:
+        """Whether a request is waiting for its start, active, done or failed. Waits for the steps so far."""
+        phase = self.runtime.phase(self._slot_of(request_id))
+        self._report(self.runtime.take_failures())
+        return phase
+
+    def _counted(self) -> dict[tuple[str, str], int]:
+        """How many requests were added, by backend and the reason why it was chosen."""
+        while self._verdicts:
+            verdict = self._verdicts.popleft()
+            if verdict.exception() is None:
+                self._count_choice(verdict.result())
+        return dict(self._choices)
+
+    def _count_choice(self, admission: Admission) -> None:
+        choice = admission.backend, admission.reason
+        if choice not in self._choices and len(self._choices) >= _MAX_CHOICES:
+            # Some reasons quote a spec: without a bound clients could fill the memory.
+            choice = admission.backend, "other"
+        self._choices[choice] = self._choices.get(choice, 0) + 1
+
+    def _report(self, failures: list[tuple[int, GuidedError]]) -> None:
+        for slot, error in failures:
+            old = self._requests[slot]
+            failed = RequestInfo(old.request_id, slot, old.spec, old.backend, error)
+            self._requests[slot] = failed
+            self._failed += 1
+            self.compiler.plugins.request_failed(failed)
+
+    def _slot_of(self, request_id: str) -> int:
+        slot = self._slots.of(request_id)
+        if slot is None:
+            raise PipelineError("is not running", request_id=request_id)
+        return slot

@@ -1,0 +1,134 @@
+"""One worker after the other, from a client's point of view: what a new worker is told, and what workers
+answer. The supervisor's thread calls this.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from guided_plugin.errors import BudgetError, GuidedError, PluginError, RequestError
+from guided_plugin.ipc.channel import Channel
+from guided_plugin.step import UNGUIDED
+from guided_plugin.worker.engine.client import WorkerClient
+from guided_plugin.worker.layout import Counter
+from guided_plugin.worker.messages import Failed, Hello, Ready, Synced, Verdict
+
+__all__ = ["Session"]
+
+
+class Session:
+    """The sessions of one client with its workers; at most one at a time."""
+
+    def __init__(self, client: WorkerClient) -> None:
+        self.client = client
+
+    def begin(self, channel: Channel, *, isolate: bool) -> None:
+        """Tell a new worker everything: the vocabulary, the live requests, the steps in flight. With
+        `isolate` it works on the rows of those steps one by one."""
+        client = self.client
+        region, steps = client.region, client.steps
+        with steps.lock:
+            region.check()
+            accepted, filled = steps.landed, steps.filled
+            steps.harvest(accepted)
+            region.store(Counter.ACCEPTED, accepted)
+            region.store(Counter.DOING, 0)
+            region.store(Counter.HEARTBEAT, 0)
+            plugins = client.compiler.plugins
+            client.channel, steps.messages = channel, 0
+            channel.send(
+                Hello(
+                    client.vocabulary,
+                    client.compiler.config,
+                    plugins.entry_points,
+                    tuple(os.path.abspath(entry) for entry in sys.path),
+                    region.shape,
+                    region.identity,
+                    filled,
+                    accepted,
+                    steps.planned + 1 if isolate else min(filled, accepted),
+                )
+            )
+            for request in client.requests.all():
+                reason = client.requests.closures.reason(request)
+                if reason is not None:  # the worker before closed it, and ended before it could send that
+                    client.requests.fail(request, RequestError(reason))
+                client.send(client.add_message(request))
+            for question in client.admissions.questions():
+                client.send(question)
+            for _, sync in client.syncs.values():
+                client.send(sync)
+            for step, published in list(steps.in_flight(min(filled, accepted))):
+                # All requests are told; some that were planned have left since.
+                slots = [r.slot if client.requests.runs(r) else UNGUIDED for r in published.requests]
+                steps.rewrite(step, slots, client.next_plan_id())
+
+    def end(self) -> None:
+        """There is no worker."""
+        with self.client.steps.lock:
+            self.client.channel = None
+
+    def received(self, message: object) -> None:
+        """Take a message of the worker."""
+        client = self.client
+        with client.steps.lock:
+            if isinstance(message, Verdict):
+                client.admissions.judge(message)
+            elif isinstance(message, Failed):
+                request = client.requests.find(serial=message.serial)
+                if request is not None:
+                    client.requests.fail(request, message.error, message.count)
+                    if isinstance(message.error, BudgetError):
+                        client.compiler.quarantine(request.spec, message.error)
+            elif isinstance(message, Synced):
+                waiting = client.syncs.pop(message.ticket, None)
+                if waiting is not None:
+                    waiting[0].set_result(message.starting)
+            elif isinstance(message, Ready):
+                self._compare_plugins(message)
+
+    def blame(self, slot: int | None, reason: str, *, hung: bool = False) -> bool:
+        """Attribute a worker's end to a request or to a spec; whether one explains it. `slot` is the request
+        that the worker worked on alone, if there is one; else it may have been compiling.
+
+        A request that a worker hangs on is to blame at once. One that a worker dies on may merely have been
+        next when the machine ended the worker: it is to blame the second time.
+        """
+        client = self.client
+        with client.steps.lock:
+            request = None if slot is None else client.requests.find(slot=slot)
+            if request is not None:
+                request.deaths += 1
+                if request.deaths >= 2 or hung:
+                    error = _hung_on(reason) if hung else _deadly("working on this request", reason)
+                    client.requests.fail(request, error)
+                    client.compiler.quarantine(request.spec, error)
+                    return True
+            return client.admissions.blame(_deadly("compiling this spec", reason))
+
+    def _compare_plugins(self, ready: Ready) -> None:
+        plugins = self.client.compiler.plugins
+        missing = set(plugins.backends) - ready.backends | set(plugins.lowerings) - ready.lowerings
+        if missing:
+            self.client.refuse(
+                PluginError(
+                    f"the grammar worker can't load {', '.join(sorted(missing))}",
+                    hint="offer it through the entry-point group guided_plugin, or use mode='inline'",
+                ),
+                float("inf"),
+            )
+
+
+def _deadly(doing: str, reason: str) -> GuidedError:
+    return RequestError(
+        f"{doing} ended the grammar worker twice",
+        hint=f"it is not tried a third time; the last one {reason}",
+    )
+
+
+def _hung_on(reason: str) -> GuidedError:
+    return BudgetError(
+        f"the grammar worker {reason} while it works on this request alone",
+        hint="write its grammar without ambiguity; worker_step_ms sets the limit",
+    )
