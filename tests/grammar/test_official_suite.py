@@ -13,7 +13,6 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
 
-pytest.importorskip("llguidance")
 pytestmark = pytest.mark.skipif(
     not ARCHIVE.is_file(), reason="the JSON Schema Test Suite is not in ../shared/jsonschema-suite"
 )

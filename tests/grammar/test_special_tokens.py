@@ -20,8 +20,6 @@ from guided_plugin.grammar.llguidance import backend as backend_module
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-pytest.importorskip("llguidance")
-
 # The families of `equality_schemas` hold the keywords; these are patterns that are searched for, and
 # what else needs a token that can never come.
 SEARCHED: dict[str, Case] = {

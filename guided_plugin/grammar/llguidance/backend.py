@@ -1,4 +1,4 @@
-"""The llguidance backend, and the plugin that offers it where llguidance is installed.
+"""The llguidance backend, and the plugin that registers it.
 
 Compiles in milliseconds, enforces more of JSON Schema than xgrammar and refuses what it can't. Its
 matchers never raise for a grammar's or a token's fault: they go into an error state, which is read here after
@@ -7,7 +7,6 @@ compiling, filling and going back.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import threading
@@ -83,9 +82,8 @@ _BYTES_PER_CHARACTER = 400
 
 @hookimpl
 def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
-    """Offer this backend as `llguidance`, where the package is installed."""
-    if importlib.util.find_spec("llguidance") is not None:
-        register("llguidance", LLGuidanceBackend)
+    """Register this backend as `llguidance`."""
+    register("llguidance", LLGuidanceBackend)
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ def _check(node: Mapping[str, Any], path: _Path, *, is_name: bool) -> None:
     _check_number(node, names, path)
 
 
-_HINT = "write the schema without it, or install guided-plugin[llguidance]"
+_HINT = "remove it from the schema, or use the backend `llguidance`, which enforces more keywords"
 
 
 def _types(node: Mapping[str, Any]) -> list[str]:

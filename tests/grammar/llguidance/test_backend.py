@@ -252,11 +252,6 @@ def test_keywords_of_later_drafts_do_not_count(backend):
     assert takes(backend, OutputSpec.json_schema(schema), '"b"')
 
 
-def test_not_offered_where_it_is_not_installed(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "llguidance" not in Plugins(entry_points=False).backends
-
-
 def test_random_walks_are_accepted_by_a_fresh_matcher_and_parse(backend):
     generator = np.random.default_rng(0)
     spec = OutputSpec.json_schema(

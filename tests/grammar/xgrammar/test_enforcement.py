@@ -17,8 +17,6 @@ from guided_plugin.errors import GrammarError, UnsupportedSpecError
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-pytest.importorskip("llguidance")  # for `auto`
-
 
 @pytest.fixture(scope="module")
 def compiler(byte_vocabulary):
