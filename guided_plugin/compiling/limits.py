@@ -23,7 +23,7 @@ _LENGTHS = (
     *("minContains", "maxContains"),
 )
 
-# What may be compiled in the process that asked (docs/benchmarks/notes.md has what these cost at most).
+# What may be compiled in the process that asked (docs/decisions/compiling.md#what-compiles-in-place).
 _SMALL_TEXT = 4_096
 _SMALL_SOURCE = 1_024
 _SMALL_CLASSES = 12

@@ -33,7 +33,8 @@ _LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false
 _COMPACT = {"any_whitespace": False, "separators": (",", ":")}
 _FLEXIBLE = {"any_whitespace": True}
 # A compiled grammar as text is up to ten times its size, and takes a quarter of a second a megabyte to write
-# and a tenth to read; beyond the first bound it is worse (docs/benchmarks/notes.md).
+# and a tenth to read; beyond the first bound it is worse
+# (docs/decisions/compiling.md#what-crosses-from-a-compile-helper).
 _MOVABLE_MB = 8.0
 _SECONDS_PER_MB = 1.0
 # A character of a string with length bounds, as xgrammar writes its rule and as JSON has it. Texts of a
