@@ -9,15 +9,16 @@ VLLM_STAMP := $(VLLM)/.installed
 VLLM_NEXT_VERSION := 0.33.0
 VLLM_NEXT := $(CURDIR)/.vllm-next/$(VLLM_NEXT_VERSION)
 
-.PHONY: demo test lint types unit vllm-test vllm-next-test older-test coverage gpu-test pretrained-test bench clean help
+.PHONY: demo test lint figures types unit vllm-test vllm-next-test older-test coverage gpu-test pretrained-test bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
-	@echo "make test      install into .venv and run everything CI runs: ruff, mypy, pytest with coverage"
+	@echo "make test      install into .venv and run everything CI runs: ruff, figures, mypy, pytest with coverage"
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make vllm-next-test  those of gate and runners, with the Python files of a vLLM that has no CPU build"
 	@echo "make older-test  masks with the llguidance that vLLM pins"
+	@echo "make figures   check that every figure quoted in README and docs stands in a raw file"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
 	@echo "make pretrained-test  the tests with a real pretrained model, which it installs (230 MB)"
 	@echo "make bench     the reference-loop benchmark"
@@ -36,11 +37,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/guided-plugin demo
 
-test: lint types vllm-test unit coverage
+test: lint figures types vllm-test unit coverage
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+figures:
+	$(PYTHON) scripts/check_figures.py
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -1,7 +1,6 @@
-"""guided_plugin: structured output that costs nothing.
+"""Grammar-guided decoding as a plugin: JSON Schema, regex, choice, grammars and structural tags.
 
-Guides LLM decoding with JSON Schema, regex, choice, grammars and structural tags, at the speed of
-unguided decoding. `import guided_plugin` imports no torch: names that need it load on first use.
+`import guided_plugin` imports no torch: names that need it load on first use.
 """
 
 from __future__ import annotations
