@@ -44,7 +44,7 @@ _NUMBER = re.compile(
     r"(?<![\w.,-])(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\w-])|\d+(?:\.\d+)?(?![\w-]|[.,]\d))",
 )
 _MEASURED = re.compile(
-    r"\d[\d.,]* (?:us|µs|ms|s|MiB)\b|(?<![\w.])\d\.\d{3}(?![\w.])|\d\.\d+ times|\d\.\d+x\b",
+    r"\d[\d.,]* (?:us|µs|ms|s|MiB)\b|(?<![\w.])\d\.\d{3}(?![\w.])|\d[\d.,]* times\b|\d\.\d+x\b",
 )
 _MEASURED_COLUMN = re.compile(r"\b(?:us|µs|ms|MiB|ratio)\b")
 _MEASURED_CELL = re.compile(r"[\d.,()/ x-]*\d\.\d[\d.,()/ x-]*")
