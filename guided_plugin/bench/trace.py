@@ -96,11 +96,14 @@ class _TracedLoop(DecodeLoop):
         for verb in ("plan", "fill_mask", "schedule_update", "finish_update"):
             recorder.wrap(self.pipeline, verb)
         recorder.wrap(self.pipeline, "apply_mask", "main stream")
-        side: Any = self.pipeline.runtime
-        recorder.wrap(side.buffers, "upload", "side stream", inside=True)
-        # A worker's tokens are written by a kernel on the stream that samples.
-        tokens = "main stream" if self.pipeline.mode == "process" else "side stream"
-        recorder.wrap(side.buffers, "download", tokens, inside=True)
+        runtime: Any = self.pipeline.runtime
+        if self.pipeline.mode == "process":
+            recorder.wrap(runtime.buffers.masks, "upload", "side stream", inside=True)
+            # A worker's tokens are written by a kernel on the stream that samples.
+            recorder.wrap(runtime.buffers.tokens, "write", "main stream", inside=True)
+        else:
+            recorder.wrap(runtime.buffers, "upload", "side stream", inside=True)
+            recorder.wrap(runtime.buffers, "download", "side stream", inside=True)
 
     def _batch(self, *arguments: Any) -> Any:
         batch = super()._batch(*arguments)

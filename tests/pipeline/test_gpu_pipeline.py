@@ -62,8 +62,8 @@ def test_step_numbers_wrap_on_the_device(pipeline, monkeypatch, first):
 
 
 def test_without_stream_operations_the_host_waits_and_the_tokens_are_the_same(pipeline, monkeypatch):
-    without = functools.partial(worker_cuda.CudaWorkerBuffers, stream_ops=False)
-    monkeypatch.setattr(worker_cuda, "CudaWorkerBuffers", without)
+    without = functools.partial(worker_cuda.cuda_buffers, stream_ops=False)
+    monkeypatch.setattr(worker_cuda, "cuda_buffers", without)
     compare_with_the_cpu(pipeline, torch.int32, "process", strict_sync=False)
 
 
@@ -82,7 +82,7 @@ def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None, sin
     gpu, _ = pipeline("cuda", requests, mode)
     assert gpu.mode == mode
     if source is not None:
-        assert gpu.runtime.buffers._ops.source == source
+        assert gpu.runtime.buffers.masks.source == source
     generator = torch.Generator().manual_seed(3)
     for step in range(steps):
         order = torch.randperm(requests, generator=generator).tolist()
@@ -220,7 +220,7 @@ def test_beside_a_forward_pass_in_a_cuda_graph(pipeline):
         assert all(matcher.accept(token) for token in pipe.tokens(f"r{i}"))
     worker = pipe.metrics().worker
     assert worker.steps == 201
-    assert pipe.runtime.buffers.waits.steps >= 2
+    assert pipe.runtime.buffers.masks.waits.steps >= 2
     assert worker.exposed_wait >= 0.0
 
 

@@ -8,7 +8,7 @@ import torch
 import guided_plugin as gp
 from guided_plugin.errors import GrammarError, PipelineError, SpecError
 from guided_plugin.grammar.table import Phase
-from guided_plugin.pipeline import buffers, pipeline
+from guided_plugin.pipeline import buffers, pipeline, requests
 from guided_plugin.pipeline.plugin import PipelineProcessor
 from guided_plugin.step import NO_TOKEN
 
@@ -154,7 +154,7 @@ def test_unguided_rows_are_bit_identical_and_guided_rows_lose_their_padding(pipe
 
 
 def test_metrics_say_which_backend_took_a_request_and_why(pipe, monkeypatch):
-    monkeypatch.setattr(pipeline, "_MAX_CHOICES", 2)
+    monkeypatch.setattr(requests, "_MAX_CHOICES", 2)
     for number, spec in enumerate(
         [
             gp.OutputSpec.regex("a", backend="xgrammar"),

@@ -1,13 +1,14 @@
-"""The way between the shared memory and the logits, by step number. Imports torch.
+"""The way between the shared memory and the logits, by step number: masks up, tokens down.
 
-`HostWorkerBuffers` is the CPU twin of `worker.cuda`: the same calls on the same rings, with the host
-itself waiting for a mask and raising the flag of its tokens.
+The classes here are the CPU twins of those in `cuda_masks` and `cuda_tokens`: the same calls on the same
+rings, with the host itself waiting for a mask and raising the flag of its tokens.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -17,7 +18,7 @@ from guided_plugin.metrics import Recent
 from guided_plugin.step import TokenSink
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 
-__all__ = ["HostWorkerBuffers", "Waits", "WorkerBuffers"]
+__all__ = ["MaskUploads", "TokenWrites", "Waits", "WorkerBuffers", "host_buffers"]
 
 
 class Waits:
@@ -43,14 +44,10 @@ class Waits:
         return max(0.0, -self.margin)
 
 
-class WorkerBuffers(Protocol):
-    """What a pipeline calls in a step. Nothing here waits for the worker on CUDA."""
+class MaskUploads(Protocol):
+    """Masks, from the ring to the device. Nothing here waits for the worker on CUDA."""
 
     waits: Waits
-
-    def set_rows(self, rows: Sequence[int]) -> None:
-        """The logits rows that are guided from this step on."""
-        ...
 
     def claim(self, step: int) -> None:
         """Make sure that the worker may fill a step's place in the ring."""
@@ -60,61 +57,82 @@ class WorkerBuffers(Protocol):
         """Bring the first `count` masks of a step to the device once they are filled."""
         ...
 
-    def mask_dev(self, step: int, count: int) -> tuple[Tensor, Tensor]:
-        """The masks and row numbers; what is launched next sees them complete."""
-        ...
-
-    def download(self, step: int, tokens: Tensor) -> None:
-        """Bring the guided rows' sampled tokens to the ring, then say that they are there."""
-        ...
-
-    def token_sink(self, step: int) -> TokenSink | None:
-        """Where a kernel may write the tokens itself."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the shared memory; every flag that is waited for has been raised."""
+    def fetch(self, step: int, count: int) -> Tensor:
+        """[count, words] int32: the masks; what is launched next sees them complete."""
         ...
 
 
-class HostWorkerBuffers:
-    """See `WorkerBuffers`."""
+class TokenWrites(Protocol):
+    """Sampled tokens, from the device to the ring."""
 
-    def __init__(self, region: Region, wait: Callable[[int], None]) -> None:
-        self.waits = Waits()
-        self._region = region
-        self._wait = wait
-        # [PLAN_DEPTH, max_rows, words] int32, the shared memory itself
-        self._masks = torch.from_numpy(region.masks)
-        self._tokens = torch.from_numpy(region.tokens)
-        self._rows = torch.zeros(0, dtype=torch.int32)
+    rows: Tensor
+    """[guided rows] int32, device: the logits rows that are guided."""
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """The logits rows that are guided from this step on."""
-        self._rows = torch.tensor(list(rows), dtype=torch.int32)
+        ...
+
+    def write(self, step: int, tokens: Tensor) -> None:
+        """Bring the guided rows' sampled tokens to the ring, then say that they are there."""
+        ...
+
+    def sink(self, step: int) -> TokenSink | None:
+        """Where a kernel may write the tokens itself."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBuffers:
+    """Both ways of one pipeline."""
+
+    masks: MaskUploads
+    tokens: TokenWrites
+    close: Callable[[], None]
+    """Lets go of the shared memory; every flag that is waited for has been raised."""
+
+
+def host_buffers(region: Region, wait: Callable[[int], None]) -> WorkerBuffers:
+    """For logits in the host's memory. `wait` returns when the masks of a step are filled."""
+    return WorkerBuffers(_HostMasks(region, wait), _HostTokens(region), lambda: None)
+
+
+class _HostMasks:
+    def __init__(self, region: Region, wait: Callable[[int], None]) -> None:
+        self.waits = Waits()
+        self._wait = wait
+        # [PLAN_DEPTH, max_rows, words] int32, the shared memory itself
+        self._masks = torch.from_numpy(region.masks)
 
     def claim(self, step: int) -> None:
         """What was there has been used."""
 
     def upload(self, step: int, count: int) -> None:
-        """Nothing to copy."""
+        """There is nothing to copy."""
 
-    def mask_dev(self, step: int, count: int) -> tuple[Tensor, Tensor]:
-        """The masks and row numbers."""
+    def fetch(self, step: int, count: int) -> Tensor:
+        """The masks themselves, when they are filled."""
         start = time.perf_counter()
         self._wait(step)
         self.waits.add(start - time.perf_counter())
-        return self._masks[step % PLAN_DEPTH, :count], self._rows
+        return self._masks[step % PLAN_DEPTH, :count]
 
-    def download(self, step: int, tokens: Tensor) -> None:
+
+class _HostTokens:
+    def __init__(self, region: Region) -> None:
+        self.rows = torch.zeros(0, dtype=torch.int32)
+        self._region = region
+        # [TOKEN_DEPTH, max_values] int64, the shared memory itself
+        self._tokens = torch.from_numpy(region.tokens)
+
+    def set_rows(self, rows: Sequence[int]) -> None:
+        """The logits rows that are guided from this step on."""
+        self.rows = torch.tensor(list(rows), dtype=torch.int32)
+
+    def write(self, step: int, tokens: Tensor) -> None:
         """Write the tokens and raise the flag."""
-        chosen = tokens.index_select(0, self._rows.long())
-        self._tokens[step % TOKEN_DEPTH, : len(self._rows)] = chosen
+        self._tokens[step % TOKEN_DEPTH, : len(self.rows)] = tokens.index_select(0, self.rows.long())
         self._region.store(Counter.SAMPLED, step)
 
-    def token_sink(self, step: int) -> TokenSink | None:
+    def sink(self, step: int) -> TokenSink | None:
         """There are no kernels here."""
         return None
-
-    def close(self) -> None:
-        """Nothing is registered."""

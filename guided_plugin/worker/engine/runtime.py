@@ -19,7 +19,7 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
-from guided_plugin.worker.device.buffers import HostWorkerBuffers, WorkerBuffers
+from guided_plugin.worker.device.buffers import WorkerBuffers, host_buffers
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.engine.timing import worker_metrics
@@ -49,6 +49,7 @@ class WorkerRuntime:
         except BaseException:
             self.client.close()
             raise
+        self._masks, self._tokens = self.buffers.masks, self.buffers.tokens
         self.supervisor = Supervisor(self.client)
         self._plan: StepPlan | None = None
         self._rows: tuple[int, ...] = ()
@@ -73,29 +74,29 @@ class WorkerRuntime:
         """Announce the step to the worker."""
         if plan is not self._plan:
             self._change_plan(plan)
-        self.buffers.claim(self._step + 1)
+        self._masks.claim(self._step + 1)
         self._step = self._steps.announce()
 
     def fill(self) -> None:
         """The worker fills; the device fetches when it has."""
-        self.buffers.upload(self._step, self._count)
+        self._masks.upload(self._step, self._count)
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """The step's masks and row numbers."""
-        return self.buffers.mask_dev(self._step, self._count)
+        return self._masks.fetch(self._step, self._count), self._tokens.rows
 
     def sampled(self, tokens: Tensor) -> None:
         """Send the step's tokens to the worker."""
         self._steps.scheduled(self._step)
         try:
-            self.buffers.download(self._step, tokens)
+            self._tokens.write(self._step, tokens)
         except BaseException:
             self._steps.retract(self._step)
             raise
 
     def token_sink(self) -> TokenSink | None:
         """Where a kernel may write the step's tokens, for the worker to see."""
-        sink = self.buffers.token_sink(self._step)
+        sink = self._tokens.sink(self._step)
         if sink is not None:
             self._steps.scheduled(self._step)
         return sink
@@ -131,7 +132,7 @@ class WorkerRuntime:
 
     def metrics(self) -> WorkerMetrics:
         """What the worker did lately."""
-        return worker_metrics(self.client.region, self._step, self.supervisor.restarts, self.buffers.waits)
+        return worker_metrics(self.client.region, self._step, self.supervisor.restarts, self._masks.waits)
 
     def close(self) -> None:
         """End the worker."""
@@ -144,7 +145,7 @@ class WorkerRuntime:
 
     def _change_plan(self, plan: StepPlan) -> None:
         if plan.rows != self._rows:
-            self.buffers.set_rows(self._shape.ring_rows(plan.rows))
+            self._tokens.set_rows(self._shape.ring_rows(plan.rows))
             self._rows = plan.rows
         self.client.publish(plan)
         self._plan, self._count = plan, len(plan.rows) * self._shape.positions
@@ -152,7 +153,7 @@ class WorkerRuntime:
 
 def _make_buffers(region: Region, device: torch.device, wait: Callable[[int], None]) -> WorkerBuffers:
     if device.type != "cuda":
-        return HostWorkerBuffers(region, wait)
-    from guided_plugin.worker.device.cuda import CudaWorkerBuffers
+        return host_buffers(region, wait)
+    from guided_plugin.worker.device.cuda import cuda_buffers
 
-    return CudaWorkerBuffers(region, device, wait)
+    return cuda_buffers(region, device, wait)

@@ -1,0 +1,125 @@
+"""Masks from the shared memory to a CUDA device, on a side stream. The host waits for none of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from guided_plugin.worker.device.buffers import Waits
+from guided_plugin.worker.device.streamops import load_stream_ops
+from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Region, unwrap
+
+__all__ = ["CudaMasks"]
+
+_SAMPLE_EVERY = 16
+"""Steps between two looks at what the device waited for: timed events cost more than plain ones."""
+
+
+class CudaMasks:
+    """`MaskUploads` on CUDA."""
+
+    def __init__(
+        self,
+        region: Region,
+        device: torch.device,
+        base: int,
+        current: Callable[[], Any],
+        wait: Callable[[int], None] | None,
+    ) -> None:
+        """`base` is where the device sees the region. With `wait` the host waits for masks, not the
+        device."""
+        self.waits = Waits()
+        self.side_stream = torch.cuda.Stream(device)
+        ops = load_stream_ops(self.side_stream.cuda_stream)
+        self.source = ops.source
+        self._current = current
+        self._wait = wait
+        shape = region.shape
+        masks = shape.max_slots * shape.positions
+        # [PLAN_DEPTH, masks, words] int32, device
+        self._mask_dev = torch.zeros(PLAN_DEPTH, masks, shape.words, dtype=torch.int32, device=device)
+        self._uploaded = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
+        self._freed = torch.cuda.Event()
+        self._sampled_word = region.word(Counter.SAMPLED)
+        self._sampled = -1
+        """As far as SAMPLED was seen to have come. Masks are used before their step's tokens are written
+        or, with drafts, before the next step's."""
+        self._round = PLAN_DEPTH - (1 if shape.drafts else 0)
+        """So many steps after tokens that were written, the masks that were in a step's place have been
+        used."""
+        self._views: dict[tuple[int, int], Tensor] = {}
+        self._timed: Any = None
+        self._margin: tuple[Any, Any] | None = None
+        # Bound to their addresses once: every attribute that a step looks up counts.
+        self._wait_filled = partial(ops.wait, base + region.counter_offset(Counter.FILLED))
+        self._row_bytes = 4 * shape.words
+        self._copies = [
+            partial(
+                ops.copy_up,
+                self._mask_dev.data_ptr() + entry * masks * self._row_bytes,
+                region.address + shape.masks + entry * masks * self._row_bytes,
+            )
+            for entry in range(PLAN_DEPTH)
+        ]
+
+    def claim(self, step: int) -> None:
+        """Make sure that the last copy out of a step's place in the ring is done."""
+        used = step - self._round
+        if self._sampled < used:
+            self._sampled = unwrap(self._sampled_word[0], step)
+            if self._sampled < used:
+                event = self._uploaded[step % PLAN_DEPTH]
+                if not event.query():
+                    event.synchronize()  # only a host that plans without sampling gets that far ahead
+
+    def upload(self, step: int, count: int) -> None:
+        """Let the side stream wait for the masks and copy them."""
+        if self._sampled < step - self._round:
+            # The kernel that read this place on the device may still run: no tokens came after it.
+            self._freed.record(self._current())
+            self.side_stream.wait_event(self._freed)
+        if self._wait is None:
+            self._wait_filled(step)
+            self._enqueue_copy(step, count)
+
+    def fetch(self, step: int, count: int) -> Tensor:
+        """The masks; the main stream waits for them."""
+        if self._wait is not None:
+            start = time.perf_counter()
+            self._wait(step)
+            self.waits.add(start - time.perf_counter())
+            self._enqueue_copy(step, count)
+        entry = step % PLAN_DEPTH
+        main = self._current()
+        if self._timed is not None:
+            logits_there = torch.cuda.Event(enable_timing=True)
+            logits_there.record(main)
+            self._margin, self._timed = (logits_there, self._timed), None
+        main.wait_event(self._uploaded[entry])
+        view = self._views.get((entry, count))
+        if view is None:
+            view = self._views[entry, count] = self._mask_dev[entry, :count]
+        return view
+
+    def _enqueue_copy(self, step: int, count: int) -> None:
+        entry = step % PLAN_DEPTH
+        self._copies[entry](count * self._row_bytes)
+        if step % _SAMPLE_EVERY == 0:
+            self._read_margin()
+            self._timed = torch.cuda.Event(enable_timing=True)
+            self._timed.record(self.side_stream)
+        self._uploaded[entry].record(self.side_stream)
+
+    def _read_margin(self) -> None:
+        """What the step that was looked at last waited for; the device is long past it."""
+        if self._wait is not None or self._margin is None:
+            return
+        logits_there, masks_there = self._margin
+        if logits_there.query() and masks_there.query():
+            self.waits.add(masks_there.elapsed_time(logits_there) / 1e3)
+        self._margin = None

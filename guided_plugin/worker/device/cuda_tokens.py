@@ -1,0 +1,80 @@
+"""Sampled tokens from a CUDA device into the shared memory, by one kernel on the stream that samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from guided_plugin.kernels.tokens_triton import write_tokens
+from guided_plugin.step import TokenSink
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
+
+__all__ = ["CudaTokens"]
+
+
+class CudaTokens:
+    """`TokenWrites` on CUDA. Row numbers change rarely; each change takes a fresh entry."""
+
+    def __init__(
+        self,
+        region: Region,
+        device: torch.device,
+        base: int,
+        raise_after: Callable[[Any, int], None] | None,
+        current: Callable[[], Any],
+    ) -> None:
+        """`base` is where the device sees the region. `raise_after` raises SAMPLED where a kernel cannot."""
+        max_rows = region.shape.max_slots * region.shape.values
+        # [max_rows] int32: 0, 1, 2, ...
+        self._leading = torch.arange(max_rows, dtype=torch.int32, device=device)
+        # [PLAN_DEPTH, max_rows] int32
+        self._rows_host = torch.zeros(PLAN_DEPTH, max_rows, dtype=torch.int32, pin_memory=True)
+        self._rows_dev = torch.zeros(PLAN_DEPTH, max_rows, dtype=torch.int32, device=device)
+        self._copied = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
+        self._entry = 0
+        self.rows = self._rows_dev[0, :0]
+        self._raise_after, self._current = raise_after, current
+        self._ring, self._stride = base + region.shape.tokens, 8 * max_rows
+        # A word of its own where a thread raises SAMPLED: the kernel must not do it too.
+        self._unread_word = self._warm_up(device)
+        sampled = base + region.counter_offset(Counter.SAMPLED)
+        self._word = sampled if raise_after is None else self._unread_word.data_ptr()
+
+    def set_rows(self, rows: Sequence[int]) -> None:
+        """Send row numbers up, on the main stream."""
+        count = len(rows)
+        if rows[-1] == count - 1:
+            self.rows = self._leading[:count]
+            return
+        entry = self._entry = (self._entry + 1) % PLAN_DEPTH
+        self._copied[entry].synchronize()  # of PLAN_DEPTH changes ago
+        self._rows_host.numpy()[entry, :count] = rows
+        # On the main stream: kernels that still use an older entry are before it, later ones after.
+        self._rows_dev[entry, :count].copy_(self._rows_host[entry, :count], non_blocking=True)
+        self._copied[entry].record()
+        self.rows = self._rows_dev[entry, :count]
+
+    def write(self, step: int, tokens: Tensor) -> None:
+        """Write the guided rows' tokens, then raise the flag; on the current stream, which has sampled."""
+        write_tokens(tokens, self.rows, self._ring + step % TOKEN_DEPTH * self._stride, self._word, step)
+        if self._raise_after is not None:
+            self._raise_after(self._current(), step)
+
+    def sink(self, step: int) -> TokenSink | None:
+        """Where a kernel on the main stream may write the tokens itself."""
+        if self._raise_after is not None:
+            return None
+        return TokenSink(self._ring + step % TOKEN_DEPTH * self._stride, self._word, step)
+
+    def _warm_up(self, device: torch.device) -> Tensor:
+        """Load the kernel now: the first time takes a tenth of a second and waits for the device. Returns
+        the word that it raised."""
+        ring = torch.zeros(1, dtype=torch.int64, device=device)
+        word = torch.zeros(1, dtype=torch.int32, device=device)
+        row = torch.zeros(1, dtype=torch.int32, device=device)
+        for dtype in (torch.int64, torch.int32):
+            write_tokens(row.to(dtype), row, ring.data_ptr(), word.data_ptr(), 0)
+        return word
