@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.grammar.renewal import begins_anew
+from guided_plugin.grammar.renewal import rebuilds_shared
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["refused_at"]
@@ -20,6 +20,6 @@ def refused_at(compiler: GrammarCompiler, spec: OutputSpec, tokens: Iterable[int
         matcher = backend.start(grammar, stops)
         refused = next((place for place, token in enumerate(tokens) if not matcher.accept(token)), None)
         # What it shares with those before it may have been used up: then the next one tells.
-        if refused is None or not begins_anew(matcher):
+        if refused is None or not rebuilds_shared(matcher):
             break
     return refused

@@ -71,7 +71,7 @@ class Answer:
     """Helper: what became of it."""
 
     result: Prepared | GuidedError | None
-    worn: bool = False
+    needs_restart: bool = False
     """Much memory was not given back: the next spec should get a fresh process."""
 
 
@@ -141,7 +141,7 @@ class _Helper:
         self._memory.limit()
         result = self._prepared(message.candidate, message.spec)
         try:
-            return pack(Answer(result, self._memory.is_worn()))
+            return pack(Answer(result, self._memory.needs_restart()))
         except Exception as error:
             what = f"its answer can't be sent to another process: {error!r}"
             return pack(Answer(PluginError(what, where=f"backend {message.candidate.backend!r}")))
@@ -199,7 +199,7 @@ class _Memory:
         # A crash is an answer here; nobody wants its core.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
-    def is_worn(self) -> bool:
+    def needs_restart(self) -> bool:
         """Whether compiles have left so much behind that limits would drift."""
         return _data_bytes() - self._settled > self._allowed // 2
 

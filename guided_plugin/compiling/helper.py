@@ -96,7 +96,7 @@ class Helper:
         if not isinstance(answer, Answer) or answer.result is None:
             self.usable = False
             raise self._died(candidate, spec, "no answer")
-        self.usable = not answer.worn
+        self.usable = not answer.needs_restart
         if isinstance(answer.result, GuidedError):
             raise answer.result
         return answer.result

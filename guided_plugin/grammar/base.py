@@ -70,9 +70,9 @@ class Prepared:
 class Matcher(Protocol):
     """One request's position in its grammar.
 
-    One with `limit()` is asked, when it has no mask or refused a token, whether it went over a limit of its
-    backend: a text, empty if it did not. One with `begin_anew()` is asked whether that may be because what it
-    shares with others is used up. That is replaced then, for matchers that are started from now on.
+    Optional methods: `limit() -> str` names the limit of the backend that the grammar exceeded, or "" (asked
+    when the matcher allows nothing or refuses a token). `rebuild_shared() -> bool` says whether that may be
+    because the state it shares with others is exhausted; matchers started later then share new state.
     """
 
     def accept(self, token: int) -> bool:
@@ -110,14 +110,12 @@ class MatcherBatch(Protocol):
 
 
 class Backend(Protocol):
-    """Compiles and matches for one vocabulary. Specs are compiled in any thread, matchers used in one.
+    """Compiles and matches for one vocabulary. Specs compile in any thread, matchers work in one.
 
-    Compiling comes in two halves, so that a helper process can do the half that may go wrong. A backend
-    without `prepare` is compiled where it is asked. One with `pace(seconds)` is told now and then how far
-    apart the steps come that its fills are hidden behind: it may take fewer threads then. With `warm_up()` it
-    is asked, before requests come, to build what the first of them would wait for. Its matchers may have
-    `begin_anew`, see there. One with `let_go()` is asked to use new threads and locks from now on: a call for
-    a batch was given up while it still runs.
+    Compiling has two halves, so that a helper process can do the expensive one. Optional methods: a backend
+    without `prepare` compiles in this process; `pace(seconds)` is told the time between steps, in which fills
+    are hidden, so that it may use fewer threads; `warm_up()` builds what the first request would wait for;
+    `abandon_threads()` makes it use new threads and locks, after a call for a batch was abandoned.
     """
 
     name: str

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from guided_plugin.grammar.base import Matcher
 
-__all__ = ["Renewals", "Replayable", "begins_anew"]
+__all__ = ["Renewals", "Replayable", "rebuilds_shared"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Renewals:
         """Where its matcher has nothing to go on with. True: a new one has, and is in its place. False: what
         it shares is used up, and could not be replaced in time. None: it is the request's own end."""
         try:
-            if not begins_anew(request.matcher):
+            if not rebuilds_shared(request.matcher):
                 return None
             start = time.monotonic()
             self._left = min(_MOST, self._left + _SHARE * (start - self._seen))
@@ -69,12 +69,12 @@ def _replay(request: Replayable, go_on: Callable[[Matcher], bool]) -> bool | Non
         request.matcher, there = request.replayed()
         if there and go_on(request.matcher):
             return True
-        if not begins_anew(request.matcher):
+        if not rebuilds_shared(request.matcher):
             return None
     return False
 
 
-def begins_anew(matcher: Matcher) -> bool:
+def rebuilds_shared(matcher: Matcher) -> bool:
     """Whether one that is started now may do better than this one, which has nothing to go on with."""
-    ask: Callable[[], bool] | None = getattr(matcher, "begin_anew", None)
+    ask: Callable[[], bool] | None = getattr(matcher, "rebuild_shared", None)
     return ask is not None and ask()

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Crew"]
+__all__ = ["AdaptiveThreads"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ fill that somebody may have waited for."""
 T = TypeVar("T")
 
 
-class Crew(Generic[T]):
+class AdaptiveThreads(Generic[T]):
     """Executors with 1, 2, 4, ... threads up to `most`, made when they are needed, and the one in use.
 
     All threads work until `pace` is called: who doesn't call it waits for masks. How long a fill would take

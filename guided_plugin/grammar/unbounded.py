@@ -140,9 +140,9 @@ class UnboundedRows:
             _log.warning("%d rows are retried one by one: %s", len(requests), why)
             for request in requests:
                 request.alone = _STEPS_ALONE
-            let_go: Callable[[], None] | None = getattr(requests[0].backend, "let_go", None)
-            if let_go is not None and late:
-                let_go()
+            abandon_threads: Callable[[], None] | None = getattr(requests[0].backend, "abandon_threads", None)
+            if abandon_threads is not None and late:
+                abandon_threads()
         return outcome
 
     def _alone(self, calls: Sequence[Callable[[], Any]], replay: bool) -> list[Any]:

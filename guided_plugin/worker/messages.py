@@ -41,7 +41,7 @@ class Hello:
     """Masks up to this step are done."""
     accepted: int
     """Tokens up to this step are in the journals that are replayed."""
-    careful_until: int
+    isolate_until: int
     """Up to this step slots are worked on one by one: the worker before died on one of them."""
 
 

@@ -6,44 +6,44 @@ import numpy as np
 import pytest
 
 import guided_plugin as gp
-from guided_plugin.grammar.threads import Crew
+from guided_plugin.grammar.threads import AdaptiveThreads
 
 
-def fills(crew, work, count, *, overhead=0.0):
-    """Fills whose work spreads evenly over the crew's threads; how many threads each had."""
+def fills(adaptive, work, count, *, overhead=0.0):
+    """Fills whose work spreads evenly over the threads; how many threads each had."""
     seen = []
     for _ in range(count):
-        seen.append(crew.executor)
-        crew.took(work / crew.executor + overhead)
+        seen.append(adaptive.executor)
+        adaptive.took(work / adaptive.executor + overhead)
     return seen
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 12, 64])
 def test_all_threads_work_until_there_is_a_pace(most):
     made = []
-    crew = Crew(lambda threads: made.append(threads) or threads, most)
-    assert set(fills(crew, 1e-9, 200)) == {most}
+    adaptive = AdaptiveThreads(lambda threads: made.append(threads) or threads, most)
+    assert set(fills(adaptive, 1e-9, 200)) == {most}
     assert made == [most]
 
 
 def test_a_slow_pace_takes_threads_away_one_size_at_a_time():
-    crew = Crew(lambda threads: threads, 12)
-    crew.pace(0.02 / 3)  # 2 ms for a batch
-    seen = fills(crew, 0.004, 32 * 3)
+    adaptive = AdaptiveThreads(lambda threads: threads, 12)
+    adaptive.pace(0.02 / 3)  # 2 ms for a batch
+    seen = fills(adaptive, 0.004, 32 * 3)
     assert list(dict.fromkeys(seen)) == [12, 8, 4]
     assert seen.count(12) == seen.count(8) == 32
 
 
 def test_small_fills_that_gain_nothing_by_threads_end_with_one():
-    crew = Crew(lambda threads: threads, 12)
-    crew.pace(0.0017)  # half a millisecond for a batch
-    assert fills(crew, 0.0, 200, overhead=3e-4)[-1] == 1
+    adaptive = AdaptiveThreads(lambda threads: threads, 12)
+    adaptive.pace(0.0017)  # half a millisecond for a batch
+    assert fills(adaptive, 0.0, 200, overhead=3e-4)[-1] == 1
 
 
 def test_a_trial_that_came_out_badly_is_not_made_again_soon():
-    crew = Crew(lambda threads: threads, 8)
-    crew.pace(0.02 / 3)
-    seen = fills(crew, 0.005, 20_000)  # 1.25 ms with 4, 2.5 ms with 2
+    adaptive = AdaptiveThreads(lambda threads: threads, 8)
+    adaptive.pace(0.02 / 3)
+    seen = fills(adaptive, 0.005, 20_000)  # 1.25 ms with 4, 2.5 ms with 2
     changes = [i for i, (before, now) in enumerate(itertools.pairwise(seen)) if before != now]
     assert set(seen) == {8, 4, 2}
     assert seen.count(2) < 8
@@ -54,94 +54,94 @@ def test_a_trial_that_came_out_badly_is_not_made_again_soon():
 
 
 def test_one_late_fill_brings_as_many_as_it_takes():
-    crew = Crew(lambda threads: threads, 12)
-    crew.pace(0.02 / 3)
-    fills(crew, 1e-5, 300)
-    assert crew.threads == 1
-    crew.took(0.005)  # 5 ms with one thread where 2 are allowed
-    assert crew.threads == 4
-    crew.took(0.1)
-    assert crew.threads == 12
+    adaptive = AdaptiveThreads(lambda threads: threads, 12)
+    adaptive.pace(0.02 / 3)
+    fills(adaptive, 1e-5, 300)
+    assert adaptive.threads == 1
+    adaptive.took(0.005)  # 5 ms with one thread where 2 are allowed
+    assert adaptive.threads == 4
+    adaptive.took(0.1)
+    assert adaptive.threads == 12
 
 
 def test_who_was_caught_with_few_threads_keeps_more_of_them():
-    crew = Crew(lambda threads: threads, 8)
-    crew.pace(0.02 / 3)
-    assert fills(crew, 1e-4, 200)[-1] == 1
+    adaptive = AdaptiveThreads(lambda threads: threads, 8)
+    adaptive.pace(0.02 / 3)
+    assert fills(adaptive, 1e-4, 200)[-1] == 1
     caught = 0
     for _ in range(50):
-        caught += crew.threads < 8
-        assert fills(crew, 0.02, 4)[-1] == 8
-        fills(crew, 1e-4, 97)
+        caught += adaptive.threads < 8
+        assert fills(adaptive, 0.02, 4)[-1] == 8
+        fills(adaptive, 1e-4, 97)
     assert caught < 4
 
 
 def test_trials_that_come_out_well_bring_the_next_ones_sooner():
-    crew = Crew(lambda threads: threads, 8)
-    crew.pace(0.02 / 3)
-    fills(crew, 1e-4, 200)
-    crew.took(0.02)
-    assert crew.threads == 8
-    seen = fills(crew, 1e-4, 2000)
+    adaptive = AdaptiveThreads(lambda threads: threads, 8)
+    adaptive.pace(0.02 / 3)
+    fills(adaptive, 1e-4, 200)
+    adaptive.took(0.02)
+    assert adaptive.threads == 8
+    seen = fills(adaptive, 1e-4, 2000)
     assert seen.count(8) == seen.count(4) == 128
     assert seen.count(2) == 64
     assert seen[-1] == 1
 
 
 def test_a_faster_pace_brings_them_back():
-    crew = Crew(lambda threads: threads, 8)
-    crew.pace(1.0)
-    fills(crew, 0.01, 300)
-    assert crew.threads == 1
-    crew.pace(0.02 / 3)
-    fills(crew, 0.01, 2)
-    assert crew.threads == 8
+    adaptive = AdaptiveThreads(lambda threads: threads, 8)
+    adaptive.pace(1.0)
+    fills(adaptive, 0.01, 300)
+    assert adaptive.threads == 1
+    adaptive.pace(0.02 / 3)
+    fills(adaptive, 0.01, 2)
+    assert adaptive.threads == 8
 
 
 def test_fills_near_the_limit_change_nothing():
-    crew = Crew(lambda threads: threads, 8)
-    crew.pace(0.02 / 3)
+    adaptive = AdaptiveThreads(lambda threads: threads, 8)
+    adaptive.pace(0.02 / 3)
     for seconds in [1.9e-3, 0.9e-3] * 100:
-        crew.took(seconds)
-        assert crew.threads == 8
+        adaptive.took(seconds)
+        assert adaptive.threads == 8
 
 
 def test_work_that_does_not_spread_ends_at_all_threads():
-    crew = Crew(lambda threads: threads, 8)
-    crew.pace(0.02 / 3)
-    assert fills(crew, 1e-4, 200)[-1] == 1
-    assert fills(crew, 0.0, 50, overhead=0.004)[-1] == 8
+    adaptive = AdaptiveThreads(lambda threads: threads, 8)
+    adaptive.pace(0.02 / 3)
+    assert fills(adaptive, 1e-4, 200)[-1] == 1
+    assert fills(adaptive, 0.0, 50, overhead=0.004)[-1] == 8
 
 
 def test_what_all_threads_are_too_slow_for_puts_no_trial_off():
-    crew = Crew(lambda threads: threads, 8)
-    crew.pace(0.02 / 3)
-    fills(crew, 1.0, 50)  # a cold start
-    assert fills(crew, 1e-4, 200)[-1] == 1
+    adaptive = AdaptiveThreads(lambda threads: threads, 8)
+    adaptive.pace(0.02 / 3)
+    fills(adaptive, 1.0, 50)  # a cold start
+    assert fills(adaptive, 1e-4, 200)[-1] == 1
 
 
 def test_tokens_count_as_well():
-    crew = Crew(lambda threads: threads, 8)
-    crew.pace(0.02 / 3)
+    adaptive = AdaptiveThreads(lambda threads: threads, 8)
+    adaptive.pace(0.02 / 3)
     for _ in range(200):
-        crew.accepted(1.3e-3)
-        crew.took(2e-4)
-    assert crew.threads == 8  # three quarters of what is allowed
+        adaptive.accepted(1.3e-3)
+        adaptive.took(2e-4)
+    assert adaptive.threads == 8  # three quarters of what is allowed
     for _ in range(200):
-        crew.accepted(1.0e-3)
-        crew.took(2e-4)
-    assert crew.threads == 1
+        adaptive.accepted(1.0e-3)
+        adaptive.took(2e-4)
+    assert adaptive.threads == 1
 
 
-def test_a_crew_that_can_not_be_made_is_done_without(caplog):
+def test_threads_that_cannot_be_made_are_done_without(caplog):
     def make(threads):
         if threads < 4:
             raise RuntimeError("out of threads")
         return threads
 
-    crew = Crew(make, 8)
-    crew.pace(0.02 / 3)
-    assert fills(crew, 1e-4, 300)[-1] == 4
+    adaptive = AdaptiveThreads(make, 8)
+    adaptive.pace(0.02 / 3)
+    assert fills(adaptive, 1e-4, 300)[-1] == 4
     assert [record.message for record in caplog.records] == ["no executor with 2 threads: out of threads"]
 
 
@@ -159,7 +159,7 @@ def test_a_pace_that_fails_is_not_tried_again(byte_vocabulary, monkeypatch, capl
         compiler.pace(0.5)
     assert calls == [0.5]
     assert "'xgrammar' is told no pace any more" in caplog.text
-    assert other._crew._allowed == pytest.approx(0.15)
+    assert other._executors._allowed == pytest.approx(0.15)
 
 
 @pytest.mark.parametrize(("backend", "threads"), [("xgrammar", 2), ("llguidance", 8)])
@@ -178,9 +178,9 @@ def test_masks_are_the_same_whoever_fills_them(byte_vocabulary, backend, threads
         mask = np.zeros_like(full)
         batch.fill(mask, list(range(9)))
         assert np.array_equal(mask, full)
-        sizes.add(there._crew.threads)
+        sizes.add(there._executors.threads)
     assert sizes == {size for size in (8, 4, 2, 1) if size <= threads}
     assert batch.accept([ord("a")] * 9) == [True] * 9
     compiler.pace(1e-12)
     batch.fill(mask, list(range(9)))
-    assert there._crew.threads == threads
+    assert there._executors.threads == threads

@@ -25,7 +25,7 @@ from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, Unsupport
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
 from guided_plugin.grammar.llguidance.lark import lowering_pays, schema_to_lark
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers, Share
-from guided_plugin.grammar.threads import Crew
+from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
@@ -117,7 +117,7 @@ class LLGuidanceBackend:
         self._limits = llguidance.LLParserLimits(**_LIMITS)
         self._client_limits = llguidance.LLParserLimits(**_LIMITS | {"max_items_in_row": _CLIENT_ITEMS})
         self._threads = config.thread_count()
-        self._crew: Crew[Any] = Crew(llguidance.LLExecutor, self._threads)
+        self._executors: AdaptiveThreads[Any] = AdaptiveThreads(llguidance.LLExecutor, self._threads)
         self._lexers = LexerPool(self._threads)
         self._building = threading.Lock()
         """Tokenizers are made once: it takes long, and all other threads stand still."""
@@ -312,12 +312,12 @@ class LLGuidanceBackend:
 
     def pace(self, seconds: float) -> None:
         """Steps come this far apart."""
-        self._crew.pace(seconds)
+        self._executors.pace(seconds)
 
     def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
         """A batch of matchers of this backend."""
         return LLGuidanceBatch(
-            self._crew, [cast("LLGuidanceMatcher", m) for m in matchers], self._first_texts
+            self._executors, [cast("LLGuidanceMatcher", m) for m in matchers], self._first_texts
         )
 
 
@@ -384,9 +384,9 @@ class LLGuidanceMatcher:
         """Whether what was accepted so far is a whole output."""
         return bool(self.handle.is_accepting())
 
-    def begin_anew(self) -> bool:
+    def rebuild_shared(self) -> bool:
         """Whether its lexer is of no use any more; those that start from now on get another one."""
-        return bool(self.handle.is_error()) and self.share.begin_anew()
+        return bool(self.handle.is_error()) and self.share.rebuild_shared()
 
     def limit(self) -> str:
         """Which limit its grammar went over; empty if none."""
@@ -405,12 +405,15 @@ class LLGuidanceMatcher:
 class LLGuidanceBatch:
     """See `MatcherBatch`."""
 
-    __slots__ = ("_crew", "_handles", "_impossible", "_matchers", "_order", "_own_stops", "_texts")
+    __slots__ = ("_executors", "_handles", "_impossible", "_matchers", "_order", "_own_stops", "_texts")
 
     def __init__(
-        self, crew: Crew[Any], matchers: list[LLGuidanceMatcher], first_texts: NDArray[np.int32]
+        self,
+        executors: AdaptiveThreads[Any],
+        matchers: list[LLGuidanceMatcher],
+        first_texts: NDArray[np.int32],
     ) -> None:
-        self._crew = crew
+        self._executors = executors
         self._matchers = matchers
         self._handles = [matcher.handle for matcher in matchers]
         named = [(i, m.impossible_token) for i, m in enumerate(matchers) if m.impossible_token is not None]
@@ -426,11 +429,11 @@ class LLGuidanceBatch:
         start = time.perf_counter()
         if self._own_stops or len(tokens) <= _FEW:
             accepted = [m.accept(token) for m, token in zip(self._matchers, tokens, strict=True)]
-            self._crew.accepted(time.perf_counter() - start)
+            self._executors.accepted(time.perf_counter() - start)
             return accepted
         pairs = [(self._handles[i], tokens[i]) for i in self._order]
-        verdicts = self._crew.executor.consume_token_par(pairs)
-        self._crew.accepted(time.perf_counter() - start)
+        verdicts = self._executors.executor.consume_token_par(pairs)
+        self._executors.accepted(time.perf_counter() - start)
         accepted = [False] * len(tokens)
         for i, verdict in zip(self._order, verdicts, strict=True):
             accepted[i] = verdict
@@ -459,8 +462,10 @@ class LLGuidanceBatch:
     def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
         pairs = [(self._handles[i], rows[i]) for i in self._order]
         start = time.perf_counter()
-        self._crew.executor.unsafe_compute_mask_ptr(pairs, mask.ctypes.data, mask.strides[0], mask.shape[0])
-        self._crew.took(time.perf_counter() - start)
+        self._executors.executor.unsafe_compute_mask_ptr(
+            pairs, mask.ctypes.data, mask.strides[0], mask.shape[0]
+        )
+        self._executors.took(time.perf_counter() - start)
 
 
 def _cleared(bit: int) -> np.int32:

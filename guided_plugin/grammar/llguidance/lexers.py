@@ -75,13 +75,13 @@ class Share:
         """Equal for those that share a lexer."""
         return id(self._lexers), self._life, self.number
 
-    def begin_anew(self) -> bool:
+    def rebuild_shared(self) -> bool:
         """Whether the lexer is full; then the grammar begins anew. No message tells: it is tried."""
         copy = self._base.deep_copy()
         copy.compute_bitmask()
         if not copy.is_error():
             return False
-        self._lexers.begin_anew(self._life)
+        self._lexers.rebuild(self._life)
         return True
 
     def __del__(self) -> None:
@@ -126,7 +126,7 @@ class Lexers:
     def __len__(self) -> int:
         return len(self._bases)
 
-    def begin_anew(self, life: int) -> None:
+    def rebuild(self, life: int) -> None:
         """Give new lexers to whoever comes now. Once in each `life`."""
         with self._lock:
             if life != self._life or self._renewing:

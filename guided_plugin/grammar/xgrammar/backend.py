@@ -20,7 +20,7 @@ import numpy as np
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
-from guided_plugin.grammar.threads import Crew
+from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.schema import KEY_RULE, prepared_schema
 from guided_plugin.grammar.xgrammar.tags import check_regex, tag_text, tag_texts
@@ -77,11 +77,11 @@ class XGrammarBackend:
         self._xgr = xgrammar
         self._vocabulary = vocabulary
         self._threads = config.thread_count()
-        self.let_go()
+        self.abandon_threads()
 
-    def let_go(self) -> None:
+    def abandon_threads(self) -> None:
         """Use new threads from now on: the old ones are in a call that was given up."""
-        self._crew: Crew[Any] = Crew(
+        self._executors: AdaptiveThreads[Any] = AdaptiveThreads(
             lambda threads: self._xgr.BatchGrammarMatcher(max_threads=threads), self._threads
         )
         # Pipelines of one compiler may run in several threads; its threads serve one call at a time.
@@ -226,11 +226,11 @@ class XGrammarBackend:
 
     def pace(self, seconds: float) -> None:
         """Steps come this far apart."""
-        self._crew.pace(seconds)
+        self._executors.pace(seconds)
 
     def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
         """A batch of matchers of this backend."""
-        return XGrammarBatch(self._crew, self._turn, [cast("XGrammarMatcher", m) for m in matchers])
+        return XGrammarBatch(self._executors, self._turn, [cast("XGrammarMatcher", m) for m in matchers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +277,12 @@ class XGrammarMatcher:
 class XGrammarBatch:
     """See `MatcherBatch`."""
 
-    __slots__ = ("_crew", "_handles", "_tokens", "_turn")
+    __slots__ = ("_executors", "_handles", "_tokens", "_turn")
 
-    def __init__(self, crew: Crew[Any], turn: threading.Lock, matchers: list[XGrammarMatcher]) -> None:
-        self._crew = crew
+    def __init__(
+        self, executors: AdaptiveThreads[Any], turn: threading.Lock, matchers: list[XGrammarMatcher]
+    ) -> None:
+        self._executors = executors
         self._turn = turn
         self._handles = [matcher.handle for matcher in matchers]
         self._tokens = [(i, m.tokens) for i, m in enumerate(matchers) if m.tokens is not None]
@@ -291,8 +293,8 @@ class XGrammarBatch:
             return [bool(self._handles[0].accept_token(tokens[0]))]
         with self._turn:
             start = time.perf_counter()
-            verdicts = cast("list[bool]", self._crew.executor.batch_accept_token(self._handles, tokens))
-            self._crew.accepted(time.perf_counter() - start)
+            verdicts = cast("list[bool]", self._executors.executor.batch_accept_token(self._handles, tokens))
+            self._executors.accepted(time.perf_counter() - start)
             return verdicts
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
@@ -307,8 +309,8 @@ class XGrammarBatch:
     def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
         with self._turn:
             start = time.perf_counter()
-            self._crew.executor.batch_fill_next_token_bitmask(self._handles, mask, rows)
-            self._crew.took(time.perf_counter() - start)
+            self._executors.executor.batch_fill_next_token_bitmask(self._handles, mask, rows)
+            self._executors.took(time.perf_counter() - start)
 
 
 def _needs_mending(schema: str, strict: bool) -> bool:

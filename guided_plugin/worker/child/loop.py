@@ -136,9 +136,9 @@ class GrammarWorker:
         )
         self._filled = self.hello.filled
         self._accepted = self.hello.accepted
-        self._careful_until = self.hello.careful_until
+        self._isolate_until = self.hello.isolate_until
         self._deferred: deque[Compile] = deque()
-        """Compiles that wait until the careful part of a session is over."""
+        """Compiles that wait until the isolate part of a session is over."""
         self._begun = time.monotonic()
         self._patience = config.worker_grammar_ms / 1e3
         self._spin = config.worker_spin_us / 1e6
@@ -230,7 +230,7 @@ class GrammarWorker:
         elif isinstance(message, Remove):
             self._remove(message.slot)
         elif isinstance(message, Compile):
-            if self._filled < self._careful_until:
+            if self._filled < self._isolate_until:
                 self._deferred.append(message)
             else:
                 self._ask(message)
@@ -246,9 +246,9 @@ class GrammarWorker:
         beside them it could not be told who ended the next one."""
         turn_over = self._planned() <= self._filled and not self._starting
         late = time.monotonic() - self._begun > _CARE_SECONDS
-        if not (turn_over or late or self._filled >= self._careful_until):
+        if not (turn_over or late or self._filled >= self._isolate_until):
             return False
-        self._careful_until = self._filled
+        self._isolate_until = self._filled
         while self._deferred:
             self._ask(self._deferred.popleft())
         return True
@@ -391,7 +391,7 @@ class GrammarWorker:
         return worked
 
     def _accept_position(self, plan: _Plan, tokens: list[int]) -> None:
-        if self._whole(plan) and plan.step > self._careful_until:
+        if self._whole(plan) and plan.step > self._isolate_until:
             self._table.accept(plan.slots, tokens)
             return
         for slot, token in zip(plan.slots, tokens, strict=True):
@@ -426,7 +426,7 @@ class GrammarWorker:
         count = len(plan.slots)
         mask = self.region.masks[step % PLAN_DEPTH, : count * self._shape.positions]
         drafts = self._values(plan)[1] if self._drafts else []
-        if self._whole(plan) and step > self._careful_until:
+        if self._whole(plan) and step > self._isolate_until:
             self._table.fill(plan.slots, mask, drafts)
         else:
             for row, slot in enumerate(plan.slots):

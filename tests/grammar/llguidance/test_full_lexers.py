@@ -194,7 +194,7 @@ def test_a_backend_that_fails_at_it_fails_one_request(made, caplog):
         def accept(self, token):
             return False
 
-        def begin_anew(self):
+        def rebuild_shared(self):
             raise RuntimeError("no idea")
 
     table._entries[0].matcher = Broken()
@@ -208,12 +208,12 @@ def test_a_grammar_begins_anew_once_for_all_that_say_so():
     lexers = Lexers(Base(), Base, LexerPool(1))
     (old, one), (same, two) = lexers.take(), lexers.take()
     assert old is same
-    assert not one.begin_anew()  # nothing is wrong with it
+    assert not one.rebuild_shared()  # nothing is wrong with it
     old.error = True
-    assert one.begin_anew()
+    assert one.rebuild_shared()
     new, three = lexers.take()
     assert new is not old
-    assert two.begin_anew()  # of the same lexer: known already
+    assert two.rebuild_shared()  # of the same lexer: known already
     assert lexers.take()[0] is new
     assert one.place == two.place != three.place
     del one, two
@@ -230,9 +230,9 @@ def test_one_that_takes_long_is_made_while_others_go_on():
 
     lexers = Lexers(Base(error=True), make, LexerPool(1), quick=False)
     old, share = lexers.take()
-    assert share.begin_anew()
+    assert share.rebuild_shared()
     assert lexers.take()[0] is old
-    assert share.begin_anew()
+    assert share.rebuild_shared()
     may_go.set()
     deadline = time.monotonic() + 10
     while lexers.take()[0] is old and time.monotonic() < deadline:
@@ -245,7 +245,7 @@ def test_one_that_takes_long_is_made_while_others_go_on():
 def test_where_nothing_new_can_be_made_the_old_one_stays():
     first = Base(error=True)
     lexers = Lexers(first, lambda: Base(error=True), LexerPool(1))
-    assert lexers.take()[1].begin_anew()
+    assert lexers.take()[1].rebuild_shared()
     assert lexers.take()[0] is first
 
 
@@ -261,6 +261,6 @@ def test_what_failed_once_is_tried_again():
     lexers = Lexers(Base(error=True), make, LexerPool(1))
     old, share = lexers.take()
     with pytest.raises(MemoryError):
-        share.begin_anew()
-    assert share.begin_anew()
+        share.rebuild_shared()
+    assert share.rebuild_shared()
     assert lexers.take()[0] is not old
