@@ -1,8 +1,8 @@
-"""A matcher that can't go on for others' sake is made anew, and brought to where its request was.
+"""Replaces a matcher whose shared lexer is exhausted, by replaying its request's tokens.
 
-What matchers of a grammar share may be used up (llguidance's lexers have only so many states). Then all of
-them end in the same step, and each has a journal to replay: that may take a small part of the time, lest
-everybody else wait. Touches matchers by their protocol.
+Matchers of one grammar share state that may be exhausted (the states of llguidance's lexers are limited).
+Then all of them stop in the same step, and each has tokens to replay. Replays may take only a small part of the
+time, because all other requests wait for them. Depends on the grammar protocols.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
-from guided_plugin.grammar.base import Matcher
+import numpy as np
 
-__all__ = ["Renewals", "Replayable", "rebuilds_shared"]
+from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.grammar.base import MaskArray, Matcher
+from guided_plugin.grammar.running import RunningRequest
+from guided_plugin.grammar.vocabulary import Vocabulary
+
+__all__ = ["Renewals", "rebuilds_shared"]
 
 _log = logging.getLogger(__name__)
 
@@ -25,56 +29,102 @@ _SHARE = 0.05
 """Of all time, in the long run."""
 
 
-class Replayable(Protocol):
-    """A request with a journal."""
-
-    request_id: str
-    matcher: Matcher
-
-    def replayed(self) -> tuple[Matcher, bool]:
-        """A matcher made anew from the journal, and whether it took all of it."""
-        ...
-
-
 class Renewals:
-    """Of the requests of one table."""
+    """Decides whether a request whose matcher can't go on continues with a new matcher. One for each table.
 
-    def __init__(self) -> None:
+    Each call returns None if the request continues, with a new matcher in place; else why it fails.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
         self._left = _MOST
         self._seen = time.monotonic()
 
-    def renew(self, request: Replayable, go_on: Callable[[Matcher], bool]) -> bool | None:
-        """Where its matcher has nothing to go on with. True: a new one has, and is in its place. False: what
-        it shares is used up, and could not be replaced in time. None: it is the request's own end."""
+    def fill(self, request: RunningRequest, mask: MaskArray, row: int) -> GuidedError | None:
+        """Fill a row for which the matcher allowed no token."""
+
+        def fill(matcher: Matcher) -> bool:
+            request.backend.batch([matcher]).fill(mask, [row])
+            return bool(np.any(mask[row]))
+
+        own_end = _over_limit(request) or RequestError(
+            f"the grammar allows no token after {len(request.state.tokens)} tokens",
+            hint="a part of the spec contradicts itself, or the vocabulary can't spell its text",
+        )
+        return self._renew(request, fill, own_end)
+
+    def accept(self, request: RunningRequest, token: int) -> GuidedError | None:
+        """Move past a token that the matcher refused."""
+        return self._renew(request, lambda matcher: matcher.accept(token), self.refusal(request, token))
+
+    def replay(self, request: RunningRequest) -> GuidedError | None:
+        """Reach the position of a request whose new matcher refused one of its own tokens."""
+        return self._renew(
+            request, lambda matcher: True, RequestError("its backend could not take drafts back")
+        )
+
+    def refusal(self, request: RunningRequest, token: int) -> GuidedError:
+        """Why a token is refused."""
+        text = self._vocabulary.tokens[token] if 0 <= token < self._vocabulary.size else b"?"
+        return _over_limit(request) or RequestError(
+            f"token {token} ({text!r}) after {len(request.state.tokens)} tokens breaks the grammar",
+            hint="something changed the logits after they were masked, or the token came from elsewhere",
+        )
+
+    def _renew(
+        self, request: RunningRequest, go_on: Callable[[Matcher], bool], own_end: GuidedError
+    ) -> GuidedError | None:
         try:
             if not rebuilds_shared(request.matcher):
-                return None
+                return own_end
             start = time.monotonic()
             self._left = min(_MOST, self._left + _SHARE * (start - self._seen))
             self._seen = start
             if self._left <= 0:
-                return False
+                return _exhausted(request)
             try:
-                return _replay(request, go_on)
+                return _replay(request, go_on, own_end)
             finally:
                 self._left -= time.monotonic() - start
         except Exception as error:
-            _log.warning("request %s can't begin anew: %s", request.request_id, error)
-            return None
+            _log.warning("request %s can't continue with a new matcher: %s", request.request_id, error)
+            return own_end
 
 
-def _replay(request: Replayable, go_on: Callable[[Matcher], bool]) -> bool | None:
-    # What the first one shares may be used up again before it is as far; the second one is alone.
+def _replay(
+    request: RunningRequest, go_on: Callable[[Matcher], bool], own_end: GuidedError
+) -> GuidedError | None:
+    # The shared state may be exhausted again before the first matcher arrives; the second one is alone.
     for _ in range(2):
-        request.matcher, there = request.replayed()
-        if there and go_on(request.matcher):
-            return True
-        if not rebuilds_shared(request.matcher):
+        request.matcher, complete = request.replayed()
+        if complete and go_on(request.matcher):
             return None
-    return False
+        if not rebuilds_shared(request.matcher):
+            return own_end
+    return _exhausted(request)
 
 
 def rebuilds_shared(matcher: Matcher) -> bool:
-    """Whether one that is started now may do better than this one, which has nothing to go on with."""
-    ask: Callable[[], bool] | None = getattr(matcher, "rebuild_shared", None)
-    return ask is not None and ask()
+    """Whether a matcher that can't go on may be replaced by a new one: its shared state was exhausted."""
+    rebuild: Callable[[], bool] | None = getattr(matcher, "rebuild_shared", None)
+    return rebuild is not None and rebuild()
+
+
+def _over_limit(request: RunningRequest) -> GuidedError | None:
+    """An error if the matcher went over a limit of its backend."""
+    ask: Callable[[], str] | None = getattr(request.matcher, "limit", None)
+    limit = ask() if ask is not None else ""
+    if not limit:
+        return None
+    return RequestError(
+        f"its grammar is over a limit of its backend after {len(request.state.tokens)} tokens: {limit}",
+        hint="write it without ambiguity, lists as `item*`, and repetitions with smaller bounds",
+    )
+
+
+def _exhausted(request: RunningRequest) -> GuidedError:
+    count = len(request.state.tokens)
+    return RequestError(
+        f"what it shares with other requests of its grammar is used up after {count} tokens",
+        hint="send it again; smaller length bounds and fewer counted patterns leave more room",
+    )

@@ -1,8 +1,8 @@
-"""Rows of backends that do not bound their calls: each call has a deadline. Depends on the grammar protocols.
+"""Calls for requests whose backend does not bound its calls: each has a deadline. Depends on the protocols.
 
-Rows of one backend are worked on together, in a thread of their own. If that takes too long, each request
-gets a new matcher, its tokens are replayed, and it is worked on alone. So the request that takes too long is
-found, and it fails by itself.
+Requests of one backend are worked on together, in another thread. If that takes too long, each request gets
+a new matcher, its tokens are replayed, and it is worked on by itself. This finds the request that takes too
+long, and only that one fails.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from guided_plugin.errors import BudgetError, GuidedError, RequestError
-from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher, MatcherBatch
+from guided_plugin.grammar.base import MaskArray, MatcherBatch
 from guided_plugin.grammar.deadline import DeadlineCalls, Overdue
+from guided_plugin.grammar.running import RunningRequest
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["Quarantine", "UnboundedRequest", "UnboundedRows"]
+__all__ = ["Quarantine", "UnboundedBatch", "UnboundedCalls"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,33 +30,18 @@ _TOGETHER = 1.5
 _REPLAY = 2.5
 """How many times longer than one call the replay of a request may take."""
 
-_SIDE_BY_SIDE = 8
-"""How many requests are worked on alone at the same time: more would wait for a processor, and look late."""
+_AT_ONCE = 8
+"""How many requests are isolated at the same time: more would wait for a processor, and look late."""
 
-_STEPS_ALONE = 256
-"""Calls that a request makes alone after its batch was late, before it joins the others again."""
+_ISOLATED_CALLS = 256
+"""Calls that a request makes by itself after its batch was late, before it joins the others again."""
 
 Quarantine = Callable[[OutputSpec, GuidedError], None]
 """Refuse a spec for a while."""
 
 
-class UnboundedRequest(Protocol):
-    """A request whose matcher can be made again."""
-
-    spec: OutputSpec
-    grammar: Grammar
-    backend: Backend
-    matcher: Matcher
-    alone: int
-    """For how many calls it is worked on alone."""
-
-    def replayed(self) -> tuple[Matcher, bool]:
-        """A new matcher in the request's position, and whether it took all tokens."""
-        ...
-
-
-class UnboundedRows:
-    """Calls for requests whose backend bounds nothing. Used by one thread at a time."""
+class UnboundedCalls:
+    """The threads and deadlines of one table. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -65,7 +51,7 @@ class UnboundedRows:
         progress: Callable[[], None] = lambda: None,
     ) -> None:
         """`seconds` of processor time, or `longest` by the clock, for a call of one request. `progress` is
-        called while many are worked on alone."""
+        called while many requests are isolated."""
         self._calls: DeadlineCalls[Any] = DeadlineCalls(seconds, longest)
         self._quarantine = quarantine
         self._progress = progress
@@ -75,91 +61,57 @@ class UnboundedRows:
         """For how many seconds the longest of the abandoned calls has run; 0.0 if none runs."""
         return self._calls.overdue()
 
-    def fill(
-        self, requests: Sequence[UnboundedRequest], together: MatcherBatch | None, words: int
-    ) -> tuple[MaskArray, list[GuidedError | None]]:
-        """A mask for each request, and why there is none."""
-        masks, count = self._buffer(len(requests), words), len(requests)
-        replay = False
-        if together is not None and count > 1:
-            outcome = self._together(requests, partial(together.fill, masks, list(range(count))))
-            if not isinstance(outcome, Exception):
-                return masks, [None] * count
-            self._forget_buffer()
-            masks, replay = self._buffer(count, words), True
-        own = together if not replay else None
-        calls = [partial(_filled, one, own, masks[i : i + 1], replay) for i, one in enumerate(requests)]
-        errors = []
-        for request, outcome in zip(requests, self._alone(calls, replay), strict=True):
-            error = self._judged(request, outcome, "mask")
-            if error is None:
-                request.matcher = outcome
-            else:
-                self._forget_buffer()
-            errors.append(error)
-        return masks, errors
+    def masks(self, count: int, words: int) -> MaskArray:
+        """A buffer for a batch: not the step's own, since an abandoned call goes on writing."""
+        if self._masks.shape[0] < count or self._masks.shape[1] != words:
+            self._masks = np.empty((count, words), np.int32)
+        return self._masks[:count]
 
-    def accept(
-        self, requests: Sequence[UnboundedRequest], together: MatcherBatch | None, tokens: list[int]
-    ) -> list[bool | GuidedError]:
-        """Whether each request took its token, or why that is not known."""
-        replay = False
-        if together is not None and len(requests) > 1:
-            outcome = self._together(requests, partial(together.accept, tokens))
-            if not isinstance(outcome, Exception):
-                return list(outcome)
-            replay = True
-        own = together if not replay else None
-        pairs = zip(requests, tokens, strict=True)
-        calls = [partial(_accepted, one, own, token, replay) for one, token in pairs]
-        verdicts: list[bool | GuidedError] = []
-        for request, outcome in zip(requests, self._alone(calls, replay), strict=True):
-            error = self._judged(request, outcome, "token")
-            if error is None:
-                request.matcher, accepted = outcome
-                verdicts.append(accepted)
-            else:
-                verdicts.append(error)
-        return verdicts
-
-    def replay(self, request: UnboundedRequest, act: Callable[[], None]) -> GuidedError | None:
-        """Bring a request to where it was; why that took too long. Raises what `act` raised."""
-        (outcome,) = self._calls.run([act], times=_REPLAY)
-        if isinstance(outcome, Overdue):
-            return self._judged(request, outcome, "replay")
-        if isinstance(outcome, Exception):
-            raise outcome
-        return None
-
-    def _together(self, requests: Sequence[UnboundedRequest], call: Callable[[], Any]) -> Any:
-        """What a batch's call returned, or the error; after an error each request is worked on alone."""
+    def together(self, requests: Sequence[RunningRequest], call: Callable[[], Any]) -> Any:
+        """What a batch's call returned, or its error; after an error the requests are isolated."""
         (outcome,) = self._calls.run([call], longest=_TOGETHER * self._calls.seconds)
         if isinstance(outcome, Exception):
             late = isinstance(outcome, Overdue)
             why = "their masks or tokens take too long" if late else outcome
             _log.warning("%d rows are retried one by one: %s", len(requests), why)
+            self._masks = np.empty((0, 0), np.int32)
             for request in requests:
-                request.alone = _STEPS_ALONE
-            abandon_threads: Callable[[], None] | None = getattr(requests[0].backend, "abandon_threads", None)
-            if abandon_threads is not None and late:
-                abandon_threads()
+                request.isolated_calls = _ISOLATED_CALLS
+            abandon: Callable[[], None] | None = getattr(requests[0].backend, "abandon_threads", None)
+            if abandon is not None and late:
+                abandon()
         return outcome
 
-    def _alone(self, calls: Sequence[Callable[[], Any]], replay: bool) -> list[Any]:
+    def isolated(
+        self,
+        requests: Sequence[RunningRequest],
+        calls: Sequence[Callable[[], Any]],
+        what: str,
+        times: float,
+    ) -> list[Any]:
+        """What each call returned for its request, or a GuidedError."""
         outcomes = []
-        for first in range(0, len(calls), _SIDE_BY_SIDE):
-            some = calls[first : first + _SIDE_BY_SIDE]
-            outcomes += self._calls.run(some, times=_REPLAY if replay else 1.0)
+        for first in range(0, len(calls), _AT_ONCE):
+            outcomes += self._calls.run(calls[first : first + _AT_ONCE], times=times)
             self._progress()
-        return outcomes
+        pairs = zip(requests, outcomes, strict=True)
+        return [self._checked(request, outcome, what) for request, outcome in pairs]
 
-    def _judged(self, request: UnboundedRequest, outcome: Any, what: str) -> GuidedError | None:
-        """Why a request goes on no more, if it doesn't."""
-        if not isinstance(outcome, Exception):
-            request.alone = max(0, request.alone - 1)
-            return None
-        if not isinstance(outcome, Overdue):
+    def replay(self, request: RunningRequest, act: Callable[[], None]) -> None:
+        """Move a new request past its tokens. Raises what `act` raises, or a BudgetError."""
+        (outcome,) = self._calls.run([act], times=_REPLAY)
+        if isinstance(outcome, Exception):
+            raise self._late(request, "replay") if isinstance(outcome, Overdue) else outcome
+
+    def _checked(self, request: RunningRequest, outcome: Any, what: str) -> Any:
+        if isinstance(outcome, Overdue):
+            return self._late(request, what)
+        if isinstance(outcome, Exception):
             return RequestError(f"its backend failed: {outcome}")
+        request.isolated_calls = max(0, request.isolated_calls - 1)
+        return outcome
+
+    def _late(self, request: RunningRequest, what: str) -> GuidedError:
         error = BudgetError(
             f"a {what} of its grammar takes more than {1e3 * self._calls.seconds:.0f} ms of processor time",
             hint="write the grammar without ambiguity, as `(a | b)*` instead of `e ::= e e | a | b`; row_ms "
@@ -169,32 +121,84 @@ class UnboundedRows:
             self._quarantine(request.spec, error)
         return error
 
-    def _forget_buffer(self) -> None:
-        """A call that is late goes on writing into it."""
-        self._masks = np.empty((0, 0), np.int32)
 
-    def _buffer(self, count: int, words: int) -> MaskArray:
-        if self._masks.shape[0] < count or self._masks.shape[1] != words:
-            self._masks = np.empty((count, words), np.int32)
-        return self._masks[:count]
+class UnboundedBatch:
+    """Requests of a backend that does not bound its calls. See `StepBatch` for the calls."""
+
+    def __init__(
+        self, calls: UnboundedCalls, positions: list[int], requests: Sequence[RunningRequest], isolated: bool
+    ) -> None:
+        self.positions, self.requests = positions, requests
+        self.errors: dict[int, GuidedError] = {}
+        self.stale = False
+        self._calls = calls
+        self._isolated = isolated
+        """Whether each request is worked on by itself."""
+        self._matchers = None
+        if not isolated:
+            self._matchers = requests[0].backend.batch([request.matcher for request in requests])
+
+    def fill(self, mask: MaskArray, rows: list[int]) -> None:
+        """Write the masks."""
+        count, words = len(rows), mask.shape[1]
+        late = False
+        if self._matchers is not None and count > 1:
+            masks = self._calls.masks(count, words)
+            call = partial(self._matchers.fill, masks, list(range(count)))
+            late = isinstance(self._calls.together(self.requests, call), Exception)
+            if not late:
+                mask[rows] = masks
+                return
+        masks_or_none = self._each([partial(_fill, words)] * count, "mask", replay=late)
+        for row, own in zip(rows, masks_or_none, strict=True):
+            if own is not None:
+                mask[row] = own
+
+    def accept(self, tokens: list[int]) -> list[bool]:
+        """Move the matchers."""
+        late = False
+        if self._matchers is not None and len(tokens) > 1:
+            outcome = self._calls.together(self.requests, partial(self._matchers.accept, tokens))
+            late = isinstance(outcome, Exception)
+            if not late:
+                return list(outcome)
+        return [bool(v) for v in self._each([partial(_accept, t) for t in tokens], "token", replay=late)]
+
+    def _each(self, acts: Sequence[Callable[[MatcherBatch], Any]], what: str, *, replay: bool) -> list[Any]:
+        """What `acts` return for each request; None for those that fail. With `replay` each request gets
+        a new matcher first, because an abandoned call may still use the old one."""
+        own = None if replay else self._matchers
+        calls = [partial(_act, r, act, own, replay) for r, act in zip(self.requests, acts, strict=True)]
+        found: list[Any] = []
+        outcomes = self._calls.isolated(self.requests, calls, what, _REPLAY if replay else 1.0)
+        for index, (request, outcome) in enumerate(zip(self.requests, outcomes, strict=True)):
+            if isinstance(outcome, GuidedError):
+                self.errors[index] = outcome
+                found.append(None)
+            else:
+                request.matcher, result = outcome
+                found.append(result)
+        self.stale = any((request.isolated_calls > 0) != self._isolated for request in self.requests)
+        return found
 
 
-def _filled(request: UnboundedRequest, own: MatcherBatch | None, mask: MaskArray, replay: bool) -> Matcher:
-    """`own`: a batch of this request alone, if there is one."""
-    matcher = _there(request) if replay else request.matcher
-    (own or request.backend.batch([matcher])).fill(mask, [0])
-    return matcher
+def _act(
+    request: RunningRequest, act: Callable[[MatcherBatch], Any], own: MatcherBatch | None, replay: bool
+) -> Any:
+    """The request's matcher, and what `act` returned for a batch of it alone: `own`, if there is one."""
+    matcher = request.matcher
+    if replay:
+        matcher, complete = request.replayed()
+        if not complete:
+            raise RequestError("a new matcher refused tokens that the old one took")
+    return matcher, act(own or request.backend.batch([matcher]))
 
 
-def _accepted(
-    request: UnboundedRequest, own: MatcherBatch | None, token: int, replay: bool
-) -> tuple[Matcher, bool]:
-    matcher = _there(request) if replay else request.matcher
-    return matcher, bool((own or request.backend.batch([matcher])).accept([token])[0])
+def _fill(words: int, matchers: MatcherBatch) -> MaskArray:
+    mask: MaskArray = np.empty((1, words), np.int32)
+    matchers.fill(mask, [0])
+    return mask.reshape(-1)
 
 
-def _there(request: UnboundedRequest) -> Matcher:
-    matcher, took_all = request.replayed()
-    if not took_all:
-        raise RequestError("a new matcher refused tokens that the old one took")
-    return matcher
+def _accept(token: int, matchers: MatcherBatch) -> bool:
+    return bool(matchers.accept([token])[0])

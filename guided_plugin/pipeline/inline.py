@@ -17,6 +17,7 @@ from torch import Tensor
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
@@ -90,7 +91,7 @@ class InlineRuntime:
         self._accept()
         entry = self._step % RING_DEPTH
         count = len(self._plan.rows) * self._shape.positions
-        self._table.fill(self._plan.slots, self.buffers.mask_np(entry)[:count], self._drafts)
+        fill_with_drafts(self._table, self._plan.slots, self.buffers.mask_np(entry)[:count], self._drafts)
         self.buffers.upload(entry, count)
 
     def masks(self) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ import pytest
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray
+from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -95,9 +96,9 @@ def test_masks_are_those_of_tables_that_went_there(backend, grammars, seed):
         rows = np.zeros((len(slots) * (DRAFTS + 1), VOCABULARY.words), np.int32)
         if alone:  # as a worker does that looks for a culprit: one slot at a time, rows far apart
             for at, slot in enumerate(slots):
-                table.fill((slot,), rows[at :: len(slots)], [[column[at]] for column in columns])
+                fill_with_drafts(table, (slot,), rows[at :: len(slots)], [[column[at]] for column in columns])
         else:
-            table.fill(slots, rows, columns)
+            fill_with_drafts(table, slots, rows, columns)
         for at, slot in enumerate(slots):
             spec = SPECS[of[slot]]
             expected = walked(backend, grammars[of[slot]], spec, journal[slot], drafts[slot])
@@ -126,7 +127,7 @@ def test_a_draft_that_completes_the_trigger_starts_the_grammar_also_where_it_is_
     table.add(0, "r", spec, backend.compile(spec), backend, [h])
     rows = np.zeros((3, VOCABULARY.words), np.int32)
     for _ in range(2):  # the drafts leave no trace
-        table.fill((0,), rows, [[END], [a]])
+        fill_with_drafts(table, (0,), rows, [[END], [a]])
         assert allowed(rows[1]) == [a]
         assert allowed(rows[2]) == [c]
         assert table.phase(0) is Phase.WAITING
@@ -194,7 +195,7 @@ class TestABackendThatFails:
     def look(self, table: GrammarTable) -> list[list[int]]:
         """The masks of slot 0, with two drafts for it alone."""
         rows = np.zeros((6, VOCABULARY.words), np.int32)
-        table.fill((0, 1), rows, [[1, NO_TOKEN], [2, NO_TOKEN]])
+        fill_with_drafts(table, (0, 1), rows, [[1, NO_TOKEN], [2, NO_TOKEN]])
         return [allowed(row) for row in rows[::2]]
 
     def test_nothing_left_after_a_draft_fails_nobody(self, table, fragile):
@@ -220,11 +221,11 @@ class TestABackendThatFails:
     def test_who_cannot_go_back_is_brought_there_anew(self, table, fragile):
         fragile.stays = True
         table.accept((0, 1), [3, 3])
-        old = table._entries[0].matcher
+        old = table.requests[0].matcher
         self.look(table)
         assert table.failures == []
-        assert table._entries[0].matcher is not old
-        assert table._entries[0].matcher.position == 1
+        assert table.requests[0].matcher is not old
+        assert table.requests[0].matcher.position == 1
 
     def test_nor_then_it_fails_alone(self, table, fragile):
         fragile.stays = True
@@ -250,7 +251,7 @@ class TestMatchersThatCannotGoBack:
         a, dash = TOKENS.index(b"a"), TOKENS.index(b"-")
         for _ in range(2):
             rows = np.zeros((3, VOCABULARY.words), np.int32)
-            table.fill((0,), rows, [[a], [a]])
+            fill_with_drafts(table, (0,), rows, [[a], [a]])
             assert table.failures == []
             table.accept((0,), [a])
         masks = masks_of(table, (0,))
@@ -270,7 +271,7 @@ class TestMatchersThatCannotGoBack:
         a, b, c, d = (TOKENS.index(letter) for letter in (b"a", b"b", b"c", b"d"))
         table.accept((0,), [a])
         rows = np.zeros((2, VOCABULARY.words), np.int32)
-        table.fill((0,), rows, [[b]])
+        fill_with_drafts(table, (0,), rows, [[b]])
         assert table.failures == []
         assert c in masks_of(table, (0,))[0]
         table.accept((0,), [c])

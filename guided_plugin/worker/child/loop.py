@@ -23,6 +23,7 @@ from typing import NoReturn
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.spec import OutputSpec
@@ -427,12 +428,12 @@ class GrammarWorker:
         mask = self.region.masks[step % PLAN_DEPTH, : count * self._shape.positions]
         drafts = self._values(plan)[1] if self._drafts else []
         if self._whole(plan) and step > self._isolate_until:
-            self._table.fill(plan.slots, mask, drafts)
+            fill_with_drafts(self._table, plan.slots, mask, drafts)
         else:
             for row, slot in enumerate(plan.slots):
                 if slot in self._serials and slot not in self._closed:
                     own = [position[row : row + 1] for position in drafts]
-                    self._alone(slot, partial(self._table.fill, (slot,), mask[row::count], own))
+                    self._alone(slot, partial(fill_with_drafts, self._table, (slot,), mask[row::count], own))
                 else:
                     stops = self._closed.get(slot, self.compiler.vocabulary.stop_token_ids)
                     self.region.close_row(step, row, count, stops)

@@ -197,11 +197,11 @@ def test_a_backend_that_fails_at_it_fails_one_request(made, caplog):
         def rebuild_shared(self):
             raise RuntimeError("no idea")
 
-    table._entries[0].matcher = Broken()
-    table._accept_one(0, table._entries[0], ord("a"))
+    table.requests[0].matcher = Broken()
+    table._accept_one(0, table.requests[0], ord("a"))
     table.accept((1,), list(b"b"))
     assert (table.phase(0), table.phase(1)) == (Phase.FAILED, Phase.ACTIVE)
-    assert "can't begin anew: no idea" in caplog.text
+    assert "can't continue with a new matcher: no idea" in caplog.text
 
 
 def test_a_grammar_begins_anew_once_for_all_that_say_so():

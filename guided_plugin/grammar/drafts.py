@@ -1,0 +1,125 @@
+"""Masks after drafts: requests walk along the drafts of a step, get a mask at each place, and go back.
+
+A draft is taken only if the mask before it allows it, so no matcher has to refuse one. Depends on the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.request_state import Phase, StateMark
+from guided_plugin.grammar.running import RunningRequest
+from guided_plugin.grammar.table import GrammarTable
+from guided_plugin.step import NO_TOKEN
+
+__all__ = ["fill_with_drafts"]
+
+
+def fill_with_drafts(
+    table: GrammarTable, slots: tuple[int, ...], mask: MaskArray, drafts: Sequence[Sequence[int]]
+) -> None:
+    """Write the mask of slots[i] into mask[i], and after p + 1 drafts into mask[(p + 1) * len(slots) + i].
+
+    drafts[p][i] is the slot's p-th draft, or NO_TOKEN if it has no more. The requests stay where they are. A
+    draft that the grammar forbids is followed by masks that allow only stop tokens.
+    """
+    table.fill(slots, mask)
+    if drafts:
+        _Walk(table, slots, mask[: len(slots) * (len(drafts) + 1)]).follow(drafts)
+
+
+@dataclass(slots=True)
+class _Origin:
+    """What a request goes back to."""
+
+    request: RunningRequest
+    phase: Phase
+    mark: StateMark
+    moves: int = 0
+    """Tokens that its matcher has taken since."""
+
+
+class _Walk:
+    """Of the slots of one step. Requests are named by their position in the step."""
+
+    def __init__(self, table: GrammarTable, slots: tuple[int, ...], mask: MaskArray) -> None:
+        self._table = table
+        self._slots = slots
+        self._mask = mask
+        self._origins: dict[int, _Origin] = {}
+
+    def follow(self, drafts: Sequence[Sequence[int]]) -> None:
+        """Fill the masks after the drafts, and bring all requests back."""
+        table, count = self._table, len(self._slots)
+        failures, table.failures = table.failures, []
+        ahead: Sequence[int] = range(count)
+        for place, tokens in enumerate(drafts):
+            ahead = [i for i in ahead if self._moves(i, place, tokens[i])]
+            if not ahead:
+                break
+            slots = tuple(self._slots[i] for i in ahead)
+            table.accept(slots, [tokens[i] for i in ahead])
+            if table.failures:
+                failures += table.failures
+                self._keep_failed(ahead)
+            table.fill(slots, self._mask[(place + 1) * count :], ahead)
+            # A request that has no mask there may never come there: that is no failure yet.
+            table.failures = []
+            ahead = [i for i in ahead if i in self._origins]
+        table.failures = failures
+        for i, origin in self._origins.items():
+            self._go_back(self._slots[i], origin)
+
+    def _moves(self, i: int, place: int, token: int) -> bool:
+        """Whether a request moves past its draft at a place. After a forbidden one, its masks are closed."""
+        if token == NO_TOKEN:
+            return False
+        request, count = self._table.requests[self._slots[i]], len(self._slots)
+        state = request.state
+        if state.ends_with(token) or not _allows(self._mask[place * count + i], token):
+            self._mask[(place + 1) * count + i :: count] = self._table.stop_row(request)
+            return False
+        origin = self._origins.setdefault(i, _Origin(request, state.phase, state.mark()))
+        origin.moves += state.phase is Phase.ACTIVE
+        return True
+
+    def _keep_failed(self, moved: Sequence[int]) -> None:
+        """A matcher that refuses what its mask allows can't be trusted: its request stays failed."""
+        for i in moved:
+            state = self._origins[i].request.state
+            if state.phase is Phase.FAILED:
+                state.go_back(self._origins.pop(i).mark)
+                state.fail()
+
+    def _go_back(self, slot: int, origin: _Origin) -> None:
+        request = origin.request
+        if request.state.phase is not origin.phase:
+            request.error = None
+            self._table.regroup()
+        request.state.go_back(origin.mark)
+        if not origin.moves:
+            return
+        try:
+            request.matcher.rollback(origin.moves)
+        except Exception:
+            # Some grammars can't go back, nor can a matcher whose draft led to a dead end.
+            self._replay(slot, request)
+
+    def _replay(self, slot: int, request: RunningRequest) -> None:
+        error: GuidedError | None = None
+        try:
+            request.matcher, complete = request.replayed()
+            self._table.regroup()
+            if not complete:
+                error = self._table.renewals.replay(request)
+        except Exception as raised:
+            error = RequestError(f"its backend could not take drafts back: {raised}")
+        if error is not None:
+            self._table.fail(slot, error)
+
+
+def _allows(row: MaskArray, token: int) -> bool:
+    return 0 <= token < 32 * len(row) and bool(row[token // 32] >> (token % 32) & 1)
