@@ -82,7 +82,9 @@ class _Walk:
         if state.ends_with(token) or not _allows(self._mask[place * count + i], token):
             self._mask[(place + 1) * count + i :: count] = self._table.stop_row(request)
             return False
-        origin = self._origins.setdefault(i, _Origin(request, state.phase, state.mark()))
+        origin = self._origins.get(i)
+        if origin is None:
+            origin = self._origins[i] = _Origin(request, state.phase, state.mark())
         origin.moves += state.phase is Phase.ACTIVE
         return True
 

@@ -1,8 +1,8 @@
 """Replaces a matcher whose shared lexer is exhausted, by replaying its request's tokens.
 
 Matchers of one grammar share state that may be exhausted (the states of llguidance's lexers are limited).
-Then all of them stop in the same step, and each has tokens to replay. Replays may take only a small part of the
-time, because all other requests wait for them. Depends on the grammar protocols.
+Then all of them stop in the same step, and each has tokens to replay. Replays may take only a small part of
+the time, because all other requests wait for them. Depends on the grammar protocols.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 
 import guided_plugin as gp
 from guided_plugin.errors import GrammarError, RequestError
-from guided_plugin.grammar.table import Phase
+from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.step import StepPlan
 from guided_plugin.worker.child import loop, process
@@ -522,7 +522,7 @@ def test_a_request_that_ends_workers_takes_no_compile_along(make, go_on):
 @pytest.mark.parametrize("cause", ["time", "memory"])
 def test_a_call_that_was_given_up_ends_its_worker_when_it_costs_too_much(make, monkeypatch, cause):
     seconds, resident = 1.0, 5 << 30
-    monkeypatch.setattr(loop.GrammarTable, "overdue", lambda self: seconds)
+    monkeypatch.setattr(GrammarTable, "overdue", lambda self: seconds)
     monkeypatch.setattr(loop, "_resident_bytes", lambda: resident)
     engine = make()
     engine.first_step()

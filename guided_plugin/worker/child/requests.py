@@ -1,0 +1,227 @@
+"""The worker's requests by slot: their grammars are compiled, then they run, or they are closed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.table import GrammarTable
+from guided_plugin.ipc.channel import Channel
+from guided_plugin.spec import OutputSpec
+from guided_plugin.step import Admission
+from guided_plugin.worker.child.rings import Plan, WorkerRings
+from guided_plugin.worker.messages import Add, Compile, Failed, Verdict, Warm
+
+__all__ = ["Compiles", "WorkerRequests"]
+
+_log = logging.getLogger(__name__)
+
+_THREADS = 8
+"""Specs that compile at the same time: more than there are processors, so that slow ones delay few others."""
+
+
+@dataclass(slots=True, eq=False)
+class _Starting:
+    """A request whose grammar is being compiled."""
+
+    add: Add
+    grammar: Future[Grammar]
+    wanted_since: float | None = None
+    """When a plan first named it."""
+
+
+class WorkerRequests:
+    """The requests of one session. What one request does wrong fails that request."""
+
+    def __init__(
+        self, compiler: GrammarCompiler, compiles: Compiles, channel: Channel, rings: WorkerRings
+    ) -> None:
+        config = compiler.config
+        self.table = GrammarTable(
+            compiler.vocabulary,
+            config.row_ms / 1e3,
+            # The supervisor must not take a worker that waits for one row for a hung one.
+            min(5 * config.row_ms, config.worker_step_ms / 2) / 1e3,
+            progress=rings.beat,
+        )
+        self._compiler = compiler
+        self._compiles = compiles
+        self._channel = channel
+        self._rings = rings
+        self._patience = config.worker_grammar_ms / 1e3
+        self._serials: dict[int, int] = {}
+        self._closed: dict[int, tuple[int, ...]] = {}
+        """Slots that failed without a grammar, with their stop tokens."""
+        self.starting: dict[int, _Starting] = {}
+        """By slot."""
+        self._version = 0
+        """Counts changes of which slots run."""
+
+    def __len__(self) -> int:
+        return len(self._serials)
+
+    def add(self, message: Add) -> None:
+        """A request took a slot."""
+        self._version += 1
+        self._serials[message.slot] = message.serial
+        if message.error is None:
+            self.starting[message.slot] = _Starting(message, self._compiles.grammar(message))
+        else:
+            self._closed[message.slot] = self._stops(message.spec)
+
+    def remove(self, slot: int) -> None:
+        """A slot is free."""
+        self._version += 1
+        if self.starting.pop(slot, None) is None and self._closed.pop(slot, None) is None:
+            self.table.remove(slot)
+        del self._serials[slot]
+        self._rings.vacate(slot)
+
+    def start_compiled(self) -> bool:
+        """Start the requests whose grammars are there."""
+        done = [slot for slot, starting in self.starting.items() if starting.grammar.done()]
+        for slot in done:
+            self._version += 1
+            starting = self.starting.pop(slot)
+            add = starting.add
+            with self._rings.blame_scope(slot):
+                try:
+                    grammar = starting.grammar.result()
+                    backend = self._compiler.backend(grammar.backend)
+                    self.table.add(slot, add.request_id, add.spec, grammar, backend, add.tokens)
+                except Exception as error:
+                    with contextlib.suppress(GuidedError):
+                        self.table.remove(slot)
+                    self._close(add, _as_guided_error(error))
+            self._rings.beat()
+        return bool(done)
+
+    def all_started(self, slots: tuple[int, ...]) -> bool:
+        """Whether no slot of a plan waits for its grammar; a request that waits for too long fails closed."""
+        if not self.starting:
+            return True
+        now = time.monotonic()
+        waiting = False
+        for starting in filter(None, map(self.starting.get, slots)):
+            if starting.wanted_since is None:
+                starting.wanted_since = now
+            if now - starting.wanted_since < self._patience:
+                waiting = True
+                continue
+            del self.starting[starting.add.slot]
+            self._version += 1
+            error = RequestError(
+                f"its grammar was not there {self._patience:g} s after it was needed",
+                hint="add the request when its spec has compiled, or raise worker_grammar_ms",
+            )
+            self._close(starting.add, error)
+        return not waiting
+
+    def runs(self, slot: int) -> bool:
+        """Whether a slot has a running grammar."""
+        return slot in self._serials and slot not in self._closed
+
+    def all_run(self, plan: Plan) -> bool:
+        """Whether every slot of a plan has a running grammar."""
+        if plan.checked != self._version:
+            plan.checked = self._version
+            plan.whole = all(self.runs(slot) for slot in plan.slots)
+        return plan.whole
+
+    def stop_tokens(self, slot: int) -> tuple[int, ...]:
+        """What a slot without a grammar may sample."""
+        return self._closed.get(slot, self._compiler.vocabulary.stop_token_ids)
+
+    def publish_failures(self) -> None:
+        """Write into the shared memory which requests are closed from the next filled step on."""
+        for slot, error in self.table.failures:
+            self._publish(slot, error)
+
+    def report_failures(self) -> None:
+        """Tell the engine which requests failed."""
+        self.publish_failures()
+        failures, self.table.failures = self.table.failures, []
+        for slot, error in failures:
+            self._channel.send(Failed(self._serials[slot], error, len(self.table.tokens(slot))))
+
+    def _publish(self, slot: int, error: GuidedError) -> None:
+        self._rings.region.write_closure(slot, self._serials[slot], self._rings.filled + 1, error.reason)
+
+    def _close(self, add: Add, error: GuidedError) -> None:
+        """Fail a request that has no grammar to fail in."""
+        self._closed[add.slot] = self._stops(add.spec)
+        self._publish(add.slot, error)
+        self._channel.send(Failed(add.serial, error.for_request(add.request_id), len(add.tokens)))
+
+    def _stops(self, spec: OutputSpec) -> tuple[int, ...]:
+        return spec.stop_token_ids or self._compiler.vocabulary.stop_token_ids
+
+
+class Compiles:
+    """The compiles of one session."""
+
+    def __init__(self, compiler: GrammarCompiler, channel: Channel) -> None:
+        self._compiler = compiler
+        self._channel = channel
+        self._threads = ThreadPoolExecutor(_THREADS, "guided-compile")
+        self.warming: list[Future[None]] = []
+        """Backends that are being built."""
+
+    def warm_up(self) -> None:
+        """Build what each backend needs of the vocabulary before requests wait for it."""
+        self._compiler.start()
+        names = self._compiler.plugins.backends
+        self.warming = [self._threads.submit(self._compiler.warm_up, name) for name in names]
+
+    def report_warm(self) -> None:
+        """Tell the engine once the backends are there."""
+        if all(done.done() for done in self.warming):
+            for failure in filter(None, (done.exception() for done in self.warming)):
+                _log.warning("a backend could not get ready: %s", failure)
+            self.warming = []
+            self._channel.send(Warm())
+
+    def grammar(self, message: Add | Compile) -> Future[Grammar]:
+        """The grammar of a message's spec."""
+        if message.precompiled:
+            self._compiler.trust(message.spec)
+        grammar = self._compiler.cached(message.spec)
+        if grammar is None:
+            return self._threads.submit(self._compiler.compile, message.spec)
+        cached: Future[Grammar] = Future()
+        cached.set_result(grammar)
+        return cached
+
+    def answer(self, message: Compile) -> None:
+        """Tell the engine whether a spec compiles, once that is known."""
+        self.grammar(message).add_done_callback(partial(self._send_verdict, message.ticket))
+
+    def _send_verdict(self, ticket: int, done: Future[Grammar]) -> None:
+        """Runs in the compiling thread: the loop may be asleep."""
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._channel.send(Verdict(ticket, _as_guided_error(error)))
+            return
+        grammar = done.result()
+        admission = Admission(grammar.backend, grammar.seconds, grammar.warnings, grammar.reason)
+        self._channel.send(Verdict(ticket, admission))
+
+    def close(self) -> None:
+        """Compile no more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _as_guided_error(error: BaseException) -> GuidedError:
+    """What a compile or a start raised, as an error for its request."""
+    if isinstance(error, GuidedError):
+        return error
+    return RequestError(f"the grammar worker could not use its spec: {error!r}", where="grammar worker")

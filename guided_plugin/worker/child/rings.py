@@ -1,0 +1,116 @@
+"""The worker's view of the shared memory: plans, masks and tokens by step, and its own progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from guided_plugin.grammar.base import MaskArray
+from guided_plugin.step import UNGUIDED
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, PlanField, Region, Time, unwrap
+
+__all__ = ["Plan", "WorkerRings"]
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """A plan as it was read, kept until its tokens are accepted."""
+
+    step: int
+    follows: int
+    messages: int
+    plan_id: int
+    slots: tuple[int, ...]
+    """UNGUIDED where the request has left since."""
+    checked: int = -1
+    """The version of the requests for which `whole` holds."""
+    whole: bool = False
+    """Whether every slot has a running grammar: the case that must be fast."""
+
+
+class WorkerRings:
+    """Steps by number, without bounds; only what is in the region wraps."""
+
+    def __init__(self, region: Region, filled: int, accepted: int, isolate_until: int) -> None:
+        self.region = region
+        self.filled = filled
+        """Masks up to this step are in the ring."""
+        self.accepted = accepted
+        """Tokens up to this step were seen by the grammars."""
+        self.applied = 0
+        """How many messages of this session took effect. A plan says how many precede it."""
+        self.isolate_until = isolate_until
+        """Up to this step slots are worked on one by one."""
+        self._plans: dict[int, Plan] = {}
+        # Filled by the worker before and not yet accepted: their tokens come to this one.
+        for step in range(max(accepted, filled - PLAN_DEPTH) + 1, filled + 1):
+            self.plan(step)
+
+    @property
+    def planned(self) -> int:
+        """The newest plan."""
+        return unwrap(self.region.load(Counter.PLANNED), self.filled)
+
+    @property
+    def sampled(self) -> int:
+        """The newest step whose tokens are in the ring."""
+        return unwrap(self.region.load(Counter.SAMPLED), self.accepted)
+
+    def plan(self, step: int) -> Plan:
+        """The plan of a step."""
+        plan = self._plans.get(step)
+        if plan is None:
+            record = self.region.plans[step % PLAN_DEPTH]
+            head: list[int] = record[: PlanField.SLOTS].tolist()
+            before = self._plans.get(step - 1)
+            if before is not None and before.plan_id == head[PlanField.PLAN_ID] and before.checked >= 0:
+                slots, checked, whole = before.slots, before.checked, before.whole
+            else:
+                end = PlanField.SLOTS + head[PlanField.COUNT]
+                slots = tuple(record[PlanField.SLOTS : end].view("int32").tolist())
+                checked, whole = -1, False
+            follows = unwrap(head[PlanField.FOLLOWS], step)
+            messages = head[PlanField.MESSAGES]
+            plan = Plan(step, follows, messages, head[PlanField.PLAN_ID], slots, checked, whole)
+            self._plans[step] = plan
+        return plan
+
+    def masks(self, plan: Plan) -> MaskArray:
+        """The masks of a plan's slots; with drafts a block of them for each position."""
+        return self.region.masks[plan.step % PLAN_DEPTH, : len(plan.slots) * self.region.shape.positions]
+
+    def tokens(self, plan: Plan) -> tuple[list[list[int]], list[list[int]]]:
+        """The tokens of a plan's slots, for each position those that were sampled, and those drafted."""
+        count, shape = len(plan.slots), self.region.shape
+        return shape.split(
+            self.region.tokens[plan.step % TOKEN_DEPTH, : count * shape.values].tolist(), count
+        )
+
+    def vacate(self, slot: int) -> None:
+        """A request left. Tokens on their way for it must not reach the slot's next request."""
+        for plan in self._plans.values():
+            if plan.step <= self.filled and slot in plan.slots:
+                plan.slots = tuple(UNGUIDED if other == slot else other for other in plan.slots)
+                plan.checked = -1
+
+    def forget(self, step: int) -> None:
+        """The plans up to a step are not needed any more."""
+        for old in [known for known in self._plans if known <= step]:
+            del self._plans[old]
+
+    def mark(self, step: int, what: Time) -> None:
+        """Write down the time."""
+        self.region.times[step % TOKEN_DEPTH][what] = time.perf_counter_ns()
+
+    def beat(self) -> None:
+        """Show the engine that the worker makes progress."""
+        self.region.store(Counter.HEARTBEAT, self.region.load(Counter.HEARTBEAT) + 1)
+
+    @contextmanager
+    def blame_scope(self, slot: int) -> Iterator[None]:
+        """Around work for one slot. If the worker ends in here, the engine attributes that to its request."""
+        self.region.store(Counter.DOING, slot + 1)
+        yield  # not in a `try`: after an exception the worker ends, and the counter must still tell
+        self.region.store(Counter.DOING, 0)

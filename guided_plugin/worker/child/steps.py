@@ -1,0 +1,157 @@
+"""Accepts the tokens that landed and fills the masks that are due. Steps with drafts have their own class.
+
+Usually all slots of a plan are worked on together. Where one is closed, or where the worker before ended,
+they are worked on one by one, so that the end of a worker can be attributed to one request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from guided_plugin.grammar.drafts import fill_with_drafts
+from guided_plugin.worker.child.requests import WorkerRequests
+from guided_plugin.worker.child.rings import Plan, WorkerRings
+from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Time
+
+__all__ = ["DraftSteps", "PlainSteps", "StepPace"]
+
+_PACE_EVERY = 16
+"""Steps after which backends are told the time between them; a quarter of these times were shorter."""
+
+
+class PlainSteps:
+    """Steps whose masks are filled before their tokens are sampled."""
+
+    ahead = 0
+    """By how many steps tokens come before masks."""
+
+    def __init__(self, rings: WorkerRings, requests: WorkerRequests, pace: StepPace) -> None:
+        self._rings = rings
+        self._requests = requests
+        self._table = requests.table
+        self._pace = pace
+
+    def accept(self) -> bool:
+        """Move the grammars past the tokens that landed since. Whether there were any."""
+        rings = self._rings
+        worked = False
+        for step in self._sampled_steps():
+            plan = rings.plan(step)
+            if not self._ready(plan):
+                break
+            rings.mark(step, Time.ACCEPT)
+            for tokens in rings.tokens(plan)[0]:
+                self._accept(plan, tokens)
+            rings.mark(step, Time.ACCEPTED)
+            rings.accepted = step
+            rings.region.store(Counter.ACCEPTED, step)
+            rings.forget(step - self.ahead)  # if tokens come first, the step's masks are still to be filled
+            worked = True
+        return worked
+
+    def fill(self) -> bool:
+        """Fill the masks of the next plan, once the tokens before it are accepted. Whether that was done."""
+        rings = self._rings
+        if rings.planned <= rings.filled:
+            return False
+        plan = rings.plan(rings.filled + 1)
+        if self._needs(plan) > rings.accepted or not self._ready(plan):
+            return False
+        rings.mark(plan.step, Time.FILL)
+        self._fill(plan)
+        rings.mark(plan.step, Time.FILLED)
+        if self._table.failures:
+            self._requests.publish_failures()
+        rings.filled = plan.step
+        rings.region.store(Counter.FILLED, plan.step)
+        rings.forget(plan.step - PLAN_DEPTH)  # planned, never sampled
+        return True
+
+    def _needs(self, plan: Plan) -> int:
+        """The step whose tokens must be accepted before the masks of a plan are filled."""
+        return plan.follows
+
+    def _fill(self, plan: Plan) -> None:
+        self._pace.step(time.perf_counter())
+        mask, count = self._rings.masks(plan), len(plan.slots)
+        if self._together(plan):
+            self._table.fill(plan.slots, mask)
+        else:
+            self._fill_one_by_one(plan, lambda row, slot: self._table.fill((slot,), mask[row::count]))
+
+    def _sampled_steps(self) -> list[int]:
+        """The steps that were sampled since and filled here, in order: not every plan is sampled."""
+        rings = self._rings
+        step, steps = rings.sampled, []
+        while step > rings.accepted:
+            if step <= rings.filled + self.ahead:
+                steps.append(step)
+            step = rings.plan(step).follows
+        return steps[::-1]
+
+    def _ready(self, plan: Plan) -> bool:
+        """Whether the messages before a plan took effect, and its requests have their grammars."""
+        return plan.messages <= self._rings.applied and self._requests.all_started(plan.slots)
+
+    def _together(self, plan: Plan) -> bool:
+        return self._requests.all_run(plan) and plan.step > self._rings.isolate_until
+
+    def _accept(self, plan: Plan, tokens: list[int]) -> None:
+        if self._together(plan):
+            self._table.accept(plan.slots, tokens)
+            return
+        for slot, token in zip(plan.slots, tokens, strict=True):
+            if self._requests.runs(slot):
+                with self._rings.blame_scope(slot):
+                    self._table.accept((slot,), [token])
+
+    def _fill_one_by_one(self, plan: Plan, fill: Callable[[int, int], None]) -> None:
+        """Call `fill` with the row and slot of each running request; close the other rows."""
+        for row, slot in enumerate(plan.slots):
+            if self._requests.runs(slot):
+                with self._rings.blame_scope(slot):
+                    fill(row, slot)
+            else:
+                stops = self._requests.stop_tokens(slot)
+                self._rings.region.close_row(plan.step, row, len(plan.slots), stops)
+
+
+class DraftSteps(PlainSteps):
+    """Steps of speculative decoding: sampled tokens and drafts come first, then the masks."""
+
+    ahead = 1
+
+    def _needs(self, plan: Plan) -> int:
+        return plan.step
+
+    def _fill(self, plan: Plan) -> None:
+        mask, count = self._rings.masks(plan), len(plan.slots)
+        drafts = self._rings.tokens(plan)[1]
+        if self._together(plan):
+            fill_with_drafts(self._table, plan.slots, mask, drafts)
+            return
+
+        def fill(row: int, slot: int) -> None:
+            own = [tokens[row : row + 1] for tokens in drafts]
+            fill_with_drafts(self._table, (slot,), mask[row::count], own)
+
+        self._fill_one_by_one(plan, fill)
+
+
+class StepPace:
+    """Tells backends the time between steps, in which their fills are hidden."""
+
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self._tell = tell
+        self._last = 0.0
+        self._gaps: list[float] = []
+
+    def step(self, now: float) -> None:
+        """The next step's masks are about to be filled."""
+        self._gaps.append(now - self._last)
+        self._last = now
+        if len(self._gaps) == _PACE_EVERY:
+            # Not the shortest: a host may plan a step again that it had planned otherwise.
+            self._tell(sorted(self._gaps)[_PACE_EVERY // 4])
+            self._gaps.clear()
