@@ -1,6 +1,6 @@
 """What becomes of each keyword of a JSON Schema: enforced, a mere annotation, or refused.
 
-Touches the compiler, and the lowering's tables of keywords. A schema that is refused is compiled again
+Depends on the compiler and on spec. A schema that is refused is compiled again
 without what was refused, so that one report names all of it and not the first keyword alone.
 """
 
@@ -12,10 +12,16 @@ from typing import Any, Literal
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GrammarError, GuidedError
-from guided_plugin.grammar.llguidance.lark.document import KEYWORDS, draft_of, names_draft
-from guided_plugin.grammar.llguidance.lark.formats import FORMATS
-from guided_plugin.grammar.llguidance.lark.idle import ANNOTATIONS, idle
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.formats import FORMATS
+from guided_plugin.spec.keywords import (
+    ANNOTATIONS,
+    ASSERTIONS,
+    STRUCTURE,
+    draft_of,
+    idle_reason,
+    names_draft,
+)
 from guided_plugin.spec.schema import pointer, subschemas, walk
 
 __all__ = ["Coverage", "CoverageGroup", "KeywordUse", "Status", "coverage"]
@@ -24,11 +30,6 @@ Status = Literal["refused", "undecided", "enforced", "annotation", "structure"]
 _ORDER: tuple[Status, ...] = ("refused", "undecided", "enforced", "annotation", "structure")
 
 _Path = tuple[str | int, ...]
-
-STRUCTURE = frozenset(
-    ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs")
-) | {"definitions"}
-"""Keywords that name and hold schemas and say nothing of values themselves."""
 
 # One compile each: what a report may cost where nearly every keyword is refused.
 _MOST_REFUSALS = 12
@@ -131,7 +132,7 @@ def _refused_keyword(document: Any, error: GuidedError) -> _Path | None:
         places.append(holder)
     for path, node in walk(document):
         for keyword in node if isinstance(node, Mapping) else ():
-            if keyword in KEYWORDS and pointer((*path, keyword)) in places:
+            if keyword in ASSERTIONS and pointer((*path, keyword)) in places:
                 return (*path, keyword)
     return None
 
@@ -197,9 +198,9 @@ def _status(
 
 def _idle(node: Mapping[str, Any], keyword: str, draft: int, named: bool) -> str:
     """Why a keyword decides nothing here, or nothing."""
-    if keyword not in KEYWORDS:
+    if keyword not in ASSERTIONS:
         return "no keyword of the standard"
-    why = idle(node, keyword, draft, named=named)
+    why = idle_reason(node, keyword, draft, named=named)
     if keyword == "format" and node[keyword] not in FORMATS:
         return why or f"the format {node[keyword]!r} is none that is enforced"
     return why

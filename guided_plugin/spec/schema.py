@@ -1,7 +1,7 @@
 """JSON Schema as a tree: walking it, pointing into it, refusing what is malformed.
 
-Touches errors only. Knows the shape of keywords, not how any backend enforces them. Iterative
-throughout: a schema nested a thousand deep must not exhaust the stack.
+Depends on errors and keywords. Knows the shape of keywords, not how any backend enforces them. No function
+here recurses: a schema nested a thousand deep must not exhaust the stack.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean
+from guided_plugin.spec.keywords import KEYWORDS
 
 __all__ = [
     "TYPES",
@@ -27,21 +28,7 @@ Schema = Mapping[str, Any] | bool
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
-# Where a schema holds other schemas.
-_IN_MAPPING = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-_IN_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
-_SINGLE = (
-    "additionalProperties",
-    "additionalItems",
-    "contains",
-    "not",
-    "if",
-    "then",
-    "else",
-    "propertyNames",
-    "unevaluatedProperties",
-    "unevaluatedItems",
-)
+_VALUES = {name: keyword.value for name, keyword in KEYWORDS.items()}
 
 
 def pointer(path: Sequence[str | int]) -> str:
@@ -51,25 +38,16 @@ def pointer(path: Sequence[str | int]) -> str:
 
 def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """The direct subschemas of a schema object, with the path to each."""
-    for keyword in _IN_MAPPING:
-        members = schema.get(keyword)
-        if isinstance(members, Mapping):
-            for name, member in members.items():
-                # `dependencies` holds lists of names as well as schemas.
-                if keyword != "dependencies" or not isinstance(member, list):
+    for keyword, value in schema.items():
+        kind = _VALUES.get(keyword, "anything")
+        if kind == "schema" or (kind == "schema or schemas" and not isinstance(value, list)):
+            yield (keyword,), value
+        elif kind in ("schemas", "schema or schemas") and isinstance(value, list):
+            yield from (((keyword, index), member) for index, member in enumerate(value))
+        elif kind.startswith("named schemas") and isinstance(value, Mapping):
+            for name, member in value.items():
+                if kind == "named schemas" or not isinstance(member, list):
                     yield (keyword, name), member
-    for keyword in _IN_LIST:
-        members = schema.get(keyword)
-        if isinstance(members, list):
-            yield from (((keyword, index), member) for index, member in enumerate(members))
-    for keyword in _SINGLE:
-        if keyword in schema:
-            yield (keyword,), schema[keyword]
-    items = schema.get("items")
-    if isinstance(items, list):
-        yield from ((("items", index), member) for index, member in enumerate(items))
-    elif "items" in schema:
-        yield ("items",), items
 
 
 def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -104,7 +82,7 @@ def resolve_pointer(document: Any, reference: str) -> Any:
 
 
 def check_schema(schema: Any) -> None:
-    """Refuse a document that is no JSON Schema, with the path of what is wrong."""
+    """Refuse a document that is not a JSON Schema, with the path to what is wrong."""
     anchors: set[str] | None = None
     for path, node in walk(schema):
         if isinstance(node, bool):
@@ -114,7 +92,7 @@ def check_schema(schema: Any) -> None:
                 f"a schema is an object or true/false, not {_kind(node)}", where=pointer(path), hint=_WRAP
             )
         for keyword, value in node.items():
-            check = _CHECKS.get(keyword)
+            check = _CHECKS.get(_VALUES.get(keyword, "anything"))
             complaint = check(value) if check else None
             if complaint:
                 raise SpecError(complaint[0], where=pointer((*path, keyword)), hint=complaint[1])
@@ -138,7 +116,7 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "an object" if isinstance(value, Mapping) else type(value).__name__)
 
 
-def _type(value: Any) -> Complaint:
+def _types(value: Any) -> Complaint:
     names = value if isinstance(value, list) else [value]
     if not names:
         return "an empty list of types allows nothing", "leave `type` out to allow every type"
@@ -187,7 +165,7 @@ def _number(value: Any) -> Complaint:
     return None if ok else (f"must be a number, not {_kind(value)}", "")
 
 
-def _exclusive(value: Any) -> Complaint:
+def _number_or_boolean(value: Any) -> Complaint:
     # Draft 4 had booleans here, later drafts have numbers.
     return None if isinstance(value, bool) else _number(value)
 
@@ -201,28 +179,17 @@ def _text(value: Any) -> Complaint:
 
 
 _CHECKS: dict[str, Callable[[Any], Complaint]] = {
-    "type": _type,
-    "enum": _enum,
-    "required": _names_list,
-    **dict.fromkeys(_IN_MAPPING, _mapping),
-    **dict.fromkeys(_IN_LIST, _schemas),
-    **dict.fromkeys(
-        (
-            "minLength",
-            "maxLength",
-            "minItems",
-            "maxItems",
-            "minProperties",
-            "maxProperties",
-            "minContains",
-            "maxContains",
-        ),
-        _count,
-    ),
-    **dict.fromkeys(("minimum", "maximum"), _number),
-    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _exclusive),
-    "multipleOf": _divisor,
-    **dict.fromkeys(("pattern", "format", "$ref"), _text),
+    "types": _types,
+    "values": _enum,
+    "names": _names_list,
+    "named schemas": _mapping,
+    "named schemas or names": _mapping,
+    "schemas": _schemas,
+    "count": _count,
+    "number": _number,
+    "number or boolean": _number_or_boolean,
+    "divisor": _divisor,
+    "text": _text,
 }
 
 _BOUNDS = (
@@ -236,21 +203,14 @@ _BOUNDS = (
 def _check_bounds(node: Mapping[str, Any], path: tuple[str | int, ...]) -> None:
     # Bounds that cross rule out one type only: an error where nothing else is left, legal otherwise.
     only = node.get("type")
-    kinds = {
-        "minLength": "string",
-        "minItems": "array",
-        "minProperties": "object",
-        "minimum": ("number", "integer"),
-    }
     for low, high in _BOUNDS:
-        if low in node and high in node and node[low] > node[high]:
-            applies = kinds[low]
-            if only == applies or (isinstance(applies, tuple) and only in applies):
-                raise SpecError(
-                    f"{low} {node[low]} is above {high} {node[high]}: it allows nothing",
-                    where=pointer((*path, low)),
-                    hint=f"lower {low} or raise {high}",
-                )
+        crossed = low in node and high in node and node[low] > node[high]
+        if crossed and isinstance(only, str) and only in KEYWORDS[low].types:
+            raise SpecError(
+                f"{low} {node[low]} is above {high} {node[high]}: it allows nothing",
+                where=pointer((*path, low)),
+                hint=f"lower {low} or raise {high}",
+            )
 
 
 def _names(document: Any) -> set[str]:
@@ -284,22 +244,13 @@ def _check_reference(document: Any, reference: str, anchors: set[str], path: tup
         )
 
 
-_OTHER_KEYWORDS = (
-    *("$schema", "$id", "id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$vocabulary"),
-    *("$comment", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
-    *("const", "items", "uniqueItems", "dependentRequired", "contentEncoding", "contentMediaType"),
-    "contentSchema",
-)
-
-
 def misspelt_keywords(schema: Any) -> list[str]:
     """Unknown keywords that look like known ones. The standard ignores them; their author didn't mean to."""
-    known = {*_CHECKS, *_SINGLE, *_OTHER_KEYWORDS}
     found = []
     for path, node in walk(schema):
         for keyword in node if isinstance(node, Mapping) else ():
-            if isinstance(keyword, str) and keyword not in known:
-                near = difflib.get_close_matches(keyword, known, n=1, cutoff=0.8)
+            if isinstance(keyword, str) and keyword not in KEYWORDS:
+                near = difflib.get_close_matches(keyword, KEYWORDS, n=1, cutoff=0.8)
                 if near:
                     place = pointer((*path, keyword))
                     found.append(f"{place}: unknown keyword, ignored (did you mean {near[0]!r}?)")

@@ -63,7 +63,7 @@ def test_what_is_enforced_says_by_which_backend(byte_compiler):
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
-        ({"type": "string", "minimum": 3}, {"#/minimum": "says nothing of the type string"}),
+        ({"type": "string", "minimum": 3}, {"#/minimum": "says nothing about the type string"}),
         ({"type": "integer", "minimun": 3}, {"#/minimun": "no keyword of the standard"}),
         ({"type": "array", "uniqueItems": False}, {"#/uniqueItems": "false says nothing"}),
         ({"type": "array", "minContains": 2}, {"#/minContains": "says nothing without `contains`"}),
@@ -89,7 +89,7 @@ def test_what_the_draft_leaves_out(byte_compiler):
         "contains": {"type": "integer"},
     }
     found = notes(schema, byte_compiler)
-    assert found["#/items/maxLength"] == "beside $ref, which stands alone in draft 4"
+    assert found["#/items/maxLength"] == "next to $ref, which stands alone in draft 4"
     assert found["#/contains"] == "a keyword since draft 6, in a schema of draft 4"
     assert found["#/contains/type"] == "inside `contains`, which doesn't count"
     assert not {"#/definitions/s/type", "#/items/$ref"} & found.keys()

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark.document import draft_of
 from guided_plugin.grammar.xgrammar.rewrites.disjoint import all_disjoint, canonical
+from guided_plugin.spec.keywords import ASSERTIONS, constraining, draft_of
 from guided_plugin.spec.regexes import (
     control_in_class,
     counted_options,
@@ -25,29 +25,20 @@ from guided_plugin.spec.regexes import (
     unsupported_construct,
     wide_class,
 )
-from guided_plugin.spec.schema import pointer, resolve_pointer, walk
+from guided_plugin.spec.schema import TYPES, pointer, resolve_pointer, walk
 
 __all__ = ["KEY_RULE", "places", "prepared_schema", "refusal"]
 
 _Path = tuple[str | int, ...]
 
-_NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_STRING = ("minLength", "maxLength", "pattern", "format")
-_ARRAY = ("items", "prefixItems", "minItems", "maxItems", "uniqueItems")
-_OBJECT = (
-    *("properties", "required", "additionalProperties", "patternProperties", "propertyNames"),
-    *("minProperties", "maxProperties"),
+_NEVER = frozenset(
+    (
+        *("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "contains"),
+        *("minContains", "maxContains", "unevaluatedProperties", "unevaluatedItems", "additionalItems"),
+        *("$dynamicRef", "$recursiveRef"),
+    )
 )
-_BY_TYPE = {"integer": _NUMERIC, "number": _NUMERIC, "string": _STRING, "array": _ARRAY, "object": _OBJECT}
-_NEVER = (
-    *("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "contains"),
-    *("minContains", "maxContains", "unevaluatedProperties", "unevaluatedItems", "additionalItems"),
-    *("$dynamicRef", "$recursiveRef"),
-)
-_ASSERTIONS = {
-    *("$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"),
-    *(_NUMERIC + _STRING + _ARRAY + _OBJECT + _NEVER),
-}
+_BY_TYPE = {kind: constraining(kind) - _NEVER for kind in TYPES}
 # xgrammar looks for these in this order and reads nothing beside the first it finds.
 _ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 # Formats that xgrammar turns into a pattern of their own; any other is an annotation to it.
@@ -106,7 +97,7 @@ def _check(node: Mapping[str, Any], path: _Path, *, is_name: bool) -> None:
     asserted = [
         keyword
         for keyword in node
-        if keyword in _ASSERTIONS and not (keyword == "uniqueItems" and not node[keyword])
+        if keyword in ASSERTIONS and not (keyword == "uniqueItems" and not node[keyword])
     ]
     alone = next((keyword for keyword in _ALONE if keyword in node), None)
     if alone is not None:

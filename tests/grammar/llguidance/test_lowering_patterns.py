@@ -11,7 +11,8 @@ from equality_instances import instances
 from equality_oracle import ecma_to_python
 
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark import ecma, formats, patterns
+from guided_plugin.grammar.llguidance.lark import ecma, patterns
+from guided_plugin.spec import formats
 
 PATTERNS = [
     *(

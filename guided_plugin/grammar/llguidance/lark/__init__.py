@@ -3,7 +3,7 @@
 document.py     the schema as the standard reads it: drafts, references, which keywords count
 algebra.py      each schema, or its negation, as alternatives of constraints (constraints.py)
 emitter.py      constraints as rules (rules.py): arrays.py, objects.py
-terminals       numbers.py, patterns.py (from ecma.py), formats.py: what texts look like
+terminals       numbers.py, patterns.py (from ecma.py): what texts look like
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
-from guided_plugin.grammar.llguidance.lark.document import KEYWORDS, SINCE, Document, draft_of
+from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
 from guided_plugin.grammar.llguidance.lark.rules import Reference
+from guided_plugin.spec.keywords import ASSERTIONS, draft_of, later_than
 from guided_plugin.spec.schema import pointer, walk
 
 __all__ = ["lowering_pays", "schema_to_lark"]
@@ -88,12 +89,13 @@ def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecE
 def lowering_pays(schema: Any) -> str:
     """Why a schema is better lowered even where a backend would take it as it is, or nothing."""
     draft = draft_of(schema)
+    later = later_than(draft)
     for _, node in walk(schema):
         if not isinstance(node, Mapping):
             continue
-        if draft <= 7 and "$ref" in node and not node.keys().isdisjoint(_MEANINGFUL):
-            return f"what stands beside $ref doesn't count in draft {draft}"
-        if any(draft < since and not node.keys().isdisjoint(names) for since, names in SINCE.items()):
+        if draft <= 7 and "$ref" in node and len(ASSERTIONS.intersection(node)) > 1:
+            return f"what stands next to $ref doesn't count in draft {draft}"
+        if not later.isdisjoint(node):
             return f"keywords of later drafts don't count in draft {draft}"
         described = node.get("properties")
         if isinstance(described, Mapping) and len(described) > _MANY_PROPERTIES:
@@ -112,4 +114,3 @@ def lowering_pays(schema: Any) -> str:
 
 # llguidance's own way costs the square of their number: at 900 optional ones 18 ms a mask instead of 4.
 _MANY_PROPERTIES = 300
-_MEANINGFUL = KEYWORDS - {"$ref"}

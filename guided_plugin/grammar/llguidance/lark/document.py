@@ -14,88 +14,18 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark.formats import FORMATS
+from guided_plugin.spec.formats import FORMATS
+from guided_plugin.spec.keywords import ASSERTIONS, KEYWORDS, draft_of, later_than, names_draft
 from guided_plugin.spec.schema import pointer, walk
 
-__all__ = ["Document", "Numbered", "draft_of", "names_draft"]
+__all__ = ["Document", "Numbered"]
 
 Path = tuple[str | int, ...]
 
 _ROOT = "guided://schema"
 
-_DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, "2020-12": 2020}
-
-STRING_KEYWORDS = ("minLength", "maxLength", "pattern", "format")
-NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-ARRAY_KEYWORDS = (
-    "items",
-    "additionalItems",
-    "prefixItems",
-    "minItems",
-    "maxItems",
-    "uniqueItems",
-    "contains",
-    "minContains",
-    "maxContains",
-    "unevaluatedItems",
-)
-OBJECT_KEYWORDS = (
-    "properties",
-    "patternProperties",
-    "additionalProperties",
-    "required",
-    "minProperties",
-    "maxProperties",
-    "propertyNames",
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
-    "unevaluatedProperties",
-)
-APPLICATORS = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else")
-GENERAL_KEYWORDS = ("type", "enum", "const")
-
-TYPES_OF = {
-    **dict.fromkeys(STRING_KEYWORDS, frozenset({"string"})),
-    **dict.fromkeys(NUMBER_KEYWORDS, frozenset({"number", "integer"})),
-    **dict.fromkeys(ARRAY_KEYWORDS, frozenset({"array"})),
-    **dict.fromkeys(OBJECT_KEYWORDS, frozenset({"object"})),
-}
-KEYWORDS = frozenset(TYPES_OF) | set(APPLICATORS) | set(GENERAL_KEYWORDS)
-
-SINCE = {
-    6: ("const", "contains", "propertyNames"),
-    7: ("if", "then", "else"),
-    2019: (
-        "dependentRequired",
-        "dependentSchemas",
-        "unevaluatedProperties",
-        "unevaluatedItems",
-        "minContains",
-        "maxContains",
-        "$recursiveRef",
-    ),
-    2020: ("prefixItems", "$dynamicRef"),
-}
-
-_COUNTS = tuple(key for key in KEYWORDS if key.startswith(("min", "max")) and key not in NUMBER_KEYWORDS)
-
-
-def draft_of(document: Any) -> int:
-    """The draft that a schema names, as a number; the newest where it names none."""
-    return _named_draft(document) or 2020
-
-
-def names_draft(document: Any) -> bool:
-    """Whether a schema names a draft that is known here."""
-    return _named_draft(document) is not None
-
-
-def _named_draft(document: Any) -> int | None:
-    named = document.get("$schema") if isinstance(document, Mapping) else None
-    if not isinstance(named, str):
-        return None
-    return next((draft for mark, draft in _DRAFTS.items() if mark in named), None)
+_COUNTS = [name for name, keyword in KEYWORDS.items() if keyword.value == "count"]
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +49,7 @@ class Document:
         self._numbers: dict[tuple[str, str], int] = {}
         self._by_identity: dict[tuple[int, str], int] = {}
         self._kept: list[Any] = []
-        later = {name for since, names in SINCE.items() if self.draft < since for name in names}
-        self._counting = KEYWORDS - frozenset(unenforced) - later
+        self._counting = ASSERTIONS - frozenset(unenforced) - later_than(self.draft)
         if self.draft > 2019 and names_draft(root):
             # Where no draft is named, its author means that of 2019-09.
             self._counting -= {"$recursiveRef"}
@@ -281,13 +210,14 @@ class Document:
         for name in _COUNTS:
             if isinstance(kept.get(name), float):
                 kept[name] = int(kept[name])
-        for name in NUMBER_KEYWORDS:
+        for name in _NUMBERS:
             if isinstance(kept.get(name), float) and not math.isfinite(kept[name]):
                 raise UnsupportedSpecError("a number too large to compare", where=pointer((*path, name)))
         kind = kept.get("type")
         if kind is not None:
             types = {kind} if isinstance(kind, str) else set(kind)
-            for name in [key for key in kept if key in TYPES_OF and "any" not in types]:
-                if not types & TYPES_OF[name]:
+            for name in list(kept):
+                constrained = KEYWORDS[name].types
+                if constrained and types.isdisjoint({*constrained, "any"}):
                     del kept[name]
         return kept

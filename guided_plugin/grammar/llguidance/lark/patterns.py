@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark import ecma, formats
+from guided_plugin.grammar.llguidance.lark import ecma
 from guided_plugin.grammar.llguidance.lark.ecma import Alternation, Anchor, Characters, Look, Node, Repeat
+from guided_plugin.spec.formats import FORMATS
 
 __all__ = ["ANY_CHARACTER", "Pattern", "literal", "matches", "matches_format", "pattern", "quoted_format"]
 
@@ -72,7 +73,7 @@ def matches(source: str, text: str) -> bool:
 
 @lru_cache(maxsize=32)
 def _compiled_format(name: str) -> re.Pattern[str]:
-    return re.compile(formats.FORMATS[name])
+    return re.compile(FORMATS[name])
 
 
 def matches_format(name: str, text: str) -> bool:
@@ -82,7 +83,7 @@ def matches_format(name: str, text: str) -> bool:
 
 def quoted_format(name: str) -> str:
     """A format with its quotes. Formats hold no character that JSON escapes."""
-    return f'"(?:{formats.FORMATS[name]})"'
+    return f'"(?:{FORMATS[name]})"'
 
 
 def literal(text: str) -> str:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from guided_plugin.grammar.llguidance.lark.document import KEYWORDS, names_draft
-from guided_plugin.grammar.llguidance.lark.idle import ANNOTATIONS, idle
 from guided_plugin.grammar.xgrammar.rewrites.walking import Context, SchemaRewrite
 from guided_plugin.hookspecs import hookimpl
+from guided_plugin.spec.keywords import ANNOTATIONS, ASSERTIONS, idle_reason, names_draft
 
 __all__ = ["drop_annotations"]
 
@@ -31,7 +30,8 @@ def _is_idle(node: dict[str, Any], keyword: str, context: Context) -> bool:
     value = node[keyword]
     if keyword in ANNOTATIONS:
         return True
-    if keyword in KEYWORDS and idle(node, keyword, context.draft, named=names_draft(context.document)):
+    named = names_draft(context.document)
+    if keyword in ASSERTIONS and idle_reason(node, keyword, context.draft, named=named):
         return True
     if keyword in _ZERO and value == 0:
         return True

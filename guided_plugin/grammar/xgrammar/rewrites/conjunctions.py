@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from guided_plugin.grammar.llguidance.lark.document import KEYWORDS
 from guided_plugin.grammar.xgrammar.rewrites.disjoint import canonical
 from guided_plugin.grammar.xgrammar.rewrites.walking import Context, SchemaRewrite
 from guided_plugin.hookspecs import hookimpl
+from guided_plugin.spec.keywords import ASSERTIONS
 from guided_plugin.spec.schema import resolve_pointer
 
 __all__ = ["merge_conjunctions"]
@@ -31,7 +31,7 @@ class _NotMerged(Exception):
 def merge_conjunctions(node: dict[str, Any], context: Context) -> Any:
     """The subschema as one conjunction."""
     beside = [
-        keyword for keyword in node if keyword in KEYWORDS and keyword not in ("allOf", "anyOf", "$ref")
+        keyword for keyword in node if keyword in ASSERTIONS and keyword not in ("allOf", "anyOf", "$ref")
     ]
     several = len(beside) + sum(keyword in node for keyword in ("anyOf", "$ref"))
     if "allOf" not in node and (several <= 1 or not {"anyOf", "$ref"} & node.keys()):
@@ -207,13 +207,13 @@ _TOGETHER = ({"if", "then", "else"}, {"contains", "minContains", "maxContains"})
 
 
 def _says_nothing(schema: Mapping[str, Any]) -> bool:
-    return KEYWORDS.isdisjoint(schema)
+    return ASSERTIONS.isdisjoint(schema)
 
 
 def _rest(schema: Any) -> dict[str, Any]:
     """What names or describes a schema and says nothing of values."""
     return (
-        {key: value for key, value in schema.items() if key not in KEYWORDS}
+        {key: value for key, value in schema.items() if key not in ASSERTIONS}
         if isinstance(schema, dict)
         else {}
     )

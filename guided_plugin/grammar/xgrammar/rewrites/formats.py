@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from guided_plugin.grammar.llguidance.lark.formats import FORMATS
 from guided_plugin.grammar.xgrammar.rewrites.walking import Context, SchemaRewrite
 from guided_plugin.hookspecs import hookimpl
+from guided_plugin.spec.formats import FORMATS
 
 __all__ = ["formats_to_pattern"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from guided_plugin.grammar.llguidance.lark.document import draft_of
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.keywords import draft_of
 from guided_plugin.spec.schema import walk
 
 __all__ = ["Context", "Rewrite", "SchemaRewrite", "rewritten"]

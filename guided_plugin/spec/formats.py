@@ -1,4 +1,4 @@
-"""The string formats that are enforced, as regular expressions of whole texts. Touches nothing.
+"""The string formats that are enforced, as regular expressions of whole texts. Depends on nothing.
 
 Where a standard leaves room, the stricter reading is taken: whatever one of these allows is valid under
 the other readings too. All other formats are annotations, as the JSON Schema standard says.

@@ -1,0 +1,191 @@
+"""The keywords of JSON Schema, drafts 3 to 2020-12: one table, and which of them count in a given schema.
+
+Depends on nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+__all__ = [
+    "ANNOTATIONS",
+    "ASSERTIONS",
+    "KEYWORDS",
+    "STRUCTURE",
+    "Keyword",
+    "constraining",
+    "draft_of",
+    "idle_reason",
+    "later_than",
+    "names_draft",
+]
+
+Role = Literal["assertion", "annotation", "structure"]
+Value = Literal[
+    "anything",
+    "schema",
+    "schemas",
+    "schema or schemas",
+    "named schemas",
+    "named schemas or names",
+    "count",
+    "number",
+    "number or boolean",
+    "divisor",
+    "text",
+    "names",
+    "types",
+    "values",
+]
+
+
+class Keyword(NamedTuple):
+    """What the standard says about one keyword."""
+
+    value: Value = "anything"
+    """What its value must be, as far as `check_schema` checks it."""
+    types: frozenset[str] = frozenset()
+    """The types of values that it constrains; empty: all of them."""
+    since: int = 3
+    """The first draft that has it."""
+    role: Role = "assertion"
+    """Assertions decide which values are valid, annotations don't, and structure names and holds schemas."""
+
+
+_NUMBER, _STRING = frozenset({"number", "integer"}), frozenset({"string"})
+_ARRAY, _OBJECT = frozenset({"array"}), frozenset({"object"})
+_ANNOTATION, _STRUCTURE = Keyword(role="annotation"), Keyword(role="structure")
+
+KEYWORDS: dict[str, Keyword] = {
+    "$ref": Keyword("text"),
+    "$recursiveRef": Keyword(since=2019),
+    "$dynamicRef": Keyword(since=2020),
+    "type": Keyword("types"),
+    "enum": Keyword("values"),
+    "const": Keyword(since=6),
+    "allOf": Keyword("schemas"),
+    "anyOf": Keyword("schemas"),
+    "oneOf": Keyword("schemas"),
+    "not": Keyword("schema"),
+    "if": Keyword("schema", since=7),
+    "then": Keyword("schema", since=7),
+    "else": Keyword("schema", since=7),
+    "minimum": Keyword("number", _NUMBER),
+    "maximum": Keyword("number", _NUMBER),
+    "exclusiveMinimum": Keyword("number or boolean", _NUMBER),
+    "exclusiveMaximum": Keyword("number or boolean", _NUMBER),
+    "multipleOf": Keyword("divisor", _NUMBER),
+    "minLength": Keyword("count", _STRING),
+    "maxLength": Keyword("count", _STRING),
+    "pattern": Keyword("text", _STRING),
+    "format": Keyword("text", _STRING),
+    "items": Keyword("schema or schemas", _ARRAY),
+    "additionalItems": Keyword("schema", _ARRAY),
+    "prefixItems": Keyword("schemas", _ARRAY, since=2020),
+    "minItems": Keyword("count", _ARRAY),
+    "maxItems": Keyword("count", _ARRAY),
+    "uniqueItems": Keyword("anything", _ARRAY),
+    "contains": Keyword("schema", _ARRAY, since=6),
+    "minContains": Keyword("count", _ARRAY, since=2019),
+    "maxContains": Keyword("count", _ARRAY, since=2019),
+    "unevaluatedItems": Keyword("schema", _ARRAY, since=2019),
+    "properties": Keyword("named schemas", _OBJECT),
+    "patternProperties": Keyword("named schemas", _OBJECT),
+    "additionalProperties": Keyword("schema", _OBJECT),
+    "propertyNames": Keyword("schema", _OBJECT, since=6),
+    "required": Keyword("names", _OBJECT),
+    "minProperties": Keyword("count", _OBJECT),
+    "maxProperties": Keyword("count", _OBJECT),
+    "dependencies": Keyword("named schemas or names", _OBJECT),
+    "dependentRequired": Keyword("anything", _OBJECT, since=2019),
+    "dependentSchemas": Keyword("named schemas", _OBJECT, since=2019),
+    "unevaluatedProperties": Keyword("schema", _OBJECT, since=2019),
+    "$defs": Keyword("named schemas", role="structure"),
+    "definitions": Keyword("named schemas", role="structure"),
+    **dict.fromkeys(("$schema", "$id", "id", "$vocabulary"), _STRUCTURE),
+    **dict.fromkeys(("$anchor", "$dynamicAnchor", "$recursiveAnchor"), _STRUCTURE),
+    **dict.fromkeys(("title", "description", "default", "examples", "$comment"), _ANNOTATION),
+    **dict.fromkeys(("readOnly", "writeOnly", "deprecated"), _ANNOTATION),
+    **dict.fromkeys(("contentEncoding", "contentMediaType", "contentSchema"), _ANNOTATION),
+}
+
+
+def _of_role(role: Role) -> frozenset[str]:
+    return frozenset(name for name, keyword in KEYWORDS.items() if keyword.role == role)
+
+
+ASSERTIONS, ANNOTATIONS, STRUCTURE = _of_role("assertion"), _of_role("annotation"), _of_role("structure")
+
+
+def constraining(kind: str) -> frozenset[str]:
+    """The keywords that constrain values of one type and say nothing about most others."""
+    return frozenset(name for name, keyword in KEYWORDS.items() if kind in keyword.types)
+
+
+def later_than(draft: int) -> frozenset[str]:
+    """The keywords that a draft doesn't have yet."""
+    return frozenset(name for name, keyword in KEYWORDS.items() if keyword.since > draft)
+
+
+_DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, "2020-12": 2020}
+
+
+def draft_of(document: Any) -> int:
+    """The draft that a schema names, as a number; the newest where it names none."""
+    return _named_draft(document) or 2020
+
+
+def names_draft(document: Any) -> bool:
+    """Whether a schema names one of these drafts."""
+    return _named_draft(document) is not None
+
+
+def _named_draft(document: Any) -> int | None:
+    named = document.get("$schema") if isinstance(document, Mapping) else None
+    if not isinstance(named, str):
+        return None
+    return next((draft for mark, draft in _DRAFTS.items() if mark in named), None)
+
+
+# Keywords that say nothing without another one.
+_NEEDS = {
+    "if": ("then", "else"),
+    "then": ("if",),
+    "else": ("if",),
+    "minContains": ("contains",),
+    "maxContains": ("contains",),
+    "additionalItems": ("items",),
+}
+
+
+def idle_reason(node: Mapping[str, Any], keyword: str, draft: int, *, named: bool = True) -> str:
+    """Why an assertion decides nothing in a schema of a draft; empty where it does.
+
+    `named`: whether the schema names its draft. Where it doesn't, `$recursiveRef` counts too.
+    """
+    value, (_, constrained, since, _) = node[keyword], KEYWORDS[keyword]
+    if draft <= 7 and keyword != "$ref" and isinstance(node.get("$ref"), str):
+        return f"next to $ref, which stands alone in draft {draft}"
+    if draft < since:
+        return f"a keyword since {_draft_name(since)}, in a schema of {_draft_name(draft)}"
+    if keyword == "$recursiveRef" and draft > 2019 and named:
+        return "a keyword of draft 2019-09 alone"
+    if keyword == "uniqueItems" and value is False:
+        return "false says nothing"
+    if keyword == "required" and isinstance(value, bool):
+        return "a list of names since draft 4"
+    needs = _NEEDS.get(keyword, ())
+    if needs and node.keys().isdisjoint(needs):
+        return f"says nothing without `{'` or `'.join(needs)}`"
+    if keyword == "additionalItems" and not isinstance(node["items"], list):
+        return "says nothing without a list in `items`"
+    kind = node.get("type")
+    types = {kind} if isinstance(kind, str) else set(kind or ())
+    if types and constrained and types.isdisjoint({*constrained, "any"}):
+        return f"says nothing about the type {', '.join(sorted(types))}"
+    return ""
+
+
+def _draft_name(draft: int) -> str:
+    return {2019: "draft 2019-09", 2020: "draft 2020-12"}.get(draft, f"draft {draft}")
