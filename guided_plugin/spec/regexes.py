@@ -1,12 +1,13 @@
-"""Regular expressions as grammars take them. Touches errors.
+"""Regular expressions: a scanner, and what grammars can't express. Depends on errors.
 
-Backends differ in what they refuse: some take lookaround and ignore it, some write a pattern's quote
-into a JSON string as it is. Two scans here decide for all.
+The scanner takes every text, also malformed ones and the dialects of backends; whoever needs the structure of
+a pattern reads its pieces.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,15 +15,30 @@ from guided_plugin.errors import UnsupportedSpecError
 
 __all__ = [
     "Construct",
+    "Piece",
+    "character",
     "control_in_class",
     "counted_options",
     "misplaced_anchor",
     "quoted_pattern",
     "refuse_unsupported",
+    "scan",
     "spelt_out_classes",
     "unsupported_construct",
     "wide_class",
 ]
+
+
+class Piece(NamedTuple):
+    """A piece of a pattern."""
+
+    kind: str
+    """`escape`, `flags`, `open` and `close` (of a group), `branch`, `anchor`, `quantifier`, `class` (its
+    opening bracket), `end` (of a class) or `atom`: any other character, the dot included."""
+    text: str
+    position: int
+    in_class: bool = False
+    """Whether it lies in a class or ends one."""
 
 
 class Construct(NamedTuple):
@@ -32,33 +48,66 @@ class Construct(NamedTuple):
     position: int
 
 
-class _Atom(NamedTuple):
-    """A piece of a pattern: an escape, an opening bracket of a group, or a single character."""
-
-    text: str
-    position: int
-    in_class: bool
-
-
-_ESCAPE = re.compile(
-    r"\\(?:u\{[0-9A-Fa-f]+\}|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|c[A-Za-z]|[pP]\{[^}]*\}|k<|.)", re.DOTALL
+# A pair of surrogates is one character. Of a malformed escape, the backslash and one character are a piece.
+_ESCAPE = (
+    r"(?P<escape>\\(?:u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}|u\{[0-9A-Fa-f]+\}|u[0-9A-Fa-f]{4}"
+    r"|x[0-9A-Fa-f]{2}|c[A-Za-z]|[pP]\{[^}]*\}?|k<|.))"
 )
-_GROUPS = {"(?=": "lookahead", "(?!": "lookahead", "(?<=": "lookbehind", "(?<!": "lookbehind"}
-_CONTROLS = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\f": "\f", "\\v": "\v", "\\0": "\0"}
-_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\b": "\\b"}
+_PIECE = re.compile(
+    rf"{_ESCAPE}|(?P<flags>\(\?[a-zA-Z-]+\))"
+    r"|(?P<open>\((?:\?(?:[:=!]|<[=!]|P?<[^>]+>|[a-zA-Z-]+:))?)|(?P<close>\))|(?P<branch>\|)|(?P<anchor>[\^$])"
+    r"|(?P<quantifier>[*+?]|\{[0-9]+(?:,[0-9]*)?\})|(?P<class>\[(?:\\.|[^\]\\])*\]?)|(?P<atom>.)",
+    re.DOTALL,
+)
+_IN_CLASS = re.compile(rf"{_ESCAPE}|(?P<end>\])|(?P<atom>.)", re.DOTALL)
+
+
+def scan(pattern: str) -> Iterator[Piece]:
+    """The pieces of a pattern, in order; together they are its text."""
+    for found in _PIECE.finditer(pattern):
+        start, kind = found.start(), str(found.lastgroup)
+        if kind != "class":
+            yield Piece(kind, found[0], start)
+            continue
+        yield Piece("class", "[", start)
+        for inner in _IN_CLASS.finditer(pattern, start + 1, found.end()):
+            yield Piece(str(inner.lastgroup), inner[0], inner.start(), in_class=True)
+
+
+_CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0", "a": "\a"}
+
+
+def character(text: str) -> str | None:
+    """The one character that an escape or atom stands for; None for classes, assertions, broken escapes."""
+    if len(text) < 2:
+        return text if text != "\\" else None
+    letter, rest = text[1], text[2:].strip("{}")
+    if letter in "xu":
+        codes = [int(digits, 16) for digits in rest.split("\\u") if digits]
+        if len(codes) == 2:
+            return chr(0x10000 + ((codes[0] - 0xD800) << 10) + codes[1] - 0xDC00)
+        return chr(codes[0]) if codes and codes[0] <= sys.maxunicode else None
+    if letter == "c":
+        return chr(ord(rest) % 32) if rest else None
+    if letter in "dDwWsSbBkpP123456789":
+        return None
+    return _CONTROLS.get(letter, letter)
+
+
+_LOOKAROUND = {"(?=": "lookahead", "(?!": "lookahead", "(?<=": "lookbehind", "(?<!": "lookbehind"}
 
 
 def unsupported_construct(pattern: str) -> Construct | None:
     """The first lookaround, backreference or word boundary in a pattern, or None."""
-    for text, position, in_class in _atoms(pattern):
-        if in_class:
-            continue
-        if text in _GROUPS:
-            return Construct(_GROUPS[text], position)
-        if text in ("\\b", "\\B"):
-            return Construct("a word boundary", position)
-        if text == "\\k<" or (len(text) == 2 and text[0] == "\\" and text[1] in "123456789"):
-            return Construct("a backreference", position)
+    for piece in scan(pattern):
+        name = _LOOKAROUND.get(piece.text)
+        if piece.kind == "escape" and not piece.in_class:
+            if piece.text[1] in "bB":
+                name = "a word boundary"
+            elif piece.text == "\\k<" or piece.text[1] in "123456789":
+                name = "a backreference"
+        if name is not None:
+            return Construct(name, piece.position)
     return None
 
 
@@ -75,11 +124,11 @@ def refuse_unsupported(pattern: str, where: str) -> None:
 
 def control_in_class(pattern: str) -> Construct | None:
     """The first control character inside [ ], which a JSON string can only hold as an escape, or None."""
-    for text, position, in_class in _atoms(pattern):
+    for piece in scan(pattern):
         # Inside [ ] it is a backspace, elsewhere a word boundary.
-        literal = "\b" if text == "\\b" else _literal(text)
-        if in_class and literal is not None and literal < " ":
-            return Construct("a control character in [ ]", position)
+        literal = "\b" if piece.text == "\\b" else character(piece.text)
+        if piece.in_class and literal is not None and literal < " ":
+            return Construct("a control character in [ ]", piece.position)
     return None
 
 
@@ -89,25 +138,26 @@ _PLAIN_CLASS = re.compile(r"\[(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9_
 
 def wide_class(pattern: str) -> Construct | None:
     """The first class that may hold a quote, a backslash or a control character, or None."""
-    for text, position, in_class in _atoms(pattern):
-        if in_class:
-            continue
-        if text == "[" and not _PLAIN_CLASS.match(pattern, position):
-            return Construct("a class", position)
-        if text == "." or text in ("\\S", "\\W", "\\D", "\\s") or text[:2] in ("\\p", "\\P"):
+    for kind, text, position, in_class in scan(pattern):
+        wide = text in (".", "\\S", "\\W", "\\D", "\\s") or text[:2] in ("\\p", "\\P")
+        wide = wide or (kind == "class" and not _PLAIN_CLASS.match(pattern, position))
+        if wide and not in_class:
             return Construct("a class", position)
     return None
+
+
+_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\b": "\\b"}
 
 
 def quoted_pattern(pattern: str) -> str:
     r"""The pattern with literal quotes, backslashes and control characters as JSON escapes them.
 
-    A pattern speaks of a string's value; a backend that matches the text between the quotes needs `"`
+    A pattern is about a string's value; a backend that matches the text between the quotes needs `"`
     to be `\"` there.
     """
     parts = []
-    for text, _, in_class in _atoms(pattern):
-        literal = None if in_class else _literal(text)
+    for kind, text, _, in_class in scan(pattern):
+        literal = character(text) if kind in ("escape", "atom") and not in_class else None
         if literal is None or not (literal in _SHORT or literal < " "):
             parts.append(text)
             continue
@@ -117,20 +167,18 @@ def quoted_pattern(pattern: str) -> str:
     return "".join(parts)
 
 
+_NO_MEMBERS = {"[]": r"[^\s\S]", "[^]": r"[\s\S]"}
+
+
 def spelt_out_classes(pattern: str) -> str:
     r"""The pattern with `[^]`, any character, as `[\s\S]`, and `[]`, none, as `[^\s\S]`.
 
     ECMAScript has both; to most others the bracket after them is the class's first character.
     """
-    parts: list[str] = []
-    opened = 0
-    for text, _, in_class in _atoms(pattern):
-        if text == "[" and not in_class:
-            opened = len(parts)
-        elif text == "]" and in_class and parts[opened:] in (["["], ["[", "^"]):
-            parts[opened:] = [r"[^\s\S" if len(parts) - opened == 1 else r"[\s\S"]
-        parts.append(text)
-    return "".join(parts)
+    return "".join(
+        _NO_MEMBERS.get(found[0], found[0]) if found.lastgroup == "class" else found[0]
+        for found in _PIECE.finditer(pattern)
+    )
 
 
 def counted_options(pattern: str) -> str:
@@ -140,13 +188,12 @@ def counted_options(pattern: str) -> str:
     """
     parts: list[str] = []
     before = ""
-    for piece in _PIECE.finditer(pattern):
-        text = piece[0]
-        if text == "?":
+    for kind, text, _, _ in scan(pattern):
+        if kind == "quantifier" and text == "?":
             # Behind another quantifier it changes which match is found first, not which texts match.
             text = "" if before == "quantifier" else "{0,1}"
         parts.append(text)
-        before = str(piece.lastgroup)
+        before = kind
     return "".join(parts)
 
 
@@ -159,30 +206,31 @@ def misplaced_anchor(pattern: str) -> Construct | None:
     groups: list[tuple[_Reach, _Reach]] = []
     start, here, group = _Reach(), _Reach(), _Reach()
     before = ""
-    for piece in _PIECE.finditer(pattern):
-        kind, text = str(piece.lastgroup), piece[0]
+    for kind, text, position, in_class in scan(pattern):
+        if in_class:
+            continue
         if kind == "open":
             groups.append((start, _Reach()))
             start = here = here._replace(anchored=False)
-        elif text == "|":
+        elif kind == "branch":
             if groups:
                 groups[-1] = groups[-1][0], groups[-1][1].joined(here)
             here = start
-        elif text == ")" and groups:
+        elif kind == "close" and groups:
             start, branches = groups.pop()
             group = here = here.joined(branches)
         elif kind == "anchor":
             if text == "^" and (here.ended or here.consumed):
-                return Construct(f"`{text}` in the middle", piece.start())
+                return Construct(f"`{text}` in the middle", position)
             here = here._replace(ended=text == "$", anchored=True)
         elif kind == "quantifier" and text != "?":
-            if before == "anchor" or (before == ")" and group.anchored):
-                return Construct("a repeated anchor", piece.start())
+            if before == "anchor" or (before == "close" and group.anchored):
+                return Construct("a repeated anchor", position)
         elif kind in ("escape", "class", "atom"):
             if here.ended:
-                return Construct("`$` in the middle", piece.start())
+                return Construct("`$` in the middle", position)
             here = here._replace(consumed=True)
-        before = ")" if text == ")" else kind
+        before = kind
     return None
 
 
@@ -199,42 +247,3 @@ class _Reach(NamedTuple):
     def joined(self, other: _Reach) -> _Reach:
         """What may lie before a place that two branches lead to."""
         return _Reach(*(a or b for a, b in zip(self, other, strict=True)))
-
-
-_PIECE = re.compile(
-    rf"(?P<escape>{_ESCAPE.pattern})|(?P<flags>\(\?[a-zA-Z-]+\))"
-    r"|(?P<open>\((?:\?(?:[:=!]|<[=!]|P?<\w+>|[a-zA-Z-]+:))?)|(?P<branch>[|)])|(?P<anchor>[\^$])"
-    r"|(?P<quantifier>[*+?]|\{\d+(?:,\d*)?\})|(?P<class>\[(?:\\.|[^\]\\])*\])|(?P<atom>.)",
-    re.DOTALL,
-)
-
-
-def _atoms(pattern: str) -> Iterator[_Atom]:
-    position, in_class = 0, False
-    while position < len(pattern):
-        escape = _ESCAPE.match(pattern, position)
-        text = escape[0] if escape else pattern[position]
-        if not escape and not in_class and text == "(":
-            text = next((group for group in _GROUPS if pattern.startswith(group, position)), text)
-        yield _Atom(text, position, in_class)
-        if text == "[":
-            in_class = True
-        elif text == "]":
-            in_class = False
-        position += len(text)
-
-
-def _literal(text: str) -> str | None:
-    """The one character that an atom stands for, or None for anything else."""
-    if text in _CONTROLS:
-        return _CONTROLS[text]
-    if text == "\\\\":
-        return "\\"
-    if len(text) > 2 and text[:2] in ("\\x", "\\u"):
-        code = int(text[2:].strip("{}"), 16)
-        return chr(code) if code <= 0x10FFFF else None
-    if len(text) == 3 and text[:2] == "\\c":
-        return chr(ord(text[2]) % 32)
-    if text == '\\"':
-        return '"'
-    return text if len(text) == 1 and (text == '"' or text < " ") else None

@@ -1,4 +1,4 @@
-"""Regular expressions: what no grammar expresses is found, and patterns are quoted for JSON strings."""
+"""Regular expressions: their pieces, what no grammar expresses, and patterns quoted for JSON strings."""
 
 import json
 import re
@@ -8,12 +8,47 @@ import pytest
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.spec.regexes import (
     Construct,
+    character,
     control_in_class,
     quoted_pattern,
     refuse_unsupported,
+    scan,
     unsupported_construct,
     wide_class,
 )
+
+
+def test_the_pieces_of_a_pattern():
+    pattern = r"^(?:a|\x41)[]b]{2,}?(?<n>[^\]*])$"
+    pieces = [
+        *(("anchor", "^"), ("open", "(?:"), ("atom", "a"), ("branch", "|"), ("escape", r"\x41")),
+        *(("close", ")"), ("class", "["), ("end", "]"), ("atom", "b"), ("atom", "]")),
+        *(("quantifier", "{2,}"), ("quantifier", "?"), ("open", "(?<n>"), ("class", "["), ("atom", "^")),
+        *(("escape", r"\]"), ("atom", "*"), ("end", "]"), ("close", ")"), ("anchor", "$")),
+    ]
+    assert [(piece.kind, piece.text) for piece in scan(pattern)] == pieces
+    assert all(pattern.startswith(piece.text, piece.position) for piece in scan(pattern))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "[", "[a\\", "a\\", "(?", "(?<n", "{", "{,2}", r"\u{", r"\p{L", ")]}"]
+)
+def test_the_pieces_of_a_malformed_pattern_are_its_text(pattern):
+    assert "".join(piece.text for piece in scan(pattern)) == pattern
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(("a", "a"), (r"\n", "\n"), (r"\a", "\a"), (r"\0", "\0"), (r"\/", "/"), (r"\cj", "\n")),
+        *((r"\x41", "A"), (r"\u0041", "A"), (r"\u{1F600}", "😀"), (r"\ud83d\uDE00", "😀")),
+        *((r"\d", None), (r"\b", None), (r"\p{L}", None), (r"\1", None)),
+        *((r"\x", None), (r"\u", None), (r"\u{110000}", None), (r"\c", None), ("\\", None)),
+    ],
+)
+def test_the_character_that_a_piece_stands_for(text, expected):
+    assert character(text) == expected
+    assert [piece.text for piece in scan(text)] == [text]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +113,7 @@ def test_refusal_says_where():
         (r"[\u{9}]", 1),
         (r"[\cJ]", 1),
         (r"[\0]", 1),
+        (r"[\a]", 1),
         (r"[\]\r]", 3),
         (r"[\b]", 1),
     ],
