@@ -8,8 +8,8 @@ import guided_plugin
 PACKAGE = pathlib.Path(guided_plugin.__file__).parent
 
 ROOMS = [
-    *("_version", "errors", "metrics", "ipc", "config", "spec", "step", "hookspecs", "kernels"),
-    *("grammar", "grammar/llguidance/lark", "grammar/llguidance"),
+    *("_version", "errors", "metrics", "ipc", "config", "spec", "step", "kernels"),
+    *("grammar", "hookspecs", "grammar/llguidance/lark", "grammar/llguidance"),
     *("grammar/xgrammar/rewrites", "grammar/xgrammar"),
     *("plugins", "compiling", "worker", "worker/device", "worker/engine", "worker/child", "pipeline"),
     *("hosts", "hosts/transformers", "hosts/vllm", "vllm", "__init__", "demo", "check", "bench", "cli"),
@@ -27,13 +27,11 @@ def module_of(name):
     return name if name in MODULES else f"{name}.__init__".removeprefix(".")
 
 
-def imports(module, *, types=True):
-    """What a file imports, in functions too; with `types`, also what it imports for annotations alone."""
-    found, skipped = set(), set()
+def imports(module):
+    """What a file imports, in functions and for annotations too."""
+    found = set()
     for node in ast.walk(MODULES[module]):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not types:
-            skipped.update(inner for line in node.body for inner in ast.walk(line))
-        if isinstance(node, ast.ImportFrom) and node not in skipped and node.level == 0:
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
             root, _, inside = (node.module or "").partition(".")
             if root == "guided_plugin":
                 # The alias is a module, or a name inside one.
@@ -55,7 +53,7 @@ def test_rooms_import_only_what_stands_before_them():
     wrong = [
         f"{module} imports {target}"
         for module in MODULES
-        for target in imports(module, types=False)
+        for target in imports(module)
         if ROOMS.index(room(target)) > ROOMS.index(room(module))
     ]
     assert wrong == []
@@ -77,7 +75,7 @@ def cycle(graph):
 
 
 def test_no_file_imports_itself_through_others():
-    assert cycle({module: imports(module, types=False) for module in MODULES}) is None
+    assert cycle({module: imports(module) for module in MODULES}) is None
 
 
 def test_a_cycle_would_be_found():

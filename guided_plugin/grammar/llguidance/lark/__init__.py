@@ -1,9 +1,10 @@
-"""JSON Schema written as a grammar, for what a backend doesn't take as a schema.
+"""JSON Schema written as a grammar, for what llguidance doesn't take as a schema.
 
 document.py     the schema as the standard reads it: drafts, references, which keywords count
 algebra.py      each schema, or its negation, as alternatives of constraints (constraints.py)
-emitter.py      constraints as rules (rules.py): arrays.py, objects.py
-terminals       numbers.py, patterns.py (from ecma.py): what texts look like
+reader.py       a schema's keywords as such alternatives; by_type.py: those that constrain one type
+emitter.py      constraints as rules (rules.py); arrays.py, objects.py
+terminals.py    what texts look like: numbers.py, patterns.py (from ecma.py)
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from typing import Any
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
+from guided_plugin.grammar.llguidance.lark.arrays import array_rule
+from guided_plugin.grammar.llguidance.lark.constraints import Array, Object
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
+from guided_plugin.grammar.llguidance.lark.objects import object_rule
+from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Reference
 from guided_plugin.spec.keywords import ASSERTIONS, draft_of, later_than
 from guided_plugin.spec.schema import pointer, walk
@@ -43,14 +48,14 @@ def schema_to_lark(
     patterns cheaper. Raises an UnsupportedSpecError with the keyword and its place.
     """
     document = Document(schema, unenforced=unenforced)
-    algebra = Algebra(document, closing=strict)
+    algebra = Algebra(document, read_schema, closing=strict)
     style = Style(
         closed=strict,
         ordered=strict,
         fraction_zero=not strict and document.draft > 4,
         impossible_token=impossible_token,
     )
-    emitter = Emitter(algebra, style)
+    emitter = Emitter(algebra, style, {Array: array_rule, Object: object_rule})
     try:
         start = emitter.root(algebra.literals(schema, document.root_base, ()))
     except RecursionError as error:

@@ -1,4 +1,4 @@
-"""Arrays as rules. Touches the emitter.
+"""Arrays as rules. Depends on the emitter.
 
 Plain ones are sequences. `contains` and `uniqueItems` need a memory of what came before: a rule's 64-bit
 parameter, in which bits and counters are set as items go by and asked for at the end.
@@ -7,8 +7,7 @@ parameter, in which bits and counters are set as items go by and asked for at th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator, Sequence
 
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.constraints import (
@@ -20,24 +19,23 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Number,
     String,
 )
+from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import COMMA
 
-if TYPE_CHECKING:
-    from guided_plugin.grammar.llguidance.lark.emitter import Emitter
-
-__all__ = ["all_of", "array", "remembering"]
+__all__ = ["all_of", "array_rule", "remembering"]
 
 OPEN, CLOSE = Text('"["'), Text('"]"')
 
 _MAX_VALUES = 48
+_MAX_CONTAINS = 3
 _SPARE_BIT = 63
 
 
-def array(emitter: Emitter, constraint: Array) -> Symbol:
+def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
     """The rule of an array constraint."""
     if constraint.repeats:
-        raise emitter.refuse("uniqueItems", "can't be enforced under not")
+        raise emitter.refusal("uniqueItems", "can't be enforced under not")
     if constraint.unique and (constraint.longest is None or constraint.longest > 1):
         return _unique(emitter, constraint)
     contains = [c for c in constraint.contains if c.least > 0 or c.most is not None]
@@ -95,11 +93,11 @@ def all_of(conditions: Sequence[str]) -> str:
 def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     values = _known_values(emitter.algebra, constraint.at(0))
     if values is None or constraint.prefix_length or constraint.contains:
-        raise emitter.refuse(
+        raise emitter.refusal(
             "uniqueItems", "can only be enforced where the items are a few known values (enum or const)"
         )
     if len(values) > _MAX_VALUES:
-        raise emitter.refuse(
+        raise emitter.refusal(
             "uniqueItems", f"over {len(values)} values, of {_MAX_VALUES} that can be remembered"
         )
     if constraint.shortest > len(values):
@@ -125,48 +123,48 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
 class _Fields:
     """Bits and counters in a parameter."""
 
-    def __init__(self) -> None:
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
         self.used = 0
 
-    def counter(self, most: int) -> str | None:
-        """A field that counts to one more than `most`; None where there is no room."""
+    def counter(self, most: int) -> str:
+        """A field that counts to one more than `most`."""
         width = (most + 1).bit_length() + 1
         low, self.used = self.used, self.used + width
-        return f"[{low}:{self.used}]" if self.used <= _SPARE_BIT else None
+        if self.used > _SPARE_BIT:
+            raise self.emitter.refusal("contains", "with counts or length bounds too large to remember")
+        return f"[{low}:{self.used}]"
 
 
 def _containing(emitter: Emitter, constraint: Array, contains: list[Contains]) -> Symbol:
-    if len(contains) > 3:
-        raise emitter.refuse("contains", "can be enforced three times in one array at most")
-    fields = _Fields()
-    counters, ends = [], []
-    for each in contains:
-        counter = fields.counter(max(each.least, each.most or 0))
-        if counter is None:
-            raise emitter.refuse("contains", "with counts too large to remember")
-        counters.append(counter)
+    if len(contains) > _MAX_CONTAINS:
+        raise emitter.refusal("contains", f"can be enforced {_MAX_CONTAINS} times in one array at most")
+    fields = _Fields(emitter)
+    counters = [fields.counter(max(each.least, each.most or 0)) for each in contains]
+    ends = []
+    for counter, each in zip(counters, contains, strict=True):
         ends.append(f"ge({counter}, {each.least})" if each.least else "")
         ends.append(f"le({counter}, {each.most})" if each.most is not None else "")
     # Positions that differ are rules of their own; from `loop` on all are alike.
     loop = max([constraint.prefix_length, *(each.start for each in contains)])
     shortest, longest = constraint.shortest, constraint.longest
-    length = None
-    if shortest > loop or longest is not None:
-        length = fields.counter(max(shortest, longest or 0))
-        if length is None:
-            raise emitter.refuse("contains", "beside length bounds too large to remember")
+    counted = shortest > loop or longest is not None
+    length = fields.counter(max(shortest, longest or 0)) if counted else ""
+    fits = f"lt({length}, {longest})" if longest is not None else ""
     name = emitter.grammar.name("c")
     for index in range(loop + 1):
-        steps = _steps(
-            emitter, constraint, contains, counters, length, index, f"{name}n{min(index + 1, loop)}"
-        )
-        fits = f"lt({length}, {longest})" if length is not None and longest is not None else ""
+        target = f"{name}n{min(index + 1, loop)}"
+        counting = [f"incr({length})"] if length else []
+        steps = [
+            remembering(emitter, emitter.value(literals), target, counting + functions)
+            for literals, functions in _choices(constraint, contains, counters, index)
+        ]
         if index == 0:
             emitter.grammar.define(f"{name}h", [Alternative(step) for step in steps], parameter=True)
             if loop:
                 continue
         going_on = [Alternative((COMMA, *step), fits) for step in steps]
-        enough = f"ge({length}, {shortest})" if length is not None and shortest > index else ""
+        enough = f"ge({length}, {shortest})" if length and shortest > index else ""
         end = [Alternative((), all_of([*ends, enough]))] if index >= shortest or index == loop else []
         emitter.grammar.define(f"{name}n{index}", [*end, *going_on], parameter=True)
     filled = (OPEN, Reference(f"{name}h", "0x0"), CLOSE)
@@ -174,47 +172,39 @@ def _containing(emitter: Emitter, constraint: Array, contains: list[Contains]) -
     return emitter.grammar.rule(filled, *([(OPEN, CLOSE)] if empty else []))
 
 
-def _steps(
-    emitter: Emitter,
-    constraint: Array,
-    contains: list[Contains],
-    counters: list[str],
-    length: str | None,
-    index: int,
-    target: str,
-) -> list[tuple[Symbol, ...]]:
-    """What may stand at an index: one step for each choice of the demands that the item counts for."""
-    steps = []
-    active = [i for i, each in enumerate(contains) if index >= each.start]
+def _choices(
+    constraint: Array, contains: list[Contains], counters: list[str], index: int
+) -> Iterator[tuple[Literals, list[str]]]:
+    """What the item at an index may be: each choice of the demands that it counts for, and how it counts."""
+    active = [
+        (each, counter) for each, counter in zip(contains, counters, strict=True) if index >= each.start
+    ]
     for chosen in itertools.product((True, False), repeat=len(active)):
-        literals: Literals = constraint.at(index)
-        functions = [f"incr({length})"] if length is not None else []
-        possible = True
-        for i, counts in zip(active, chosen, strict=True):
-            item = contains[i].item
+        literals, functions = constraint.at(index), []
+        for (each, counter), counts in zip(active, chosen, strict=True):
             if counts:
-                literals |= item
-                functions.append(f"incr({counters[i]})")
-            elif contains[i].most is not None:
+                literals |= each.item
+                functions.append(f"incr({counter})")
+            elif each.most is not None:
                 # What is not counted must be known not to count.
-                possible &= bool(item)
-                literals |= frozenset((not positive, number) for positive, number in item)
-        if possible:
-            steps.append(remembering(emitter, emitter.value(literals), target, functions))
-    return steps
+                if not each.item:
+                    break
+                literals |= frozenset((not positive, number) for positive, number in each.item)
+        else:
+            yield literals, functions
 
 
 def _known_values(algebra: Algebra, literals: Literals) -> list[object] | None:
     """The values that satisfy them, where those are finitely many scalars."""
     values: list[object] = []
-    for constraints in algebra.shape(literals).values():
-        for constraint in constraints:
-            if isinstance(constraint, Null):
+    for constraint in itertools.chain.from_iterable(algebra.shape(literals).values()):
+        match constraint:
+            case Null():
                 values.append(None)
-            elif isinstance(constraint, Boolean):
-                values += sorted(constraint.values)
-            elif isinstance(constraint, Number | String) and constraint.values is not None:
-                values += cast("tuple[object, ...]", constraint.values)
-            else:
+            case Boolean(some):
+                values += sorted(some)
+            case Number(values=tuple(some)) | String(values=tuple(some)):
+                values += some
+            case _:
                 return None
     return values

@@ -316,8 +316,8 @@ class Object:
     forbidden: tuple[str, ...] = ()
     names: tuple[Literals, ...] = ()
     exists: tuple[Exists, ...] = ()
-    fewest: int = 0
-    most: int | None = None
+    shortest: int = 0
+    longest: int | None = None
     declared: bool = False
     """Named by `type`, which makes it an object to close where objects are closed."""
 
@@ -329,13 +329,13 @@ class Object:
             _union(self.forbidden, other.forbidden),
             _union(self.names, other.names),
             _union(self.exists, other.exists),
-            max(self.fewest, other.fewest),
-            _least(self.most, other.most),
+            max(self.shortest, other.shortest),
+            _least(self.longest, other.longest),
             self.declared or other.declared,
         )
         if not set(met.required).isdisjoint(met.forbidden):
             return None
-        if met.most is not None and max(len(met.required), met.fewest) > met.most:
+        if met.longest is not None and max(len(met.required), met.shortest) > met.longest:
             return None
         return met
 
@@ -351,8 +351,8 @@ class Object:
             and set(self.forbidden) <= set(other.forbidden)
             and set(self.names) <= set(other.names)
             and set(self.exists) <= set(other.exists)
-            and self.fewest <= other.fewest
-            and (self.most is None or (other.most is not None and other.most <= self.most))
+            and self.shortest <= other.shortest
+            and (self.longest is None or (other.longest is not None and other.longest <= self.longest))
             and self.declared == other.declared
         )
 

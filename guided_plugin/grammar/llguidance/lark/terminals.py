@@ -1,4 +1,4 @@
-"""How the grammar writes texts. Touches patterns and rules."""
+"""How the grammar writes texts. Depends on patterns and rules."""
 
 from __future__ import annotations
 
@@ -11,27 +11,41 @@ from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.rules import Text
 
 __all__ = [
-    "COLON",
-    "COMMA",
-    "NULL",
-    "excluding",
-    "expression",
-    "key_text",
-    "lead",
-    "matching",
+    *("COLON", "COMMA", "NULL", "any_of", "excluding", "expression", "key_text", "lead", "matching"),
+    "string_terminal",
 ]
 
 NULL, COMMA, COLON = Text('"null"'), Text('","'), Text('":"')
 
 
+def string_terminal(string: String) -> str:
+    """The strings of a constraint, quotes included."""
+    if string.values is not None:
+        return " | ".join(map(key_text, string.values))
+    required = [matching(source) for source in sorted(string.patterns)]
+    required += [expression(patterns.quoted_format(name)) for name in sorted(string.formats)]
+    if string.shortest or string.longest is not None:
+        longest = "" if string.longest is None else string.longest
+        required.append(expression(f'"{patterns.ANY_CHARACTER}{{{string.shortest},{longest}}}"'))
+    refused = [matching(source) for source in sorted(string.no_patterns)]
+    refused += [expression(patterns.quoted_format(name)) for name in sorted(string.no_formats)]
+    required = required or [expression(f'"{patterns.ANY_CHARACTER}*"')]
+    return " & ".join([*required, *(f"~{body}" for body in refused), *excluding(string.excluded)])
+
+
 def excluding(texts: Iterable[str]) -> list[str]:
-    """A terminal part that refuses some string literals."""
+    """A part of a terminal that refuses some string literals."""
     bodies = [key_text(text) for text in sorted(texts)]
     return [f"~({' | '.join(bodies)})"] if bodies else []
 
 
+def any_of(bodies: list[str]) -> str:
+    """A part of a terminal that takes what any of these takes."""
+    return "(" + " | ".join(f"({body})" for body in bodies) + ")"
+
+
 def matching(source: str) -> str:
-    """A terminal part for a pattern; `~` before it is its complement."""
+    """A part of a terminal for a pattern; `~` before it is its complement."""
     found = patterns.pattern(source)
     parts = [expression(body) for body in found.positive] + [f"~{expression(b)}" for b in found.negative]
     return parts[0] if len(parts) == 1 else f"({' & '.join(parts)})"
@@ -39,13 +53,8 @@ def matching(source: str) -> str:
 
 def lead(string: String) -> str | None:
     """The characters that such a string may begin with in any number, where those are nearly all."""
-    if (
-        string.no_patterns
-        or string.formats
-        or string.no_formats
-        or string.shortest
-        or string.longest is not None
-    ):
+    bounded = string.shortest or string.longest is not None
+    if bounded or string.no_patterns or string.formats or string.no_formats:
         return None
     leads = {patterns.pattern(source).lead for source in string.patterns}
     # Each pattern can still be met after what the others began with, so the narrowest lead will do.

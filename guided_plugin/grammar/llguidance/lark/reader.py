@@ -1,0 +1,224 @@
+"""The keywords of one schema as a shape; keywords that constrain one type are read in by_type.
+
+Negation is pushed down to the subschemas. Depends on the algebra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from typing import Any, cast
+
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark.algebra import ALL, Algebra, Shape, anything, nothing
+from guided_plugin.grammar.llguidance.lark.by_type import demands
+from guided_plugin.grammar.llguidance.lark.constraints import (
+    TRUE,
+    Array,
+    Boolean,
+    Items,
+    Literals,
+    Null,
+    Number,
+    Object,
+    Properties,
+    String,
+    with_properties,
+)
+from guided_plugin.spec.schema import pointer
+
+__all__ = ["closed", "read_schema"]
+
+
+def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
+    """The shape of a numbered schema, or of its negation."""
+    node = algebra.document.nodes[number]
+    if isinstance(node.schema, bool):
+        return anything() if node.schema is positive else nothing()
+    reader = _Reader(algebra, number, positive)
+    if positive:
+        return reader.unevaluated(algebra.all_of(reader.parts()))
+    shape = algebra.pruned(algebra.either(reader.parts()))
+    for keyword in ("unevaluatedProperties", "unevaluatedItems"):
+        if keyword in node.keywords:
+            raise reader.refusal(keyword, "under not")
+    return shape
+
+
+class _Reader:
+    """Reads one schema's keywords: shapes of which all must hold, or under negation any."""
+
+    def __init__(self, algebra: Algebra, number: int, positive: bool) -> None:
+        self.algebra = algebra
+        self.node = algebra.document.nodes[number]
+        self.keywords = self.node.keywords
+        self.positive = positive
+        self.draft = algebra.document.draft
+
+    def literals(self, positive: bool, schema: Any, *path: str | int) -> Literals:
+        return self.algebra.literals(schema, self.node.base, (*self.node.path, *path), positive)
+
+    def shape(self, positive: bool, schema: Any, *path: str | int) -> Shape:
+        """The shape of a subschema in place."""
+        return self.algebra.in_place(self.literals(positive, schema, *path))
+
+    def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
+        return UnsupportedSpecError(f"{keyword} {why}", where=pointer((*self.node.path, keyword)))
+
+    def parts(self) -> Iterator[Shape]:
+        positive = self.positive
+        for keyword, value in self.keywords.items():
+            match keyword:
+                case "$ref" | "$dynamicRef" | "$recursiveRef":
+                    yield self.referred(keyword, value)
+                case "type":
+                    yield self.types(value)
+                case "enum":
+                    yield self.values(value)
+                case "const":
+                    yield self.values([value])
+                case "allOf" | "anyOf":
+                    shapes = [self.shape(positive, schema, keyword, i) for i, schema in enumerate(value)]
+                    every = (keyword == "allOf") is positive
+                    yield self.algebra.all_of(shapes) if every else self.algebra.either(shapes)
+                case "oneOf":
+                    yield self.one_of(value)
+                case "not":
+                    yield self.shape(not positive, value, "not")
+                case "if":
+                    yield self.conditional()
+        for kind, constraints in demands(self.keywords, self.literals, positive):
+            yield {**(anything() if positive else nothing()), kind: constraints}
+        yield from self.dependencies()
+
+    def referred(self, keyword: str, reference: str) -> Shape:
+        document = self.algebra.document
+        resolve = document.resolve if keyword == "$ref" else document.dynamic
+        target = resolve(reference, self.node.base, (*self.node.path, keyword))
+        return self.algebra.in_place(self.algebra.literals(*target, self.positive))
+
+    def types(self, value: Any) -> Shape:
+        named = {value} if isinstance(value, str) else set(value)
+        if "any" in named:
+            return anything() if self.positive else nothing()
+        shape = {kind: every if (kind in named) is self.positive else () for kind, every in ALL.items()}
+        if "object" in named and self.positive:
+            shape["object"] = (Object(declared=True),)
+        if "integer" in named and "number" not in named:
+            shape["number"] = (Number(whole=self.positive),)
+        return shape
+
+    def values(self, values: list[Any]) -> Shape:
+        strings = tuple(dict.fromkeys(v for v in values if isinstance(v, str)))
+        booleans = frozenset(v for v in values if isinstance(v, bool))
+        numbers = tuple(
+            dict.fromkeys(v for v in values if isinstance(v, int | float) and not isinstance(v, bool))
+        )
+        compound = [self.described(v) for v in values if isinstance(v, list | dict)]
+        shapes = [self.shape(self.positive, schema, "enum") for schema in compound]
+        if self.positive:
+            shape: Shape = {
+                "null": (Null(),) if None in values else (),
+                "boolean": (Boolean(booleans),) if booleans else (),
+                "number": (Number(values=numbers),) if numbers else (),
+                "string": (String(values=strings),) if strings else (),
+            }
+            return self.algebra.either([nothing() | shape, *shapes])
+        left = frozenset({True, False}) - booleans
+        shape = {
+            "null": () if None in values else ALL["null"],
+            "boolean": (Boolean(left),) if left else (),
+            "number": (Number(excluded=frozenset(numbers)),),
+            "string": (String(excluded=frozenset(strings)),),
+        }
+        return self.algebra.all_of([anything() | shape, *shapes])
+
+    def described(self, value: list[Any] | dict[str, Any]) -> dict[str, Any]:
+        """A schema that only this value satisfies."""
+        if isinstance(value, dict):
+            properties = {name: {"enum": [member]} for name, member in value.items()}
+            closed = {"type": "object", "properties": properties, "additionalProperties": False}
+            return {**closed, "required": list(value)}
+        schema = {"type": "array", "minItems": len(value), "maxItems": len(value)}
+        prefix = "items" if self.draft <= 2019 else "prefixItems"
+        return {**schema, prefix: [{"enum": [member]} for member in value]} if value else schema
+
+    def one_of(self, schemas: list[Any]) -> Shape:
+        algebra = self.algebra
+        holds = [self.shape(True, schema, "oneOf", i) for i, schema in enumerate(schemas)]
+        overlaps = {}
+        for i, j in combinations(range(len(schemas)), 2):
+            shared = algebra.pruned(algebra.both(holds[i], holds[j]))
+            if any(shared.values()):
+                overlaps[i, j] = shared
+        if not self.positive:
+            none = algebra.all_of(self.shape(False, schema, "oneOf", i) for i, schema in enumerate(schemas))
+            return algebra.either([none, *overlaps.values()])
+        exact = []
+        for i, only in enumerate(holds):
+            for j, schema in enumerate(schemas):
+                if (min(i, j), max(i, j)) in overlaps:
+                    excluded = self.shape(False, schema, "oneOf", j)
+                    only = algebra.pruned(algebra.both(only, excluded))
+            exact.append(only)
+        return algebra.either(exact)
+
+    def conditional(self) -> Shape:
+        algebra, condition = self.algebra, self.keywords["if"]
+        branches = []
+        for holds, keyword in ((True, "then"), (False, "else")):
+            branch = self.shape(self.positive, self.keywords.get(keyword, True), keyword)
+            branches.append(algebra.both(self.shape(holds, condition, "if"), branch))
+        return algebra.pruned(algebra.either(branches))
+
+    def dependencies(self) -> Iterator[Shape]:
+        algebra = self.algebra
+        for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
+            for name, needed in self.keywords.get(keyword, {}).items():
+                present = {**nothing(), "object": (Object(required=(name,)),)}
+                absent = {**anything(), "object": (Object(forbidden=(name,)),)}
+                if isinstance(needed, str | list):
+                    names = [needed] if isinstance(needed, str) else needed
+                    others = tuple(dict.fromkeys(other for other in names if other != name))
+                    if not self.positive:
+                        without = [Object(required=(name,), forbidden=(other,)) for other in others]
+                        yield {**nothing(), "object": tuple(without)}
+                    elif others:
+                        with_others = {**nothing(), "object": (Object(required=(name, *others)),)}
+                        yield algebra.either([absent, with_others])
+                    continue
+                met = algebra.both(present, self.shape(self.positive, needed, keyword, name))
+                yield algebra.either([absent, met]) if self.positive else met
+
+    def unevaluated(self, shape: Shape) -> Shape:
+        """With `unevaluatedProperties` and `unevaluatedItems`, which apply to each alternative."""
+        if "unevaluatedProperties" in self.keywords:
+            rest = self.literals(True, self.keywords["unevaluatedProperties"], "unevaluatedProperties")
+            shape = {**shape, "object": tuple(closed(cast("Object", o), rest) for o in shape["object"])}
+        if "unevaluatedItems" in self.keywords:
+            rest = self.literals(True, self.keywords["unevaluatedItems"], "unevaluatedItems")
+            arrays = (self.with_rest(cast("Array", array), rest) for array in shape["array"])
+            shape = {**shape, "array": tuple(arrays)}
+        return self.algebra.pruned(shape)
+
+    def with_rest(self, array: Array, rest: Literals) -> Array:
+        if any(items.rest is not None for items in array.items):
+            return array
+        if array.contains and self.draft >= 2020:
+            raise self.refusal("unevaluatedItems", "next to contains")
+        prefix = (TRUE,) * array.prefix_length
+        return replace(array, items=(*array.items, Items(prefix, rest)))
+
+
+def closed(constraint: Object, rest: Literals) -> Object:
+    """The same objects, with a demand on every property that nothing else describes."""
+    described = [properties for properties in constraint.properties if properties.evaluates]
+    if any(properties.others is not None for properties in described):
+        return constraint
+    named = dict.fromkeys(name for properties in described for name, _ in properties.named)
+    matching = dict.fromkeys(source for properties in described for source, _ in properties.matching)
+    return with_properties(
+        constraint,
+        Properties(tuple((name, TRUE) for name in named), tuple((source, TRUE) for source in matching), rest),
+    )
