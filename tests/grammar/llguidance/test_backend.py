@@ -199,7 +199,7 @@ def test_the_token_that_is_never_sampled_is_never_allowed(backend):
     assert matcher.accept_text(b'"a')
     mask = np.zeros((1, VOCABULARY.words), np.int32)
     backend.batch([matcher]).fill(mask, [0])
-    impossible = backend._impossible_token
+    impossible = backend._tokenizers.impossible_token
     assert impossible is not None
     assert not mask[0, impossible // 32] >> (impossible % 32) & 1
     assert takes(backend, spec, '"a 123 "')
@@ -366,7 +366,7 @@ def test_a_grammar_may_grow_again_after_a_lexer_could_not_be_made(monkeypatch):
 def test_slices_are_cut_before_requests_come(threads, there):
     compiler = GrammarCompiler(VOCABULARY, config=GuidedConfig(threads=threads, isolate_compiles=False))
     compiler.warm_up("llguidance")
-    assert ("_sliced_tokenizer" in vars(compiler.backend("llguidance"))) == there
+    assert (compiler.backend("llguidance")._tokenizers._fine is not None) == there
 
 
 def test_all_grammars_together_have_a_bounded_number_of_lexers():

@@ -16,6 +16,7 @@ from guided_plugin.grammar import renewal
 from guided_plugin.grammar.llguidance import backend as module
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
+from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
 from guided_plugin.grammar.table import GrammarTable, Phase
 
 END = 256
@@ -138,7 +139,7 @@ def test_drafts_are_looked_at_with_a_new_lexer(made, monkeypatch, states, goes_b
         raise GrammarError("no way back")
 
     if not goes_back:
-        monkeypatch.setattr(module.LLGuidanceMatcher, "rollback", fails)
+        monkeypatch.setattr(LLGuidanceMatcher, "rollback", fails)
     backend, grammar = made(states)
     table, slots = side_by_side(backend, grammar)
     outputs = [output(letter) for letter in LETTERS]

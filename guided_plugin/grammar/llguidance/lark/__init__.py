@@ -25,9 +25,11 @@ from guided_plugin.grammar.llguidance.lark.rules import Reference
 from guided_plugin.spec.keywords import ASSERTIONS, draft_of, later_than
 from guided_plugin.spec.schema import pointer, walk
 
-__all__ = ["lowering_pays", "schema_to_lark"]
+__all__ = ["HEADER", "lowering_pays", "schema_to_lark"]
 
-_HEADER = '%llguidance {"no_forcing": true}\n'
+# Without this, where a grammar leaves one text only, llguidance allows one spelling of it alone: the first token
+# of its own tokenization. A model must be free to take any token that fits.
+HEADER = '%llguidance {"no_forcing": true}\n'
 _FLEXIBLE_HEADER = """%llguidance {"no_forcing": true, "ignore_once": true}
 %ignore /[\\x20\\x0A\\x0D\\x09]+/
 """
@@ -68,7 +70,7 @@ def schema_to_lark(
             where="json_schema",
             hint="look for a recursion without an end, or for parts that contradict each other",
         )
-    return emitter.grammar.lark(start, _FLEXIBLE_HEADER if flexible else _HEADER)
+    return emitter.grammar.lark(start, _FLEXIBLE_HEADER if flexible else HEADER)
 
 
 def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecError:

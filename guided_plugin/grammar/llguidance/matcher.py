@@ -1,0 +1,180 @@
+"""Matchers of the llguidance backend, one a request, and batches of them.
+
+llguidance's matchers never raise for a grammar's or a token's fault: they go into an error state, which is
+read here after filling and going back.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import numpy as np
+
+from guided_plugin.errors import GrammarError
+from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.llguidance.lexers import Share
+from guided_plugin.grammar.threads import AdaptiveThreads
+
+__all__ = ["LLGuidanceBatch", "LLGuidanceMatcher", "first_line"]
+
+# So many tokens are accepted sooner in this thread, which keeps the GIL, than others are woken up for them:
+# each takes 5 us. (Fills release the GIL, and next to a busy thread each of them would wait for it.)
+_FEW = 32
+
+_DETAILS = re.compile(r"\s*<(?:state|tokens)>.*", re.DOTALL)
+_OVER_LIMIT = re.compile(r"too many|max is \d|fuel|exceeded|limit", re.IGNORECASE)
+
+
+def first_line(message: str) -> str:
+    """What an error of llguidance says, without the state that it adds."""
+    lines = _DETAILS.sub("", message).strip().splitlines()
+    return lines[0] if lines else "no reason given"
+
+
+class LLGuidanceMatcher:
+    """One request's position in its grammar: a `Matcher`."""
+
+    __slots__ = ("_tokenizer", "handle", "impossible_token", "share", "stop_token_ids", "usual_stops")
+
+    def __init__(
+        self,
+        handle: Any,
+        tokenizer: Any,
+        stop_token_ids: tuple[int, ...],
+        usual_stops: tuple[int, ...],
+        share: Share,
+        impossible_token: int | None,
+    ) -> None:
+        self.handle = handle
+        self.share = share
+        """Of the lexer whose lock it needs."""
+        self.impossible_token = impossible_token
+        """A token that its grammar names and no mask may show."""
+        self._tokenizer = tokenizer
+        self.stop_token_ids = stop_token_ids
+        """Stop tokens of this request alone; empty: the vocabulary's, which the tokenizer knows."""
+        self.usual_stops = usual_stops
+
+    def accept(self, token: int) -> bool:
+        """Move past a token. After a refusal the matcher can't be used any more."""
+        if self.stop_token_ids:
+            if token in self.stop_token_ids:
+                return bool(self.handle.is_accepting())
+            if token in self.usual_stops:
+                return False
+        return bool(self.handle.consume_token(token))
+
+    def accept_text(self, text: bytes) -> bool:
+        """Move past bytes."""
+        tokens = self._tokenizer.tokenize_bytes(text)
+        if not tokens:
+            return not text
+        if self.handle.validate_tokens(tokens) != len(tokens):
+            return False
+        return bool(self.handle.consume_tokens(tokens))
+
+    def rollback(self, tokens: int) -> None:
+        """Take the last tokens back. Raises where llguidance can't: after an error, or with some lexemes."""
+        if not self.handle.rollback(tokens):
+            raise GrammarError(self.handle.get_error() or "tokens can't be taken back", where="llguidance")
+
+    def fork(self) -> LLGuidanceMatcher:
+        """An independent matcher in the same position."""
+        return LLGuidanceMatcher(
+            self.handle.deep_copy(),
+            self._tokenizer,
+            self.stop_token_ids,
+            self.usual_stops,
+            self.share,
+            self.impossible_token,
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether what was accepted so far is a whole output."""
+        return bool(self.handle.is_accepting())
+
+    def rebuild_shared(self) -> bool:
+        """Whether its lexer is exhausted; matchers started later get another one."""
+        return bool(self.handle.is_error()) and self.share.rebuild_shared()
+
+    def limit(self) -> str:
+        """The limit that its grammar exceeded; empty if none."""
+        message = self.handle.get_error() if self.handle.is_error() else ""
+        return first_line(message) if _OVER_LIMIT.search(message) else ""
+
+    def fix_stops(self, row: MaskArray) -> None:
+        """Allow this request's own stop tokens where the usual ones are allowed, and not those."""
+        for token in (*self.usual_stops, *self.stop_token_ids):
+            row[token // 32] &= _cleared(token % 32)
+        if self.handle.is_accepting():
+            for token in self.stop_token_ids:
+                row[token // 32] |= np.uint32(1 << (token % 32)).astype(np.int32)
+
+
+class LLGuidanceBatch:
+    """Matchers that are worked on together: a `MatcherBatch`."""
+
+    __slots__ = ("_executors", "_handles", "_impossible", "_matchers", "_order", "_own_stops", "_texts")
+
+    def __init__(
+        self, executors: AdaptiveThreads[Any], matchers: list[LLGuidanceMatcher], first_texts: MaskArray
+    ) -> None:
+        self._executors = executors
+        self._matchers = matchers
+        self._handles = [matcher.handle for matcher in matchers]
+        named = [(i, m.impossible_token) for i, m in enumerate(matchers) if m.impossible_token is not None]
+        # It is one token for all grammars of a backend.
+        self._impossible = ([i for i, _ in named], *divmod(named[0][1], 32)) if named else None
+        self._texts = first_texts
+        # Matchers of one lexer side by side: threads take neighbours, and then don't wait for each other.
+        self._order = sorted(range(len(matchers)), key=lambda i: matchers[i].share.place)
+        self._own_stops = [i for i, matcher in enumerate(matchers) if matcher.stop_token_ids]
+
+    def accept(self, tokens: list[int]) -> list[bool]:
+        """Move each matcher past its token."""
+        start = time.perf_counter()
+        if self._own_stops or len(tokens) <= _FEW:
+            accepted = [m.accept(token) for m, token in zip(self._matchers, tokens, strict=True)]
+        else:
+            pairs = [(self._handles[i], tokens[i]) for i in self._order]
+            accepted = [False] * len(tokens)
+            verdicts = self._executors.executor.consume_token_par(pairs)
+            for i, verdict in zip(self._order, verdicts, strict=True):
+                accepted[i] = verdict
+        self._executors.accepted(time.perf_counter() - start)
+        return accepted
+
+    def fill(self, mask: MaskArray, rows: list[int]) -> None:
+        """Write the mask of matcher i into mask[rows[i]]."""
+        if len(rows) == 1:
+            row = mask[rows[0]]
+            self._handles[0].unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        else:
+            self._fill_all(mask, rows)
+        if self._impossible is not None:
+            naming, word, bit = self._impossible
+            own = rows if len(naming) == len(rows) else [rows[i] for i in naming]
+            mask[own, word] &= _cleared(bit)
+        for i in self._own_stops:
+            self._matchers[i].fix_stops(mask[rows[i]])
+        # At a dead end or a limit a matcher shows a stop token, as if the output were whole. To ask each
+        # of them costs more than to look for rows that show nothing else.
+        head = mask[rows, : len(self._texts)] & self._texts
+        for i in np.flatnonzero(~head.any(axis=1)).tolist():
+            if self._handles[i].is_error():
+                mask[rows[i]] = 0
+
+    def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
+        pairs = [(self._handles[i], rows[i]) for i in self._order]
+        start = time.perf_counter()
+        executor = self._executors.executor
+        executor.unsafe_compute_mask_ptr(pairs, mask.ctypes.data, mask.strides[0], mask.shape[0])
+        self._executors.took(time.perf_counter() - start)
+
+
+def _cleared(bit: int) -> np.int32:
+    """A mask word with all bits but one."""
+    return np.uint32(~(1 << bit) & 0xFFFFFFFF).astype(np.int32)

@@ -1,0 +1,113 @@
+"""A vocabulary as llguidance takes it. Depends on the vocabulary and llguidance."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.vocabulary import Vocabulary
+
+__all__ = ["Tokenizers"]
+
+# Tokens whose masks are precomputed: a state that allows all of a slice adds it as one piece. llguidance's
+# own slices of strings end at 10, 30 and any length. Finer ones pay near the end of a bounded string (a fifth
+# of the mean mask, two fifths of the 99th percentile), but each new state costs more: for much used grammars.
+_FINE_SLICES = [r"[\x20\x0A\x0D\x09]+"]
+_FINE_SLICES += [rf'[^"\\\x00-\x1F\x7F]{{1,{most}}}' for most in (2, 4, 8, 16, 30)]
+_FINE_SLICES += [r'[^"\\\x00-\x1F\x7F]+']
+
+# llguidance writes this in front of the name of a control token. No text contains it.
+_MARKER = b"\xff"
+
+# A control token's name that a Lark grammar can write. Names with a space are those made here.
+_NAME = re.compile(rb"<[^\s<>\xff]+>")
+
+# Most masks show one of the tokens in these words.
+_HEAD_WORDS = 64
+
+
+class Tokenizers:
+    """The tokenizers of one vocabulary, each built once: that takes long, and stops all other threads."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        # Reentrant: the fine one is made from the plain one.
+        self._lock = threading.RLock()
+        self._plain: Any = None
+        self._fine: Any = None
+
+    @property
+    def plain(self) -> Any:
+        """With llguidance's own slices."""
+        import llguidance
+
+        with self._lock:
+            if self._plain is None:
+                wrapper = llguidance.TokenizerWrapper(_Tokens(self._vocabulary))
+                stops = list(self._vocabulary.stop_token_ids)
+                self._plain = llguidance.LLTokenizer(wrapper, eos_token=stops)
+            return self._plain
+
+    @property
+    def fine(self) -> Any:
+        """With finer slices."""
+        with self._lock:
+            if self._fine is None:
+                self._fine = self.plain.with_slices(_FINE_SLICES)
+            return self._fine
+
+    @cached_property
+    def first_texts(self) -> MaskArray:
+        """Bits of the first tokens, without those that end an output."""
+        bits = np.ones(32 * min(_HEAD_WORDS, self._vocabulary.words), np.uint8)
+        bits[[token for token in self._vocabulary.special_ids if token < len(bits)]] = 0
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    @cached_property
+    def impossible_token(self) -> int | None:
+        """A token that no mask may show: padding, else a special token that doesn't stop."""
+        if 32 * self._vocabulary.words > self._vocabulary.size:
+            return self._vocabulary.size
+        spare = self._vocabulary.special_ids - set(self._vocabulary.stop_token_ids)
+        return max(spare, default=None)
+
+
+class _Tokens:
+    """A vocabulary as llguidance's TokenizerWrapper reads it: padded to whole mask words."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        padding = [b""] * (32 * vocabulary.words - vocabulary.size)
+        tokens = [b"" if _MARKER in token else token for token in vocabulary.text_tokens] + padding
+        for token, name in _control_names(vocabulary).items():
+            tokens[token] = name
+        self.tokens = tokens
+        self.eos_token_id = vocabulary.stop_token_ids[0]
+        self.bos_token_id = None
+        self.special_token_ids = sorted(vocabulary.special_ids)
+        self._by_bytes = {
+            token: i for i, token in enumerate(tokens) if token and i not in vocabulary.special_ids
+        }
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        data = text.encode() if isinstance(text, str) else text
+        return [self._by_bytes[bytes([byte])] for byte in data if bytes([byte]) in self._by_bytes]
+
+
+def _control_names(vocabulary: Vocabulary) -> dict[int, bytes]:
+    """A name for each control token: its own where a grammar can write it, `<...>`, else one made of its id.
+
+    llguidance matches names by their bytes and allows each token whose bytes begin the expected name. An
+    empty name begins all others, and `[1` begins the spelling of a token by its id.
+    """
+    own = {token: vocabulary.tokens[token] for token in vocabulary.special_ids}
+    times = Counter(own.values())
+    return {
+        token: name if _NAME.fullmatch(name) and times[name] == 1 else b"<|control %d|>" % token
+        for token, name in own.items()
+    }
