@@ -51,6 +51,9 @@ class Plugins:
         """Backends and lowerings of plugins that were added as objects: no other process has them."""
         self.wants_statistics = False
         """Whether any plugin listens to `step_finished`; asked in every step."""
+        self.listens_to_steps = False
+        """Whether any plugin listens to `post_sampling` or `after_stop_criteria`: where it is False,
+        a host makes no `DecodeStep` and calls neither."""
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         for name, module in BUILTIN_PLUGINS.items():
@@ -133,7 +136,11 @@ class Plugins:
             raise PluginError(f"failed: {error!r}", where=f"plugin {name!r}", hint=_disable(name)) from error
 
     def _look_for_listeners(self) -> None:
-        self.wants_statistics = bool(self._manager.hook.step_finished.get_hookimpls())
+        hook = self._manager.hook
+        self.wants_statistics = bool(hook.step_finished.get_hookimpls())
+        self.listens_to_steps = bool(
+            hook.post_sampling.get_hookimpls() or hook.after_stop_criteria.get_hookimpls()
+        )
 
     def _load_entry_points(self) -> None:
         for point in entry_points(group=ENTRY_POINT_GROUP):

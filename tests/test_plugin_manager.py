@@ -84,6 +84,23 @@ def test_a_hook_that_raises_is_named():
         loaded.after_stop_criteria(gp.DecodeStep(0, []))
 
 
+@pytest.mark.parametrize("hook", ["post_sampling", "after_stop_criteria"])
+def test_hosts_can_ask_whether_a_plugin_listens_to_steps(hook):
+    class Other:
+        @gp.hookimpl
+        def step_finished(self, statistics):
+            pass
+
+    listener = type("Listener", (), {hook: gp.hookimpl(lambda self, step: None)})()
+    loaded = gp.Plugins(entry_points=False)
+    loaded.register(Other())
+    assert (loaded.listens_to_steps, loaded.wants_statistics) == (False, True)
+    loaded.register(listener)
+    assert loaded.listens_to_steps
+    loaded.unregister(listener)
+    assert not loaded.listens_to_steps
+
+
 def test_setup_hooks_that_fail_or_collide_are_named():
     class Fails:
         @gp.hookimpl
