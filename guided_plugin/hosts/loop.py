@@ -1,14 +1,15 @@
-"""A decode loop that shows the hooks in their order; tests and the demo run on it. Imports torch.
+"""A decode loop over a transformers model; the demo and the benchmarks run on it. Depends on the pipeline.
 
     logits -> logits processors (mask) -> sample -> post_sampling -> append -> stop criteria
            -> after_stop_criteria
 
-Short enough to be read as documentation for hosts of your own: `DecodeLoop.step` is the whole of it.
+`DecodeLoop.step` shows the hooks in their order. A loop that calls the five verbs itself: `hosts/fake.py`.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ __all__ = ["DecodeLoop", "Output", "Sampling"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. Temperature 0 takes the likeliest."""
+    """How tokens are drawn. Temperature 0 takes the most likely one."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -46,7 +47,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one prompt produced. With an `error`, nothing in `tokens` may be taken for guided output."""
+    """What one prompt produced. With an `error`, `tokens` is not guided output."""
 
     tokens: tuple[int, ...]
     """Generated tokens, the stop token left out."""
@@ -91,33 +92,35 @@ class DecodeLoop:
         outputs: dict[int, Output] = {}
         requests: dict[int, str | None] = {}
         for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):
-            request_id = f"row-{next(self._request_ids)}" if spec is not None else None
             try:
                 if not prompt:
                     raise ConfigError("is empty", where=f"prompt {row}", hint="give at least one token")
-                if spec is not None and request_id is not None:
+                requests[row] = None
+                if spec is not None:
+                    request_id = f"row-{next(self._request_ids)}"
                     self.pipeline.add_request(request_id, spec)
-                requests[row] = request_id
+                    requests[row] = request_id
             except GuidedError as error:
+                requests.pop(row, None)
                 outputs[row] = Output((), False, error)
         for processor in self._processors:
             self._plugins.register(processor)
         try:
-            rows = list(requests)
-            if rows:
-                batch = self._batch([prompts[r] for r in rows], [specs[r] for r in rows], requests, sampling)
+            if requests:
+                chosen = [prompts[row] for row in requests]
+                batch = self._batch(chosen, list(requests.values()), sampling or Sampling())
                 for index in range(max_new_tokens):
                     self.step(batch, index)
                     if batch.all_stopped() and not ignore_stop:
                         break
-                errors = [self._error(requests[row]) for row in rows]
-                outputs.update(zip(rows, batch.outputs(errors), strict=True))
+                for (row, name), (tokens, stopped) in zip(requests.items(), batch.outputs(), strict=True):
+                    failure = self.pipeline.request(name).error if name else None
+                    outputs[row] = Output(tokens, stopped, failure)
         finally:
             for processor in self._processors:
                 self._plugins.unregister(processor)
-            for request_id in requests.values():
-                if request_id is not None:
-                    self.pipeline.remove_request(request_id)
+            for name in filter(None, requests.values()):
+                self.pipeline.remove_request(name)
         return [outputs[row] for row in range(len(prompts))]
 
     @torch.inference_mode()
@@ -133,24 +136,16 @@ class DecodeLoop:
         batch.check_stop()
         self._plugins.after_stop_criteria(step)
 
-    def _batch(
-        self,
-        prompts: list[Sequence[int]],
-        specs: list[OutputSpec | None],
-        requests: dict[int, str | None],
-        sampling: Sampling | None,
-    ) -> _Batch:
+    def _batch(self, prompts: list[Sequence[int]], requests: list[str | None], sampling: Sampling) -> _Batch:
+        infos = [name and self.pipeline.request(name) for name in requests]
+        slots = [info.slot if info else UNGUIDED for info in infos]
         default = self.pipeline.compiler.vocabulary.stop_token_ids
-        stops = [(spec.stop_token_ids if spec else None) or default for spec in specs]
-        slots = [UNGUIDED if r is None else self.pipeline.request(r).slot for r in requests.values()]
-        return _Batch(self._model, prompts, slots, stops, sampling or Sampling())
-
-    def _error(self, request_id: str | None) -> GuidedError | None:
-        return None if request_id is None else self.pipeline.request(request_id).error
+        stops = [(info and info.spec.stop_token_ids) or default for info in infos]
+        return _Batch(self._model, prompts, slots, stops, sampling)
 
 
 class _Batch:
-    """The tensors of a running batch: prompts, cache, what was generated, who stopped."""
+    """The tensors of a running batch: prompts, cache, generated tokens, stopped rows."""
 
     def __init__(
         self,
@@ -179,7 +174,9 @@ class _Batch:
         self._cache: Any = None
         self._generated: list[Tensor] = []
         self._stopped = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-        self._flags = _LateFlag(device)
+        # Whether all rows have stopped, and the event after which the host may read that. On CUDA it reads
+        # the flag of the step before, so that it never waits for the newest one.
+        self._all_stopped: deque[tuple[Tensor, Any]] = deque(maxlen=2 if device.type == "cuda" else 1)
 
     def forward(self) -> Tensor:
         """Run the model over the newest tokens; the logits that follow them, [rows, width]."""
@@ -224,47 +221,27 @@ class _Batch:
     def check_stop(self) -> None:
         """Mark the rows whose newest token is a stop token of theirs."""
         self._stopped |= (self._generated[-1][:, None] == self._stops).any(1)
-        self._flags.push(self._stopped.all())
-
-    def all_stopped(self) -> bool:
-        """Whether every row has stopped; on CUDA, as of one step ago, so that nothing waits."""
-        return self._flags.pop()
-
-    def outputs(self, errors: list[GuidedError | None]) -> list[Output]:
-        """What each row generated, up to its stop token."""
-        rows = torch.stack(self._generated, 1).tolist() if self._generated else [[] for _ in self.slots]
-        found = []
-        for tokens, stops, error in zip(rows, self._stop_ids, errors, strict=True):
-            end = next((i for i, token in enumerate(tokens) if token in stops), None)
-            found.append(Output(tuple(tokens[:end]), end is not None, error))
-        return found
-
-
-class _LateFlag:
-    """A device flag read by the host: at once on the CPU, one step late on CUDA."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._late = device.type == "cuda"
-        self._now: tuple[Tensor, Any] | None = None
-        self._before: tuple[Tensor, Any] | None = None
-
-    def push(self, flag: Tensor) -> None:
-        """The flag of this step."""
-        self._before = self._now
-        if self._late:
-            host = torch.empty((), dtype=torch.bool, pin_memory=True)
-            host.copy_(flag, non_blocking=True)
+        flag, event = self._stopped.all(), None
+        if flag.is_cuda:
+            flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(flag, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
-            self._now = host, event
-        else:
-            self._now = flag, None
+        self._all_stopped.append((flag, event))
 
-    def pop(self) -> bool:
-        """The newest flag that is there without waiting for this step."""
-        if not self._late:
-            return self._now is not None and bool(self._now[0])
-        if self._before is None:
+    def all_stopped(self) -> bool:
+        """Whether every row has stopped; on CUDA, as of one step ago."""
+        if len(self._all_stopped) < (self._all_stopped.maxlen or 1):
             return False
-        self._before[1].synchronize()
-        return bool(self._before[0])
+        flag, event = self._all_stopped[0]
+        if event is not None:
+            event.synchronize()
+        return bool(flag)
+
+    def outputs(self) -> list[tuple[tuple[int, ...], bool]]:
+        """What each row generated, up to its stop token, and whether there was one."""
+        rows = torch.stack(self._generated, 1).tolist() if self._generated else [[] for _ in self.slots]
+        found = []
+        for tokens, stops in zip(rows, self._stop_ids, strict=True):
+            end = next((i for i, token in enumerate(tokens) if token in stops), None)
+            found.append((tuple(tokens[:end]), end is not None))
+        return found

@@ -1,9 +1,9 @@
-"""Guided requests in a continuous batching manager of transformers. Imports torch and transformers.
+"""Guided requests in a continuous batching manager of transformers. Depends on the pipeline.
 
-The manager knows processors with an argument per request. Before each forward pass it calls
-`prepare_tensor_args` with the requests that will get a token, in the order of their rows; their states hold
-every token sampled so far, so that is where the last step ends and the next is planned. It calls the
-processor itself with the logits. Nothing says that a request has ended: its state does.
+The manager supports processors with an argument per request. Before each forward pass it calls
+`prepare_tensor_args` with the requests that will get a token, in the order of their rows. Their states hold
+every token sampled so far, so that call ends the last step and plans the next one. Then the manager calls the
+processor with the logits. It does not report that a request has ended: the state of the request tells.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import ConfigError, GuidedError, PipelineError
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED
+from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
 
 try:
-    # Older versions have it too, with another contract.
+    # Older versions have these names too, with another contract.
     if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < (5, 13):
         raise ImportError(f"transformers is {transformers.__version__}")
     from transformers.generation.continuous_batching.cb_logits_processors import (
@@ -38,7 +38,7 @@ except ImportError as missing:
     raise ConfigError(
         f"continuous batching can't be guided with this version of transformers: {missing}",
         where="transformers",
-        hint="take 5.13 or newer",
+        hint="install 5.13 or newer",
     ) from missing
 
 __all__ = ["ARGUMENT", "GuidedBatching"]
@@ -62,7 +62,6 @@ class _Entry:
     state: Any
     counted: int
     """How many of its tokens the grammar has."""
-    stale: bool = False
 
 
 class GuidedBatching(ContinuousBatchingLogitsProcessor):
@@ -77,14 +76,18 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._compiler = compiler
         self._device = torch.device(manager.model.device)
         config = manager.continuous_batching_config
-        # Twice as many as fit into a batch: those that wait for room keep their place.
+        # Twice as many as fit into a batch: requests that wait for room keep their slot.
         self._slots = 2 * (getattr(config, "max_requests_per_batch", None) or _MOST_REQUESTS)
         self.pipeline = StepPipeline(compiler, max_slots=self._slots, device=self._device)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # plugins that hear a step may ask for errors
         self._numbers = itertools.count()
         self._entries: dict[str, _Entry] = {}
         self._rows: list[_Entry | None] = []
+        """Of the step that is not over yet."""
         self._closed_rows: list[int] = []
+        self._step_numbers = itertools.count()
+        self._step: DecodeStep | None = None
+        """The same step, if plugins listen to it."""
         self._errors: OrderedDict[str, GuidedError] = OrderedDict()
         self._stops = torch.tensor(compiler.vocabulary.stop_token_ids, device=self._device)
         chain = manager.logit_processor
@@ -109,7 +112,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         return self._manager.add_request(input_ids, **options)  # type: ignore[no-any-return]
 
     def error(self, request_id: str) -> GuidedError | None:
-        """Why a request failed, as of the last step; None if it didn't. The newest thousand are kept."""
+        """Why a request failed, as of the last step; None if it didn't. Keeps the newest thousand errors."""
         with self._lock:
             entry = self._entries.get(request_id)
             if entry is not None:
@@ -117,10 +120,14 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             return self._errors.get(request_id)
 
     def close(self) -> None:
-        """End the pipeline, once the manager has stopped."""
+        """End the last step and the pipeline, once the manager has stopped."""
         if self._manager.is_running():
             raise PipelineError("its manager is still running", hint="call manager.stop() first")
-        self.pipeline.close()
+        try:
+            with self._lock:
+                self._end_step()
+        finally:
+            self.pipeline.close()
 
     # What the manager calls
 
@@ -137,6 +144,11 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             self._closed_rows = []
             self._rows = [self._row(row, state) for row, state in enumerate(states)]
             slots = [UNGUIDED if entry is None else entry.slot for entry in self._rows]
+            if self._compiler.plugins.listens_to_steps:
+                self._step = DecodeStep(next(self._step_numbers), slots)
+                for row, state in enumerate(states):
+                    # Plugins hear the tokens of unguided rows too.
+                    self._rows[row] = self._rows[row] or _Entry("", UNGUIDED, state, _length(state))
             self.pipeline.plan(slots)
             self.pipeline.fill_mask()
         return torch.tensor(slots, dtype=torch.int32)
@@ -153,31 +165,32 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
     # Inside
 
     def _end_step(self) -> None:
-        """Give the grammars the tokens of the last step."""
-        if not any(self._rows):
+        """Give the grammars the tokens of the last step, and tell the plugins that listen."""
+        rows, step = self._rows, self._step
+        self._rows, self._step = [], None
+        if not any(rows):
             return
-        stop = self._compiler.vocabulary.stop_token_ids[0]
-        tokens = []
-        for entry in self._rows:
-            if entry is None:
-                tokens.append(stop)
-            elif entry.counted < _length(entry.state):
-                tokens.append(_tokens(entry.state)[entry.counted])
+        sampled = [NO_TOKEN] * len(rows)
+        for row, entry in enumerate(rows):
+            # A cancelled request, or one whose token was dropped, stays where it is.
+            if entry is not None and entry.counted < _length(entry.state):
+                sampled[row] = _tokens(entry.state)[entry.counted]
                 entry.counted += 1
-            else:
-                # It was cancelled, or its token was dropped: what its grammar gets now must not count.
-                tokens.append(stop)
-                entry.stale = True
-        self.pipeline.schedule_update(torch.tensor(tokens, device=self._device))
+        tokens = torch.tensor(sampled, device=self._device)
+        self.pipeline.schedule_update(tokens)
+        if step is not None:
+            step.tokens = tokens
+            self._compiler.plugins.post_sampling(step)
         self.pipeline.finish_update()
-        self._rows = []
+        if step is not None:
+            self._compiler.plugins.after_stop_criteria(step)
 
     def _forget(self, coming: set[str]) -> None:
-        """Remove requests that have ended; those that may come back are replayed if there was no room."""
+        """Remove requests that have ended. If the slots run out, also those that wait: they are replayed."""
         full = len(coming | self._entries.keys()) > self._slots
         for request_id, entry in list(self._entries.items()):
             ended = entry.state.status >= RequestStatus.FINISHED
-            if entry.stale or (request_id not in coming and (ended or full)):
+            if request_id not in coming and (ended or full):
                 self._remove(request_id)
 
     def _row(self, row: int, state: Any) -> _Entry | None:
@@ -207,8 +220,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
 
     def _remove(self, request_id: str) -> None:
         entry = self._entries.pop(request_id)
-        if not entry.stale:
-            self._note_error(request_id, entry)
+        self._note_error(request_id, entry)
         self.pipeline.remove_request(entry.name)
 
     def _note_error(self, request_id: str, entry: _Entry) -> None:

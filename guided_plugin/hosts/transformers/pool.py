@@ -34,6 +34,11 @@ class Loan:
     slots: int
     requests: list[str] = field(default_factory=list)
 
+    def end_requests(self) -> None:
+        """Remove them from the pipeline."""
+        while self.requests:
+            self.pipeline.remove_request(self.requests.pop())
+
 
 class PipelinePool:
     """Pipelines of one compiler, on any devices."""
@@ -66,8 +71,7 @@ class PipelinePool:
 
     def give_back(self, loan: Loan) -> None:
         """End the requests of a loan, and keep its pipeline for the next."""
-        while loan.requests:
-            loan.pipeline.remove_request(loan.requests.pop())
+        loan.end_requests()
         with self._lock:
             keep = not self._closed and len(self._idle) < _MOST_IDLE
             if keep:

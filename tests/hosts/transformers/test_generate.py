@@ -14,7 +14,7 @@ import guided_plugin as gp
 from guided_plugin.errors import ConfigError, GrammarError, PipelineError, SpecError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.hosts.transformers import call as transformers_step
-from guided_plugin.hosts.transformers.call import Surroundings
+from guided_plugin.hosts.transformers.surroundings import Surroundings
 
 MIXED = [SPECS[0], None, SPECS[1]]
 STOP, PAD = 1, 2
@@ -334,7 +334,7 @@ def test_only_generated_tokens_are_the_grammars(tokenizer, vocabulary, model, gu
 def test_a_processor_alone_is_correct_and_says_once_how_to_be_faster(
     tokenizer, vocabulary, model, guide, mode, make_guide, caplog, monkeypatch
 ):
-    monkeypatch.setattr(transformers_step, "_said", threading.Event())
+    monkeypatch.setattr(transformers_step, "_warned", threading.Event())
     guide = make_guide(model, mode=mode)
     inputs = encoded(tokenizer, PROMPTS)
     for seed in range(3):
@@ -373,7 +373,7 @@ def test_what_moves_rows_is_refused_before_the_first_step(tokenizer, model, guid
     if "assistant_model" in options:
         options["assistant_model"] = random_model(model.config.vocab_size, seed=5)
     taken = []
-    monkeypatch.setattr(transformers_step.GenerateCall, "_take", lambda self, ids: taken.append(ids))
+    monkeypatch.setattr(transformers_step.GenerateCall, "_after_sampling", lambda *given: taken.append(given))
     kwargs = guide.generate_kwargs(SPECS[0])
     if alone:
         kwargs = {"logits_processor": [guide.logits_processor(SPECS[0])]}
@@ -660,8 +660,8 @@ def test_masks_are_asked_for_before_the_forward_pass(tokenizer, vocabulary, mode
         """The first processor: nothing but the forward pass is between the criteria and this."""
 
         def __call__(self, input_ids, scores):
-            if kwargs.call._started:
-                steps = kwargs.call._loan.pipeline.runtime.client.steps
+            if kwargs.call._rows:
+                steps = kwargs.call._rows.pipeline.runtime.client.steps
                 ahead.append(steps.planned - steps.follows)
             return scores
 
@@ -674,5 +674,5 @@ def test_masks_are_asked_for_before_the_forward_pass(tokenizer, vocabulary, mode
 def test_failures_are_seen_by_plugins_and_pads_are_none(tokenizer, model, guide):
     kwargs = guide.generate_kwargs(SPECS)
     generate(model, encoded(tokenizer, PROMPTS), **kwargs)
-    pipeline = kwargs.call._loan.pipeline
-    assert all(pipeline.phase(name) is not Phase.FAILED for name in kwargs.call._requests)
+    pipeline = kwargs.call._rows.pipeline
+    assert all(pipeline.phase(name) is not Phase.FAILED for name in kwargs.call._rows._requests)

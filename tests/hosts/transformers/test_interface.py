@@ -13,7 +13,7 @@ from generating import random_model
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
 from transformers.generation import utils
 
-from guided_plugin.hosts.transformers.call import DECODERS, surroundings
+from guided_plugin.hosts.transformers.surroundings import DECODERS, surroundings
 
 
 class Recorder:

@@ -1,0 +1,101 @@
+"""What a logits processor can read about the `generate` call that it is in. Depends on errors.
+
+`generate` passes token ids and scores, and nothing else. The rest is read from the stack frame of the
+decoding method, once a call.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from guided_plugin.errors import ConfigError
+
+__all__ = ["DECODERS", "ONE_BY_ONE", "Surroundings", "surroundings"]
+
+DECODERS = {"_beam_search": "beam search", "_assisted_decoding": "assisted generation"}
+"""Methods of `GenerationMixin` that call processors out of turn, or on rows that move."""
+
+ONE_BY_ONE = "guide sampling or greedy decoding: num_beams=1, no assistant_model, no prompt_lookup_num_tokens"
+
+_MAX_FRAMES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What `generate` is about to do. The defaults, for a frame that is not found, are safe for any call."""
+
+    decoder: str = ""
+    """The name of the decoding method."""
+    beams: int = 1
+    assistant: bool = False
+    sequences: int | None = None
+    """Rows of a prompt."""
+    stops: frozenset[int] = frozenset()
+    """Tokens that `generate` itself stops at."""
+    pads: frozenset[int] = frozenset()
+    """What it writes into rows that ended."""
+    forced_start: bool = False
+    """The first token is forced, whatever the grammar says."""
+    forced_end: int | None = None
+    """The column of a last token that is forced."""
+    keeps_logits: bool = True
+    """The logits are returned as they were before the processors: they must not be masked in place."""
+    first: bool = False
+    """No processor has changed the logits before."""
+
+    def check(self) -> None:
+        """Raise for a way of decoding that can't be guided."""
+        wrong = DECODERS.get(self.decoder)
+        if self.beams > 1:
+            wrong = "beam search"
+        if self.assistant:
+            wrong = "assisted generation"
+        if wrong is not None:
+            raise ConfigError(f"{wrong} can't be guided", where="generate", hint=ONE_BY_ONE)
+
+
+def surroundings(processor: object) -> Surroundings:
+    """Read them from the frame of the decoding method that is calling a processor."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            break
+        names = frame.f_code.co_varnames
+        if "generation_config" in names and "logits_processor" in names:
+            local = frame.f_locals
+            try:
+                return _read(frame.f_code.co_name, local, processor)
+            finally:
+                # Up to Python 3.12 the frame keeps this copy, and with it the prompt's logits.
+                if isinstance(local, dict):
+                    local.clear()
+        frame = frame.f_back
+    return Surroundings()
+
+
+def _read(decoder: str, local: Mapping[str, Any], processor: object) -> Surroundings:
+    config = local["generation_config"]
+    chain = list(local["logits_processor"] or ()) if decoder == "_sample" else []
+    forced_end = getattr(config, "forced_eos_token_id", None) is not None and config.max_length is not None
+    return Surroundings(
+        decoder=decoder,
+        beams=getattr(config, "num_beams", None) or 1,
+        assistant=bool(getattr(config, "is_assistant", False)),
+        sequences=getattr(config, "num_return_sequences", None) or 1,
+        stops=_ids(getattr(config, "_eos_token_tensor", None)),
+        pads=_ids(getattr(config, "_pad_token_tensor", None)),
+        forced_start=getattr(config, "forced_bos_token_id", None) is not None,
+        forced_end=config.max_length - 1 if forced_end else None,
+        keeps_logits=bool(getattr(config, "output_logits", True)),
+        first=bool(chain) and chain[0] is processor,
+    )
+
+
+def _ids(tokens: Tensor | None) -> frozenset[int]:
+    return frozenset() if tokens is None else frozenset(tokens.reshape(-1).tolist())
