@@ -1,0 +1,145 @@
+"""A third-party plugin hears each step of `generate` and of continuous batching once, at the right moment."""
+
+import pytest
+import torch
+from generating import PROMPTS, SPECS, encoded, random_model
+from listening import StepListener
+from transformers import LogitsProcessor, StoppingCriteria, set_seed
+
+import guided_plugin as gp
+from guided_plugin.errors import PluginError
+from guided_plugin.hosts.transformers import call as call_module
+
+MIXED = [SPECS[0], None, SPECS[1]]
+
+
+@pytest.fixture(scope="module")
+def model(demo_tokenizer):
+    return random_model(len(demo_tokenizer) + 61)
+
+
+@pytest.fixture
+def guide(demo_tokenizer, model, mode):
+    config = gp.GuidedConfig(threads=2, isolate_compiles=False)
+    with gp.Guide(demo_tokenizer, model=model, config=config, mode=mode) as guide:
+        yield guide
+
+
+@pytest.fixture
+def listener(guide):
+    """Compilers are shared by guides of one tokenizer, so it has to leave again."""
+    listener = StepListener()
+    guide.compiler.plugins.register(listener)
+    yield listener
+    guide.compiler.plugins.unregister(listener)
+
+
+def generate(model, inputs, **options):
+    set_seed(0)
+    out = model.generate(**inputs, **{"max_new_tokens": 24, "do_sample": True, **options})
+    return out[:, inputs["input_ids"].shape[1] :]
+
+
+def by_step(rows):
+    return rows.T.tolist()
+
+
+def test_each_step_of_generate_once_with_the_tokens_that_were_appended(
+    demo_tokenizer, model, guide, listener
+):
+    inputs = encoded(demo_tokenizer, PROMPTS)
+    bare = generate(model, inputs, **guide.generate_kwargs(MIXED))
+    listener.check_order()
+    assert listener.tokens == by_step(bare)
+    guided, free, other = listener.steps[0].slots
+    assert free == gp.UNGUIDED
+    assert guided != other
+    assert listener.requests[guided].endswith("row-0")
+    assert listener.requests[other].endswith("row-2")
+    assert all(list(step.slots) == [guided, free, other] for step in listener.steps)
+
+
+def test_the_moments_in_a_step_of_generate(demo_tokenizer, model, guide, listener):
+    class Processor(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            listener.calls.append("processor")
+            return scores
+
+    class Criterion(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            listener.calls.append("criterion")
+            return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+
+    class Streamer:
+        def put(self, value):
+            listener.calls.append("streamer")
+
+        def end(self):
+            pass
+
+    kwargs = guide.generate_kwargs(SPECS[2], logits_processor=[Processor()], stopping_criteria=[Criterion()])
+    generate(model, encoded(demo_tokenizer, PROMPTS[:1]), max_new_tokens=3, streamer=Streamer(), **kwargs)
+    steps = "".join(f"{name} " for name in listener.calls if name != "streamer").split("processor ")
+    assert steps[0] == ""
+    assert set(steps[1:]) == {"criterion post_sampling after_stop_criteria "}
+
+
+def test_a_processor_alone_tells_a_step_in_the_next_one(demo_tokenizer, model, guide, listener):
+    inputs = encoded(demo_tokenizer, PROMPTS)
+    rows = generate(model, inputs, logits_processor=[guide.logits_processor(MIXED)])
+    listener.check_order()
+    assert listener.tokens == by_step(rows)[:-1]
+
+
+def test_calls_without_a_guided_row_and_one_call_after_another(demo_tokenizer, model, guide, listener):
+    inputs = encoded(demo_tokenizer, PROMPTS)
+    free = generate(model, inputs, **guide.generate_kwargs(None), max_new_tokens=3)
+    assert listener.tokens == by_step(free)
+    assert all(list(step.slots) == [gp.UNGUIDED] * 3 for step in listener.steps)
+    listener.steps.clear()
+    kwargs = guide.generate_kwargs(MIXED, reuse=True)
+    first = generate(model, inputs, **kwargs, max_new_tokens=3)
+    second = generate(model, inputs, **kwargs, max_new_tokens=2)
+    assert [step.index for step in listener.steps] == [0, 1, 2, 0, 1]
+    assert listener.tokens[-5:] == [*by_step(first), *by_step(second)]
+
+
+def test_a_forced_first_token_is_no_grammars(demo_tokenizer, listener, guide):
+    model = random_model(len(demo_tokenizer) + 61, kind="bart")
+    kwargs = guide.generate_kwargs(SPECS[0])
+    model.generate(
+        **encoded(demo_tokenizer, PROMPTS), forced_bos_token_id=9, max_new_tokens=3, do_sample=True, **kwargs
+    )
+    assert listener.tokens[0] == [9, 9, 9]
+    assert list(listener.steps[0].slots) == [gp.UNGUIDED] * 3
+    assert gp.UNGUIDED not in listener.steps[1].slots
+
+
+def test_without_a_listener_no_step_is_made(demo_tokenizer, model, guide, monkeypatch):
+    assert not guide.compiler.plugins.listens_to_steps
+
+    def refuse(*arguments):
+        raise AssertionError("a step was made")
+
+    monkeypatch.setattr(call_module, "DecodeStep", refuse)
+    for hook in ("post_sampling", "after_stop_criteria"):
+        monkeypatch.setattr(guide.compiler.plugins, hook, refuse)
+    generate(model, encoded(demo_tokenizer, PROMPTS), max_new_tokens=3, **guide.generate_kwargs(MIXED))
+
+
+@pytest.mark.parametrize("hook", ["post_sampling", "after_stop_criteria"])
+def test_a_hook_that_raises_ends_its_call_and_is_named(demo_tokenizer, model, guide, hook):
+    def fail(self, step):
+        raise ZeroDivisionError("oops")
+
+    clumsy = type("Clumsy", (), {hook: gp.hookimpl(fail)})()
+    inputs = encoded(demo_tokenizer, PROMPTS)
+    kwargs = guide.generate_kwargs(MIXED, reuse=True)
+    guide.compiler.plugins.register(clumsy, "clumsy")
+    try:
+        with pytest.raises(PluginError, match=r"'clumsy'.*oops"):
+            generate(model, inputs, **kwargs)
+    finally:
+        guide.compiler.plugins.unregister(clumsy)
+    again = generate(model, inputs, **kwargs)
+    assert again.tolist() == generate(model, inputs, **guide.generate_kwargs(MIXED)).tolist()
