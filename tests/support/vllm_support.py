@@ -1,30 +1,82 @@
-"""What several tests with vLLM share: a configuration without an engine, and requests to an engine."""
+"""What tests with vLLM share: configurations and requests without an engine, and looks into a real one."""
 
 from types import SimpleNamespace
 
+import torch
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcRequestState
 
+import guided_plugin as gp
+from guided_plugin.hosts.vllm.common import REQUEST
 from guided_plugin.vllm import GuidedLogitsProcessor
 
-__all__ = ["SMALL", "TAKES_OVER", "config", "params_of", "processors", "runner"]
+__all__ = [
+    "END",
+    "SMALL",
+    "TAKES_OVER",
+    "VOCABULARY",
+    "WIDTH",
+    "config",
+    "params_of",
+    "processors",
+    "runner",
+    "runner_config",
+    "runner_params",
+    "v2_states",
+]
 
 SMALL = {"isolate_compiles": False, "threads": 1}
 TAKES_OVER = {**SMALL, "take_over": True}
 
+END = 256
+WIDTH = 264
+"""Logits of a row: some more than the vocabulary has tokens, as padded models have."""
+VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
+
 
 def config(options=None, *, reasoning="", **parts):
+    """vLLM's configuration of an engine, as far as the plugin reads it."""
     return SimpleNamespace(
         **{
             "additional_config": {} if options is None else {"guided_plugin": options},
+            "scheduler_config": SimpleNamespace(max_num_seqs=8),
             "parallel_config": SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
             "speculative_config": None,
-            "model_config": SimpleNamespace(skip_tokenizer_init=False),
+            "model_config": SimpleNamespace(skip_tokenizer_init=False, get_vocab_size=lambda: WIDTH),
             "structured_outputs_config": SimpleNamespace(
                 enable_in_reasoning=False, reasoning_parser=reasoning
             ),
             **parts,
         }
+    )
+
+
+def runner_config(mode="inline", **options):
+    """The same for tests that play a model runner."""
+    return config(
+        {"mode": mode, "threads": 2, "isolate_compiles": False, "worker_step_ms": 20_000, **options}
+    )
+
+
+def runner_params(spec, name=None, **options):
+    """The params of a request as a model runner gets them; `name` is the id that the scheduler gives it."""
+    extra = None if spec is None else {"guided": spec.to_dict()}
+    params = SamplingParams(extra_args=extra if name is None else {**extra, REQUEST: name}, **options)
+    params._all_stop_token_ids = {END}
+    return params
+
+
+def v2_states(tokens, prompt_len, prefill_len, total_len):
+    """The tables of vLLM's V2 runner, for 8 requests."""
+    return LogitsProcRequestState(
+        device=torch.device("cpu"),
+        max_num_reqs=8,
+        vocab_size=WIDTH,
+        all_token_ids=SimpleNamespace(gpu=tokens),
+        prompt_len=SimpleNamespace(np=prompt_len),
+        prefill_len=SimpleNamespace(np=prefill_len),
+        total_len=SimpleNamespace(gpu=total_len),
     )
 
 

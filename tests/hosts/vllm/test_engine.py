@@ -59,7 +59,7 @@ THEIRS = [
 
 
 @pytest.fixture(scope="module")
-def llm():
+def llm(fork_server):
     made = LLM(
         str(MODEL_DIR),
         max_model_len=512,

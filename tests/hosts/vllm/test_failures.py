@@ -17,8 +17,9 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, ModelRunnerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm.v1.worker.gpu_worker import Worker
+from vllm_support import END, WIDTH, config, runner_config, runner_params, v2_states
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import engine as vllm_engine
@@ -30,34 +31,13 @@ from guided_plugin.hosts.vllm.gate import Gate
 from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.vllm import GuidedLogitsProcessor
 
-END = 256
-WIDTH = 264
-VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
+pytestmark = pytest.mark.usefixtures("byte_tokenizer")
+
 AB = gp.OutputSpec.choice(["ab"], backend="xgrammar")
 
 
-def config(mode="inline", **options):
-    options = {"mode": mode, "threads": 2, "isolate_compiles": False, "worker_step_ms": 20_000, **options}
-    return SimpleNamespace(
-        additional_config={"guided_plugin": options},
-        scheduler_config=SimpleNamespace(max_num_seqs=8),
-        parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
-        speculative_config=None,
-        model_config=SimpleNamespace(skip_tokenizer_init=False, get_vocab_size=lambda: WIDTH),
-        structured_outputs_config=SimpleNamespace(enable_in_reasoning=False, reasoning_parser=""),
-    )
-
-
-@pytest.fixture(autouse=True)
-def tokenizer(monkeypatch):
-    monkeypatch.setattr(vllm_engine, "vocabulary_of", lambda config: VOCABULARY)
-
-
 def params_of(name, spec=AB, **options):
-    extra = {"guided": spec.to_dict()} | ({} if name is None else {REQUEST: name})
-    params = SamplingParams(extra_args=extra, **options)
-    params._all_stop_token_ids = {END}
-    return params
+    return runner_params(spec, name, **options)
 
 
 class Async(AsyncModelRunnerOutput):
@@ -127,15 +107,7 @@ class V2(Runner):
         self.total = torch.ones(8, dtype=torch.int32)
         self.history = torch.zeros(8, 64, dtype=torch.int32)
         self.prefilled = np.ones(8, np.int32)
-        states = LogitsProcRequestState(
-            device=torch.device("cpu"),
-            max_num_reqs=8,
-            vocab_size=WIDTH,
-            all_token_ids=SimpleNamespace(gpu=self.history),
-            prompt_len=SimpleNamespace(np=np.ones(8, np.int32)),
-            prefill_len=SimpleNamespace(np=self.prefilled),
-            total_len=SimpleNamespace(gpu=self.total),
-        )
+        states = v2_states(self.history, np.ones(8, np.int32), self.prefilled, self.total)
         self.guide = GuidedLogitsProcessor(vllm_config, states)
         self.places = [5, 2, 7][: len(self.names)]
         """The requests' indices."""
@@ -196,11 +168,10 @@ ALL_BUT_A = [token for token in range(WIDTH) if token != ord("a")]
 
 
 @pytest.mark.parametrize("kind", RUNNERS)
-@pytest.mark.parametrize("mode", ["inline", "process"])
 def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_does_not(kind, mode):
     names = ["cut", "over", "free"]
     cut, over = params_of("cut", allowed_token_ids=[97]), params_of("over", min_tokens=9)
-    runner = kind(config(mode), names, [cut, over, params_of("free")])
+    runner = kind(runner_config(mode), names, [cut, over, params_of("free")])
     runner.forbidden = {0: ALL_BUT_A, 1: [END]}
     failed = {}
     for _ in range(4):
@@ -216,7 +187,7 @@ def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_do
 @pytest.mark.parametrize("kind", RUNNERS)
 def test_what_is_not_guided_at_all_is_told_with_the_first_output(kind):
     lookahead = gp.OutputSpec.regex("(?=a)b")
-    runner = kind(config(), ["bad", "good"], [params_of("bad", lookahead), params_of("good")])
+    runner = kind(runner_config(), ["bad", "good"], [params_of("bad", lookahead), params_of("good")])
     output = runner.step()
     assert list(getattr(output, FAILED)) == ["bad"]
     assert "ook" in getattr(output, FAILED)["bad"]
@@ -224,10 +195,9 @@ def test_what_is_not_guided_at_all_is_told_with_the_first_output(kind):
     assert not hasattr(runner.step(), FAILED)
 
 
-@pytest.mark.parametrize("mode", ["inline", "process"])
 def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_later(mode):
     names = ["bad", "good"]
-    runner = V1(config(mode), names, [params_of(name) for name in names])
+    runner = V1(runner_config(mode), names, [params_of(name) for name in names])
     assert not hasattr(runner.step(), FAILED)
     runner.guide.runner.sampled(torch.tensor([[ord("q")], [ord("a")]]))  # not what the mask allows
     second = runner.step(later=True)
@@ -238,10 +208,10 @@ def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_la
     runner.engine.close()
 
 
-def test_a_failure_is_not_told_with_an_earlier_step():
+def test_a_failure_is_not_told_with_an_earlier_step(fork_server):
     """What was sampled before is good; it may have ended the request as it should."""
     names = ["bad", "good"]
-    runner = V1(config("process"), names, [params_of(name) for name in names])
+    runner = V1(runner_config("process"), names, [params_of(name) for name in names])
     first = runner.step(later=True)
     runner.guide.runner.sampled(torch.tensor([[ord("q")], [ord("a")]]))
     second = runner.step(later=True)
@@ -251,13 +221,13 @@ def test_a_failure_is_not_told_with_an_earlier_step():
 
 
 def test_v1_a_request_that_comes_back_without_its_tokens_fails():
-    runner = V1(config(), ["one"], [params_of("one")])
+    runner = V1(runner_config(), ["one"], [params_of("one")])
     runner.tokens[0].append(-1)
     assert "without the tokens" in getattr(runner.step(), FAILED)["one"]
 
 
 def test_v2_a_preempted_request_comes_back_at_another_index():
-    runner = V2(config(), ["one", "two"], [params_of("one"), params_of("two")])
+    runner = V2(runner_config(), ["one", "two"], [params_of("one"), params_of("two")])
     runner.step()
     runner.places[0] = 1
     runner.total[1], runner.history[1] = runner.total[5], runner.history[5]
@@ -273,7 +243,7 @@ def test_v2_a_preempted_request_comes_back_at_another_index():
 def test_one_whose_scheduler_does_not_name_requests_guides_nothing(caplog):
     params = params_of(None)
     params.extra_args[KNOWN] = True
-    runner = V1(config(), ["one"], [params])
+    runner = V1(runner_config(), ["one"], [params])
     runner.step()
     assert runner.tokens[0] == [END]
     assert "does not run the plugin" in runner.engine.health()
@@ -327,7 +297,7 @@ def test_what_is_wrapped_is_wrapped_in_this_vllm():
     assert vllm_failures.unreported(config()) is None
     assert hasattr(Scheduler.add_request, "_guided_plugin")
     assert hasattr(Scheduler.update_from_output, "_guided_plugin")
-    V1(config(), [], [])
+    V1(runner_config(), [], [])
     assert hasattr(Worker.sample_tokens, "_guided_plugin")
 
 
@@ -338,7 +308,7 @@ def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):
     with pytest.raises(gp.GuidedError, match="is not one of vLLM's"):
         Gate(other).admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
     monkeypatch.setattr(Worker, "sample_tokens", lambda self, other: None)
-    assert "Worker.sample_tokens has other arguments" in V1(config(), [], []).engine.health()
+    assert "Worker.sample_tokens has other arguments" in V1(runner_config(), [], []).engine.health()
     monkeypatch.setattr(Scheduler, "update_from_output", lambda self, other: None)
     assert "Scheduler.update_from_output has other arguments" in str(vllm_failures.unreported(config()))
     monkeypatch.setattr(vllm_failures, "_SCHEDULER", ("vllm.v1.nothing:Nothing", {}))

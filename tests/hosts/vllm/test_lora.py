@@ -32,7 +32,7 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def llm():
+def llm(fork_server):
     made = LLM(
         str(MODEL_DIR),
         dtype="float32",

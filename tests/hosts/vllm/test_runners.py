@@ -16,16 +16,15 @@ pytest.importorskip("vllm")
 
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+from vllm_support import END, VOCABULARY, WIDTH, runner_config, runner_params, v2_states
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.step import UNGUIDED
 from guided_plugin.vllm import GuidedLogitsProcessor
 
-END = 256
-WIDTH = 264
-VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
+pytestmark = pytest.mark.usefixtures("byte_tokenizer")
+
 SPECS = [
     gp.OutputSpec.regex("[a-c]{3,20}"),
     gp.OutputSpec.json_schema(
@@ -36,29 +35,6 @@ SPECS = [
     gp.OutputSpec.json_schema({"type": "string", "maxLength": 6}),
 ]
 COMPILER = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False))
-
-
-def config(mode="inline", **options):
-    options = {"mode": mode, "threads": 2, "isolate_compiles": False, "worker_step_ms": 20_000, **options}
-    return SimpleNamespace(
-        additional_config={"guided_plugin": options},
-        scheduler_config=SimpleNamespace(max_num_seqs=8),
-        parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
-        speculative_config=None,
-        model_config=SimpleNamespace(skip_tokenizer_init=False, get_vocab_size=lambda: WIDTH),
-    )
-
-
-@pytest.fixture(autouse=True)
-def tokenizer(monkeypatch):
-    monkeypatch.setattr(vllm_engine, "vocabulary_of", lambda config: VOCABULARY)
-
-
-def params_of(spec, **options):
-    extra = None if spec is None else {"guided": spec.to_dict()}
-    params = SamplingParams(extra_args=extra, **options)
-    params._all_stop_token_ids = {END}
-    return params
 
 
 def assert_allowed(spec, tokens):
@@ -74,7 +50,7 @@ class Request:
     def __init__(self, number, rng, **options):
         self.number = number
         self.spec = rng.choice(SPECS)
-        self.params = params_of(self.spec, **options)
+        self.params = runner_params(self.spec, **options)
         self.prompt = [rng.randrange(256) for _ in range(rng.choice([1, 3, 9]))]
         self.tokens = []
         self.computed = 0
@@ -171,7 +147,7 @@ class V1Game:
 @pytest.mark.parametrize("placeholders", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_v1_rows_move_come_and_go(seed, placeholders):
-    guide = GuidedLogitsProcessor(config(), torch.device("cpu"), False)
+    guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
     game = V1Game(guide, seed, placeholders=placeholders)
     for _ in range(250):
         game.step()
@@ -180,8 +156,8 @@ def test_v1_rows_move_come_and_go(seed, placeholders):
     assert guide.runner.engine.pipeline.metrics().failed == 0
 
 
-def test_v1_with_a_grammar_worker():
-    guide = GuidedLogitsProcessor(config("process"), torch.device("cpu"), False)
+def test_v1_with_a_grammar_worker(fork_server):
+    guide = GuidedLogitsProcessor(runner_config("process"), torch.device("cpu"), False)
     game = V1Game(guide, 9, placeholders=True)
     for _ in range(250):
         game.step()
@@ -194,10 +170,10 @@ def test_v1_with_a_grammar_worker():
 
 
 def test_v1_output_that_is_cut_back_starts_again():
-    guide = GuidedLogitsProcessor(config(), torch.device("cpu"), False)
+    guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
     spec = gp.OutputSpec.regex("abcdefgh")
     output = []
-    guide.update_state(BatchUpdate(1, [], [(0, params_of(spec), [1], output)], []))
+    guide.update_state(BatchUpdate(1, [], [(0, runner_params(spec), [1], output)], []))
     for step in range(14):
         logits = torch.zeros(1, WIDTH)
         token = int(guide.apply(logits).argmax())
@@ -211,7 +187,7 @@ def test_v1_output_that_is_cut_back_starts_again():
 
 
 def test_v1_an_unguided_batch_is_left_alone():
-    guide = GuidedLogitsProcessor(config(), torch.device("cpu"), False)
+    guide = GuidedLogitsProcessor(runner_config(), torch.device("cpu"), False)
     guide.update_state(
         BatchUpdate(2, [], [(0, SamplingParams(), [1], []), (1, SamplingParams(), [1], [])], [])
     )
@@ -229,15 +205,7 @@ class V2Game:
         self.total = torch.zeros(8, dtype=torch.int32)
         self.tokens = torch.zeros(8, 64, dtype=torch.int32)
         self.prompt_len, self.prefill_len = np.zeros(8, np.int32), np.zeros(8, np.int32)
-        states = LogitsProcRequestState(
-            device=torch.device("cpu"),
-            max_num_reqs=8,
-            vocab_size=WIDTH,
-            all_token_ids=SimpleNamespace(gpu=self.tokens),
-            prompt_len=SimpleNamespace(np=self.prompt_len),
-            prefill_len=SimpleNamespace(np=self.prefill_len),
-            total_len=SimpleNamespace(gpu=self.total),
-        )
+        states = v2_states(self.tokens, self.prompt_len, self.prefill_len, self.total)
         self.guide = GuidedLogitsProcessor(vllm_config, states)
         self.running, self.waiting, self.done, self.free = {}, [], [], list(range(8))
         self.count = 0
@@ -301,7 +269,7 @@ class V2Game:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_v2_indices_are_used_again_and_batches_skip_requests(seed):
-    game = V2Game(config(), seed)
+    game = V2Game(runner_config(), seed)
     for _ in range(250):
         game.step()
     game.finish()
@@ -309,8 +277,8 @@ def test_v2_indices_are_used_again_and_batches_skip_requests(seed):
     assert game.guide.runner.engine.pipeline.metrics().failed == 0
 
 
-def test_v2_with_a_grammar_worker():
-    game = V2Game(config("process"), 11)
+def test_v2_with_a_grammar_worker(fork_server):
+    game = V2Game(runner_config("process"), 11)
     for _ in range(250):
         game.step()
     game.finish()
@@ -400,7 +368,7 @@ class V2DraftGame(V2Game):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_v2_drafts_are_judged_by_the_grammar(seed):
-    game = V2DraftGame(config(), seed)
+    game = V2DraftGame(runner_config(), seed)
     for _ in range(150):
         game.step()
     game.finish()
@@ -409,8 +377,8 @@ def test_v2_drafts_are_judged_by_the_grammar(seed):
     assert game.guide.runner.engine.pipeline.metrics().failed == 0
 
 
-def test_v2_drafts_with_a_grammar_worker():
-    game = V2DraftGame(config("process"), 12)
+def test_v2_drafts_with_a_grammar_worker(fork_server):
+    game = V2DraftGame(runner_config("process"), 12)
     for _ in range(200):
         game.step()
     game.finish()
@@ -421,8 +389,8 @@ def test_v2_drafts_with_a_grammar_worker():
     game.guide.runner.engine.close()
 
 
-def test_v2_drafts_go_on_when_the_grammar_worker_is_killed():
-    game = V2DraftGame(config("process"), 13)
+def test_v2_drafts_go_on_when_the_grammar_worker_is_killed(fork_server):
+    game = V2DraftGame(runner_config("process"), 13)
     pipeline = game.guide.runner.engine.pipeline
     for step in range(120):
         if step in (30, 80):
@@ -439,10 +407,13 @@ def test_v2_drafts_go_on_when_the_grammar_worker_is_killed():
 
 
 def test_v2_drafts_close_what_cannot_be_guided():
-    game = V2DraftGame(config(), 0)
+    game = V2DraftGame(runner_config(), 0)
     closed, fine = Request(0, random.Random(1)), Request(1, random.Random(1))
     closed.spec = fine.spec = SPECS[0]
-    closed.params, fine.params = params_of(gp.OutputSpec.regex("(?=a)b")), params_of(SPECS[0], min_tokens=9)
+    closed.params, fine.params = (
+        runner_params(gp.OutputSpec.regex("(?=a)b")),
+        runner_params(SPECS[0], min_tokens=9),
+    )
     for request in (closed, fine):
         request.prompt = [1]
         game.enter(request)
@@ -473,14 +444,14 @@ def v1(vllm_config, *params):
 
 
 def test_loaded_twice_the_second_does_nothing():
-    shared = config()
+    shared = runner_config()
     first = GuidedLogitsProcessor(shared, torch.device("cpu"), False)
     second = GuidedLogitsProcessor(shared, torch.device("cpu"), False)
     assert first.runner is not None
     assert second.runner is None
     logits = torch.randn(1, WIDTH)
     assert second.apply(logits) is logits
-    assert second.add_request(0, params_of(SPECS[0])) is False
+    assert second.add_request(0, runner_params(SPECS[0])) is False
     second.update_state(None)
     second.apply_staged_writes()
 
@@ -494,9 +465,9 @@ def test_loaded_twice_the_second_does_nothing():
     ],
 )
 def test_an_engine_that_cannot_guide_closes_what_reaches_it(change, says, caplog):
-    vllm_config = config(**({"enabled": False} if "enabled" in change else {}))
+    vllm_config = runner_config(**({"enabled": False} if "enabled" in change else {}))
     vllm_config.__dict__.update(change)
-    guide = v1(vllm_config, params_of(SPECS[0]), params_of(None))
+    guide = v1(vllm_config, runner_params(SPECS[0]), runner_params(None))
     logits = torch.randn(2, WIDTH)
     before = logits.clone()
     masked = guide.apply(logits)
@@ -506,7 +477,7 @@ def test_an_engine_that_cannot_guide_closes_what_reaches_it(change, says, caplog
 
 
 def test_a_spec_that_does_not_compile_is_closed_too():
-    guide = v1(config(), params_of(gp.OutputSpec.regex("(?=a)b")), params_of(SPECS[0]))
+    guide = v1(runner_config(), runner_params(gp.OutputSpec.regex("(?=a)b")), runner_params(SPECS[0]))
     masked = guide.apply(torch.randn(2, WIDTH))
     assert masked[0].isfinite().nonzero().tolist() == [[END]]
     assert masked[1].isfinite().sum() == 3
@@ -515,7 +486,9 @@ def test_a_spec_that_does_not_compile_is_closed_too():
 def test_a_row_that_vllm_leaves_nothing_of_keeps_its_stop_token():
     """`min_tokens` forbids the end, and the grammar everything else."""
     guide = v1(
-        config(), params_of(gp.OutputSpec.choice(["a"]), min_tokens=9), params_of(SPECS[0], min_tokens=9)
+        runner_config(),
+        runner_params(gp.OutputSpec.choice(["a"]), min_tokens=9),
+        runner_params(SPECS[0], min_tokens=9),
     )
     output = guide.runner._rows
     logits = torch.zeros(2, WIDTH)
@@ -534,9 +507,9 @@ def test_a_row_that_vllm_leaves_nothing_of_keeps_its_stop_token():
 
 
 def test_stop_tokens_of_the_request_end_its_grammar():
-    params = params_of(SPECS[2])
+    params = runner_params(SPECS[2])
     params._all_stop_token_ids = {END, ord("z")}
-    guide = v1(config(), params)
+    guide = v1(runner_config(), params)
     spec = guide.runner.engine.pipeline._requests[0].spec
     assert spec.stop_token_ids == (END,)  # "z" is text: it ends the output, not the grammar
     assert guide.runner._rows[0].guided.slot != UNGUIDED
