@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from typing import Any, Literal, cast
 
 from guided_plugin.errors import SpecError, did_you_mean
@@ -216,9 +215,10 @@ def _dump(document: Any, where: str) -> str:
         raise SpecError(f"can't be written as JSON: {error}", where=where) from None
 
 
-@lru_cache(maxsize=64)
 def language_of(spec: OutputSpec) -> OutputSpec:
     """The part of a spec that decides its grammar; the rest belongs to each request."""
+    if spec.stop_token_ids is None and spec.start_after is None:
+        return spec
     return replace(spec, stop_token_ids=None, start_after=None)
 
 

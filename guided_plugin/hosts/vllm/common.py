@@ -1,16 +1,14 @@
 """What vLLM's frontend and its engine both need: options, vocabulary, specs. Imports vLLM lazily.
 
-A request carries its spec as JSON text in `SamplingParams.extra_args["guided"]`, put there by the client or
-by the gate; everything else about it follows from vLLM's own configuration.
+A request carries its spec in `SamplingParams.extra_args["guided"]`: in a form of clients in the frontend, as
+the gate wrote it in the engine. Everything else follows from vLLM's own configuration.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -20,9 +18,9 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
 __all__ = [
+    "ADMITTED",
     "GUIDED",
     "HEALTH",
-    "KNOWN",
     "METRICS",
     "OPTIONS_KEY",
     "PREPARE",
@@ -35,14 +33,14 @@ __all__ = [
     "unsupported_reason",
     "vllm_version",
     "vocabulary_of",
-    "with_stops",
 ]
 
 GUIDED = "guided"
 """The key of `extra_args` (and of `vllm_xargs`) that holds a request's spec."""
 
-KNOWN = "guided_known"
-"""Set by the gate, on every guided request: its spec has compiled within the limits."""
+ADMITTED = "guided_admitted"
+"""Set by the gate, on every guided request: its spec has compiled within the limits, and GUIDED holds the
+fields of the `OutputSpec`."""
 
 REQUEST = "guided_request"
 """Set by the scheduler, on every guided request: its id, by which a failure of it is told."""
@@ -154,33 +152,29 @@ def stop_tokens(params: Any, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 def spec_of(params: Any) -> OutputSpec | None:
-    """The spec that a request carries. Raises SpecError where it can't be read."""
-    extra = params.extra_args
-    if not extra:
-        return None
+    """The spec of a request in the engine. Raises SpecError where it can't be read."""
+    extra = params.extra_args or {}
     value = extra.get(GUIDED)
     if value is None:
         return None
+    if extra.get(ADMITTED) is not True:
+        return read_spec(value)
     try:
-        spec = read_spec(value) if isinstance(value, str) else OutputSpec.parse(value)
+        return OutputSpec(**value)
+    except TypeError as error:
+        raise SpecError(f"is not what the gate writes: {error}", where=GUIDED, hint=_NOT_OURS) from None
+
+
+_NOT_OURS = f"leave {ADMITTED} out of extra_args"
+
+
+def read_spec(form: Any) -> OutputSpec:
+    """The spec that a client asks for. Raises SpecError where it can't be read."""
+    try:
+        spec = OutputSpec.parse(form)
     except SpecError as error:
-        raise SpecError(error.what, where=_path(error.where), hint=error.hint) from None
+        where = f"{GUIDED}.{error.where}" if error.where else GUIDED
+        raise SpecError(error.what, where=where, hint=error.hint) from None
     if spec is None:
         raise SpecError("asks for plain text", where=GUIDED, hint="leave it out instead")
     return spec
-
-
-@lru_cache(maxsize=64)
-def with_stops(spec: OutputSpec, stops: tuple[int, ...]) -> OutputSpec:
-    """A spec whose output ends at these tokens, unless it says itself where."""
-    return spec if spec.stop_token_ids else dataclasses.replace(spec, stop_token_ids=stops)
-
-
-@lru_cache(maxsize=256)
-def read_spec(text: str) -> OutputSpec | None:
-    """`OutputSpec.parse` of a text, remembered: the same ones come again and again."""
-    return OutputSpec.parse(text)
-
-
-def _path(where: str) -> str:
-    return f"{GUIDED}.{where}" if where else GUIDED

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import logging
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -22,25 +22,24 @@ from torch import Tensor
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.hosts.vllm.common import (
+    ADMITTED,
     HEALTH,
-    KNOWN,
     METRICS,
     PREPARE,
     REQUEST,
     drafts_of,
     options_of,
-    read_spec,
     spec_of,
     stop_tokens,
     unsupported_reason,
     vocabulary_of,
-    with_stops,
 )
 from guided_plugin.hosts.vllm.failures import attach, unreported, wrap_worker
 from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
 from guided_plugin.metrics import Recent
 from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
+from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission
 
 __all__ = ["Engine", "GuidedRequest"]
@@ -75,7 +74,7 @@ class Engine:
         """Why nothing can be guided here, if nothing can."""
         self._pipeline: StepPipeline | None = None
         self._numbers = itertools.count(1)
-        self._preparing: dict[str, Future[Admission]] = {}
+        self._preparing: dict[OutputSpec, Future[Admission]] = {}
         """Specs that frontends ask for again and again until they are there."""
         self._spent = Recent()
         self._running: dict[str, GuidedRequest] = {}
@@ -125,7 +124,7 @@ class Engine:
             spec = spec_of(params)
             if spec is None:
                 return None
-            if extra.get(KNOWN) is True and REQUEST not in extra:
+            if extra.get(ADMITTED) is True and REQUEST not in extra:
                 self.refuse(_unnamed())
             if self.unsupported_reason is not None:
                 raise self.unsupported_reason
@@ -134,8 +133,9 @@ class Engine:
                 self.end(older)
             vocabulary = self.pipeline.compiler.vocabulary
             stops = stop_tokens(params, vocabulary)
-            spec = with_stops(spec, stops)
-            if params.extra_args.get(KNOWN) is True:
+            if not spec.stop_token_ids:
+                spec = dataclasses.replace(spec, stop_token_ids=stops)
+            if extra.get(ADMITTED) is True:
                 self.pipeline.compiler.trust(spec)
             # Only who comes before the grammar worker has started waits for it.
             slot = self.pipeline.add_request(request_id, spec, tokens=tokens, wait=not self._started)
@@ -159,20 +159,18 @@ class Engine:
         """Whether a request of vLLM's is in the pipeline."""
         return request_id in self._running
 
-    def prepare(self, text: str) -> bool:
-        """Compile a spec that a request will come with; whether that is done. Never blocks."""
+    def prepare(self, fields: Mapping[str, Any]) -> bool:
+        """Compile the spec of a request that will come; whether that is done. Never blocks."""
         if self._pipeline is None:
             return True
-        verdict = self._preparing.get(text)
+        spec = OutputSpec(**fields)
+        verdict = self._preparing.get(spec)
         if verdict is None:
-            spec = read_spec(text)
-            if spec is None:
-                return True
             self._pipeline.compiler.trust(spec)
-            verdict = self._preparing[text] = self._pipeline.prepare(spec)
+            verdict = self._preparing[spec] = self._pipeline.prepare(spec)
         if not verdict.done():
             return False
-        del self._preparing[text]
+        del self._preparing[spec]
         self._started = True
         return True
 
@@ -264,8 +262,8 @@ def _offer_methods() -> None:
     """Give vLLM's workers the methods that others reach through `collective_rpc`."""
     from vllm.v1.worker.worker_base import WorkerBase
 
-    def guided_prepare(self: Any, text: str) -> bool:
-        return all(engine.prepare(text) for engine in list(_engines))
+    def guided_prepare(self: Any, fields: Mapping[str, Any]) -> bool:
+        return all(engine.prepare(fields) for engine in list(_engines))
 
     def guided_metrics(self: Any) -> list[dict[str, Any]]:
         return [engine.metrics() for engine in list(_engines)]

@@ -167,7 +167,7 @@ def test_other_parameters_keep_working(llm, checker):
                 "extra_args": {"guided": {"regex": "a"}},
                 "structured_outputs": StructuredOutputsParams(regex="b"),
             },
-            "beside structured_outputs",
+            "together with structured_outputs",
         ),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_spec_that_compiles_slowly_is_ready_before_its_request(llm, checker, m
         return original(self, method, *args, **kwargs)
 
     monkeypatch.setattr(type(llm.llm_engine), "collective_rpc", spy)
-    monkeypatch.setattr("guided_plugin.hosts.vllm.gate._SLOW_SECONDS", -1.0)
+    monkeypatch.setattr("guided_plugin.hosts.vllm.admission._SLOW_SECONDS", -1.0)
     form = {"regex": "[q-w]{7}"}
     output = llm.generate(["x"], params_of(form), use_tqdm=False)[0]
     checker(form, output.outputs[0])

@@ -1,6 +1,7 @@
 """How a failed request reaches vLLM's scheduler: both model runners with vLLM's own types, no engine."""
 
 import asyncio
+import dataclasses
 import pickle
 from types import SimpleNamespace
 
@@ -25,9 +26,9 @@ import guided_plugin as gp
 from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import health as vllm_health
-from guided_plugin.hosts.vllm.common import KNOWN, REQUEST
+from guided_plugin.hosts.vllm.admission import Gate
+from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
 from guided_plugin.hosts.vllm.failures import FAILED
-from guided_plugin.hosts.vllm.gate import Gate
 from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.vllm import GuidedLogitsProcessor
 
@@ -242,7 +243,7 @@ def test_v2_a_preempted_request_comes_back_at_another_index():
 
 def test_one_whose_scheduler_does_not_name_requests_guides_nothing(caplog):
     params = params_of(None)
-    params.extra_args[KNOWN] = True
+    params.extra_args = {"guided": dataclasses.asdict(AB), ADMITTED: True}
     runner = V1(runner_config(), ["one"], [params])
     runner.step()
     assert runner.tokens[0] == [END]

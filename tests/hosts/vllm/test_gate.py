@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+import msgspec
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 from vllm.reasoning import ReasoningParserManager
@@ -14,11 +15,12 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm_support import SMALL, TAKES_OVER, config
 
 import guided_plugin as gp
+from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import common as vllm_common
 from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm import wrapping as vllm_wrapping
+from guided_plugin.hosts.vllm.admission import Admitted, Gate
 from guided_plugin.hosts.vllm.common import options_of
-from guided_plugin.hosts.vllm.gate import Gate
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 END, THINK_END = 256, 257
@@ -52,7 +54,7 @@ class SilentParser(Parser):
 @pytest.fixture(autouse=True)
 def parts(monkeypatch):
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
-    monkeypatch.setattr(vllm_gate, "vocabulary_of", lambda config: VOCABULARY)
+    monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: VOCABULARY)
     monkeypatch.setattr("vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: None)
     parsers = {"tags": Parser, "text": TextParser, "silent": SilentParser}
     monkeypatch.setattr(ReasoningParserManager, "get_reasoning_parser", parsers.__getitem__)
@@ -62,7 +64,9 @@ THEIRS = StructuredOutputsParams(regex="[ab]+")
 
 
 def spec_in(params):
-    return gp.OutputSpec.parse(params.extra_args["guided"])
+    """The spec of a request that the gate has admitted, or completed."""
+    guided = params.extra_args["guided"]
+    return gp.OutputSpec(**(guided.fields if isinstance(guided, Admitted) else guided))
 
 
 def test_unguided_requests_are_no_concern_of_it():
@@ -72,11 +76,10 @@ def test_unguided_requests_are_no_concern_of_it():
     assert Gate(config(TAKES_OVER)).concerns(SamplingParams(structured_outputs=THEIRS))
 
 
-def test_a_request_goes_on_as_a_copy_that_carries_its_spec_as_text():
+def test_a_request_goes_on_as_a_copy_that_carries_its_spec():
     params = SamplingParams(extra_args={"guided": {"choice": ["a"]}, "mine": 3})
     carried = Gate(config(SMALL)).admit(params)
     assert spec_in(carried) == gp.OutputSpec.choice(["a"])
-    assert isinstance(carried.extra_args["guided"], str)
     assert carried.extra_args["mine"] == 3
     assert params.extra_args == {"guided": {"choice": ["a"]}, "mine": 3}
 
@@ -108,58 +111,96 @@ def test_every_constraint_of_vllm_is_taken_over(theirs, ours):
 
 def test_two_constraints_are_one_too_many():
     params = SamplingParams(structured_outputs=THEIRS, extra_args={"guided": {"regex": "b"}})
-    with pytest.raises(gp.GuidedError, match="beside structured_outputs"):
+    with pytest.raises(gp.GuidedError, match="together with structured_outputs"):
         Gate(config(SMALL)).admit(params)
 
 
 def test_what_was_admitted_once_is_not_read_again(monkeypatch):
     gate = Gate(config(TAKES_OVER))
     read = []
-    monkeypatch.setattr(gate, "_admit", lambda spec, admit=gate._admit: read.append(spec) or admit(spec))
+    parse = vllm_admission.read_spec
+    monkeypatch.setattr(vllm_admission, "read_spec", lambda form: read.append(form) or parse(form))
     asked = {"choice": ["a"]}
     forms = [
         SamplingParams(extra_args={"guided": asked, "mine": [3]}),
         SamplingParams(extra_args={"guided": json.dumps(asked, separators=(",", ":"))}),
         SamplingParams(structured_outputs=StructuredOutputsParams(choice=["a"])),
+        SamplingParams(extra_args={"guided": gp.OutputSpec.choice(["a"])}),
     ]
     first = [gate.admit(params) for params in forms]
     again = [gate.recall(params) for params in forms]
-    assert len(read) == 2  # vLLM writes more into its own form
-    assert len({carried.extra_args["guided"] for carried in first + again}) == 1
+    assert len(read) == 3  # the text is that of the first; vLLM writes more into its own form
+    assert [spec_in(carried) for carried in first + again] == [gp.OutputSpec.choice(["a"])] * 8
+    assert [a.extra_args["guided"] is b.extra_args["guided"] for a, b in zip(first, again, strict=True)]
     assert again[0].extra_args["mine"] == [3]
-    assert all(gate.admitted(carried) for carried in again)
+    assert all(gate.admit(carried) is carried for carried in again)
     assert gate.recall(SamplingParams(extra_args={"guided": {"choice": ["b"]}})) is None
-    assert gate.recall(SamplingParams(extra_args={"guided": gp.OutputSpec.choice(["a"])})) is None
     both = SamplingParams(extra_args={"guided": asked}, structured_outputs=THEIRS)
-    assert gate.recall(both) is None
+    with pytest.raises(gp.GuidedError, match="together with"):
+        gate.recall(both)
     asked["choice"] = ["b"]  # the caller's object may change
     assert spec_in(gate.admit(forms[0])) == gp.OutputSpec.choice(["b"])
 
 
-def test_nobody_says_for_the_gate_that_a_spec_is_known():
+def test_no_client_can_claim_that_its_spec_was_admitted():
     gate = Gate(config(SMALL))
-    text = json.dumps({"regex": "(a"})
-    forged = SamplingParams(extra_args={"guided": text, vllm_common.KNOWN: True})
-    assert not gate.admitted(forged)
-    with pytest.raises(gp.GuidedError):
-        gate.admit(forged)
-    assert gate.recall(forged) is None
+    fields = {"kind": "regex", "text": "(a"}
+    for claim in (json.dumps({"regex": "(a"}), fields, json.dumps(fields)):
+        forged = SamplingParams(extra_args={"guided": claim, vllm_common.ADMITTED: True})
+        with pytest.raises(gp.GuidedError):
+            gate.admit(forged)
+        assert gate.recall(forged) is None
     carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
-    assert gate.admitted(carried)
     carried.structured_outputs = THEIRS
-    assert not gate.admitted(carried)
+    with pytest.raises(gp.GuidedError, match="together with"):
+        gate.admit(carried)
 
 
-def test_what_is_remembered_has_bounds():
-    texts = vllm_gate._Texts(most=3, characters=20)
-    for key in "abcd":
-        texts.put(key, "x")
-    assert [texts.get(key) for key in "abcd"] == [None, "x", "x", "x"]
-    texts.put("long", "x" * 15)
-    assert texts.get("d") is None
-    assert texts.get("long") == "x" * 15
-    texts.put("longer", "x" * 30)
-    assert texts.get("longer") is None
+def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
+    gate = Gate(config(SMALL))
+    carried = gate.admit(SamplingParams(extra_args={"guided": {"json_schema": {"type": "integer"}}}))
+    GuidedLogitsProcessor.validate_params(carried)
+    cloned = carried.clone()
+    assert cloned.extra_args["guided"] is carried.extra_args["guided"]
+    gate.complete(cloned, [1])
+    received = msgspec.msgpack.decode(msgspec.msgpack.encode(cloned.extra_args))
+    monkeypatch.setattr(gp.OutputSpec, "parse", None)
+    engine_params = SamplingParams(extra_args=received)
+    assert vllm_common.spec_of(engine_params) == gp.OutputSpec.json_schema({"type": "integer"})
+    engine_params.extra_args["guided"] = "{}"
+    with pytest.raises(gp.GuidedError, match="is not what the gate writes"):
+        vllm_common.spec_of(engine_params)
+
+
+def test_what_is_remembered_has_bounds(monkeypatch):
+    monkeypatch.setattr(vllm_admission, "_MOST_SPECS", 3)
+    monkeypatch.setattr(vllm_admission, "_MOST_CHARACTERS", 200)
+    gate = Gate(config(SMALL))
+
+    def remembers(form):
+        return gate.recall(SamplingParams(extra_args={"guided": form})) is not None
+
+    for letter in "abcd":
+        gate.admit(SamplingParams(extra_args={"guided": {"regex": letter}}))
+    assert [remembers({"regex": letter}) for letter in "abcd"] == [False, True, True, True]
+    gate.admit(SamplingParams(extra_args={"guided": {"regex": "x" * 80}}))
+    assert remembers({"regex": "x" * 80})
+    assert not remembers({"regex": "b"})
+    gate.admit(SamplingParams(extra_args={"guided": {"regex": "y" * 200}}))
+    assert not gate._admitted
+    assert gate._characters == 0
+
+
+def test_until_an_engine_has_compiled_a_spec_every_spec_is_prepared_there(monkeypatch):
+    gate = Gate(config(SMALL))
+    one, two = (gate.admit(SamplingParams(extra_args={"guided": {"regex": text}})) for text in "ab")
+    assert not one.extra_args["guided"].prepared
+    assert not two.extra_args["guided"].prepared
+    gate.prepared(one.extra_args["guided"])
+    assert one.extra_args["guided"].prepared
+    assert gate.admit(SamplingParams(extra_args={"guided": {"regex": "c"}})).extra_args["guided"].prepared
+    monkeypatch.setattr(vllm_admission, "_SLOW_SECONDS", -1.0)
+    assert not gate.admit(SamplingParams(extra_args={"guided": {"regex": "d"}})).extra_args["guided"].prepared
 
 
 def test_arguments_are_found_wherever_they_stand():

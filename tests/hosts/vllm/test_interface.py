@@ -30,9 +30,9 @@ from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 from vllm.v1.worker.worker_base import WorkerBase
 
+from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import beams as vllm_beams
 from guided_plugin.hosts.vllm import common as vllm_common
-from guided_plugin.hosts.vllm import gate as vllm_gate
 
 
 def arguments(function):
@@ -111,7 +111,7 @@ def test_what_requests_and_configurations_have():
     params = SamplingParams()
     for name in ("extra_args", "structured_outputs", "all_stop_token_ids"):
         assert hasattr(params, name), name
-    assert set(vllm_gate._FORM) <= set(inspect.signature(StructuredOutputsParams).parameters)
+    assert set(vllm_admission._FORM) <= set(inspect.signature(StructuredOutputsParams).parameters)
     assert {"enable_in_reasoning", "reasoning_parser"} <= fields(StructuredOutputsConfig)
     assert {"tensor_parallel_size", "pipeline_parallel_size"} <= fields(ParallelConfig)
     assert {"num_speculative_tokens", "rejection_sample_method"} <= fields(SpeculativeConfig)

@@ -1,0 +1,207 @@
+"""Admission of guided requests in vLLM's frontend, before an engine sees them. Imports vLLM lazily.
+
+A spec is parsed and compiled here, once for all requests with the same wording. The engine gets the fields of
+the `OutputSpec`, and parses nothing. Callers' SamplingParams are never written to.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import GuidedError, SpecError, VocabularyError
+from guided_plugin.grammar.native import native
+from guided_plugin.hosts.vllm.common import (
+    ADMITTED,
+    GUIDED,
+    options_of,
+    read_spec,
+    unsupported_reason,
+    vocabulary_of,
+)
+from guided_plugin.hosts.vllm.failures import unreported
+from guided_plugin.hosts.vllm.health import Health
+from guided_plugin.hosts.vllm.reasoning import reasoning_end
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["REASONING", "Admitted", "Gate"]
+
+_log = logging.getLogger(__name__)
+
+REASONING = "guided_reasoning"
+"""The key of `extra_args` for what the caller of AsyncLLM says about the reasoning, until `Gate.complete`."""
+
+_SLOW_SECONDS = 0.05
+"""A spec that took longer than this to compile must be ready in the engine before its request goes there."""
+
+_MOST_SPECS = 1024
+_MOST_CHARACTERS = 1 << 24
+"""How many specs are remembered, and how much text of them."""
+
+_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+_FORM = (*_CONSTRAINTS, "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
+
+
+_Key = str | OutputSpec | None
+
+
+@dataclass(slots=True, eq=False)
+class Admitted:
+    """A spec that has compiled. It replaces the client's form in `extra_args` until `Gate.complete`. It is an
+    object, so no client can send one."""
+
+    fields: Mapping[str, Any]
+    """The fields of the `OutputSpec`, as plain data. Shared by all requests: never written to."""
+    prepared: bool
+    """Whether the engine need not compile it before a request goes there."""
+
+    def __deepcopy__(self, memo: Any) -> Admitted:
+        return self  # vLLM clones the params of each request
+
+
+class Gate:
+    """The guided requests of one frontend. Thread-safe."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        self.options = options_of(vllm_config)
+        self.unsupported_reason = unsupported_reason(vllm_config, self.options) or unreported(vllm_config)
+        self.health = Health()
+        self._config = vllm_config
+        self._lock = threading.Lock()
+        self._compiler: GrammarCompiler | None = None
+        self._engine_started = False
+        """Whether the engine has compiled a spec. Its grammar worker takes seconds to start."""
+        self._admitted: OrderedDict[_Key, Admitted] = OrderedDict()
+        """By what clients wrote."""
+        self._characters = 0
+        outputs = vllm_config.structured_outputs_config
+        self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
+        if self.unsupported_reason is not None and self.options.take_over:
+            _log.warning("structured outputs are left to vLLM: %s", self.unsupported_reason)
+
+    def concerns(self, params: Any) -> bool:
+        """Whether a request is guided, or will be."""
+        extra = getattr(params, "extra_args", None)
+        if extra and extra.get(GUIDED) is not None:
+            return True
+        takes_over = self.options.take_over and self.unsupported_reason is None
+        return takes_over and _constraint(params) is not None
+
+    def admit(self, params: Any) -> Any:
+        """A copy of the params of a guided request that holds its `Admitted` spec; params that hold one are
+        returned as they are. Compiles a spec that is not remembered. Raises GuidedError."""
+        if self.unsupported_reason is not None:
+            raise self.unsupported_reason
+        return self.recall(params) or _carry(params, self._compile(_form_of(params)))
+
+    def recall(self, params: Any) -> Any | None:
+        """What `admit` returns, if that takes no compile; else None."""
+        form = _form_of(params)
+        if self.unsupported_reason is not None:
+            return None
+        if isinstance(form, Admitted):
+            return params
+        admitted = self._admitted.get(_key(form))
+        return None if admitted is None else _carry(params, admitted)
+
+    def prepared(self, admitted: Admitted) -> None:
+        """The engine has compiled a spec, or has refused to."""
+        admitted.prepared = self._engine_started = True
+
+    def complete(self, params: Any, prompt_token_ids: list[int] | None) -> None:
+        """Write the spec of an admitted request into the engine's own params, as plain data, and after which
+        tokens it begins where the output has a reasoning part."""
+        extra = params.extra_args = dict(params.extra_args)  # vLLM's copy may be a shallow one
+        fields, note = extra[GUIDED].fields, extra.pop(REASONING, {})
+        if self._reasoner and fields["start_after"] is None:
+            vocabulary = self.compiler.vocabulary
+            end = reasoning_end(self._reasoner, self._config, vocabulary, note, prompt_token_ids)
+            fields = {**fields, "start_after": end or None}
+        extra[GUIDED], extra[ADMITTED] = fields, True
+
+    @property
+    def compiler(self) -> GrammarCompiler:
+        """The frontend's compiler; made at first use, which takes a second for a large vocabulary."""
+        with self._lock:
+            if self._compiler is None:
+                self._compiler = GrammarCompiler(vocabulary_of(self._config), config=self.options)
+            return self._compiler
+
+    def warm_up(self) -> None:
+        """Read the vocabulary in the background."""
+        if self.unsupported_reason is None:
+            threading.Thread(target=self._warm, name="guided-gate", daemon=True).start()
+
+    def _warm(self) -> None:
+        try:
+            with native():  # reading a tokenizer is native work, too
+                self.compiler.compile(OutputSpec.regex("[0-9]"))
+        except GuidedError as error:
+            if isinstance(error, VocabularyError):
+                self.unsupported_reason = error
+            _log.warning("guided requests will be refused: %s", error)
+
+    def _compile(self, form: Any) -> Admitted:
+        key = _key(form)  # before the compile: the client's object may change
+        spec = read_spec(form)
+        start = time.monotonic()
+        self.compiler.compile(spec)
+        quick = time.monotonic() - start <= _SLOW_SECONDS
+        admitted = Admitted(dataclasses.asdict(spec), prepared=quick and self._engine_started)
+        if key is None:
+            return admitted
+        with self._lock:
+            if key not in self._admitted:
+                self._admitted[key] = admitted
+                self._characters += _size(key, admitted)
+            while len(self._admitted) > _MOST_SPECS or self._characters > _MOST_CHARACTERS:
+                self._characters -= _size(*self._admitted.popitem(last=False))
+        return admitted
+
+
+def _form_of(params: Any) -> Any:
+    """What a guided request asks for. Raises SpecError if it asks twice."""
+    ours, theirs = (params.extra_args or {}).get(GUIDED), _constraint(params)
+    if ours is not None and theirs is not None:
+        raise SpecError("is given together with structured_outputs", where=GUIDED, hint="use one of the two")
+    return theirs if ours is None else ours
+
+
+def _constraint(params: Any) -> dict[str, Any] | None:
+    """vLLM's own constraint of a request, as a form that `OutputSpec.parse` reads."""
+    outputs = getattr(params, "structured_outputs", None)
+    if outputs is None or all(getattr(outputs, name) is None for name in _CONSTRAINTS):
+        return None
+    return {name: value for name in _FORM if (value := getattr(outputs, name)) is not None}
+
+
+def _carry(params: Any, admitted: Admitted) -> Any:
+    carried = copy.copy(params)
+    carried.structured_outputs = None
+    carried.extra_args = {**(params.extra_args or {}), GUIDED: admitted}
+    return carried
+
+
+def _key(form: Any) -> _Key:
+    """What a form is remembered by; None where it is not plain data."""
+    if isinstance(form, str | OutputSpec):
+        return form
+    if not isinstance(form, dict):
+        return None
+    try:
+        return json.dumps(form, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _size(key: _Key, admitted: Admitted) -> int:
+    return len(admitted.fields["text"]) + (len(key) if isinstance(key, str) else 0)
