@@ -61,6 +61,10 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
                 where="GuidedLogitsProcessor",
                 hint="this version of vLLM is not supported, see docs/hosts.md",
             )
+        # vLLM calls the runner itself: one call less for each of its calls.
+        for name in ("update_state", "add_request", "apply_staged_writes", "apply"):
+            if hasattr(self.runner, name):
+                setattr(self, name, getattr(self.runner, name))
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
@@ -71,23 +75,19 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
         """V1: greedy sampling needs the mask too."""
         return False
 
+    # What vLLM calls in a processor that does nothing: the second one in an engine, or one of the other
+    # runner.
+
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """V1: before each forward pass."""
-        if self.runner is not None:
-            self.runner.update_state(batch_update)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """V2: a request enters the batch. Whether it is guided."""
-        return self.runner is not None and self.runner.add_request(req_idx, sampling_params)
+        return False
 
     def apply_staged_writes(self) -> None:
         """V2: before each forward pass."""
-        if self.runner is not None:
-            self.runner.apply_staged_writes()
 
     def apply(self, logits: torch.Tensor, *context: Any) -> torch.Tensor:
         """Mask the guided rows, in place."""
-        if self.runner is None:
-            return logits
-        masked: torch.Tensor = self.runner.apply(logits, *context)
-        return masked
+        return logits

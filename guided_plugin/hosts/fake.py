@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import Mode
 from guided_plugin.errors import ConfigError, GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.pipeline.pipeline import Mode, StepPipeline
+from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, DecodeStep
 

@@ -1,29 +1,48 @@
-"""For hosts that keep tables of requests on the device: masks and tokens found through them. Imports torch.
+"""For hosts that keep tables of requests on the device: masks and tokens found through them.
 
 A host's logits row leads to a request's index, and a table of ours from there to its mask; a request's newest
-token lies in the host's own history. Triton on CUDA, plain torch elsewhere.
+token is in the host's own history. `indexed_kernels` chooses: Triton on CUDA (`indexed_triton`), elsewhere
+the functions here, which say what the kernels do.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from guided_plugin.kernels.mask_cpu import mask_rows_cpu
-from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
+from guided_plugin.step import BROKEN, NEVER, NO_TOKEN
 
-__all__ = [
-    "gather_drafts",
-    "gather_tokens",
-    "mask_indexed_rows",
-    "publish_tokens",
-]
+__all__ = ["IndexedKernels", "indexed_kernels"]
 
 
-def mask_indexed_rows(
+class IndexedKernels(NamedTuple):
+    """The same functions for one kind of device."""
+
+    mask_rows: Callable[..., None]
+    gather_tokens: Callable[..., Tensor]
+    gather_drafts: Callable[..., Tensor]
+    write_tokens: Callable[..., None] | None
+    """(order, lengths, total, history, sink): writes what `gather_tokens` returns into a `TokenSink`.
+    CUDA only."""
+
+
+def indexed_kernels(device: torch.device) -> IndexedKernels:
+    """The kernels for tensors on a device."""
+    if device.type != "cuda":
+        return IndexedKernels(_mask_rows, _gather_tokens, _gather_drafts, None)
+    # Triton is installed where CUDA is.
+    from guided_plugin.kernels import indexed_triton as on_cuda
+
+    return IndexedKernels(
+        on_cuda.mask_rows, on_cuda.gather_tokens, on_cuda.gather_drafts, on_cuda.write_tokens
+    )
+
+
+def _mask_rows(
     logits: Tensor,
     mask: Tensor,
     indices: Tensor,
@@ -38,9 +57,6 @@ def mask_indexed_rows(
     logits: [rows, width] floating point. mask: [m, words] int32. indices, positions: [rows] integers.
     table: [n] int32. Columns from `vocabulary_size` on are forbidden too.
     """
-    if logits.is_cuda:
-        _on_cuda().mask_indexed_rows_triton(logits, mask, indices, table, vocabulary_size, positions, count)
-        return
     chosen = torch.where(indices >= 0, table[indices.clamp(min=0).long()], -1)
     if positions is not None:
         chosen = torch.where(chosen >= 0, chosen + count * positions, -1)
@@ -49,28 +65,20 @@ def mask_indexed_rows(
         mask_rows_cpu(logits, mask[chosen[rows].long()], rows.to(torch.int32), vocabulary_size)
 
 
-def gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
+def _gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
     """The newest token of each request in `order`; NO_TOKEN where its history has not grown by one since
     `lengths`, which is brought up to date.
 
     order: [m] int64, indices of requests. lengths, total: [n] int32. history: [n, longest] int32.
     Returns [m] int64.
     """
-    if order.is_cuda:
-        tokens: Tensor = _on_cuda().gather_tokens_triton(order, lengths, total, history)
-        return tokens
     now, before = total[order], lengths[order]
     newest = history[order, (now - 1).clamp(min=0).long()].long()
     lengths[order] = torch.where(before == NEVER, before, now)
     return torch.where(now == before + 1, newest, NO_TOKEN)
 
 
-def publish_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink) -> None:
-    """Write what `gather_tokens` returns where the grammars look for it, and say so. On CUDA alone."""
-    _on_cuda().publish_tokens_triton(order, lengths, total, history, sink)
-
-
-def gather_drafts(
+def _gather_drafts(
     order: Tensor,
     lengths: Tensor,
     total: Tensor,
@@ -81,18 +89,13 @@ def gather_drafts(
     proposed: Tensor,
     drafts: int,
 ) -> Tensor:
-    """What `StepPipeline.schedule_update` takes with drafts: `drafts + 1` blocks of new tokens, in the order
+    """What `StepPipeline.judge_drafts` takes: `drafts + 1` blocks of new tokens, in the order
     of `order`, then `drafts` blocks of proposed ones. NO_TOKEN where there is none.
 
     As for `gather_tokens`; and for each logits row the request's index, which of the request's rows it is,
     and what was fed there: a draft in all but the first. table: [n] int32, from an index to its place in
     `order`, or -1. indices, positions, proposed: [rows] integers. Returns [(2 * drafts + 1) * m] int64.
     """
-    if order.is_cuda:
-        tokens: Tensor = _on_cuda().gather_drafts_triton(
-            order, lengths, total, history, table, indices, positions, proposed, drafts
-        )
-        return tokens
     found = torch.full((2 * drafts + 1, order.numel()), NO_TOKEN, dtype=torch.int64)
     now, before = total[order], lengths[order]
     grown = torch.where(before == NEVER, 0, now - before)
@@ -105,10 +108,3 @@ def gather_drafts(
     rows = ((chosen >= 0) & (positions > 0) & (positions <= drafts) & (proposed >= 0)).nonzero().view(-1)
     found[drafts + positions[rows].long(), chosen[rows].long()] = proposed[rows].long()
     return found.view(-1)
-
-
-@cache
-def _on_cuda() -> Any:
-    from guided_plugin.kernels import indexed_triton
-
-    return indexed_triton

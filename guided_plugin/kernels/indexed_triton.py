@@ -1,4 +1,5 @@
-"""`kernels.indexed` on CUDA. Nothing here depends on which requests are in a batch: one kernel each."""
+"""The functions of `kernels.indexed` on CUDA, where their arguments are explained. Nothing here depends
+on which requests are in a batch: one kernel each."""
 
 from __future__ import annotations
 
@@ -14,12 +15,7 @@ from guided_plugin.kernels.mask_triton import BLOCK, blocks, forbid
 from guided_plugin.kernels.tokens_triton import announce, signed
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 
-__all__ = [
-    "gather_drafts_triton",
-    "gather_tokens_triton",
-    "mask_indexed_rows_triton",
-    "publish_tokens_triton",
-]
+__all__ = ["gather_drafts", "gather_tokens", "mask_rows", "write_tokens"]
 
 _GATHER = 128
 
@@ -90,7 +86,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     do_not_specialize=["count", "stride", "tokens", "word", "step"],
     do_not_specialize_on_alignment=["order", "lengths", "total", "history"],
 )
-def _publish_kernel(  # type: ignore[no-untyped-def]
+def _write_kernel(  # type: ignore[no-untyped-def]
     tokens,
     word,
     step,
@@ -167,10 +163,10 @@ def _scatter_drafts_kernel(  # type: ignore[no-untyped-def]
 
 _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
 _launch_gather = Launcher(_gather_kernel, num_warps=1, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
-_launch_publish = Launcher(_publish_kernel, num_warps=4, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
+_launch_write = Launcher(_write_kernel, num_warps=4, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
 
 
-def mask_indexed_rows_triton(
+def mask_rows(
     logits: Tensor,
     mask: Tensor,
     indices: Tensor,
@@ -179,7 +175,7 @@ def mask_indexed_rows_triton(
     positions: Tensor | None = None,
     count: int = 0,
 ) -> None:
-    """See `kernels.indexed`."""
+    """Mask the rows of requests that have a mask."""
     rows, width = logits.shape
     if positions is None:
         positions, count = table, 0
@@ -197,8 +193,8 @@ def mask_indexed_rows_triton(
     _launch_mask(key, device, (rows, blocks(width)), arguments, sizes)
 
 
-def gather_tokens_triton(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
-    """See `kernels.indexed`."""
+def gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
+    """The newest token of each request."""
     count = order.shape[0]
     tokens = torch.empty(count, dtype=torch.int64, device=order.device)
     device = order.get_device()
@@ -208,23 +204,21 @@ def gather_tokens_triton(order: Tensor, lengths: Tensor, total: Tensor, history:
     return tokens
 
 
-def publish_tokens_triton(
-    order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink
-) -> None:
-    """See `kernels.indexed`."""
+def write_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink) -> None:
+    """The newest token of each request, written into the ring of a grammar worker."""
     device, count = order.get_device(), order.shape[0]
     key = device, total.dtype, history.dtype
     place = sink.tokens, sink.word, signed(sink.step)
-    launch = _launch_publish.known.get(key)
+    launch = _launch_write.known.get(key)
     if launch is not None:
         known = order.data_ptr(), lengths.data_ptr(), total.data_ptr(), history.data_ptr()
         launch(1, *place, *known, count, history.stride(0))
         return
     arguments = *place, order, lengths, total, history, count, history.stride(0)
-    _launch_publish(key, device, (1, 1), arguments)
+    _launch_write(key, device, (1, 1), arguments)
 
 
-def gather_drafts_triton(
+def gather_drafts(
     order: Tensor,
     lengths: Tensor,
     total: Tensor,
@@ -235,7 +229,7 @@ def gather_drafts_triton(
     proposed: Tensor,
     drafts: int,
 ) -> Tensor:
-    """See `kernels.indexed`."""
+    """New tokens and drafts of each request."""
     count, rows = order.shape[0], indices.shape[0]
     tokens = torch.empty((2 * drafts + 1) * count, dtype=torch.int64, device=order.device)
     device = order.get_device()

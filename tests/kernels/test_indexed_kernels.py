@@ -7,12 +7,7 @@ import sys
 import pytest
 import torch
 
-from guided_plugin.kernels.indexed import (
-    gather_drafts,
-    gather_tokens,
-    mask_indexed_rows,
-    publish_tokens,
-)
+from guided_plugin.kernels.indexed import indexed_kernels
 from guided_plugin.kernels.mask_reference import mask_rows_reference
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 from guided_plugin.worker.device.streamops import register_host, unregister_host
@@ -28,9 +23,14 @@ def device(request):
     return request.param
 
 
+@pytest.fixture
+def kernels(device):
+    return indexed_kernels(torch.device(device))
+
+
 @pytest.mark.parametrize("rows", [1, 5, 33])
 @pytest.mark.parametrize(("size", "width"), [(70, 70), (70, 96), (5000, 5100)])
-def test_every_row_gets_the_mask_of_its_request(device, rows, size, width):
+def test_every_row_gets_the_mask_of_its_request(device, kernels, rows, size, width):
     generator = torch.Generator().manual_seed(rows)
     words = (size + 31) // 32
     count = min(rows, 40)
@@ -45,20 +45,20 @@ def test_every_row_gets_the_mask_of_its_request(device, rows, size, width):
     chosen = torch.tensor(guided, dtype=torch.int32)
     mask_rows_reference(expected, mask, chosen, size)
     found = logits.to(device)
-    mask_indexed_rows(found, mask.to(device), indices.to(device), table.to(device), size)
+    kernels.mask_rows(found, mask.to(device), indices.to(device), table.to(device), size)
     assert torch.equal(found.cpu(), expected)
 
 
-def test_a_row_of_no_request_is_left_alone(device):
+def test_a_row_of_no_request_is_left_alone(device, kernels):
     logits = torch.zeros(2, 64, device=device)
     mask = torch.zeros(1, 2, dtype=torch.int32, device=device)
     table = torch.zeros(4, dtype=torch.int32, device=device)
-    mask_indexed_rows(logits, mask, torch.tensor([-1, 2], device=device), table, 64)
+    kernels.mask_rows(logits, mask, torch.tensor([-1, 2], device=device), table, 64)
     assert logits[0].isfinite().all()
     assert not logits[1].isfinite().any()
 
 
-def test_a_launch_is_not_taken_for_other_logits(device):
+def test_a_launch_is_not_taken_for_other_logits(device, kernels):
     """Launches are kept by what logits look like; nothing else may go the same way."""
     generator = torch.Generator().manual_seed(5)
     size, rows = 5000, 6
@@ -87,14 +87,15 @@ def test_a_launch_is_not_taken_for_other_logits(device):
                     expected = one.clone().cpu()
                     masks = mask.cpu()[chosen[guided].long()]
                     mask_rows_reference(expected, masks, guided.to(torch.int32), size)
-                    mask_indexed_rows(one, mask, indices, table, size)
+                    kernels.mask_rows(one, mask, indices, table, size)
                     assert torch.equal(one.cpu(), expected)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_what_is_published_is_what_is_gathered_step_by_step():
+def test_what_is_written_is_what_is_gathered_step_by_step():
     """When the kernel is compiled and after; for one order of requests, and for the next."""
+    kernels = indexed_kernels(torch.device("cuda"))
     place = torch.zeros(64, dtype=torch.int64, device="cuda")
     word = torch.zeros(1, dtype=torch.int32, device="cuda")
     history = torch.zeros(64, 100, dtype=torch.int32, device="cuda")
@@ -111,14 +112,14 @@ def test_what_is_published_is_what_is_gathered_step_by_step():
             place.fill_(-7)
             step += 1
             sink = TokenSink(place.data_ptr(), word.data_ptr(), step)
-            publish_tokens(order, lengths, total, history, sink)
+            kernels.write_tokens(order, lengths, total, history, sink)
             assert place.tolist() == [*(total[order] * 64 + order).tolist(), *[-7] * (64 - count)]
             assert int(word) & 0xFFFFFFFF == step & 0xFFFFFFFF
             assert torch.equal(lengths[order], total[order])
 
 
 @pytest.mark.parametrize("count", [1, 7, 200])
-def test_tokens_are_those_that_came_since(device, count):
+def test_tokens_are_those_that_came_since(device, kernels, count):
     generator = torch.Generator().manual_seed(count)
     history = torch.randint(0, 1000, (256, 40), generator=generator, dtype=torch.int32)
     total = torch.randint(1, 40, (256,), generator=generator, dtype=torch.int32)
@@ -132,12 +133,12 @@ def test_tokens_are_those_that_came_since(device, count):
         for index in order.tolist()
     ]
     there = lengths.to(device)
-    tokens = gather_tokens(order.to(device), there, total.to(device), history.to(device))
+    tokens = kernels.gather_tokens(order.to(device), there, total.to(device), history.to(device))
     assert tokens.tolist() == expected
     after = lengths.clone()
     after[grown] = total[grown]
     assert torch.equal(there.cpu(), after)
-    again = gather_tokens(order.to(device), there, total.to(device), history.to(device))
+    again = kernels.gather_tokens(order.to(device), there, total.to(device), history.to(device))
     assert set(again.tolist()) == {NO_TOKEN}
 
 
@@ -163,6 +164,7 @@ print(looks)
 def test_whoever_sees_the_word_raised_sees_every_token():
     """Another process polls the word, as the grammar worker does, while 4,000 steps go by."""
     count, steps = 256, 4000
+    kernels = indexed_kernels(torch.device("cuda"))
     torch.zeros(1, device="cuda")
     region = Region.create(Shape(count, 9))
     base = register_host(region.address, region.shape.size)
@@ -180,7 +182,8 @@ def test_whoever_sees_the_word_raised_sees_every_token():
         for step in range(1, steps + 1):
             history.fill_(step)
             place = base + region.shape.tokens + step % TOKEN_DEPTH * 8 * count
-            publish_tokens(order, torch.zeros_like(total), total, history, TokenSink(place, word, step))
+            sink = TokenSink(place, word, step)
+            kernels.write_tokens(order, torch.zeros_like(total), total, history, sink)
             if step % 500 == 0:
                 torch.cuda.synchronize()
         looks, _ = watcher.communicate(timeout=20)
@@ -194,7 +197,7 @@ def test_whoever_sees_the_word_raised_sees_every_token():
         region.close()
 
 
-def test_with_drafts_every_row_gets_the_mask_of_its_position(device):
+def test_with_drafts_every_row_gets_the_mask_of_its_position(device, kernels):
     generator = torch.Generator().manual_seed(3)
     size, count = 300, 4
     mask = torch.randint(-(2**31), 2**31 - 1, (3 * count, 10), generator=generator, dtype=torch.int64).int()
@@ -213,13 +216,13 @@ def test_with_drafts_every_row_gets_the_mask_of_its_position(device):
     indices = torch.tensor([index for index, _ in rows], dtype=torch.int32, device=device)
     positions = torch.tensor([position for _, position in rows], dtype=torch.int32, device=device)
     found = logits.to(device)
-    mask_indexed_rows(found, mask.to(device), indices, table.to(device), size, positions, count)
+    kernels.mask_rows(found, mask.to(device), indices, table.to(device), size, positions, count)
     assert torch.equal(found.cpu(), expected)
 
 
 @pytest.mark.parametrize("drafts", [1, 3])
 @pytest.mark.parametrize("count", [1, 6, 200])
-def test_new_tokens_and_drafts_are_in_blocks(device, count, drafts):
+def test_new_tokens_and_drafts_are_in_blocks(device, kernels, count, drafts):
     chance = random.Random(count)
     history = torch.randint(0, 1000, (256, 40), dtype=torch.int32)
     total = torch.randint(9, 40, (256,), dtype=torch.int32)
@@ -250,7 +253,7 @@ def test_new_tokens_and_drafts_are_in_blocks(device, count, drafts):
     columns = [torch.tensor(column, dtype=torch.int32, device=device) for column in zip(*rows, strict=True)]
     there = lengths.to(device)
     tables = there, total.to(device), history.to(device), table.to(device)
-    found = gather_drafts(torch.tensor(order, device=device), *tables, *columns, drafts)
+    found = kernels.gather_drafts(torch.tensor(order, device=device), *tables, *columns, drafts)
     assert found.view(2 * drafts + 1, count).tolist() == expected
     looked_at = torch.tensor([index for index in order if grown[index] is not None], dtype=torch.long)
     lengths[looked_at] = total[looked_at]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import guided_plugin as gp
-from guided_plugin.kernels.indexed import publish_tokens
+from guided_plugin.kernels.indexed import indexed_kernels
 from guided_plugin.pipeline import pipeline as pipeline_module
 from guided_plugin.worker.device import cuda as worker_cuda
 from guided_plugin.worker.engine.runtime import WorkerRuntime
@@ -103,7 +103,8 @@ def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None, sin
                 pipe.apply_mask(rows)
                 tokens = rows.argmax(-1).to(dtype)
                 if sink and pipe is gpu:
-                    publish_tokens(guided, lengths, total, tokens.view(-1, 1), pipe.token_sink())
+                    kernels = indexed_kernels(tokens.device)
+                    kernels.write_tokens(guided, lengths, total, tokens.view(-1, 1), pipe.token_sink())
                 else:
                     assert not sink or pipe.token_sink() is None
                     pipe.schedule_update(tokens)

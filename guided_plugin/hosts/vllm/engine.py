@@ -13,7 +13,6 @@ import logging
 import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,33 +34,21 @@ from guided_plugin.hosts.vllm.common import (
     vocabulary_of,
 )
 from guided_plugin.hosts.vllm.failures import attach, unreported, wrap_worker
+from guided_plugin.hosts.vllm.hooks import StepHooks
 from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
+from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.metrics import Recent
 from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission
 
-__all__ = ["Engine", "GuidedRequest"]
+__all__ = ["Engine"]
 
 _log = logging.getLogger(__name__)
 
 _OWN = "vllm-"
 """Begins the ids of requests that vLLM's scheduler does not name."""
-
-
-@dataclass(slots=True, eq=False)
-class GuidedRequest:
-    """A guided request in the batch."""
-
-    request_id: str
-    """vLLM's own, where its scheduler says it."""
-    slot: int
-    """UNGUIDED where it is closed, and after its end."""
-    stop: int
-    """A token that ends it."""
-    limits: str = ""
-    """Options by which vLLM itself forbids tokens of it: what is left of a row may then be nothing."""
 
 
 class Engine:
@@ -73,10 +60,13 @@ class Engine:
         self.unsupported_reason = unsupported_reason(vllm_config, self.options) or unreported(vllm_config)
         """Why nothing can be guided here, if nothing can."""
         self._pipeline: StepPipeline | None = None
+        self.hooks: StepHooks | None = None
+        """Where a plugin implements a step hook."""
         self._numbers = itertools.count(1)
         self._preparing: dict[OutputSpec, Future[Admission]] = {}
         """Specs that frontends ask for again and again until they are there."""
-        self._spent = Recent()
+        self.seconds = Recent()
+        """What steps took of vLLM's thread, the runner's part included."""
         self._running: dict[str, GuidedRequest] = {}
         self._ledger = Ledger()
         self._dead: list[DeadRows] = []
@@ -101,6 +91,8 @@ class Engine:
                 )
                 if self._pipeline.mode == "inline":
                     compiler.start()
+                if compiler.plugins.listens_to_steps:
+                    self.hooks = StepHooks(compiler.plugins)
             except GuidedError as error:
                 self.refuse(error)
 
@@ -189,8 +181,10 @@ class Engine:
 
     def watch(self, output: Any) -> Any:
         """The output of the step that was just sampled. It will carry the failures of the step."""
+        if self.hooks is not None:
+            self.hooks.appended()
         dead, self._dead = self._dead, []
-        if not self._running and not self._ledger and not dead:
+        if not (self._running or self._ledger.pending or dead):
             return output
         newest = AT_ONCE if self._pipeline is None else self._pipeline.runtime.newest
         return attach(output, lambda complete: self._failed(newest, dead, complete))
@@ -216,16 +210,12 @@ class Engine:
             error = self._pipeline.runtime.refusal()
         return "" if error is None else error.reason
 
-    def spent(self, seconds: float) -> None:
-        """What a step took of vLLM's thread, the runner's part included."""
-        self._spent.add(seconds)
-
     def metrics(self) -> dict[str, Any]:
         """The figures of its pipeline as plain data, for other processes."""
         if self._pipeline is None:
             return {"refused": str(self.unsupported_reason)}
         metrics = dataclasses.asdict(self._pipeline.metrics())
-        metrics["host_thread"] = self._spent.median()
+        metrics["host_thread"] = self.seconds.median()
         metrics["choices"] = [[*choice, count] for choice, count in metrics["choices"].items()]
         return metrics
 

@@ -27,27 +27,24 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pending: dict[str, tuple[int, str]] = {}
+        self.pending: dict[str, tuple[int, str]] = {}
         self._told: OrderedDict[str, None] = OrderedDict()
         """Ids of the newest requests that were told: one failure may be noticed in several places."""
-
-    def __len__(self) -> int:
-        return len(self._pending)
 
     def add(self, request_id: str, step: int, reason: str) -> None:
         """A request is closed from a step on. The first reason stays."""
         with self._lock:
             if request_id not in self._told:
-                self._pending.setdefault(request_id, (step, reason))
+                self.pending.setdefault(request_id, (step, reason))
 
     def due(self, step: int) -> dict[str, str]:
         """The reasons of requests that are closed in a step, by id. Each is told once."""
-        if not self._pending:
+        if not self.pending:
             return {}
         with self._lock:
-            due = {one: reason for one, (first, reason) in self._pending.items() if first <= step}
+            due = {one: reason for one, (first, reason) in self.pending.items() if first <= step}
             for one in due:
-                del self._pending[one]
+                del self.pending[one]
                 self._told[one] = None
             while len(self._told) > _REMEMBERED:
                 self._told.popitem(last=False)

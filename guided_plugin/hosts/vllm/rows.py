@@ -13,7 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Fragile", "close_indexed", "close_rows", "spare_indexed", "spare_rows", "upload"]
+from guided_plugin.hosts.vllm.requests import GuidedRequest
+from guided_plugin.step import UNGUIDED
+
+__all__ = ["ForcedRows", "Fragile", "close_indexed", "close_rows", "spare_indexed", "spare_rows", "upload"]
 
 
 class Fragile(NamedTuple):
@@ -24,6 +27,25 @@ class Fragile(NamedTuple):
     place: int
     """Its row among the masks; with drafts in each block of them."""
     stop: int
+
+
+class ForcedRows:
+    """The rows of one batch that need more than a mask."""
+
+    def __init__(self) -> None:
+        self.closed: list[tuple[int, int]] = []
+        """Where closed requests are, with their stop tokens."""
+        self.fragile: list[Fragile] = []
+        self.limited: list[GuidedRequest] = []
+        """The requests of the fragile rows."""
+
+    def add(self, row: int, place: int, request: GuidedRequest) -> None:
+        """A request of the batch: its row of the logits, and its row among the masks if it has one."""
+        if request.slot == UNGUIDED:
+            self.closed.append((row, request.stop))
+        elif request.limits:
+            self.fragile.append(Fragile(row, place, request.stop))
+            self.limited.append(request)
 
 
 def close_rows(logits: Tensor, rows: list[tuple[int, int]]) -> None:

@@ -11,7 +11,6 @@ has grown by one entry, placeholder or not; in the middle of a prompt it has not
 
 from __future__ import annotations
 
-import functools
 import inspect
 import time
 from typing import Any
@@ -21,8 +20,10 @@ from torch import Tensor
 
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.hosts.vllm.common import GUIDED
-from guided_plugin.hosts.vllm.engine import Engine, GuidedRequest
-from guided_plugin.hosts.vllm.rows import Fragile, close_rows, spare_rows, upload
+from guided_plugin.hosts.vllm.engine import Engine
+from guided_plugin.hosts.vllm.requests import GuidedRequest
+from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, spare_rows, upload
+from guided_plugin.hosts.vllm.wrapping import wrap
 from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 
@@ -59,11 +60,7 @@ class V1Runner:
         """Length of all of them together at the last plan."""
         self._steps = 0
         """Steps since, in each of which every row had one token."""
-        self._closed: list[tuple[int, int]] = []
-        """Rows of closed requests, with their stop tokens."""
-        self._fragile: list[Fragile] = []
-        self._limited: list[GuidedRequest] = []
-        """The requests of the fragile rows."""
+        self._forced = ForcedRows()
         self._sampled: Tensor | None = None
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
@@ -96,17 +93,20 @@ class V1Runner:
         start = time.perf_counter()
         if self._outputs:
             self.engine.pipeline.apply_mask(logits)
-        if self._closed:
-            close_rows(logits, self._closed)
-        if self._fragile and self.engine.pipeline.mask is not None:
-            self.engine.spared(self._limited, spare_rows(logits, self._fragile, self.engine.pipeline.mask))
-        self.engine.spent(self._spent + time.perf_counter() - start)
+        forced = self._forced
+        if forced.closed:
+            close_rows(logits, forced.closed)
+        if forced.fragile and self.engine.pipeline.mask is not None:
+            self.engine.spared(forced.limited, spare_rows(logits, forced.fragile, self.engine.pipeline.mask))
+        self.engine.seconds.add(self._spent + time.perf_counter() - start)
         return logits
 
     def sampled(self, tokens: Tensor) -> None:
         """What was sampled, [rows, 1] on the device."""
         if self._outputs:
             self._sampled = tokens.view(-1)
+        if self.engine.hooks is not None:
+            self.engine.hooks.sampled(self._slots, tokens.view(-1))
 
     def _finish(self) -> None:
         """Hand on the tokens of the last step."""
@@ -192,16 +192,12 @@ class V1Runner:
         """What follows from which request is where."""
         slots = [UNGUIDED] * (max(self._rows, default=-1) + 1)
         self._planned = []
-        self._closed, self._fragile, self._limited = [], [], []
+        self._forced = ForcedRows()
         for at, row in sorted(self._rows.items()):  # the order of the mask rows
             slots[at] = row.guided.slot
-            if row.guided.slot == UNGUIDED:
-                self._closed.append((at, row.guided.stop))
-                continue
-            if row.guided.limits:
-                self._fragile.append(Fragile(at, len(self._planned), row.guided.stop))
-                self._limited.append(row.guided)
-            self._planned.append(row)
+            self._forced.add(at, len(self._planned), row.guided)
+            if row.guided.slot != UNGUIDED:
+                self._planned.append(row)
         self._slots = tuple(slots)
         self._outputs = [row.output for row in self._planned]
         self._total = sum(map(len, self._outputs))
@@ -218,24 +214,22 @@ def wrap_sampler() -> None:
     """Have `Sampler.forward` tell the guided processors of its call what it sampled. Once a process."""
     from vllm.v1.sample.sampler import Sampler
 
-    original = Sampler.forward
-    if hasattr(original, "_guided_plugin"):
-        return
     expected = ["self", "logits", "sampling_metadata"]
-    if list(inspect.signature(original).parameters)[:3] != expected:
+    if list(inspect.signature(Sampler.forward).parameters)[:3] != expected:
         raise RequestError(
             "this vLLM's Sampler.forward has other arguments than it had",
             hint="see docs/hosts.md for versions",
         )
 
-    @functools.wraps(original)
-    def forward(self: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
-        output = original(self, logits, sampling_metadata, *args, **kwargs)
-        for processor in sampling_metadata.logitsprocs.non_argmax_invariant:
-            runner = getattr(processor, "runner", None)
-            if isinstance(runner, V1Runner):
-                runner.sampled(output.sampled_token_ids)
-        return output
+    def make(original: Any) -> Any:
+        def forward(self: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
+            output = original(self, logits, sampling_metadata, *args, **kwargs)
+            for processor in sampling_metadata.logitsprocs.non_argmax_invariant:
+                runner = getattr(processor, "runner", None)
+                if isinstance(runner, V1Runner):
+                    runner.sampled(output.sampled_token_ids)
+            return output
 
-    forward._guided_plugin = True  # type: ignore[attr-defined]
-    Sampler.forward = forward
+        return forward
+
+    wrap(Sampler, "forward", make)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from guided_plugin.hosts.vllm.rows import close_indexed, spare_indexed
 from guided_plugin.hosts.vllm.v2 import V2Runner
-from guided_plugin.kernels.indexed import gather_drafts, mask_indexed_rows
 from guided_plugin.step import NEVER
 
 __all__ = ["V2DraftRunner"]
@@ -36,57 +35,45 @@ class V2DraftRunner(V2Runner):
         # Their histories are other requests' now.
         self._lengths[self._upload(list(entered))] = NEVER
         self._enter(entered)
-        self._planned, self._stale = [], True
+        self._planned, self._batch = [], None
         self._spent = time.perf_counter() - start
 
     def _mask(self, logits: Tensor, context: Any) -> None:
         """For the batch, or a part of it: vLLM may judge large ones part by part."""
-        pipeline = self.engine.pipeline
         indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
-        tokens = gather_drafts(
-            self._order,
-            *self._histories,
-            self._table,
-            indices,
-            positions,
-            context.input_ids,
-            pipeline.drafts,
-        )
-        masks = pipeline.judge_drafts(self._slots, tokens, logits)
-        mask_indexed_rows(logits, masks, indices, self._table, self._size, positions, len(self._planned))
+        places = self._table, indices, positions, context.input_ids, self._pipeline.drafts
+        tokens = self._kernels.gather_drafts(self._order, *self._histories, *places)
+        masks = self._pipeline.judge_drafts(self._slots, tokens, logits)
+        size = self._pipeline.compiler.vocabulary.size
+        self._kernels.mask_rows(logits, masks, indices, self._table, size, positions, len(self._planned))
 
     def _force_stop(self, logits: Tensor, context: Any) -> None:
+        """A request has several rows: they are found by its index."""
         indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
-        if self._closed:
-            close_indexed(logits, indices, self._closed)
-        mask = self.engine.pipeline.mask if self._fragile else None
-        if mask is not None:
-            drafts = self.engine.pipeline.drafts
-            flags = spare_indexed(logits, indices, positions, self._fragile, mask, drafts)
-            self.engine.spared(self._limited, flags)
+        forced, mask = self._forced, self._pipeline.mask
+        if forced.closed:
+            close_indexed(logits, indices, forced.closed)
+        if forced.fragile and mask is not None:
+            flags = spare_indexed(logits, indices, positions, forced.fragile, mask, self._pipeline.drafts)
+            self.engine.spared(forced.limited, flags)
 
     def _follow(self, batch: Any) -> None:
-        """What follows from which requests are in the batch."""
-        planned = self._present(batch)
-        # Batches are sorted anew all the time; the masks have an order of their own.
+        """Adapt to the requests of a batch."""
+        planned = [index for index in batch.tolist() if self._has_slot(index)]
+        # Batches change their order all the time; the masks have an order of their own.
         if set(planned) != set(self._planned):
             self._plan(planned)
-            self._stale = False
-        self._find_fragile(batch)
-
-    def _place(self, row: int, index: int) -> int:
-        """A request has several rows: they are found by its index."""
-        return index
+        self._remember(batch, by_index=True)
 
     def _warm_up(self) -> None:
         """Load the kernels now, as the runner without drafts does."""
         super()._warm_up()
-        drafts = self.engine.pipeline.drafts
-        words = self.engine.pipeline.compiler.vocabulary.words
-        logits = torch.zeros(1, self._states.vocab_size, device=self._device)
-        mask = torch.zeros(1, words, dtype=torch.int32, device=self._device)
+        device, vocabulary = self._states.device, self._pipeline.compiler.vocabulary
+        logits = torch.zeros(1, self._states.vocab_size, device=device)
+        mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
         # Of the types that vLLM's own have.
-        nobody = torch.zeros(1, dtype=torch.int64, device=self._device)
-        first = torch.zeros(1, dtype=torch.int32, device=self._device)
-        mask_indexed_rows(logits, mask, nobody, self._table, self._size, first, 1)
-        gather_drafts(nobody, *self._histories, self._table, nobody, first, first, drafts)
+        none = torch.zeros(1, dtype=torch.int64, device=device)
+        first = torch.zeros(1, dtype=torch.int32, device=device)
+        self._kernels.mask_rows(logits, mask, none, self._table, vocabulary.size, first, 1)
+        places = self._table, none, first, first, self._pipeline.drafts
+        self._kernels.gather_drafts(none, *self._histories, *places)

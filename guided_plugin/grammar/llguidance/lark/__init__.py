@@ -27,8 +27,8 @@ from guided_plugin.spec.schema import pointer, walk
 
 __all__ = ["HEADER", "lowering_pays", "schema_to_lark"]
 
-# Without this, where a grammar leaves one text only, llguidance allows one spelling of it alone: the first token
-# of its own tokenization. A model must be free to take any token that fits.
+# Without this, where a grammar leaves one text only, llguidance allows one spelling of it alone: the first
+# token of its own tokenization. A model must be free to take any token that fits.
 HEADER = '%llguidance {"no_forcing": true}\n'
 _FLEXIBLE_HEADER = """%llguidance {"no_forcing": true, "ignore_once": true}
 %ignore /[\\x20\\x0A\\x0D\\x09]+/

@@ -1,0 +1,95 @@
+"""The step hooks of third-party plugins in vLLM: `post_sampling` and `after_stop_criteria`.
+
+`post_sampling` fires when the sampler of a model runner returns, `after_stop_criteria` when
+`Worker.sample_tokens`
+returns: the runner has appended the tokens by then, and what ends a request is checked from here on. V2's
+sampler has no hook, so `GPUModelRunner.sample` is wrapped, in engines where a plugin implements a step hook,
+and only there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pkgutil import resolve_name
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from guided_plugin.errors import GuidedError
+from guided_plugin.hosts.vllm.wrapping import wrap
+from guided_plugin.plugins import Plugins
+from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
+
+__all__ = ["StepHooks", "wrap_v2_sample"]
+
+_log = logging.getLogger(__name__)
+
+_V2_RUNNER = "vllm.v1.worker.gpu.model_runner:GPUModelRunner"
+
+
+class StepHooks:
+    """Tells the plugins of one engine about its steps."""
+
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+        self._index = 0
+        self._failed = False
+        self._step: DecodeStep | None = None
+        """Sampled, and not appended yet."""
+
+    def sampled(self, slots: Sequence[int], tokens: Tensor) -> None:
+        """The step's tokens are sampled: [rows], or [rows, drafts + 1] under speculative decoding."""
+        missing = tokens.shape[0] - len(slots)
+        step = self._step = DecodeStep(self._index, [*slots, *[UNGUIDED] * missing], tokens)
+        self._index += 1
+        self._call(self._plugins.post_sampling, step)
+
+    def appended(self) -> None:
+        """They are appended. Does nothing for a step that sampled none."""
+        step, self._step = self._step, None
+        if step is not None:
+            self._call(self._plugins.after_stop_criteria, step)
+
+    def _call(self, hook: Callable[[DecodeStep], None], step: DecodeStep) -> None:
+        """A plugin that fails must not end the engine. It is named once, and no step hook is called again."""
+        if self._failed:
+            return
+        try:
+            hook(step)
+        except GuidedError as error:
+            self._failed = True
+            _log.error("step hooks are no longer called: %s", error)
+
+
+class _Runner(Protocol):
+    engine: Any
+
+    def slots_of(self, batch: Any) -> Sequence[int]: ...
+
+
+def wrap_v2_sample(kind: type[_Runner]) -> None:
+    """Have V2's model runner tell the processors behind it what was sampled. Once a process."""
+
+    def make(original: Any) -> Any:
+        def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            batch = kwargs["input_batch"] if "input_batch" in kwargs else args[1]
+            for processor in self.sampler.logits_processors:
+                runner = getattr(processor, "runner", None)
+                if isinstance(runner, kind) and runner.engine.hooks is not None:
+                    runner.engine.hooks.sampled(runner.slots_of(batch), _tokens(*result[:2]))
+            return result
+
+        return sample
+
+    wrap(resolve_name(_V2_RUNNER), "sample", make)
+
+
+def _tokens(output: Any, counts: Tensor) -> Tensor:
+    """What counts of the sampled tokens. NO_TOKEN for rejected drafts and in the middle of a prompt."""
+    sampled: Tensor = output.sampled_token_ids
+    position = torch.arange(sampled.shape[1], device=sampled.device)
+    tokens = torch.where(position < counts.unsqueeze(1), sampled, NO_TOKEN)
+    return tokens.view(-1) if tokens.shape[1] == 1 else tokens
