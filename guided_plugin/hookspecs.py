@@ -38,7 +38,11 @@ def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
 
 @hookspec
 def register_lowerings(register: Callable[[str, Lowering], None]) -> None:
-    """Offer rewrites of specs that run before a grammar is compiled; each keeps the language."""
+    """Offer rewrites of specs that keep the language: `register("name", rewrite)`.
+
+    `rewrite(spec)` runs before a backend compiles the spec, on specs of every kind; with an attribute
+    `backends` (names), for those backends alone. A structural tag is one spec, with its schemas inside.
+    """
 
 
 @hookspec

@@ -26,12 +26,6 @@ __all__ = ["BUILTIN_PLUGINS", "ENTRY_POINT_GROUP", "Plugins"]
 ENTRY_POINT_GROUP = "guided_plugin"
 
 BUILTIN_PLUGINS = {
-    "rewrite-annotations": "guided_plugin.grammar.xgrammar.rewrites.annotations",
-    "rewrite-exclusive": "guided_plugin.grammar.xgrammar.rewrites.exclusive",
-    "rewrite-conjunctions": "guided_plugin.grammar.xgrammar.rewrites.conjunctions",
-    "rewrite-values": "guided_plugin.grammar.xgrammar.rewrites.values",
-    "rewrite-formats": "guided_plugin.grammar.xgrammar.rewrites.formats",
-    "rewrite-lengths": "guided_plugin.grammar.xgrammar.rewrites.lengths",
     "xgrammar": "guided_plugin.grammar.xgrammar.backend",
     "llguidance": "guided_plugin.grammar.llguidance.backend",
     "pipeline": "guided_plugin.pipeline.plugin",
@@ -143,7 +137,12 @@ class Plugins:
         )
 
     def _load_entry_points(self) -> None:
-        for point in entry_points(group=ENTRY_POINT_GROUP):
+        points = list(entry_points(group=ENTRY_POINT_GROUP))
+        known = {*BUILTIN_PLUGINS, *(point.name for point in points)}
+        for name in sorted(self.disabled - known):
+            hint = f"{did_you_mean(name, known)}; remove a name that no plugin has"
+            raise PluginError(f"no plugin named {name!r}", where="disabled_plugins", hint=hint)
+        for point in points:
             if point.name not in self.disabled:
                 self.register(_load(point), point.name)
 

@@ -21,15 +21,7 @@ def test_built_ins_are_ordinary_plugins():
     assert set(loaded.names()) == set(plugins.BUILTIN_PLUGINS)
     assert set(loaded.backends) == {"xgrammar", "llguidance"}
     assert set(loaded.logits_processors) == {"guided"}
-    # In this order: alternatives are distributed before values are folded, and lengths come last.
-    assert list(loaded.lowerings) == [
-        "annotations",
-        "exclusive",
-        "conjunctions",
-        "values",
-        "formats",
-        "lengths",
-    ]
+    assert loaded.lowerings == {}
 
 
 def test_third_parties_register_through_entry_points(monkeypatch):
@@ -41,8 +33,17 @@ def test_third_parties_register_through_entry_points(monkeypatch):
     monkeypatch.setattr(plugins, "entry_points", lambda group: [entry_point("mine", Plugin)])
     loaded = gp.Plugins()
     assert "mine" in loaded.names()
-    assert list(loaded.lowerings)[-1] == "identity"
+    assert list(loaded.lowerings) == ["identity"]
     assert "mine" not in gp.Plugins(disabled=["mine"]).names()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("rewrite-lengths", "known: .*xgrammar.*remove"), ("xgramar", "did you mean 'xgrammar'")],
+)
+def test_to_disable_what_is_no_plugin_is_an_error(name, hint):
+    with pytest.raises(PluginError, match=f"disabled_plugins: no plugin named '{name}'.*{hint}"):
+        gp.Plugins(disabled=[name])
 
 
 def test_a_broken_third_party_is_named_with_a_way_out(monkeypatch):

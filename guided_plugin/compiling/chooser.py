@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Container, Iterator
+from functools import partial
 from typing import TypeVar
 
 from guided_plugin.config import GuidedConfig
@@ -20,7 +21,7 @@ from guided_plugin.errors import (
     UnsatisfiableSpecError,
     UnsupportedSpecError,
 )
-from guided_plugin.grammar.base import Backend, Grammar, Lowering, Prepared
+from guided_plugin.grammar.base import Backend, Grammar, Prepared
 from guided_plugin.grammar.native import native
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
@@ -139,16 +140,12 @@ class Chooser:
         return _blamed(f"backend {prepared.backend!r}", lambda: backend.load(prepared))
 
     def lowered(self, spec: OutputSpec, backend: str, *, but: Container[str] = ()) -> OutputSpec:
-        """A spec as the lowerings for a backend rewrite it, all but some."""
+        """A spec as the lowerings that plugins registered for a backend rewrite it, all but some."""
         for name, lowering in self.plugins.lowerings.items():
             wanted = getattr(lowering, "backends", None)
             if name not in but and (wanted is None or backend in wanted):
-                spec = _rewritten(name, lowering, spec)
+                spec = _blamed(f"lowering {name!r}", partial(lowering, spec))
         return spec
-
-
-def _rewritten(name: str, lowering: Lowering, spec: OutputSpec) -> OutputSpec:
-    return _blamed(f"lowering {name!r}", lambda: lowering(spec))
 
 
 def _ordered(spec: OutputSpec, names: list[str]) -> Iterator[Candidate]:

@@ -1,7 +1,7 @@
-"""The xgrammar backend, and the plugin that offers it. Touches xgrammar; nothing else does.
+"""The xgrammar backend, and the plugin that offers it: the only file that depends on xgrammar.
 
-xgrammar writes to stderr, drops some keywords silently and reports every failure as a RuntimeError
-with a C++ location in front; all of that ends here.
+xgrammar drops some keywords with a line on stderr and reports every failure as a RuntimeError with a C++
+location in front. Here the former are refused and the latter become a GrammarError.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from typing import Any, cast
 import numpy as np
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
+from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
 from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.grammar.xgrammar.schema import KEY_RULE, prepared_schema
-from guided_plugin.grammar.xgrammar.tags import check_regex, tag_text, tag_texts
+from guided_plugin.grammar.xgrammar.schema import check_regex, prepared_schema
+from guided_plugin.grammar.xgrammar.tags import tag_text, tag_texts
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["XGrammarBackend"]
 
 _LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
-_COMPACT = {"any_whitespace": False, "separators": (",", ":")}
-_FLEXIBLE = {"any_whitespace": True}
-# A compiled grammar as text is up to ten times its size, and takes a quarter of a second a megabyte to write
-# and a tenth to read; beyond the first bound it is worse
+# A compiled grammar as text is up to ten times its size. A megabyte takes a quarter of a second to write and
+# a tenth to read, and more beyond the first bound
 # (docs/decisions/compiling.md#what-crosses-from-a-compile-helper).
 _MOVABLE_MB = 8.0
 _SECONDS_PER_MB = 1.0
-# A character of a string with length bounds, as xgrammar writes its rule and as JSON has it. Texts of a
-# schema can't look like it: in a grammar their own backslashes are doubled.
+# A character of a string with length bounds, as xgrammar writes its rule and as JSON has it. A text from a
+# schema can't look the same: in a grammar its backslashes are doubled.
 _BOUNDED = r"[^\"\\\r\n]"
 _BOUNDED_JSON = r"[^\0-\x1f\"\\\r\n]"
-# Spelled out, because xgrammar's own rule for any value writes ", " whatever the separators are.
+# In the rule for further names of an object, xgrammar leaves out those of `properties` as they are written.
+# With escapes a name could be written so that the rule doesn't recognize it.
+_KEY_RULE = re.compile(r'(?m)^(\w*_addl_key_\d+ ::= .*?) \| \("\\\\" basic_escape basic_string_sub\)')
+# Written out, because xgrammar's own rule for any value writes ", " whatever the separators are.
 _ANY_OBJECT = json.dumps(
     {
         "$ref": "#/$defs/object",
@@ -67,7 +68,7 @@ def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
 
 
 class XGrammarBackend:
-    """See `Backend`."""
+    """A `Backend` that compiles and matches with xgrammar."""
 
     name = "xgrammar"
 
@@ -80,11 +81,11 @@ class XGrammarBackend:
         self.abandon_threads()
 
     def abandon_threads(self) -> None:
-        """Use new threads from now on: the old ones are in a call that was given up."""
+        """Use new threads from now on: the old ones are still in an abandoned call."""
         self._executors: AdaptiveThreads[Any] = AdaptiveThreads(
             lambda threads: self._xgr.BatchGrammarMatcher(max_threads=threads), self._threads
         )
-        # Pipelines of one compiler may run in several threads; its threads serve one call at a time.
+        # Pipelines of one compiler may run in several threads; these threads serve one call at a time.
         self._turn = threading.Lock()
 
     @cached_property
@@ -111,15 +112,14 @@ class XGrammarBackend:
         return self._xgr.TokenizerInfo(
             list(tokens),
             self._xgr.VocabType.RAW,
-            # To the end of the last mask word: xgrammar would set the bits that no token owns.
+            # Up to the end of the last mask word: xgrammar would set the bits there that belong to no token.
             vocab_size=32 * self._vocabulary.words,
-            # Each matcher names its own. Where it overrides those given here, xgrammar would still
-            # accept them, as empty text.
+            # Each matcher gets its own. xgrammar would still accept those given here, as empty text.
             stop_token_ids=[],
         )
 
     def _make_compiler(self, info: Any) -> Any:
-        # Caching is GrammarCompiler's job: one cache, with one bound, for all backends.
+        # The package's GrammarCompiler caches for all backends, with one bound.
         return self._xgr.GrammarCompiler(info, max_threads=self._threads, cache_enabled=False)
 
     def compile(self, spec: OutputSpec) -> Grammar:
@@ -129,17 +129,19 @@ class XGrammarBackend:
             compiled = self._compile(spec)
         except (GrammarError, MemoryError):
             raise
+        except RecursionError:
+            what = "is nested too deep for xgrammar"
+            raise CompileLimitError(what, where=spec.kind, hint="flatten it") from None
         except Exception as error:
             if "bad_alloc" in str(error):
                 raise MemoryError(str(error)) from error
             raise GrammarError(_first_line(error), where=f"{spec.kind} (xgrammar)") from error
-        seconds = time.perf_counter() - start
-        grammar = self._grammar(spec, compiled, seconds)
+        grammar = self._grammar(spec, compiled, time.perf_counter() - start)
         self._check_satisfiable(grammar)
         return grammar
 
     def prepare(self, spec: OutputSpec) -> Prepared:
-        """Compile, to see that it goes well; the result goes along where that pays."""
+        """Compile the spec; the result is sent along where reading it takes less time than compiling."""
         grammar = self.compile(spec)
         megabytes = grammar.size_bytes / 1e6
         pays = megabytes <= _MOVABLE_MB and grammar.seconds >= megabytes * _SECONDS_PER_MB
@@ -152,18 +154,17 @@ class XGrammarBackend:
         start = time.perf_counter()
         info = self._tag_info if prepared.spec.kind == "structural_tag" else self._info
         compiled = self._xgr.CompiledGrammar.deserialize_json(prepared.payload, info)
-        seconds = time.perf_counter() - start
-        return self._grammar(prepared.spec, compiled, seconds)
+        return self._grammar(prepared.spec, compiled, time.perf_counter() - start)
 
     def _grammar(self, spec: OutputSpec, compiled: Any, seconds: float) -> Grammar:
         size = int(compiled.memory_size_bytes)
-        # A list of texts can't be ambiguous, and the grammar of any object is its own.
+        # A list of texts can't be ambiguous, and the grammar of any object is the one above.
         bounded = spec.kind in ("choice", "json_object")
         handle = _Compiled(compiled, self._named_only(spec) if spec.kind == "structural_tag" else None)
         return Grammar(spec, self.name, handle, size, seconds, bounded=bounded)
 
     def _named_only(self, spec: OutputSpec) -> MaskArray | None:
-        """The tokens of a structural tag: all but the control tokens that it does not name."""
+        """The tokens of a structural tag: all but the control tokens that it doesn't name."""
         vocabulary = self._vocabulary
         named = b"\n".join(text.encode(errors="replace") for text in tag_texts(spec))
         unnamed = [
@@ -178,16 +179,16 @@ class XGrammarBackend:
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     def _compile(self, spec: OutputSpec) -> Any:
+        compact: dict[str, Any] = {"any_whitespace": False, "separators": (",", ":")}
+        layout = compact if spec.whitespace == "compact" else {"any_whitespace": True}
         if spec.kind == "json_schema":
             schema = json.dumps(prepared_schema(spec.document(), strict=spec.strict), separators=(",", ":"))
-            layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
-            layout = {"strict_mode": spec.strict, **layout}
-            if _needs_mending(schema, spec.strict):
+            layout["strict_mode"] = spec.strict
+            if _needs_repair(schema, spec.strict):
                 source = str(self._xgr.Grammar.from_json_schema(schema, **layout))
-                return self._compiler.compile_grammar(_mended(source))
+                return self._compiler.compile_grammar(_repaired(source))
             return self._compiler.compile_json_schema(schema, **layout)
         if spec.kind == "json_object":
-            layout = _COMPACT if spec.whitespace == "compact" else _FLEXIBLE
             return self._compiler.compile_json_schema(_ANY_OBJECT, strict_mode=True, **layout)
         if spec.kind == "regex":
             check_regex(spec.text, "regex")
@@ -197,16 +198,16 @@ class XGrammarBackend:
             return self._compiler.compile_grammar(f"root ::= {choices}")
         if spec.kind == "structural_tag":
             text = tag_text(spec)
-            if _needs_mending(text, strict=True):
+            if _needs_repair(text, strict=True):
                 source = str(self._xgr.Grammar.from_structural_tag(text))
-                return self._tag_compiler.compile_grammar(_mended(source))
+                return self._tag_compiler.compile_grammar(_repaired(source))
             return self._tag_compiler.compile_structural_tag(text)
         if spec.syntax == "lark":
             return self._compiler.compile_lark(spec.text)
         return self._compiler.compile_grammar(spec.text)
 
     def _check_satisfiable(self, grammar: Grammar) -> None:
-        """A grammar that derives nothing compiles silently and would freeze its request."""
+        """Refuse a grammar that derives nothing: xgrammar compiles it, and no token would ever be allowed."""
         mask = np.zeros((1, self._vocabulary.words), np.int32)
         matcher = self.start(grammar, self._vocabulary.stop_token_ids)
         matcher.handle.fill_next_token_bitmask(mask)
@@ -214,7 +215,7 @@ class XGrammarBackend:
             raise UnsatisfiableSpecError(
                 "allows no output at all",
                 where=grammar.spec.kind,
-                hint="look for a recursion without an end, or for parts that contradict each other",
+                hint="look for an endless recursion, or for parts that contradict each other",
             )
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> XGrammarMatcher:
@@ -225,7 +226,7 @@ class XGrammarBackend:
         return XGrammarMatcher(handle, compiled.tokens)
 
     def pace(self, seconds: float) -> None:
-        """Steps come this far apart."""
+        """Adapt the number of threads to the time between two steps."""
         self._executors.pace(seconds)
 
     def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
@@ -235,22 +236,22 @@ class XGrammarBackend:
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """What a grammar's matchers start from."""
+    """The handle of a `Grammar` of this backend."""
 
     grammar: Any
     tokens: MaskArray | None
-    """See `XGrammarMatcher.tokens`."""
+    """[words] int32: the tokens that the grammar may use anywhere; None: all of them."""
 
 
 class XGrammarMatcher:
-    """See `Matcher`."""
+    """A `Matcher` around one of xgrammar's."""
 
     __slots__ = ("handle", "tokens")
 
     def __init__(self, handle: Any, tokens: MaskArray | None) -> None:
         self.handle = handle
         self.tokens = tokens
-        """[words] int32: the tokens that its grammar may use anywhere, where those are not all."""
+        """[words] int32: the tokens that its grammar may use anywhere; None: all of them."""
 
     def accept(self, token: int) -> bool:
         """Move past a token."""
@@ -261,7 +262,7 @@ class XGrammarMatcher:
         return bool(self.handle.accept_string(text))
 
     def rollback(self, tokens: int) -> None:
-        """Take the last tokens back."""
+        """Undo the last tokens."""
         self.handle.rollback(tokens)
 
     def fork(self) -> XGrammarMatcher:
@@ -275,7 +276,7 @@ class XGrammarMatcher:
 
 
 class XGrammarBatch:
-    """See `MatcherBatch`."""
+    """A `MatcherBatch` that xgrammar works on in its own threads."""
 
     __slots__ = ("_executors", "_handles", "_tokens", "_turn")
 
@@ -313,15 +314,15 @@ class XGrammarBatch:
             self._executors.took(time.perf_counter() - start)
 
 
-def _needs_mending(schema: str, strict: bool) -> bool:
-    """Whether a grammar may have rules that let more through than JSON, or than the schema."""
+def _needs_repair(schema: str, strict: bool) -> bool:
+    """Whether xgrammar's grammar may have rules that let more through than JSON, or than the schema."""
     bounded = '"minLength"' in schema or '"maxLength"' in schema
     return bounded or ('"properties"' in schema and (not strict or '"additionalProperties"' in schema))
 
 
-def _mended(source: str) -> str:
-    """A grammar without raw control characters in bounded strings, and with one spelling for each name."""
-    return KEY_RULE.sub(r"\1", source.replace(_BOUNDED, _BOUNDED_JSON))
+def _repaired(source: str) -> str:
+    """A grammar without raw control characters in bounded strings, and with one form for each name."""
+    return _KEY_RULE.sub(r"\1", source.replace(_BOUNDED, _BOUNDED_JSON))
 
 
 def _first_line(error: Exception) -> str:
@@ -330,9 +331,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _ebnf_literal(text: str) -> str:
-    """An EBNF string literal; every character outside plain ASCII goes as an escape."""
-    if not text:
-        return '""'
+    """An EBNF string literal, with an escape for every character outside plain ASCII."""
     if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
         raise GrammarError("has a lone surrogate, which no text can hold", where=f"choice {text!r}")
     return '"' + "".join(_ebnf_character(character) for character in text) + '"'

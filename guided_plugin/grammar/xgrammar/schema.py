@@ -1,9 +1,9 @@
-"""JSON Schemas as xgrammar must get them. Depends on schema, disjoint and regexes.
+"""JSON Schemas and regular expressions in the form that xgrammar enforces. Depends on rewrites and spec.
 
 xgrammar reads one group of keywords a schema and drops the others with nothing but a line on stderr, and
-it matches a `pattern` against the text between a string's quotes instead of its value. What can be mended
-is mended here; every keyword that would be dropped is refused, so that another backend can take the spec.
-What is let through was compared with exact arithmetic and with a validator, for xgrammar 0.2.8.
+it matches a `pattern` against the text between a string's quotes instead of its value. What can be rewritten
+is; every keyword that would still be dropped is refused, so that another backend can take the spec. What is
+let through was compared with exact arithmetic and with a validator, for xgrammar 0.2.8.
 """
 
 from __future__ import annotations
@@ -14,46 +14,51 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.xgrammar.rewrites.disjoint import all_disjoint, canonical
-from guided_plugin.spec.keywords import ASSERTIONS, constraining, draft_of
+from guided_plugin.grammar.xgrammar.rewrites import REWRITES, rewritten
+from guided_plugin.grammar.xgrammar.rewrites.one_of import all_disjoint
+from guided_plugin.grammar.xgrammar.rewrites.values import canonical
+from guided_plugin.spec.keywords import ASSERTIONS, draft_of
 from guided_plugin.spec.regexes import (
     control_in_class,
     counted_options,
     misplaced_anchor,
     quoted_pattern,
+    refuse_unsupported,
     spelt_out_classes,
     unsupported_construct,
     wide_class,
 )
-from guided_plugin.spec.schema import TYPES, pointer, resolve_pointer, walk
+from guided_plugin.spec.schema import pointer, resolve_pointer, walk
 
-__all__ = ["KEY_RULE", "places", "prepared_schema", "refusal"]
+__all__ = ["check_regex", "places", "prepared_schema", "refusal"]
 
 _Path = tuple[str | int, ...]
 
-_NEVER = frozenset(
-    (
-        *("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "contains"),
-        *("minContains", "maxContains", "unevaluatedProperties", "unevaluatedItems", "additionalItems"),
-        *("$dynamicRef", "$recursiveRef"),
-    )
-)
-_BY_TYPE = {kind: constraining(kind) - _NEVER for kind in TYPES}
-# xgrammar looks for these in this order and reads nothing beside the first it finds.
+# Keywords that xgrammar never reads.
+_UNREAD = {
+    *("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "contains"),
+    *("minContains", "maxContains", "unevaluatedProperties", "unevaluatedItems", "additionalItems"),
+    *("$dynamicRef", "$recursiveRef"),
+}
+# xgrammar looks for these in this order and reads nothing next to the first it finds.
 _ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 # Formats that xgrammar turns into a pattern of their own; any other is an annotation to it.
 _FORMATS = {
     *("email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri"),
     *("uri-reference", "uri-template", "json-pointer", "relative-json-pointer"),
 }
-
 # Larger divisors are dropped, and so are all of a range of 10,000 numbers or with an open end.
 _MOST_DIVISOR = 1024
 _WIDEST_RANGE = 5_000
+# In open objects, xgrammar keeps names of properties apart from further ones by their text, without escapes.
+_PLAIN_NAME = re.compile(r"[ !#-\[\]-~]*\Z")
+_ESCAPED = re.compile("[%~]")
+_HINT = "remove it from the schema, or use the backend `llguidance`, which enforces more keywords"
 
 
 def prepared_schema(document: Any, *, strict: bool) -> Any:
-    """A schema rewritten in place for xgrammar; raises where a keyword would not be enforced."""
+    """A copy of a schema, rewritten for xgrammar; raises where a keyword would not be enforced."""
+    document = rewritten(document, REWRITES, strict=strict)
     found = list(places(document))
     names = {id(node.get("propertyNames")) for _, node in found}
     for path, node in found:
@@ -94,41 +99,26 @@ def places(document: Any) -> Iterator[tuple[_Path, dict[str, Any]]]:
 
 def _check(node: Mapping[str, Any], path: _Path, *, is_name: bool) -> None:
     """Refuse what xgrammar would drop from one schema."""
-    asserted = [
-        keyword
-        for keyword in node
-        if keyword in ASSERTIONS and not (keyword == "uniqueItems" and not node[keyword])
-    ]
+    asserted = [key for key in node if key in ASSERTIONS and (key != "uniqueItems" or node[key])]
     alone = next((keyword for keyword in _ALONE if keyword in node), None)
     if alone is not None:
         if alone == "allOf" and len(node["allOf"]) > 1:
             raise refusal("`allOf` of several schemas", (*path, "allOf"), "merge them into one")
-        if len(asserted) > 1:
-            other = next(keyword for keyword in asserted if keyword != alone)
-            raise refusal(
-                f"`{other}` beside `{alone}`",
-                (*path, other),
-                "move it into the other schema or merge the two",
-            )
+        other = next((keyword for keyword in asserted if keyword != alone), None)
+        if other is not None:
+            hint = "move it into the other schema or merge the two"
+            raise refusal(f"`{other}` next to `{alone}`", (*path, other), hint)
         return
-    # Names are strings, whether or not their schema says so.
-    names = ["string"] if is_name else _types(node)
-    allowed = {"type"}.union(*(_BY_TYPE.get(name, ()) for name in names))
+    # Names are strings, whether or not their schema says so. Keywords for other types say nothing.
+    types = ["string"] if is_name else _types(node)
     for keyword in asserted:
-        if keyword not in allowed and (names or keyword != "type"):
-            # A keyword for another type says nothing where the type is known.
-            if (names or "type" in node) and keyword not in _NEVER:
-                continue
-            raise refusal(
-                f"`{keyword}`" + ("" if "type" in node else " without `type`"), (*path, keyword), _HINT
-            )
+        if keyword in _UNREAD or not types:
+            what = f"`{keyword}`" if "type" in node else f"`{keyword}` without `type`"
+            raise refusal(what, (*path, keyword), _HINT)
     _check_string(node, path)
     _check_array(node, path)
     _check_object(node, path)
-    _check_number(node, names, path)
-
-
-_HINT = "remove it from the schema, or use the backend `llguidance`, which enforces more keywords"
+    _check_number(node, types, path)
 
 
 def _types(node: Mapping[str, Any]) -> list[str]:
@@ -142,45 +132,34 @@ def _types(node: Mapping[str, Any]) -> list[str]:
 
 
 def _check_string(node: Mapping[str, Any], path: _Path) -> None:
-    formatted = node.get("format") in _FORMATS
-    groups = [
-        keyword
-        for keyword in ("pattern", "format", "minLength", "maxLength")
-        if keyword in node and (keyword != "format" or formatted)
-    ]
-    lengths = {"minLength", "maxLength"}
-    if len(groups) > 1 and not set(groups) <= lengths:
-        raise refusal(
-            f"`{groups[0]}` beside `{groups[1]}`",
-            (*path, groups[0]),
-            "put the length into the pattern, as in ^[a-z]{1,8}$",
-        )
+    read = [keyword for keyword in ("pattern", "format", "minLength", "maxLength") if keyword in node]
+    if node.get("format") not in _FORMATS and "format" in read:
+        read.remove("format")
+    if len(read) > 1 and read[0] in ("pattern", "format"):
+        hint = "put the length into the pattern, as in ^[a-z]{1,8}$"
+        raise refusal(f"`{read[0]}` next to `{read[1]}`", (*path, read[0]), hint)
 
 
-def _check_number(node: Mapping[str, Any], names: list[str], path: _Path) -> None:
+def _check_number(node: Mapping[str, Any], types: list[str], path: _Path) -> None:
     for keyword in ("exclusiveMinimum", "exclusiveMaximum"):
         if isinstance(node.get(keyword), bool):
             raise refusal(f"a boolean `{keyword}`", (*path, keyword), "write the bound itself")
-    if "multipleOf" not in node or not {"integer", "number"}.intersection(names):
+    if "multipleOf" not in node or not {"integer", "number"}.intersection(types):
         return
     where, divisor = (*path, "multipleOf"), node["multipleOf"]
-    if "number" in names:
+    if "number" in types:
         raise refusal("`multipleOf` of numbers", where, "use integers")
     if divisor % 1 or divisor > _MOST_DIVISOR:
-        raise refusal(
-            f"`multipleOf` {divisor!r}", where, f"use a whole number from 1 to {_MOST_DIVISOR}, or an enum"
-        )
+        hint = f"use a whole number from 1 to {_MOST_DIVISOR}, or an enum"
+        raise refusal(f"`multipleOf` {divisor!r}", where, hint)
     lowest = [node[keyword] for keyword in ("minimum", "exclusiveMinimum") if keyword in node]
     highest = [node[keyword] for keyword in ("maximum", "exclusiveMaximum") if keyword in node]
     if bool(lowest) != bool(highest) or (lowest and min(highest) - max(lowest) > _WIDEST_RANGE):
         raise refusal(
-            f"`multipleOf` beside `{'minimum' if lowest else 'maximum'}`",
+            f"`multipleOf` next to `{'minimum' if lowest else 'maximum'}`",
             where,
             f"leave both bounds out, or give two that are at most {_WIDEST_RANGE} apart",
         )
-
-
-_ESCAPED = re.compile("[%~]")
 
 
 def _check_reference(node: Mapping[str, Any], path: _Path, document: Any) -> None:
@@ -216,12 +195,6 @@ def _has_own_base(document: Any, path: _Path) -> bool:
     return False
 
 
-# In the rule for further names of an object, xgrammar keeps those of `properties` out as they are written.
-# With escapes a name could be spelt so that the rule doesn't know it.
-KEY_RULE = re.compile(r'(?m)^(\w*_addl_key_\d+ ::= .*?) \| \("\\\\" basic_escape basic_string_sub\)')
-_PLAIN_NAME = re.compile(r"[ !#-\[\]-~]*\Z")
-
-
 def _check_names(node: Mapping[str, Any], path: _Path, strict: bool) -> None:
     described = node.get("properties")
     if not isinstance(described, Mapping) or node.get("additionalProperties", not strict) is False:
@@ -243,37 +216,27 @@ def _check_array(node: Mapping[str, Any], path: _Path) -> None:
 
 
 def _check_object(node: Mapping[str, Any], path: _Path) -> None:
-    described = node.get("properties") or {}
-    required = node.get("required")
-    if isinstance(required, list):
-        missing = [name for name in required if name not in described]
-        if missing:
-            raise refusal(
-                f"`required` property {missing[0]!r} that `properties` doesn't describe",
-                (*path, "required"),
-                f'add "{missing[0]}": {{}} to properties',
-            )
-    several = [
-        keyword
-        for keyword in ("properties", "propertyNames", "minProperties", "maxProperties")
-        if keyword in node and (keyword != "properties" or described)
-    ]
-    if "patternProperties" in node and several:
+    described, required = node.get("properties") or {}, node.get("required")
+    missing = [name for name in required if name not in described] if isinstance(required, list) else []
+    if missing:
         raise refusal(
-            f"`patternProperties` beside `{several[0]}`", (*path, "patternProperties"), "describe them apart"
+            f"`required` property {missing[0]!r} that `properties` doesn't describe",
+            (*path, "required"),
+            f'add "{missing[0]}": {{}} to properties',
         )
+    where = (*path, "patternProperties")
+    others = ["properties"] if described else []
+    others += [key for key in ("propertyNames", "minProperties", "maxProperties") if key in node]
+    if "patternProperties" in node and others:
+        raise refusal(f"`patternProperties` next to `{others[0]}`", where, "describe them apart")
     if "propertyNames" in node and described:
-        raise refusal("`propertyNames` beside `properties`", (*path, "propertyNames"), "leave one out")
+        raise refusal("`propertyNames` next to `properties`", (*path, "propertyNames"), "leave one out")
     if "propertyNames" in node and node.get("additionalProperties") is False:
-        raise refusal(
-            "`additionalProperties` beside `propertyNames`", (*path, "additionalProperties"), "leave one out"
-        )
+        what = "`additionalProperties` next to `propertyNames`"
+        raise refusal(what, (*path, "additionalProperties"), "leave one out")
     if len({canonical(value) for value in (node.get("patternProperties") or {}).values()}) > 1:
-        raise refusal(
-            "`patternProperties` with several patterns, of which two may match one name,",
-            (*path, "patternProperties"),
-            "use one pattern",
-        )
+        what = "`patternProperties` with several patterns, of which two may match one name,"
+        raise refusal(what, where, "use one pattern")
 
 
 def _quote_patterns(node: dict[str, Any], path: _Path) -> None:
@@ -288,23 +251,20 @@ def _quote_patterns(node: dict[str, Any], path: _Path) -> None:
 def _quoted(pattern: str, path: _Path) -> str:
     construct = unsupported_construct(pattern) or control_in_class(pattern) or misplaced_anchor(pattern)
     if construct is not None:
-        raise refusal(
-            f"{construct.name} in a pattern (character {construct.position})",
-            path,
-            "rewrite the pattern without it",
-        )
+        what = f"{construct.name} in a pattern (character {construct.position})"
+        raise refusal(what, path, "rewrite the pattern without it")
     pattern = counted_options(spelt_out_classes(pattern))
     quoted = quoted_pattern(pattern)
     wide = wide_class(pattern) if quoted != pattern else None
     if wide is not None:
-        # Beside an escaped quote, xgrammar no longer keeps raw ones out of classes.
+        # Next to an escaped quote, xgrammar no longer keeps raw ones out of classes.
         raise refusal(
-            "a quote, backslash or control character beside a class that may hold one "
+            "a quote, backslash or control character next to a class that may hold one "
             f"(character {wide.position})",
             path,
             "name the characters of the class, as in [a-z]",
         )
-    # Beside a character outside ASCII, too: as escapes they do no harm.
+    # Next to a character outside ASCII, too: as escapes they do no harm.
     return _BEYOND_ASCII.sub(lambda found: found[1] or _escape(ord(found[2])), quoted)
 
 
@@ -313,6 +273,18 @@ _BEYOND_ASCII = re.compile(r"(\\[ -~])|\\?([^ -~])")
 
 def _escape(code: int) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\u{{{code:x}}}"
+
+
+def check_regex(pattern: str, where: str) -> None:
+    """Refuse a regular expression of which xgrammar would drop a part."""
+    refuse_unsupported(pattern, where)
+    anchor = misplaced_anchor(pattern)
+    if anchor is not None:
+        raise UnsupportedSpecError(
+            f"{anchor.name} is not enforced by xgrammar",
+            where=f"{where}, character {anchor.position}",
+            hint="leave the anchor out: the whole text must match anyway",
+        )
 
 
 def refusal(what: str, path: _Path, hint: str) -> UnsupportedSpecError:

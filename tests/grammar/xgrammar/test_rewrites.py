@@ -13,24 +13,15 @@ from equality_schemas import FAMILIES
 
 from guided_plugin import Plugins
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import GrammarError
+from guided_plugin.grammar.xgrammar.rewrites import REWRITES, rewritten
 from guided_plugin.grammar.xgrammar.rewrites.annotations import drop_annotations
 from guided_plugin.grammar.xgrammar.rewrites.conjunctions import merge_conjunctions
-from guided_plugin.grammar.xgrammar.rewrites.exclusive import open_exclusive
-from guided_plugin.grammar.xgrammar.rewrites.formats import formats_to_pattern
-from guided_plugin.grammar.xgrammar.rewrites.lengths import lengths_to_pattern
+from guided_plugin.grammar.xgrammar.rewrites.one_of import open_exclusive
 from guided_plugin.grammar.xgrammar.rewrites.values import fold_values
-from guided_plugin.grammar.xgrammar.rewrites.walking import rewritten
+from guided_plugin.grammar.xgrammar.schema import prepared_schema
+from guided_plugin.grammar.xgrammar.tags import tag_text
 from guided_plugin.spec import OutputSpec
 
-REWRITES = [
-    drop_annotations,
-    open_exclusive,
-    merge_conjunctions,
-    fold_values,
-    formats_to_pattern,
-    lengths_to_pattern,
-]
 NAMES = {rewrite.__name__: rewrite for rewrite in REWRITES}
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -38,7 +29,10 @@ CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases]
 
 
 def apply(schema, rewrites, *, strict=False):
-    return rewritten(copy.deepcopy(schema), rewrites, strict=strict)
+    before = copy.deepcopy(schema)
+    new = rewritten(schema, rewrites, strict=strict)
+    assert schema == before, "rewrites work on a copy"
+    return new
 
 
 @pytest.mark.parametrize(("family", "name"), CASES)
@@ -157,6 +151,9 @@ def test_every_two_schemas_together(left):
             },
         ),
         ("merge_conjunctions", {"allOf": [{"type": "string"}, {"type": "null"}]}, False),
+        # Python holds 1 and true equal, JSON Schema does not.
+        ("merge_conjunctions", {"allOf": [{"const": 1}, {"const": True}]}, False),
+        ("merge_conjunctions", {"allOf": [{"enum": [0, 2]}, {"enum": [False, 2]}]}, {"enum": [2]}),
         # Two patterns have no common form, and unevaluated keywords look at the parts.
         ("merge_conjunctions", {"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, None),
         ("merge_conjunctions", {"allOf": [{"minimum": 1}], "unevaluatedProperties": False}, None),
@@ -259,21 +256,24 @@ def test_xgrammar_takes_what_they_make_of_it(byte_vocabulary, schema, accepted, 
     assert [takes(text) for text in refused] == [False] * len(refused)
 
 
-def test_they_can_be_switched_off(byte_vocabulary):
-    off = Plugins(disabled=["rewrite-conjunctions"], entry_points=False)
-    assert "conjunctions" not in off.lowerings
-    compiler = GrammarCompiler(byte_vocabulary, plugins=off)
-    spec = OutputSpec.json_schema({"allOf": [{"type": "integer"}, {"minimum": 1}]}, backend="xgrammar")
-    with pytest.raises(GrammarError, match="`allOf` of several schemas"):
-        compiler.compile(spec)
+SHARED = {"type": "string", "const": 5, "items": {"const": 1, "type": "integer"}}
 
 
-def test_specs_that_need_nothing_are_not_copied():
-    lowering = Plugins(entry_points=False).lowerings["conjunctions"]
-    for spec in (OutputSpec.regex("a"), OutputSpec.json_schema({"type": "integer"})):
-        assert lowering(spec) is spec
-    changed = lowering(
-        OutputSpec.json_schema({"allOf": [{"type": "null"}]}, strict=False, whitespace="flexible")
-    )
-    assert json.loads(changed.text) == {"type": "null"}
-    assert (changed.strict, changed.whitespace) == (False, "flexible")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "title": "t", "minLength": 2, "maxLength": 3},
+        {"allOf": [{"type": "integer"}, {"minimum": 1}]},
+        # A part that is merged into both alternatives, and then replaced.
+        {"type": "object", "properties": {"a": SHARED}, "anyOf": [{"required": ["a"]}, {"minProperties": 1}]},
+    ],
+)
+def test_schemas_in_structural_tags_are_rewritten_like_others(schema):
+    prepared = prepared_schema(schema, strict=True)
+    assert prepared != schema
+    content = {"type": "json_schema", "json_schema": schema}
+    tag = json.loads(tag_text(OutputSpec.structural_tag({"format": content})))
+    assert tag["format"]["json_schema"] == prepared
+    older = {"structures": [{"begin": "<f>", "schema": schema, "end": "</f>"}], "triggers": ["<f"]}
+    tag = json.loads(tag_text(OutputSpec.structural_tag(older)))
+    assert tag["format"]["tags"][0]["content"]["json_schema"] == prepared

@@ -1,19 +1,18 @@
-"""What must hold together, written as one schema: `allOf`, and keywords beside `$ref` or `anyOf`.
+"""What must hold together, written as one schema: `allOf`, and keywords next to `$ref` or `anyOf`.
 
-Merges bounds, types, values, properties and items; `anyOf` is distributed over what stands beside it. What
-has no merged form stays as it was. Touches disjoint for equality of values.
+Merges bounds, types, values, properties and items; `anyOf` is distributed over what stands next to it. What
+has no merged form stays as it was.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
-from guided_plugin.grammar.xgrammar.rewrites.disjoint import canonical
-from guided_plugin.grammar.xgrammar.rewrites.walking import Context, SchemaRewrite
-from guided_plugin.hookspecs import hookimpl
+from guided_plugin.grammar.xgrammar.rewrites.traversal import Context
+from guided_plugin.grammar.xgrammar.rewrites.values import canonical
 from guided_plugin.spec.keywords import ASSERTIONS
 from guided_plugin.spec.schema import resolve_pointer
 
@@ -23,6 +22,12 @@ __all__ = ["merge_conjunctions"]
 _BUDGET = 400
 _MOST_BRANCHES = 24
 
+_OF_OBJECTS = ("properties", "additionalProperties", "patternProperties")
+_OF_ARRAYS = ("items", "prefixItems")
+_UNEVALUATED = {"unevaluatedProperties", "unevaluatedItems"}
+# Keywords that are read together: those of two schemas don't mix.
+_TOGETHER = ({"if", "then", "else"}, {"contains", "minContains", "maxContains"})
+
 
 class _NotMerged(Exception):
     """Two schemas have no common form that is known here."""
@@ -30,15 +35,12 @@ class _NotMerged(Exception):
 
 def merge_conjunctions(node: dict[str, Any], context: Context) -> Any:
     """The subschema as one conjunction."""
-    beside = [
-        keyword for keyword in node if keyword in ASSERTIONS and keyword not in ("allOf", "anyOf", "$ref")
-    ]
-    several = len(beside) + sum(keyword in node for keyword in ("anyOf", "$ref"))
-    if "allOf" not in node and (several <= 1 or not {"anyOf", "$ref"} & node.keys()):
+    asserted = ASSERTIONS & node.keys()
+    if "allOf" not in node and (len(asserted) <= 1 or not {"anyOf", "$ref"} & asserted):
         return node
     if "$ref" in node and context.draft <= 7:
         return node
-    if any(context.is_referred(keyword) for keyword in ("allOf", "anyOf")):
+    if any(context.is_target(keyword) for keyword in ("allOf", "anyOf")):
         return node
     try:
         return _Merger(context).whole(node)
@@ -54,7 +56,7 @@ class _Merger:
 
     def whole(self, node: Mapping[str, Any]) -> Any:
         """A schema with everything that it composes merged into it."""
-        merged: Any = {key: value for key, value in node.items() if key not in ("allOf", "anyOf", "$ref")}
+        merged: Any = _without(node, ("allOf", "anyOf", "$ref"))
         if "$ref" in node:
             merged = self.merged(merged, {"$ref": node["$ref"]})
         for part in node.get("allOf", ()):
@@ -64,25 +66,24 @@ class _Merger:
         return merged
 
     def merged(self, a: Any, b: Any) -> Any:
-        """The values of both."""
+        """A schema that holds where both hold."""
         self._left -= 1
         if self._left < 0:
             raise _NotMerged
         if a is False or b is False:
             return False
-        if b is True or _says_nothing(b):
+        if b is True or ASSERTIONS.isdisjoint(b):
             return a
-        if a is True or _says_nothing(a):
-            return _with_rest(copy.deepcopy(b), a)
+        if a is True or ASSERTIONS.isdisjoint(a):
+            return {**_unasserted(a), **b}
         for one, other in ((a, b), (b, a)):
             if "$ref" in one:
                 return self._followed(one, other)
             if "allOf" in one:
                 return self.merged(self.whole(one), other)
             if "anyOf" in one:
-                rest = {key: value for key, value in one.items() if key != "anyOf"}
-                return self._distributed(self.merged(rest, other), one["anyOf"])
-        return self._closed(self._keywords(a, b))
+                return self._distributed(self.merged(_without(one, ["anyOf"]), other), one["anyOf"])
+        return self._keywords(a, b)
 
     def _followed(self, one: Mapping[str, Any], other: Any) -> Any:
         reference = one["$ref"]
@@ -92,8 +93,8 @@ class _Merger:
             target = resolve_pointer(self._context.document, reference)
         except KeyError:
             raise _NotMerged from None
-        # Up to draft 7 nothing counts beside it.
-        rest = {} if self._context.draft <= 7 else {k: v for k, v in one.items() if k != "$ref"}
+        # Up to draft 7 nothing counts next to it.
+        rest = {} if self._context.draft <= 7 else _without(one, ["$ref"])
         self._following.append(reference)
         try:
             return self.merged(self.merged(copy.deepcopy(target), rest), other)
@@ -107,123 +108,73 @@ class _Merger:
         kept = [branch for branch in merged if branch is not False]
         if not kept:
             return False
-        named = _rest(base)
-        kept = [{k: v for k, v in b.items() if k not in named} if isinstance(b, dict) else b for b in kept]
+        named = _unasserted(base)
+        kept = [_without(branch, named) if isinstance(branch, dict) else branch for branch in kept]
         return {**named, "anyOf": kept} if len(kept) > 1 or named else kept[0]
 
     def _keywords(self, a: Mapping[str, Any], b: Mapping[str, Any]) -> Any:
+        """Two schemas without composition as one; False where nothing satisfies both."""
         if not _UNEVALUATED.isdisjoint({*a, *b}):
             raise _NotMerged
         if any(not keys.isdisjoint(a) and not keys.isdisjoint(b) for keys in _TOGETHER):
             raise _NotMerged
-        merged: dict[str, Any] = {}
-        for key in (*a, *(key for key in b if key not in a)):
-            if key in ("properties", "additionalProperties", "patternProperties", "items", "prefixItems"):
-                continue
-            if key in a and key in b:
-                merged[key] = a[key] if a[key] == b[key] else self._both(key, a[key], b[key])
+        merged = {**a, **_without(b, a)}
+        for key in a:
+            if key in b and key not in (*_OF_OBJECTS, *_OF_ARRAYS):
+                merged[key] = _both(key, a[key], b[key])
                 if merged[key] is None:
                     return False
-            else:
-                merged[key] = a[key] if key in a else b[key]
-        merged |= self._objects(a, b) | self._items(a, b)
-        return merged
-
-    def _both(self, key: str, a: Any, b: Any) -> Any:
-        """The value of a keyword that says what both say; None where nothing satisfies both."""
-        if key == "type":
-            return _types(a, b)
-        if key in ("enum", "const"):
-            return self._values(key, a, b)
-        if key == "required":
-            return [*a, *(name for name in b if name not in a)]
-        if key in ("$defs", "definitions"):
-            return a
-        join = _JOINS.get(key)
-        if join is None or isinstance(a, bool) != isinstance(b, bool):
-            raise _NotMerged
-        return join(a, b)
-
-    def _values(self, key: str, a: Any, b: Any) -> Any:
-        if key == "const":
-            return a if canonical(a) == canonical(b) else None
-        allowed = {canonical(value) for value in b}
-        return [value for value in a if canonical(value) in allowed] or None
+        if not a.keys().isdisjoint(_OF_OBJECTS) and not b.keys().isdisjoint(_OF_OBJECTS):
+            merged |= self._objects(a, b)
+        if not a.keys().isdisjoint(_OF_ARRAYS) and not b.keys().isdisjoint(_OF_ARRAYS):
+            if "prefixItems" in merged or isinstance(a["items"], list) or isinstance(b["items"], list):
+                raise _NotMerged
+            merged["items"] = self.merged(a["items"], b["items"])
+        return False if self._is_impossible(merged) else merged
 
     def _objects(self, a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-        keys = ("properties", "additionalProperties", "patternProperties")
-        if not any(key in b for key in keys):
-            return {key: a[key] for key in keys if key in a}
-        if not any(key in a for key in keys):
-            return {key: copy.deepcopy(b[key]) for key in keys if key in b}
         if "patternProperties" in a or "patternProperties" in b:
             raise _NotMerged
         more_a, more_b = a.get("additionalProperties", True), b.get("additionalProperties", True)
         if self._context.strict and ("additionalProperties" in a) != ("additionalProperties" in b):
-            # Whether the one without it is closed by default depends on the other: leave it to others.
+            # Whether the one without it is closed by default depends on the other.
             raise _NotMerged
         own, others = a.get("properties", {}), b.get("properties", {})
-        described = {}
-        for name in (*own, *(name for name in others if name not in own)):
-            described[name] = self.merged(own.get(name, more_a), others.get(name, more_b))
-        merged: dict[str, Any] = {"properties": described}
+        merged: dict[str, Any] = {
+            "properties": {
+                name: self.merged(own.get(name, more_a), others.get(name, more_b))
+                for name in (*own, *(name for name in others if name not in own))
+            }
+        }
         if "additionalProperties" in a or "additionalProperties" in b:
             merged["additionalProperties"] = self.merged(more_a, more_b)
         return merged
 
-    def _items(self, a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-        keys = ("items", "prefixItems")
-        if not any(key in b for key in keys):
-            return {key: a[key] for key in keys if key in a}
-        if not any(key in a for key in keys):
-            return {key: copy.deepcopy(b[key]) for key in keys if key in b}
-        if (
-            "prefixItems" in a
-            or "prefixItems" in b
-            or isinstance(a["items"], list)
-            or isinstance(b["items"], list)
-        ):
-            raise _NotMerged
-        return {"items": self.merged(a["items"], b["items"])}
-
-    def _closed(self, merged: Any) -> Any:
-        """False for a closed object that must have a property which it has no room for."""
-        if not isinstance(merged, dict) or merged.get("type") != "object" or "patternProperties" in merged:
-            return merged
-        if "properties" not in merged or not isinstance(merged.get("required"), list):
-            return merged
-        described = merged["properties"]
-        if any(described.get(name) is False for name in merged["required"]):
+    def _is_impossible(self, schema: Mapping[str, Any]) -> bool:
+        """Whether a closed object must have a property which it has no room for."""
+        described, required = schema.get("properties"), schema.get("required")
+        if schema.get("type") != "object" or "patternProperties" in schema:
             return False
-        closed = merged.get("additionalProperties", not self._context.strict) is False
-        if closed and any(name not in described for name in merged["required"]):
+        if described is None or not isinstance(required, list):
             return False
-        return merged
+        others = schema.get("additionalProperties", not self._context.strict)
+        return any(described.get(name, others) is False for name in required)
 
 
-_UNEVALUATED = {"unevaluatedProperties", "unevaluatedItems"}
-# Keywords that are read together: those of two schemas don't mix.
-_TOGETHER = ({"if", "then", "else"}, {"contains", "minContains", "maxContains"})
-
-
-def _says_nothing(schema: Mapping[str, Any]) -> bool:
-    return ASSERTIONS.isdisjoint(schema)
-
-
-def _rest(schema: Any) -> dict[str, Any]:
-    """What names or describes a schema and says nothing of values."""
-    return (
-        {key: value for key, value in schema.items() if key not in ASSERTIONS}
-        if isinstance(schema, dict)
-        else {}
-    )
-
-
-def _with_rest(schema: Any, empty: Any) -> Any:
-    rest = _rest(empty)
-    if not rest:
-        return schema
-    return {**rest, **(schema if isinstance(schema, dict) else ({} if schema else {"not": {}}))}
+def _both(key: str, a: Any, b: Any) -> Any:
+    """The value of a keyword that says what both say; None where nothing satisfies both."""
+    if key == "const":
+        return a if canonical(a) == canonical(b) else None
+    if key == "enum":
+        allowed = {canonical(value) for value in b}
+        return [value for value in a if canonical(value) in allowed] or None
+    if isinstance(a, bool) != isinstance(b, bool):
+        raise _NotMerged
+    if a == b or key in ("$defs", "definitions"):
+        return a
+    if key not in _JOINS:
+        raise _NotMerged
+    return _JOINS[key](a, b)
 
 
 def _types(a: Any, b: Any) -> Any:
@@ -244,32 +195,19 @@ def _multiple(a: Any, b: Any) -> Any:
 
 
 _JOINS: dict[str, Callable[[Any, Any], Any]] = {
-    **dict.fromkeys(
-        (
-            "minimum",
-            "exclusiveMinimum",
-            "minLength",
-            "minItems",
-            "minProperties",
-        ),
-        max,
-    ),
-    **dict.fromkeys(
-        (
-            "maximum",
-            "exclusiveMaximum",
-            "maxLength",
-            "maxItems",
-            "maxProperties",
-        ),
-        min,
-    ),
+    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
+    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
     "multipleOf": _multiple,
+    "required": lambda a, b: list(dict.fromkeys((*a, *b))),
+    "type": _types,
     "uniqueItems": lambda a, b: a or b,
 }
 
 
-@hookimpl
-def register_lowerings(register: Any) -> None:
-    """Offer it."""
-    register("conjunctions", SchemaRewrite(merge_conjunctions))
+def _without(schema: Mapping[str, Any], keywords: Container[str]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key not in keywords}
+
+
+def _unasserted(schema: Any) -> dict[str, Any]:
+    """What names or describes a schema and says nothing about values."""
+    return _without(schema, ASSERTIONS) if isinstance(schema, dict) else {}

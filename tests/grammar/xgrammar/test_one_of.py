@@ -5,7 +5,7 @@ import itertools
 import pytest
 from jsonschema import Draft202012Validator
 
-from guided_plugin.grammar.xgrammar.rewrites.disjoint import all_disjoint, disjoint
+from guided_plugin.grammar.xgrammar.rewrites.one_of import all_disjoint, disjoint
 
 CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {}}, "required": ["kind"]}
 DOG = {"type": "object", "properties": {"kind": {"enum": ["dog", "wolf"]}}, "required": ["kind"]}
