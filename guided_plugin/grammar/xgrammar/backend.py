@@ -43,19 +43,14 @@ _BOUNDED_JSON = r"[^\0-\x1f\"\\\r\n]"
 # With escapes a name could be written so that the rule doesn't recognize it.
 _KEY_RULE = re.compile(r'(?m)^(\w*_addl_key_\d+ ::= .*?) \| \("\\\\" basic_escape basic_string_sub\)')
 # Written out, because xgrammar's own rule for any value writes ", " whatever the separators are.
+_SCALAR = {"type": ["string", "number", "boolean", "null"]}
 _ANY_OBJECT = json.dumps(
     {
         "$ref": "#/$defs/object",
         "$defs": {
             "object": {"type": "object", "additionalProperties": {"$ref": "#/$defs/value"}},
             "array": {"type": "array", "items": {"$ref": "#/$defs/value"}},
-            "value": {
-                "anyOf": [
-                    {"type": ["string", "number", "boolean", "null"]},
-                    {"$ref": "#/$defs/object"},
-                    {"$ref": "#/$defs/array"},
-                ]
-            },
+            "value": {"anyOf": [_SCALAR, {"$ref": "#/$defs/object"}, {"$ref": "#/$defs/array"}]},
         },
     }
 )
@@ -303,15 +298,12 @@ class XGrammarBatch:
         if len(rows) == 1:
             self._handles[0].fill_next_token_bitmask(mask, rows[0])
         else:
-            self._fill_all(mask, rows)
+            with self._turn:
+                start = time.perf_counter()
+                self._executors.executor.batch_fill_next_token_bitmask(self._handles, mask, rows)
+                self._executors.took(time.perf_counter() - start)
         for i, tokens in self._tokens:
             mask[rows[i]] &= tokens
-
-    def _fill_all(self, mask: MaskArray, rows: list[int]) -> None:
-        with self._turn:
-            start = time.perf_counter()
-            self._executors.executor.batch_fill_next_token_bitmask(self._handles, mask, rows)
-            self._executors.took(time.perf_counter() - start)
 
 
 def _needs_repair(schema: str, strict: bool) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.base import Matcher
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
@@ -217,8 +217,10 @@ class TestJson:
 
     @pytest.mark.parametrize("whitespace", ["compact", "flexible"])
     @pytest.mark.parametrize("bounds", [{"minLength": 1}, {"maxLength": 2}, {"minLength": 1, "maxLength": 2}])
-    def test_strings_with_length_bounds_are_json_too(self, byte_backend, bounds, whitespace):
-        schema = {"type": "array", "items": {"type": "string", **bounds}, "minItems": 1}
+    # Bounds of the former become a pattern, those of the latter stay.
+    @pytest.mark.parametrize("kind", ["string", ["string", "null"]])
+    def test_strings_with_length_bounds_are_json_too(self, byte_backend, kind, bounds, whitespace):
+        schema = {"type": "array", "items": {"type": kind, **bounds}, "minItems": 1}
         spec = OutputSpec.json_schema(schema, whitespace=whitespace)
         good, bad = ["a", "é", " ", "\x7f"], [*map(chr, range(32)), '"', "\\"]
         assert [text for text in good if not accepts(byte_backend, spec, f'["{text}"]')] == []
@@ -232,7 +234,7 @@ class TestJson:
                 {"enum": texts},
                 {
                     "type": "object",
-                    "properties": {text: {"type": "string", "maxLength": 1} for text in texts},
+                    "properties": {text: {"type": ["string", "null"], "maxLength": 1} for text in texts},
                 },
             ]
         }
@@ -276,14 +278,14 @@ def nested(schema: Any) -> dict[str, Any]:
 
 class TestRefusals:
     @pytest.mark.parametrize("pattern", ['^"[^a]$', r"^\\.$", r'^"\S$', '^a"[ -~]$', r"^\n\W$"])
-    def test_a_quote_beside_a_class_that_holds_one(self, byte_backend, pattern):
+    def test_a_quote_next_to_a_class_that_holds_one(self, byte_backend, pattern):
         with pytest.raises(
             UnsupportedSpecError, match=r"^#/properties/a~1b/items/pattern: a quote, backslash or"
         ):
             byte_backend.compile(OutputSpec.json_schema(nested({"type": "string", "pattern": pattern})))
 
     @pytest.mark.parametrize("bound", ["minLength", "maxLength"])
-    def test_pattern_beside_a_length(self, byte_backend, bound):
+    def test_pattern_next_to_a_length(self, byte_backend, bound):
         schema = nested({"type": "string", "pattern": "^a+$", bound: 3})
         with pytest.raises(UnsupportedSpecError) as caught:
             byte_backend.compile(OutputSpec.json_schema(schema))
@@ -331,6 +333,14 @@ class TestRefusals:
         with pytest.raises(
             UnsatisfiableSpecError, match=rf"^{spec.kind}: allows no output at all \(look for"
         ):
+            byte_backend.compile(spec)
+
+    def test_what_is_nested_too_deep_to_be_rewritten(self, byte_backend):
+        deep: Any = {"type": "null"}
+        for _ in range(600):
+            deep = {"type": "array", "items": deep}
+        spec = OutputSpec.json_schema({"$ref": "#/$defs/a", "minItems": 1, "$defs": {"a": deep}})
+        with pytest.raises(CompileLimitError, match=r"^json_schema: is nested too deep for xgrammar"):
             byte_backend.compile(spec)
 
     def test_what_the_vocabulary_cannot_begin_to_spell(self):

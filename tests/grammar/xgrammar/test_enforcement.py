@@ -272,7 +272,7 @@ HARD_NAMES = ['a"b', "a\\b", "a\nb", "\x01", "\x7f", "é", "世", "\U0001f600", 
 class TestNames:
     @pytest.mark.parametrize("more", [{}, {"additionalProperties": {"type": ["string", "null"]}}])
     @pytest.mark.parametrize("name", NAMES)
-    def test_have_one_spelling_beside_open_ones(self, compiler, name, more):
+    def test_have_one_form_next_to_open_ones(self, compiler, name, more):
         schema = {
             "type": "object",
             "properties": {name: {"type": "integer"}, "pl": {"type": "integer"}},
@@ -307,7 +307,7 @@ class TestNames:
         with pytest.raises(UnsupportedSpecError, match=r"^#/properties/propertyNames/pattern: "):
             compiler.compile(on_xgrammar(schema))
 
-    def test_names_beside_closed_objects(self, compiler):
+    def test_names_next_to_closed_objects(self, compiler):
         schema = {"type": "object", "propertyNames": {"pattern": "^a$"}, "additionalProperties": False}
         with pytest.raises(UnsupportedSpecError, match=r"^#/additionalProperties: "):
             compiler.compile(on_xgrammar(schema))
@@ -356,7 +356,7 @@ class TestStrings:
         ],
     )
     @pytest.mark.parametrize("kind", ["string", ["string", "null"], ["integer", "string"]])
-    def test_formats_are_those_of_the_standard_beside_other_types(self, compiler, name, bad, kind):
+    def test_formats_are_those_of_the_standard_next_to_other_types(self, compiler, name, bad, kind):
         spec = on_xgrammar({"type": kind, "format": name})
         good = {"date": "2024-02-29", "ipv4": "1.2.3.4", "time": "12:00:00.5+05:30"}
         fine = good.get(name, "2024-02-29T12:00:00.25Z")
@@ -366,13 +366,13 @@ class TestStrings:
 
 
 class TestTagOptions:
-    def test_any_order_beside_required(self, compiler):
+    def test_any_order_next_to_required(self, compiler):
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
         with pytest.raises(UnsupportedSpecError, match=r"^#/format/any_order: "):
             compiler.compile(OutputSpec.structural_tag({"format": content(schema, any_order=True)}))
 
     @pytest.mark.parametrize("beside", [{"maxLength": 3}, {"pattern": "^a+$"}, {"format": "date"}])
-    def test_excludes_beside_what_xgrammar_reads_in_its_place(self, compiler, beside):
+    def test_excludes_next_to_what_xgrammar_reads_in_its_place(self, compiler, beside):
         schema = {"type": "object", "properties": {"a": {"type": "string", **beside}}}
         with pytest.raises(UnsupportedSpecError, match=r"^#/format/content/excludes: "):
             compiler.compile(OutputSpec.structural_tag({"format": tag(content(schema, excludes=["aa"]))}))

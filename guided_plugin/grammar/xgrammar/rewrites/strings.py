@@ -18,7 +18,8 @@ _FORMATS = {
     "date-time": FORMATS["date-time"].replace("T", "[Tt]").replace("Z", "[Zz]"),
     "ipv4": FORMATS["ipv4"],
 }
-# Beyond this xgrammar's patterns get slower than its bounds (docs/benchmarks/notes.md).
+# Beyond this xgrammar's patterns get slower than its bounds
+# (docs/decisions/xgrammar.md#length-bounds-as-patterns).
 _LONGEST = 128
 
 
