@@ -1,8 +1,8 @@
 """The process that measures MaskBench files, one at a time, and may hang or crash at it.
 
-Started by `maskbench_pool.py` with a file of settings; speaks pickles over a socket. First a `Ready` goes
-out, or the error that keeps it from starting. Then for each path that comes in: a text at each stage, so
-that the parent can say where it died, and a `FileResult`. What a backend raises ends it, with a traceback.
+Started by `maskbench_pool.py` with a file of settings. It first sends a `Ready`, or the error that keeps it
+from starting; then for each path that it receives a text at each stage, so that the parent can say where it
+died, and a `FileResult`. What a backend raises ends it, with a traceback.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import math
 import pickle
-import signal
+import socket
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +28,14 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, GuidedError, SpecError, VocabularyError
 from guided_plugin.grammar.base import Backend, Grammar, Matcher, MatcherBatch
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.ipc.spawn import die_first, die_with
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["FileBench", "Ready", "Settings", "main"]
 
 _ROW = [0]
 _EMPTY_CALLS = 10_001
-# The parent kills a child that is over its time; this is for the child whose parent is gone.
-_GRACE_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +45,14 @@ class Settings:
     vocabulary: Vocabulary
     """Without an encoder: that one doesn't pickle."""
     encoder: Any
-    """A `tokenizers.Tokenizer`, or None. Loading it anew costs ten seconds a child, unpickling it one."""
+    """A `tokenizers.Tokenizer`, or None. Loading it again costs ten seconds a child, unpickling it one."""
     backend: str
     limit: float
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A child's first word."""
+    """A child's first message."""
 
     empty_call_us: float
     """What the clock shows for a call that does nothing; contained in every mask's time."""
@@ -252,39 +250,38 @@ def _instance(index: int, test: Any) -> tuple[bool, str]:
     return test["valid"], text.encode(errors="backslashreplace").decode()
 
 
-def main(descriptor: int, settings_file: Path) -> None:
-    """Answer over a socket until the parent is gone."""
-    # Ctrl-C is the parent's business.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        # When memory runs out, it is this process that shall die.
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    settings: Settings = pickle.loads(settings_file.read_bytes())
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        _serve(settings, Connection(descriptor))
+def main(sock: socket.socket, parent: int, settings_file: str) -> None:
+    """Measure the files that the parent names, until it is gone."""
+    die_with(parent)
+    die_first()
+    settings: Settings = pickle.loads(Path(settings_file).read_bytes())
+    with contextlib.suppress(ChannelClosedError):
+        _serve(settings, Channel(sock))
 
 
-def _serve(settings: Settings, connection: Connection) -> None:
+def _serve(settings: Settings, channel: Channel) -> None:
+    def tell(message: object) -> None:
+        channel.send(message)
+        channel.drain()
+
     vocabulary, encoder = settings.vocabulary, settings.encoder
     if encoder is not None:
         vocabulary = replace(vocabulary, encode=lambda text: _encoded(encoder, text))
     try:
-        bench = FileBench(vocabulary, settings.backend, connection.send)
+        bench = FileBench(vocabulary, settings.backend, tell)
     except GuidedError as error:
-        connection.send(error)
+        tell(error)
         return
     # Collections would fall into some masks and not into others: they happen between files.
     gc.disable()
     gc.collect()
     gc.freeze()
-    connection.send(Ready(bench.empty_call_us()))
+    tell(Ready(bench.empty_call_us()))
     while True:
-        path: Path = connection.recv()
-        signal.alarm(math.ceil(settings.limit) + _GRACE_SECONDS)
-        result = bench.measure(path)
-        gc.collect()  # before the answer: what crashes here is this file's fault
-        connection.send(result)
-        signal.alarm(0)
+        for path in channel.wait():
+            result = bench.measure(path)
+            gc.collect()  # before the answer: what crashes here is this file's fault
+            tell(result)
 
 
 def _encoded(encoder: Any, text: str) -> list[int]:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping
-from multiprocessing.connection import Pipe, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import cast
 
 from guided_plugin.bench.maskbench_child import Ready, Settings
 from guided_plugin.bench.maskbench_result import FileResult
-from guided_plugin.errors import GuidedError
+from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.ipc.spawn import Child, exit_reason
 
 __all__ = ["Pool"]
 
 _START_SECONDS = 300.0
-_CODE = """
-import pathlib, sys
-from guided_plugin.bench.maskbench_child import main
-main(int(sys.argv[1]), pathlib.Path(sys.argv[2]))
-"""
 _TRACEBACK = "Traceback (most recent call last):"
 _EXIT_SECONDS = 10.0
 _ERROR_CHARACTERS = 300
@@ -39,10 +33,10 @@ class Pool:
         self._jobs = jobs
         self._children: list[_Child] = []
         self.ready: Ready | None = None
-        """What the last child that came up said of itself."""
+        """The first message of the last child that started."""
 
     def run(self, files: Mapping[str, Path]) -> Generator[FileResult, None, None]:
-        """The result of each file, as they come. Close it, and no child is left."""
+        """The result of each file, as they come. Closing the generator ends the children."""
         waiting = list(files.items())[::-1]
         with tempfile.NamedTemporaryFile(prefix="maskbench-") as settings:
             settings.write(pickle.dumps(self._settings))
@@ -66,11 +60,11 @@ class Pool:
                     self._children.pop().stop()
 
     def _heard_or_late(self) -> list[_Child]:
-        """The children that have something to say, and those whose time is over."""
+        """The children that have sent something or ended, and those whose time is over."""
         first = min(child.deadline for child in self._children)
-        heard = wait([child.connection for child in self._children], max(0.0, first - time.monotonic()))
+        heard = wait([child.channel.sock for child in self._children], max(0.0, first - time.monotonic()))
         now = time.monotonic()
-        return [child for child in self._children if child.connection in heard or child.deadline <= now]
+        return [child for child in self._children if child.channel.sock in heard or child.deadline <= now]
 
 
 class _Child:
@@ -85,17 +79,12 @@ class _Child:
         self._stage = "starting"
         self._started = time.monotonic()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self.connection, theirs = Pipe()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _CODE, str(theirs.fileno()), settings_file],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-                # Ctrl-C on the terminal is for the parent alone.
-                start_new_session=True,
-            )
+        try:
+            self._child = Child("guided_plugin.bench.maskbench_child", settings_file, stderr=self._errors)
+        except OSError as error:
+            self._errors.close()
+            raise _cannot_measure(settings, f"cannot start a measuring process: {error}") from error
+        self.channel = Channel(self._child.sock)
 
     @property
     def idle(self) -> bool:
@@ -107,38 +96,35 @@ class _Child:
         self._name, self._stage = name, "reading"
         self._started = time.monotonic()
         self.deadline = self._started + self._settings.limit
-        # What it said so far belongs to earlier files.
+        # What it wrote so far belongs to earlier files.
         self._errors.seek(0)
         self._errors.truncate()
-        with contextlib.suppress(OSError):  # it died; that is read as the end of what it says
-            self.connection.send(path)
+        self.channel.send(path)
 
     def news(self) -> FileResult | None:
-        """What became of its file, if this is known now."""
+        """The result of its file, if there is one now."""
         try:
-            while self.connection.poll():
-                message = self.connection.recv()
-                if isinstance(message, str):
-                    self._stage = message
-                elif isinstance(message, GuidedError):
-                    raise message
-                elif isinstance(message, Ready):
-                    self.ready = message
-                    return None
-                else:
-                    result = cast("FileResult", message)
-                    result.name, self._name = cast("str", self._name), None
-                    return result
-        except (EOFError, OSError):
+            messages = self.channel.receive()
+        except (ChannelClosedError, PipelineError):
             return self._died(self._crash())
-        late = time.monotonic() - self.deadline >= 0
+        for message in messages:
+            if isinstance(message, str):
+                self._stage = message
+            elif isinstance(message, GuidedError):
+                raise message
+            elif isinstance(message, Ready):
+                self.ready = message
+                return None
+            else:
+                result = cast("FileResult", message)
+                result.name, self._name = cast("str", self._name), None
+                return result
+        late = time.monotonic() >= self.deadline
         return self._died(f"killed after {self._seconds():.0f} s, {self._stage}") if late else None
 
     def stop(self) -> None:
         """Kill it, whatever it does, and leave nothing behind."""
-        self._process.kill()
-        self._process.wait()
-        self.connection.close()
+        self._child.stop()
         self._errors.close()
 
     def _seconds(self) -> float:
@@ -147,23 +133,24 @@ class _Child:
     def _died(self, error: str) -> FileResult:
         self.dead = True
         if self._name is None:
-            raise GuidedError(
-                f"a measuring process died: {error}",
-                where=f"backend {self._settings.backend}",
-                hint="nothing can be measured without one",
-            )
+            raise _cannot_measure(self._settings, f"a measuring process died: {error}")
         return FileResult(self._name, "died", error[:_ERROR_CHARACTERS], self._seconds())
 
     def _crash(self) -> str:
         """What it died of: a signal, or the last line that it wrote."""
-        try:
-            code = self._process.wait(timeout=_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
+        code = self._child.exit_code(_EXIT_SECONDS)
+        if code is None:
             return f"stopped answering, {self._stage}"
-        cause = _signal_name(-code) if code < 0 else f"exit code {code}"
+        cause = exit_reason(code) + (" (out of memory?)" if code == -signal.SIGKILL else "")
         self._errors.seek(0)
         said = _last_words(self._errors.read().decode(errors="replace"))
         return f"{cause}, {self._stage}" + (f": {said}" if said else "")
+
+
+def _cannot_measure(settings: Settings, what: str) -> GuidedError:
+    return GuidedError(
+        what, where=f"backend {settings.backend}", hint="nothing can be measured without such a process"
+    )
 
 
 def _last_words(text: str) -> str:
@@ -173,11 +160,3 @@ def _last_words(text: str) -> str:
         return lines[-1] if lines else ""
     raised = lines[len(lines) - lines[::-1].index(_TRACEBACK) :]
     return next((line for line in raised if not line.startswith(" ")), "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-    return f"{name} (out of memory?)" if name == "SIGKILL" else name

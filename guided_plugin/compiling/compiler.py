@@ -78,7 +78,7 @@ class GrammarCompiler:
         """Start a helper process in the background, so that the first large spec doesn't wait for it."""
         if self.config.isolate_compiles:
             first = self._chooser.candidates(OutputSpec.json_schema({}))[0]
-            self._guard.start([first.backend])
+            self._guard.start(first.backend)
 
     def warm_up(self, name: str) -> None:
         """Have a backend build what it needs of the vocabulary, before anybody waits for that."""

@@ -1,8 +1,7 @@
-"""Compiles specs in helper processes, under limits that hold whatever a compiler does. Touches helpers.
+"""Compiles specs in helper processes, under limits that hold for any compiler. Depends on helpers.
 
 A helper that goes over its time or its memory, or that crashes, is ended; its spec is refused, and the
-next one gets a new helper. Helpers are started with a command line of their own, not forked: an engine
-may hold threads and devices. They end when this process does, however it ends.
+next one gets a new helper. Helpers end when this process does, however it ends.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 from guided_plugin.compiling.chooser import Candidate, Chooser
 from guided_plugin.compiling.guard_process import Greeting, Ready
-from guided_plugin.compiling.helper import Helper, HelperLost, Starter
+from guided_plugin.compiling.helper import Helper, HelperLost
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.base import Prepared
@@ -26,46 +25,45 @@ from guided_plugin.spec import OutputSpec
 
 __all__ = ["Allowance", "CompileGuard"]
 
-# Helpers that were idle may be dead: a request asks so many before it gives up.
 _ATTEMPTS = 5
+"""Idle helpers may have ended: a request asks so many before it gives up."""
 
 
+@dataclass(slots=True)
 class Allowance:
     """The seconds that the candidates for one spec may take together."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    seconds: float
 
 
 class CompileGuard:
-    """A few helper processes for one vocabulary, started as they are needed."""
+    """The helper processes of one vocabulary, started as they are needed."""
 
     def __init__(self, vocabulary: Vocabulary, config: GuidedConfig, plugins: Plugins) -> None:
         self._config = config
         self._plugins = plugins
         self._greeting = Greeting(vocabulary, config, plugins.disabled, plugins.entry_points)
-        self._starter = Starter()
         self._changed = threading.Condition()
         self._idle: list[Helper] = []
         self._all: set[Helper] = set()
         self._count = 0
-        """Helpers that are there or being started."""
+        """Helpers that run or are being started."""
         self._starting = self._waiting = 0
-        """Helpers that no request waits for alone; requests that wait for any helper."""
+        """Helpers being started in the background; requests that wait for any helper."""
         self._ready: Ready | None = None
         self._closed = False
         self._owner = os.getpid()
         _guards.add(self)
 
-    def start(self, backends: Iterable[str] = ()) -> None:
-        """Start the first helper in the background, so that it is there when it is needed."""
+    def start(self, backend: str) -> None:
+        """Start the first helper in the background, and make a backend in it."""
         with self._changed:
             if self._closed or self._count:
                 return
             self._count += 1
             self._starting += 1
         threading.Thread(
-            target=self._start_early, args=(list(backends),), name="guided-compile-start", daemon=True
+            target=self._start_early, args=(backend,), name="guided-compile-start", daemon=True
         ).start()
 
     def prepare(
@@ -84,18 +82,18 @@ class CompileGuard:
             except HelperLost:
                 continue
             except GuidedError:
-                # That of a killed helper would be blamed on the spec.
+                # The error of a helper that `close` killed would be blamed on the spec.
                 self._check_open()
                 raise
             except BaseException:
-                # Interrupted half-way: what the helper answers next would be taken for something else's.
+                # Interrupted half-way: the helper's answer would be taken for that of the next spec.
                 helper.usable = False
                 raise
             finally:
                 self._give_back(helper)
         raise PipelineError(
-            f"{_ATTEMPTS} compile processes ended before they were asked",
-            hint="something on this machine ends them: look for it, or set isolate_compiles to false",
+            f"{_ATTEMPTS} compile processes ended before they got the spec",
+            hint="find what ends them on this machine, or set isolate_compiles to false",
         )
 
     def _prepared(
@@ -120,7 +118,7 @@ class CompileGuard:
     def processes(self) -> list[int]:
         """The helpers' process ids."""
         with self._changed:
-            return [helper.pid for helper in self._all]
+            return [helper.child.pid for helper in self._all]
 
     def close(self) -> None:
         """End all helpers. A compile that is under way fails."""
@@ -132,23 +130,19 @@ class CompileGuard:
             busy = self._all.difference(idle)
             self._changed.notify_all()
         for helper in busy:
-            # Its pipes are in use: they are closed by the thread that uses them.
-            helper.kill()
+            helper.child.kill()  # the thread that uses its socket closes that
         for helper in idle:
             self._drop(helper)
-        self._starter.close()
-
-    # Inside
 
     def _take(self) -> Helper:
-        """An idle helper, or a new one, or the first that gets idle."""
+        """An idle helper, a new one, or the first that becomes idle."""
         deadline = time.monotonic() + self._config.compile_seconds
         with self._changed:
             while True:
                 self._check_open()
                 if self._idle:
                     return self._idle.pop()
-                # One that is being started in the background will do for one request.
+                # Each helper that is being started in the background serves one request that waits.
                 if self._count < self._config.compile_processes and self._starting <= self._waiting:
                     self._count += 1
                     break
@@ -169,28 +163,27 @@ class CompileGuard:
             )
 
     def _started(self) -> Helper:
-        """A new helper, which counts already."""
+        """A new helper; `_count` includes it already."""
         helper = None
         try:
-            helper = Helper(self._starter.start(), self._greeting)
+            helper = Helper(self._greeting)
             with self._changed:
                 self._all.add(helper)
                 self._check_open()
-            ready = helper.greet(self._greeting)
+            ready = helper.greet()
         except BaseException:
             self._drop(helper)
             raise
         self._ready = ready
         return helper
 
-    def _start_early(self, backends: list[str]) -> None:
+    def _start_early(self, backend: str) -> None:
         helper = None
         try:
             helper = self._started()
-            for backend in backends:
-                helper.warm(backend)
+            helper.warm(backend)
         except (GuidedError, HelperLost):
-            # Told to the first request, which tries for itself.
+            # The first request tries again, and gets the error.
             if helper is not None:
                 helper.usable = False
         finally:
@@ -210,7 +203,7 @@ class CompileGuard:
 
     def _drop(self, helper: Helper | None) -> None:
         if helper is not None:
-            helper.stop()
+            helper.child.stop()
         with self._changed:
             self._all.discard(helper)
             self._count -= 1
@@ -219,7 +212,7 @@ class CompileGuard:
     def _check_open(self) -> None:
         if self._owner != os.getpid():
             raise PipelineError(
-                "this compiler was made before a fork, and its helpers belong to the other process",
+                "this compiler was made before a fork, and its helpers belong to the parent process",
                 hint="make the compiler in the process that uses it",
             )
         if self._closed:

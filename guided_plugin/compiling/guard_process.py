@@ -1,15 +1,14 @@
 """A helper of the compile guard: one process, one request at a time. Started by helper.py.
 
-Whatever happens here is an answer: an error, or the way in which this process ends.
+Everything that happens here is an answer: an error, or the way in which this process ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import queue
-import signal
+import socket
 import sys
 import threading
 from dataclasses import dataclass
@@ -18,19 +17,18 @@ from typing import Any
 from guided_plugin import errors
 from guided_plugin.compiling.chooser import Candidate, Chooser
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import CompileLimitError, GuidedError, PluginError
+from guided_plugin.errors import CompileLimitError, GuidedError, PipelineError, PluginError
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.ipc.frames import PeerGone, pack, receive, send
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.ipc.spawn import die_first, die_with
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["OUT_OF_MEMORY", "Answer", "Compile", "Greeting", "Ready", "Warm", "main"]
 
 OUT_OF_MEMORY = 75
-"""The exit code that says so."""
-
-_PR_SET_PDEATHSIG = 1
+"""The exit code of a helper whose compile reached the memory limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +51,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """Guard: get a backend ready. No spec's fault if that fails, and not under the limits of one."""
+    """Guard: make a backend ready. Not under the limits of a spec, and a failure is not a spec's."""
 
-    backend: str
+    candidate: Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,83 +66,76 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Helper: what became of it."""
+    """Helper: the result of a `Warm` (None) or a `Compile`."""
 
     result: Prepared | GuidedError | None
     needs_restart: bool = False
     """Much memory was not given back: the next spec should get a fresh process."""
 
 
-def main() -> None:
-    """Serve until the other end of standard input closes."""
-    with contextlib.suppress(PeerGone):
-        _serve(int(sys.argv[1]))
-
-
-def _serve(parent: int) -> None:
-    _end_with(parent)
-    # What libraries print must not get between the frames.
-    answers = os.dup(1)
-    os.dup2(2, 1)
+def main(sock: socket.socket, parent: int) -> None:
+    """Serve the guard at the other end of the socket."""
+    die_with(parent)
+    die_first()
+    channel = Channel(sock)
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(messages,), daemon=True).start()
+    threading.Thread(target=_listen, args=(channel, messages), daemon=True).start()
     try:
         helper = _Helper(messages.get())
     except GuidedError as error:
-        send(answers, pack(Answer(_plain(error))))
+        channel.send(Answer(_plain(error)))
+        channel.drain()
         return
-    send(answers, pack(helper.ready()))
-    while True:
-        send(answers, helper.answer(messages.get()))
+    channel.send(helper.ready())
+    while channel.drain():
+        message: Warm | Compile = messages.get()
+        answer = helper.warm(message) if isinstance(message, Warm) else helper.compile(message)
+        try:
+            channel.send(answer)
+        except Exception as error:  # whatever pickling raises for what a backend made
+            what = f"its answer cannot be sent to another process: {error!r}"
+            channel.send(Answer(PluginError(what, where=f"backend {message.candidate.backend!r}")))
 
 
-def _end_with(parent: int) -> None:
-    """Have the kernel end this process when the parent does, even while a library holds the GIL."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel was told
-        os._exit(0)
-    # Should the machine run out of memory all the same: this one first, not the engine.
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
-        score.write("1000")
-
-
-def _listen(messages: queue.SimpleQueue[Any]) -> None:
-    """Hand on what arrives, and end with the parent where the kernel can't be told to."""
+def _listen(channel: Channel, messages: queue.SimpleQueue[Any]) -> None:
+    """Pass on what arrives, and end with the guard's process where the kernel does not see to that."""
     while True:
         try:
-            messages.put(receive(0))
-        except PeerGone:
+            for message in channel.wait():
+                messages.put(message)
+        except (ChannelClosedError, PipelineError):
             os._exit(0)
 
 
 class _Helper:
-    """The backends of this process, and its memory limit."""
+    """The backends of this process, and its memory limit: on what it may write to, beyond what its libraries
+    and vocabulary take."""
 
     def __init__(self, greeting: Greeting) -> None:
         plugins = Plugins(disabled=greeting.disabled_plugins, entry_points=greeting.entry_points)
         self._chooser = Chooser(greeting.vocabulary, greeting.config, plugins)
-        self._memory = _Memory(greeting.config.compile_bytes)
+        self._allowed = greeting.config.compile_bytes
+        self._settled = _data_bytes()
+        """In use before any compile."""
 
     def ready(self) -> Ready:
+        """What is registered here."""
         plugins = self._chooser.plugins
         return Ready(frozenset(plugins.backends), frozenset(plugins.lowerings))
 
-    def answer(self, message: Warm | Compile) -> bytes:
-        """The frame to send back."""
-        if isinstance(message, Warm):
-            # A first compile makes what later ones share; importing xgrammar alone takes seconds.
-            with contextlib.suppress(GuidedError):
-                self._chooser.compile(Candidate(message.backend, ""), OutputSpec.choice(["a"]))
-            self._memory.settle()
-            return pack(Answer(None))
-        self._memory.limit()
+    def warm(self, message: Warm) -> Answer:
+        """A first compile makes what later ones share; importing xgrammar alone takes seconds."""
+        with contextlib.suppress(GuidedError):
+            self._chooser.compile(message.candidate, OutputSpec.choice(["a"]))
+        self._settled = _data_bytes()
+        return Answer(None)
+
+    def compile(self, message: Compile) -> Answer:
+        """Prepare a spec within the memory limit."""
+        _limit_memory(self._allowed)
         result = self._prepared(message.candidate, message.spec)
-        try:
-            return pack(Answer(result, self._memory.needs_restart()))
-        except Exception as error:
-            what = f"its answer can't be sent to another process: {error!r}"
-            return pack(Answer(PluginError(what, where=f"backend {message.candidate.backend!r}")))
+        # Compiles may have left so much behind that the limit of the next ones would drift.
+        return Answer(result, _data_bytes() - self._settled > self._allowed // 2)
 
     def _prepared(self, candidate: Candidate, spec: OutputSpec) -> Prepared | GuidedError:
         where = f"backend {candidate.backend!r}"
@@ -174,34 +165,18 @@ def _plain(error: GuidedError) -> GuidedError:
     return kind(error.what, where=error.where, hint=error.hint)
 
 
-class _Memory:
-    """The limit of what this process may write to, beyond what its libraries and vocabulary take."""
+def _limit_memory(allowed: int) -> None:
+    """For one compile. Reserved addresses don't count, so threads and arenas use nothing of it."""
+    if not sys.platform.startswith("linux"):
+        return
+    import resource
 
-    def __init__(self, allowed: int) -> None:
-        self._allowed = allowed
-        self._settled = _data_bytes()
-
-    def settle(self) -> None:
-        """What is in use now is no compile's."""
-        self._settled = _data_bytes()
-
-    def limit(self) -> None:
-        """For one compile. Reserved addresses don't count, so threads and arenas cost nothing."""
-        if not sys.platform.startswith("linux"):
-            return
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = _data_bytes() + self._allowed
-        resource.setrlimit(
-            resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
-        )
-        # A crash is an answer here; nobody wants its core.
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-    def needs_restart(self) -> bool:
-        """Whether compiles have left so much behind that limits would drift."""
-        return _data_bytes() - self._settled > self._allowed // 2
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = _data_bytes() + allowed
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
+    )
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer here: no core file
 
 
 def _data_bytes() -> int:

@@ -1,12 +1,14 @@
-"""Messages in frames over a stream socket that never blocks. Both sides use it; touches nothing else.
+"""Messages between two processes of this package: pickles in frames over a stream socket. Depends on errors.
 
-What the other side does not take at once waits here: an engine that adds a thousand requests must not
-stand still because the worker is busy, nor a worker because the engine is.
+Sending never blocks: what the other side does not take at once waits here. An engine that adds a thousand
+requests must not stand still because the worker is busy, nor a worker because the engine is. Each process
+was started by the other, so pickles are safe.
 """
 
 from __future__ import annotations
 
 import pickle
+import select
 import socket
 import struct
 import threading
@@ -16,10 +18,12 @@ from typing import Any
 
 from guided_plugin.errors import PipelineError
 
-__all__ = ["Channel", "ChannelClosedError"]
+__all__ = ["MAX_BYTES", "Channel", "ChannelClosedError", "poll_until"]
+
+MAX_BYTES = 1 << 28
+"""Size limit of a message: a broken process must not fill the memory of an engine."""
 
 _LENGTH = struct.Struct("<Q")
-_LONGEST = 1 << 32
 _CHUNK = 1 << 18
 
 
@@ -28,7 +32,7 @@ class ChannelClosedError(Exception):
 
 
 class Channel:
-    """One end. `send` may be called from any thread, `receive` from one at a time."""
+    """One end. `send` may be called from any thread; `receive` and `wait` from one at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -36,6 +40,8 @@ class Channel:
         self._lock = threading.Lock()
         self._waiting: deque[memoryview] = deque()
         self._received = bytearray()
+        self._broken = False
+        """Whether sending failed: the other side is gone."""
 
     def fileno(self) -> int:
         """For select and poll."""
@@ -43,50 +49,58 @@ class Channel:
 
     @property
     def pending(self) -> bool:
-        """Whether something waits for the other side to make room."""
+        """Whether messages wait for the other side to make room."""
         return bool(self._waiting)
 
     def send(self, message: object) -> None:
-        """Queue a message, and send what the other side takes now. Never blocks, never raises for it:
-        who reads the channel learns that the other side is gone."""
+        """Queue a message, and send what the other side takes now. Never blocks. That the other side is gone
+        is no error here: `receive` and `drain` tell. Raises what pickle raises, and PipelineError for a
+        message over the size limit."""
         body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        if len(body) > MAX_BYTES:
+            raise _error(f"a message of {len(body)} bytes is too long to send")
         with self._lock:
             self._waiting.append(memoryview(_LENGTH.pack(len(body)) + body))
             self._flush()
 
-    def flush(self) -> bool:
-        """Send what the other side takes now; whether all is gone."""
+    def flush(self) -> None:
+        """Send what the other side takes now."""
         with self._lock:
             self._flush()
-            return not self._waiting
 
-    def drain(self, seconds: float) -> bool:
-        """Wait until all is sent; False when the other side doesn't take it in time."""
-        end = time.monotonic() + seconds
-        while not self.flush():
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.0005)
-        return True
+    def drain(self, deadline: float | None = None) -> bool:
+        """Wait until all is sent, or the deadline (of `time.monotonic`) has passed; whether all was sent."""
+        while self._waiting and poll_until(self, select.POLLOUT, deadline):
+            self.flush()
+        return not self._waiting and not self._broken
 
     def receive(self) -> list[Any]:
-        """The messages that are there. Raises ChannelClosedError when there will be no more."""
+        """The messages that have arrived. Raises ChannelClosedError when there will be no more, and
+        PipelineError for a message that cannot be read."""
         closed = False
-        while True:
+        while len(self._received) < _LENGTH.size + MAX_BYTES:
             try:
                 data = self.sock.recv(_CHUNK)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
                 data = b""
-            if not data:
-                closed = True
-                break
             self._received += data
+            if len(data) < _CHUNK:  # no more is there
+                closed = not data
+                break
         messages = self._take() if self._received else []
         if closed and not messages:
-            raise ChannelClosedError
+            raise ChannelClosedError("it has closed its end")
         return messages
+
+    def wait(self, deadline: float | None = None) -> list[Any]:
+        """The same, but waits for a message. Raises TimeoutError past the deadline (of `time.monotonic`)."""
+        while True:
+            if not poll_until(self, select.POLLIN, deadline):
+                raise TimeoutError("it did not answer in time")
+            if messages := self.receive():
+                return messages
 
     def close(self) -> None:
         """Hang up. What still waits is dropped."""
@@ -102,6 +116,7 @@ class Channel:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
+                self._broken = True
                 self._waiting.clear()
                 return
             if sent == len(head):
@@ -114,15 +129,26 @@ class Channel:
         at = 0
         while len(self._received) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._received, at)
-            if length > _LONGEST:
-                raise PipelineError(f"a message of {length} bytes", where="grammar worker's channel")
+            if length > MAX_BYTES:
+                raise _error(f"the other process announced a message of {length} bytes")
             if len(self._received) - at - _LENGTH.size < length:
                 break
             at += _LENGTH.size
             try:
                 messages.append(pickle.loads(memoryview(self._received)[at : at + length]))
-            except Exception as error:
-                raise PipelineError(f"can't be read: {error!r}", where="grammar worker's channel") from error
+            except Exception as error:  # unpickling raises anything at all for bytes that are not a pickle
+                raise _error(f"cannot read a message: {error!r}") from error
             at += length
         del self._received[:at]
         return messages
+
+
+def poll_until(source: socket.socket | Channel, event: int, deadline: float | None) -> bool:
+    """Wait for a socket; False when the deadline (of `time.monotonic`) passes first."""
+    poll = select.poll()  # not select(): a host may have more descriptors open than that can name
+    poll.register(source, event)
+    return bool(poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3))
+
+
+def _error(what: str) -> PipelineError:
+    return PipelineError(what, where="channel between processes", hint="report it")

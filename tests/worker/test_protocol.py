@@ -17,7 +17,6 @@ import torch
 import guided_plugin as gp
 from guided_plugin.errors import PipelineError, RequestError, VocabularyError
 from guided_plugin.grammar.table import Phase
-from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.pipeline import pipeline as pipeline_module
 from guided_plugin.worker.child import forkserver
 from guided_plugin.worker.engine.runtime import WorkerRuntime
@@ -112,41 +111,6 @@ def test_a_closed_row_allows_stop_tokens_only():
 def test_step_numbers_wrap(near):
     for distance in (-(2**31), -1000, -1, 0, 1, 1000, 2**31 - 1):
         assert unwrap((near + distance) & 0xFFFFFFFF, near) == near + distance
-
-
-def test_a_channel_keeps_what_the_other_side_does_not_take():
-    ours, theirs = (Channel(end) for end in socket.socketpair())
-    messages = [os.urandom(size) for size in (0, 1, 10, 100_000, 5_000_000)]
-    for message in messages:
-        ours.send(message)
-    assert ours.pending
-    assert not ours.drain(0.05)
-    received = []
-    while len(received) < len(messages):
-        received += theirs.receive()
-        ours.flush()
-    assert received == messages
-    assert not ours.pending
-    assert theirs.receive() == []
-    ours.send("last words")
-    ours.close()
-    assert theirs.receive() == ["last words"]
-    with pytest.raises(ChannelClosedError):
-        theirs.receive()
-    theirs.send("to nobody")
-    assert not theirs.pending
-    theirs.close()
-
-
-@pytest.mark.parametrize("frame", [b"\xff" * 8, (3).to_bytes(8, "little") + b"abc"])
-def test_nonsense_on_a_channel_is_an_error(frame):
-    raw, end = socket.socketpair()
-    channel = Channel(end)
-    raw.send(frame)
-    with pytest.raises(PipelineError, match="grammar worker's channel"):
-        channel.receive()
-    raw.close()
-    channel.close()
 
 
 @pytest.mark.parametrize("first", [0, 2**31 - 20, 2**32 - 20])
@@ -322,8 +286,7 @@ def test_the_fork_server_answers_reaps_and_ends_with_its_host(monkeypatch):
         return children[-1].pid
 
     monkeypatch.setattr(forkserver.os, "fork", fork)
-    monkeypatch.setattr(forkserver.signal, "signal", lambda number, handler: None)
-    thread = threading.Thread(target=forkserver.main, args=(theirs.detach(), os.getppid()))
+    thread = threading.Thread(target=forkserver.main, args=(theirs, os.getppid()))
     thread.start()
     with ours:
         read, write = os.pipe()

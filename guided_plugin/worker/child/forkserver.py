@@ -1,8 +1,8 @@
-"""Child process: imports once, then forks grammar workers on request. Run as a program; never threaded.
+"""Child process: imports once, then forks grammar workers on request. Never has a second thread.
 
 What a worker imports takes seconds (xgrammar imports torch), a fork takes milliseconds: a worker that
-died is replaced before anybody notices, and the masks it owed are filled by the next one. Forking is
-safe here and only here: this process has one thread, no CUDA, and none of its host's state.
+died is replaced within the time of a step, and the next one fills the masks it owed. Forking is safe
+here and only here: this process has one thread, no CUDA, and none of its host's state.
 
 It ends when its host does, and the kernel ends its workers with it.
 """
@@ -10,7 +10,6 @@ It ends when its host does, and the kernel ends its workers with it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -18,12 +17,11 @@ import os
 import select
 import signal
 import socket
-import sys
 from typing import NoReturn
 
+from guided_plugin.ipc.spawn import die_with
 from guided_plugin.worker.child.process import main as serve_engine
 
-_PR_SET_PDEATHSIG = 1
 _HEAVY = ("numpy", "xgrammar", "llguidance")
 
 
@@ -47,7 +45,7 @@ class _Server:
                 return
 
     def close(self) -> None:
-        """End all workers, and reap them: whoever inherits them may never do it."""
+        """End all workers, and reap them: the process that inherits them may never do it."""
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)
         for pid in self._children:
@@ -61,9 +59,10 @@ class _Server:
         if not command:
             return False
         channel, region = descriptors
+        server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(channel, region)
+            self._become_worker(server, channel, region)
         os.close(channel)
         os.close(region)
         handle = None
@@ -74,13 +73,10 @@ class _Server:
         socket.send_fds(self._control, [answer], [] if handle is None else [handle])
         return True
 
-    def _become_worker(self, channel: int, region: int) -> NoReturn:
+    def _become_worker(self, server: int, channel: int, region: int) -> NoReturn:
         code = 1
         try:
-            server = os.getppid()
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != server:  # it ended before the kernel was told
-                os._exit(1)
+            die_with(server)
             self._control.close()
             for handle in self._children.values():
                 if handle is not None:
@@ -98,23 +94,17 @@ class _Server:
             if handle is not None:
                 os.close(handle)
             notice = json.dumps({"exited": pid, "code": os.waitstatus_to_exitcode(status)}).encode()
-            # Only words for a log: a host that doesn't listen must not stop the next fork.
+            # For a log only: a host that doesn't read it must not stop the next fork.
             with contextlib.suppress(OSError):
                 self._control.send(notice, socket.MSG_DONTWAIT)
 
 
-def main(descriptor: int, host: int) -> None:
+def main(control: socket.socket, host: int) -> None:
     """Serve the host at the other end of a socket."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host to handle
     for module in _HEAVY:
-        # Whatever is wrong with one is said by the backend that needs it.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the backend that needs it tells what is wrong
             importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    with socket.socket(fileno=descriptor) as control, contextlib.closing(_Server(control, host)) as server:
+    with control, contextlib.closing(_Server(control, host)) as server:
         server.serve()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

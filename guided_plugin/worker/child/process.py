@@ -1,12 +1,12 @@
-"""The grammar worker's process: from its fork to its end. Touches the worker's loop; no CUDA."""
+"""The grammar worker's process: from its fork to its end. Depends on the worker's loop; no CUDA."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import select
 import socket
 import sys
+import time
 import traceback
 from contextlib import closing
 from typing import NoReturn
@@ -17,9 +17,11 @@ from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.plugins import Plugins
 from guided_plugin.worker.child.loop import GrammarWorker, WorkerRetires
 from guided_plugin.worker.layout import Region
-from guided_plugin.worker.messages import Crashed, Hello, Ready, Retires
+from guided_plugin.worker.messages import Crashed, Ready, Retires
 
 __all__ = ["main"]
+
+_PR_SET_TIMERSLACK = 29
 
 
 def main(channel_fd: int, region_fd: int) -> int:
@@ -31,21 +33,22 @@ def main(channel_fd: int, region_fd: int) -> int:
             return 0
         except WorkerRetires as wish:
             channel.send(Retires(str(wish)))
-            channel.drain(1.0)
+            channel.drain(time.monotonic() + 1.0)
             return 0
         except BaseException as error:
             if not isinstance(error, GuidedError):
                 traceback.print_exc()
             channel.send(Crashed(str(error) if isinstance(error, GuidedError) else repr(error)))
-            channel.drain(1.0)
+            channel.drain(time.monotonic() + 1.0)
     return 1
 
 
 def _serve(channel: Channel, region_fd: int) -> NoReturn:
-    hello, rest = _greeting(channel)
+    hello, *rest = channel.wait()
     sys.path.extend(entry for entry in hello.sys_path if entry not in sys.path)
     sys.setswitchinterval(5e-4)  # compile threads give way to the step in half a millisecond
-    _fine_timers()
+    # Let short sleeps be short: by default the kernel rounds them up by 50 microseconds.
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
     with closing(Region(region_fd, hello.shape, hello.identity)) as region:
         plugins = Plugins(disabled=hello.config.disabled_plugins, entry_points=hello.entry_points)
         compiler = GrammarCompiler(hello.vocabulary, config=hello.config, plugins=plugins)
@@ -54,18 +57,3 @@ def _serve(channel: Channel, region_fd: int) -> NoReturn:
             gc.collect()
             gc.freeze()  # a full collection of the vocabulary would take longer than a step
             worker.run()
-
-
-def _greeting(channel: Channel) -> tuple[Hello, list[object]]:
-    """The first message, and what came with it."""
-    while True:
-        messages = channel.receive()
-        if messages:
-            return messages[0], messages[1:]
-        select.select([channel], [], [])
-
-
-def _fine_timers() -> None:
-    """Let short sleeps be short: by default the kernel rounds them up by 50 microseconds."""
-    pr_set_timerslack = 29
-    ctypes.CDLL(None).prctl(pr_set_timerslack, 1000, 0, 0, 0)

@@ -1,8 +1,4 @@
-"""Starts grammar workers: one fork server for all pipelines of a process. Touches processes only.
-
-`subprocess` and not `multiprocessing`: hosts may be daemonic, have CUDA initialised, and own a
-`__main__` that must not run twice.
-"""
+"""Starts grammar workers: one fork server for all pipelines of a process. Depends on ipc."""
 
 from __future__ import annotations
 
@@ -12,18 +8,25 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from guided_plugin.errors import PipelineError
-from guided_plugin.ipc import processors
+from guided_plugin.ipc.channel import poll_until
+from guided_plugin.ipc.spawn import Child
 
 __all__ = ["ForkServer", "WorkerProcess", "borrow_server", "return_server"]
 
-_WHERE = "grammar worker"
+_ENVIRONMENT = {
+    # No threads before a fork. What xgrammar imports asks torch for GPUs, and torch asks the driver, which
+    # starts a thread, unless this says NVML.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 
 class WorkerProcess:
@@ -44,14 +47,14 @@ class WorkerProcess:
         # Its end of the socket closes when it ends: a sign that needs no handle.
         self.sock.setblocking(False)
         end = time.monotonic() + 2.0
-        while time.monotonic() < end:
-            with contextlib.suppress(BlockingIOError):
-                try:
-                    if not self.sock.recv(1 << 16):
-                        return
-                except ConnectionError:
+        while poll_until(self.sock, select.POLLIN, end):
+            try:
+                if not self.sock.recv(1 << 16):
                     return
-            _readable(self.sock, 0.05)
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                return
 
     def release(self) -> None:
         """Forget the handle."""
@@ -61,40 +64,35 @@ class WorkerProcess:
 
 
 class ForkServer:
-    """The host's end of `worker.forkserver`.
+    """The host's end of `worker.child.forkserver`.
 
     Several supervisors' threads use one server: each method may be called at any time, also during `close` in
     another thread and after it.
     """
 
     def __init__(self) -> None:
-        if not sys.executable:
-            raise PipelineError(
-                "sys.executable is not set: there is no Python to run it with", where=_WHERE, hint=_INLINE
-            )
         self._lock = threading.Lock()
         """Held by the thread that uses the control socket, or closes it."""
         self._closed = False
         self._number = 0
         self._has_forked = False
         self._exits: dict[int, int] = {}
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            try:
-                self._process = _run_server(theirs.fileno())
-            except BaseException:
-                self._control.close()
-                raise
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
+        try:
+            self._child = Child(
+                "guided_plugin.worker.child.forkserver",
+                kind=socket.SOCK_SEQPACKET,
+                stderr=None,  # errors of workers show where the host's do
+                environment=_ENVIRONMENT,
+            )
+        except OSError as error:
+            raise _cannot_start(f"cannot start its fork server: {error}") from error
+        self.pid = self._child.pid
+        self._control = self._child.sock
 
     @property
     def alive(self) -> bool:
         """Whether it runs and can be asked for workers."""
-        return not self._closed and self._process.poll() is None
+        return not self._closed and self._child.exit_code() is None
 
     def fork(
         self, region_fd: int, timeout: float, cancelled: Callable[[], bool] = lambda: False
@@ -109,9 +107,7 @@ class ForkServer:
                 pid, handle = self._answer(timeout, cancelled)
         except OSError as error:
             ours.close()
-            raise PipelineError(
-                f"can't be started: its fork server is gone ({error})", where=_WHERE, hint=_INLINE
-            ) from error
+            raise _cannot_start(f"cannot be started: its fork server has ended ({error})") from error
         except PipelineError:
             # Should the worker come after all, it finds its channel closed and ends.
             ours.close()
@@ -137,18 +133,14 @@ class ForkServer:
             self._control.close()
         # It reaps its workers before it goes. While it is still importing it has none, and wouldn't listen.
         if self._has_forked:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(2.0)
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+            self._child.exit_code(2.0)
+        self._child.stop()
 
     def abandon(self) -> None:
         """In a forked child of the host: the server belongs to the parent."""
         self._closed = True
         self._lock = threading.Lock()  # a thread of the parent may hold the old one
-        self._control.close()
-        self._process.returncode = 0
+        self._child.disown()
 
     @contextlib.contextmanager
     def _turn(self, timeout: float, cancelled: Callable[[], bool]) -> Iterator[None]:
@@ -165,10 +157,9 @@ class ForkServer:
             self._lock.release()
 
     def _late(self, seconds: float) -> PipelineError:
-        reason = f"did not start within {seconds:.0f} s"
         if self._closed:
-            reason = "can't be started: its fork server was closed"
-        return PipelineError(reason, where=_WHERE, hint=_INLINE)
+            return _cannot_start("cannot be started: its fork server was closed")
+        return _cannot_start(f"did not start within {seconds:.0f} s")
 
     def _answer(self, timeout: float, cancelled: Callable[[], bool]) -> tuple[int, int | None]:
         """The process id of the worker that was asked for last, and its handle."""
@@ -184,26 +175,26 @@ class ForkServer:
 
     def _read(self, seconds: float) -> tuple[dict[str, int], int | None]:
         """One message of the server, or nothing; how workers ended is kept."""
-        if not _readable(self._control, seconds):
+        if not poll_until(self._control, select.POLLIN, time.monotonic() + seconds):
             return {}, None
         data, descriptors, _, _ = socket.recv_fds(self._control, 1024, 1)
         if not data:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(2.0)
-            raise ConnectionResetError(f"exit code {self._process.returncode}")
+            raise ConnectionResetError(f"exit code {self._child.exit_code(2.0)}")
         message: dict[str, int] = json.loads(data)
         if "exited" in message:
             self._exits[message["exited"]] = message["code"]
         return message, descriptors[0] if descriptors else None
 
 
-_INLINE = "mode='inline' needs no process"
+def _cannot_start(what: str) -> PipelineError:
+    return PipelineError(what, where="grammar worker", hint="mode='inline' needs no process")
+
 
 _shared: ForkServer | None = None
 """The server for the next loan, if it still runs."""
 
 _loans: dict[ForkServer, int] = {}
-"""How many users each server has; one that has ended is replaced by another while its users still hold it."""
+"""How many users each server has. One that has ended is replaced while its users still hold it."""
 
 _shared_lock = threading.Lock()
 
@@ -219,7 +210,7 @@ def borrow_server() -> ForkServer:
 
 
 def return_server(server: ForkServer) -> None:
-    """End a loan. The last user of this very server closes it; one that replaced it has its own users."""
+    """End a loan. The last user of a server closes it."""
     global _shared
     with _shared_lock:
         if server not in _loans:  # it belongs to the process that this one was forked from
@@ -231,42 +222,6 @@ def return_server(server: ForkServer) -> None:
         if _shared is server:
             _shared = None
     server.close()
-
-
-def _run_server(control: int) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "guided_plugin.worker.child.forkserver", str(control), str(os.getpid())],
-        pass_fds=[control],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # a host's output is nobody else's; complaints go to stderr
-        env=_environment(),
-        start_new_session=True,
-    )
-    processors.release(process.pid)
-    return process
-
-
-def _readable(sock: socket.socket, seconds: float) -> bool:
-    # poll, because a host may have more descriptors open than select can name
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(seconds * 1e3))
-
-
-def _environment() -> dict[str, str]:
-    """What the host has, with its import path, without its GPUs, and with no threads before a fork."""
-    path = [os.path.abspath(entry) for entry in sys.path]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path),
-        "CUDA_VISIBLE_DEVICES": "",
-        # What xgrammar imports asks torch for GPUs, and torch else the driver, which starts a thread.
-        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
 
 
 def _after_fork() -> None:

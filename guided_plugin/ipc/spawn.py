@@ -1,0 +1,168 @@
+"""Python processes that run a module of this package: how they start and how they end. Depends on processors.
+
+The parent makes a `Child`; in the new process `run` calls `main(socket, parent's process id, *arguments)` of
+the module. `subprocess` and not `multiprocessing`: hosts may be daemonic, hold threads and devices, and own a
+`__main__` that must not run twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import IO
+
+from guided_plugin.ipc import processors
+
+__all__ = ["Child", "die_first", "die_with", "exit_reason", "run"]
+
+_START_SECONDS = 120.0
+_PR_SET_PDEATHSIG = 1
+
+# With -c, not with -m: what a child sends must belong to a module that both sides can import.
+_CODE = "from guided_plugin.ipc.spawn import run; run()"
+
+_Started = tuple[subprocess.Popen[bytes], socket.socket]
+
+
+class Child:
+    """A process, and this end of the socket to it."""
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        kind: socket.SocketKind = socket.SOCK_STREAM,
+        stderr: IO[bytes] | int | None = subprocess.DEVNULL,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it, with `environment` on top of this process's own. Raises OSError when that fails."""
+
+        def start() -> _Started:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+            with theirs:
+                command = [sys.executable, "-P", "-c", _CODE, module, str(theirs.fileno()), str(os.getpid())]
+                try:
+                    process = subprocess.Popen(
+                        [*command, *arguments],
+                        pass_fds=[theirs.fileno()],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,  # what libraries print is no output of the host
+                        stderr=stderr,
+                        env=variables,
+                        start_new_session=True,  # Ctrl-C is for the host to handle
+                    )
+                except BaseException:
+                    ours.close()
+                    raise
+            processors.release(process.pid)
+            return process, ours
+
+        if not sys.executable:
+            raise OSError("sys.executable is not set: the Python interpreter is unknown")
+        # The same modules as here, in the same order; no device.
+        path = [os.path.abspath(p) for p in sys.path if isinstance(p, str) and os.pathsep not in p]
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "CUDA_VISIBLE_DEVICES": ""}
+        variables.update(environment or {})
+        self._process, self.sock = _starter.run(start)
+        self.pid = self._process.pid
+
+    def exit_code(self, seconds: float = 0.0) -> int | None:
+        """How it ended (a negative signal number, as subprocess has it); None if it still runs by then."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
+    def kill(self) -> None:
+        """End it now. May be called from any thread."""
+        self._process.kill()
+
+    def stop(self) -> None:
+        """End it now, and leave neither a zombie nor a socket."""
+        self._process.kill()
+        self._process.wait()
+        self.sock.close()
+
+    def disown(self) -> None:
+        """In a forked child of the host: the process belongs to the parent."""
+        self.sock.close()
+        self._process.returncode = 0
+
+
+class _Starter:
+    """One thread that starts all processes and never ends: the kernel ends a process that has called
+    `die_with` when the thread that started it ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: queue.SimpleQueue[tuple[Future[_Started], Callable[[], _Started]]] = queue.SimpleQueue()
+        self._running = False
+
+    def run(self, start: Callable[[], _Started]) -> _Started:
+        started: Future[_Started] = Future()
+        with self._lock:
+            if not self._running:
+                try:
+                    threading.Thread(target=self._work, name="guided-spawn", daemon=True).start()
+                except RuntimeError as error:
+                    raise OSError(str(error)) from error
+                self._running = True
+        self._calls.put((started, start))
+        return started.result(_START_SECONDS)
+
+    def _work(self) -> None:
+        while True:
+            started, start = self._calls.get()
+            try:
+                started.set_result(start())
+            except BaseException as error:
+                started.set_exception(error)
+            del started, start  # an answer that came too late is closed now, which ends the process
+
+
+def _after_fork() -> None:
+    global _starter
+    _starter = _Starter()
+
+
+_starter = _Starter()
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def run() -> None:
+    """What a child does first: call `main` of its module."""
+    module, descriptor, parent, *arguments = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    importlib.import_module(module).main(socket.socket(fileno=int(descriptor)), int(parent), *arguments)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent ends, even while a library holds the GIL."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel was told
+        os._exit(1)
+
+
+def die_first() -> None:
+    """Should the machine run out of memory, the kernel ends this process, and not the host."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+        score.write("1000")
+
+
+def exit_reason(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"

@@ -1,0 +1,163 @@
+"""Processes of this package: they start with the host's modules and end with the host."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from guided_plugin.ipc import spawn
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.ipc.spawn import Child, exit_reason
+
+MODULE = """
+import os, sys, time
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.ipc.spawn import die_with
+
+def main(sock, parent, *arguments):
+    die_with(parent)
+    channel = Channel(sock)
+    print("not for the host's output")
+    channel.send((parent, arguments, os.environ["CUDA_VISIBLE_DEVICES"], os.environ.get("ADDED")))
+    channel.drain()
+    what = channel.wait()[0]
+    if what == "complain":
+        raise RuntimeError("complaint")
+    if what == "hang":
+        channel.send("hangs")
+        time.sleep(1000)
+    sys.exit(what)
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "spawned_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def start(module):
+    children = []
+
+    def start(*arguments, **options):
+        child = Child("spawned_module", *arguments, **options)
+        children.append(child)
+        return child, Channel(child.sock)
+
+    yield start
+    for child in children:
+        child.stop()
+
+
+def ended(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_child_finds_the_hosts_modules_and_sees_no_device(start, capfd):
+    child, channel = start("a", "b c", environment={"ADDED": "1"})
+    assert channel.wait() == [(os.getpid(), ("a", "b c"), "", "1")]
+    assert child.exit_code() is None
+    channel.send(3)
+    assert child.exit_code(20.0) == 3
+    with pytest.raises(ChannelClosedError):
+        channel.wait()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_errors_go_where_the_host_says(start, tmp_path):
+    with (tmp_path / "errors").open("wb") as errors:
+        child, channel = start(stderr=errors)
+    channel.send("complain")
+    assert child.exit_code(20.0) == 1
+    assert (tmp_path / "errors").read_text().endswith("RuntimeError: complaint\n")
+
+
+def test_stop_ends_a_child_that_hangs(start):
+    child, channel = start()
+    channel.send("hang")
+    while "hangs" not in channel.wait(time.monotonic() + 20):
+        pass
+    child.stop()
+    assert child.exit_code() == -signal.SIGKILL
+    assert ended(child.pid)
+    child.stop()
+
+
+def test_a_child_outlives_the_thread_that_asked_for_it(start):
+    """The kernel would end it with the thread that started it."""
+    made = []
+    thread = threading.Thread(target=lambda: made.append(start()))
+    thread.start()
+    thread.join()
+    ((child, channel),) = made
+    channel.wait()
+    time.sleep(0.1)
+    assert child.exit_code() is None
+
+
+def test_a_child_that_hangs_ends_with_its_host(module):
+    host = """
+        import os, signal
+        from guided_plugin.ipc.channel import Channel
+        from guided_plugin.ipc.spawn import Child
+        child = Child("spawned_module")
+        channel = Channel(child.sock)
+        channel.send("hang")
+        print(child.pid, flush=True)
+        while "hangs" not in channel.wait():
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    path = os.pathsep.join([str(module), str(Path(__file__).parents[2])])
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(host)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert found.returncode == -signal.SIGKILL, found.stderr
+    end = time.monotonic() + 20
+    while not ended(int(found.stdout)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_forked_host_starts_its_own(start):
+    start()  # the thread that starts processes runs now, and no fork has it
+    child = os.fork()
+    if child == 0:
+        own = Child("spawned_module")
+        told = Channel(own.sock).wait()[0][0] == os.getpid()
+        own.stop()
+        os._exit(0 if told else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_what_prevents_a_start_is_an_os_error(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(OSError, match=r"sys\.executable is not set"):
+        Child("spawned_module")
+    monkeypatch.setattr(sys, "executable", "/nothing/here")
+    with pytest.raises(FileNotFoundError):
+        Child("spawned_module")
+    monkeypatch.setattr(spawn, "_starter", spawn._Starter())
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("full")))
+    with pytest.raises(OSError, match="full"):
+        Child("spawned_module")
+
+
+def test_exit_codes_in_words():
+    assert [exit_reason(code) for code in (3, -9, -99)] == ["exit code 3", "SIGKILL", "signal 99"]
