@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import jsonschema
 import pytest
+from script_files import load_script
 
 from guided_plugin.demo import DEMOS, MODEL_DIR
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "train_demo_model.py"
 FILES = {
     "README.md",
     "config.json",
@@ -30,14 +28,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_demo_model", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name while they are being defined.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("scripts/train_demo_model.py")
 
 
 @pytest.fixture(autouse=True)
@@ -92,13 +83,14 @@ def test_corpus_follows_its_seed(script):
 
 
 @pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.name)
-def test_tidy_records_satisfy_the_demo_schemas(script, demo):
+def test_tidy_records_satisfy_the_demo_schemas(demo):
+    text = load_script("scripts/demo_text.py")
     jsonschema.Draft202012Validator.check_schema(demo.schema)
-    topic = next(topic for topic in script.TOPICS if demo.prompt in topic.intros)
-    rng = script.random.Random(3)
+    topic = next(topic for topic in text.TOPICS if demo.prompt in topic.intros)
+    rng = text.random.Random(3)
     validator = jsonschema.Draft202012Validator(demo.schema)
     for _ in range(100):
-        record = json.loads(script.spell(topic.make(rng), script.COMPACT))
+        record = json.loads(text.spell(topic.make(rng), text.COMPACT))
         validator.validate(record)
         assert list(record) == list(demo.schema["properties"])
 
