@@ -1,7 +1,7 @@
-"""What becomes of each keyword of a JSON Schema: enforced, a mere annotation, or refused.
+"""What becomes of each keyword of a JSON Schema: enforced, an annotation only, or refused.
 
-Depends on the compiler and on spec. A schema that is refused is compiled again
-without what was refused, so that one report names all of it and not the first keyword alone.
+Depends on the compiler and on spec. A schema that is refused is compiled again without the refused keyword,
+so that one report names all refused keywords and not only the first.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _ORDER: tuple[Status, ...] = ("refused", "undecided", "enforced", "annotation", 
 
 _Path = tuple[str | int, ...]
 
-# One compile each: what a report may cost where nearly every keyword is refused.
 _MOST_REFUSALS = 12
+"""Each costs a compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class KeywordUse:
     """Its JSON pointer."""
     status: Status
     note: str = ""
-    """Why, where the status alone doesn't say it."""
+    """The reason, where the status alone isn't one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoverageGroup:
-    """All uses of a keyword with the same fate."""
+    """All uses of a keyword with the same status."""
 
     keyword: str
     status: Status
@@ -59,35 +59,23 @@ class CoverageGroup:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Every keyword of a schema, and the backend that takes it."""
+    """Every keyword of a schema, and the backend that enforces them."""
 
     keywords: tuple[KeywordUse, ...]
     backend: str | None
-    """What enforces it, or what is left of it without the refused keywords; None where no backend does."""
+    """It enforces the schema, or the rest without the refused keywords; None if no backend does."""
     reason: str
     """Why this backend."""
     refusals: tuple[str, ...] = ()
-    """Why the schema as it stands is refused."""
+    """Why the whole schema is refused."""
 
     def groups(self) -> list[CoverageGroup]:
-        """By fate and keyword: what is refused first, else in the order of the schema."""
+        """By status and keyword: refused ones first, else in the order of the schema."""
         found: dict[tuple[Status, str], list[KeywordUse]] = {}
         for use in self.keywords:
             found.setdefault((use.status, use.keyword), []).append(use)
         groups = [CoverageGroup(key[1], key[0], len(uses), uses[0]) for key, uses in found.items()]
         return sorted(groups, key=lambda group: _ORDER.index(group.status))
-
-    def to_dict(self) -> dict[str, Any]:
-        """With stable keys, for `--json`."""
-        return {
-            "backend": self.backend,
-            "reason": self.reason,
-            "refusals": list(self.refusals),
-            "keywords": [
-                {"keyword": use.keyword, "where": use.where, "status": use.status, "note": use.note}
-                for use in self.keywords
-            ],
-        }
 
 
 def coverage(spec: OutputSpec, compiler: GrammarCompiler) -> Coverage:
@@ -124,11 +112,11 @@ def coverage(spec: OutputSpec, compiler: GrammarCompiler) -> Coverage:
 
 
 def _refused_keyword(document: Any, error: GuidedError) -> _Path | None:
-    """The keyword that an error is about, if it says where it stands."""
+    """The path of the keyword that an error names, if it does."""
     places = [error.where]
     holder = error.where.rpartition("/")[0]
     if holder.endswith("/patternProperties"):
-        # One pattern of many.
+        # The error is about one pattern of several.
         places.append(holder)
     for path, node in walk(document):
         for keyword in node if isinstance(node, Mapping) else ():
@@ -138,7 +126,7 @@ def _refused_keyword(document: Any, error: GuidedError) -> _Path | None:
 
 
 def _without(spec: OutputSpec, path: _Path) -> OutputSpec | None:
-    """The spec without one keyword; None where that leaves no schema."""
+    """The spec without one keyword; None if the rest is not a valid schema."""
     document = spec.document()
     node = document
     for part in path[:-1]:
@@ -153,29 +141,29 @@ def _without(spec: OutputSpec, path: _Path) -> OutputSpec | None:
 
 
 def _uses(document: Any, unenforced: Iterable[str]) -> list[KeywordUse]:
-    """Every keyword in a document's order, as the standard and the configuration have it."""
+    """Every keyword in the document's order, by the standard and the configuration."""
     draft, named = draft_of(document), names_draft(document)
     left_out = frozenset(unenforced)
     found: list[KeywordUse] = []
-    # With why nothing inside counts, if so.
+    # path, schema, and why nothing inside it counts, if that is so
     pending: list[tuple[_Path, Any, str]] = [((), document, "")]
     while pending:
-        path, node, dead = pending.pop()
+        path, node, unused = pending.pop()
         if not isinstance(node, Mapping):
             continue
-        idle: dict[str, str] = {}
+        annotations = set()
         for keyword in node:
             status, note = _status(node, keyword, draft, named, left_out)
-            if dead and status == "enforced":
-                status, note = "annotation", dead
+            if unused and status == "enforced":
+                status, note = "annotation", unused
             if status == "annotation":
-                idle[keyword] = note or dead
+                annotations.add(keyword)
             found.append(KeywordUse(keyword, pointer((*path, keyword)), status, note))
         children = []
         for step, child in subschemas(node):
             keyword = str(step[0])
-            why = f"inside `{keyword}`, which doesn't count" if keyword in idle else dead
-            # What only names schemas keeps them alive for those who refer to them.
+            why = f"inside `{keyword}`, which doesn't count" if keyword in annotations else unused
+            # Schemas that are only named here count where a reference uses them.
             children.append(((*path, *step), child, "" if keyword in STRUCTURE else why))
         pending.extend(reversed(children))
     return found
@@ -188,19 +176,11 @@ def _status(
         return "structure", ""
     if keyword in ANNOTATIONS:
         return "annotation", ""
-    note = _idle(node, keyword, draft, named)
-    if note:
-        return "annotation", note
-    if keyword in unenforced:
-        return "annotation", "left unenforced by the configuration"
-    return "enforced", ""
-
-
-def _idle(node: Mapping[str, Any], keyword: str, draft: int, named: bool) -> str:
-    """Why a keyword decides nothing here, or nothing."""
     if keyword not in ASSERTIONS:
-        return "no keyword of the standard"
-    why = idle_reason(node, keyword, draft, named=named)
-    if keyword == "format" and node[keyword] not in FORMATS:
-        return why or f"the format {node[keyword]!r} is none that is enforced"
-    return why
+        return "annotation", "not a keyword of the standard"
+    note = idle_reason(node, keyword, draft, named=named)
+    if not note and keyword == "format" and node[keyword] not in FORMATS:
+        note = f"the format {node[keyword]!r} is not enforced"
+    if not note and keyword in unenforced:
+        note = "left unenforced by the configuration"
+    return ("annotation", note) if note else ("enforced", "")

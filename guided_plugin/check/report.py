@@ -1,6 +1,6 @@
-"""What `check` tells about a spec: does it compile, with what, and which texts does it take.
+"""What `check` reports on a spec: whether it compiles, with which backend, and which texts it accepts.
 
-Touches the compiler. Holds the one function that measures how much of a text a grammar accepts.
+Depends on the compiler.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from guided_plugin.check.coverage import Coverage, coverage
@@ -27,12 +27,12 @@ _STRING_OR_SPACE = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+')
 
 @dataclass(frozen=True, slots=True)
 class InstanceReport:
-    """Whether a spec takes a text."""
+    """Whether a spec accepts a text."""
 
     name: str
     accepted: bool
     text: str
-    """What was matched: the instance as the spec would have it written."""
+    """What was matched: the instance in the layout of the spec."""
     position: int | None = None
     """The first character that doesn't fit; its length when only the end is missing."""
 
@@ -51,7 +51,7 @@ class InstanceReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What is known of a spec."""
+    """A spec, its compile, and the texts that were matched."""
 
     spec: OutputSpec
     backend: str | None
@@ -63,16 +63,22 @@ class CheckReport:
     reason: str = ""
     """Why this backend."""
     coverage: Coverage | None = None
-    """What becomes of each keyword; of JSON schemas alone."""
+    """What becomes of each keyword; only of JSON schemas."""
 
     @property
     def ok(self) -> bool:
-        """Whether it compiles and takes every instance."""
+        """Whether it compiles and accepts every instance."""
         return self.error is None and all(instance.accepted for instance in self.instances)
 
     def to_dict(self) -> dict[str, Any]:
         """With stable keys, for `--json`."""
-        error = self.error
+        names = ("name", "accepted", "position", "reason", "text")
+        error = self.error and {
+            "type": type(self.error).__name__,
+            "what": self.error.what,
+            "where": self.error.where,
+            "hint": self.error.hint,
+        }
         return {
             "ok": self.ok,
             "spec": self.spec.to_dict(),
@@ -81,25 +87,9 @@ class CheckReport:
             "compile_ms": round(self.compile_seconds * 1e3, 3),
             "memory_bytes": self.memory_bytes,
             "warnings": list(self.warnings),
-            "error": None
-            if error is None
-            else {
-                "type": type(error).__name__,
-                "what": error.what,
-                "where": error.where,
-                "hint": error.hint,
-            },
-            "instances": [
-                {
-                    "name": i.name,
-                    "accepted": i.accepted,
-                    "position": i.position,
-                    "reason": i.reason,
-                    "text": i.text,
-                }
-                for i in self.instances
-            ],
-            "keywords": None if self.coverage is None else self.coverage.to_dict()["keywords"],
+            "error": error,
+            "instances": [{name: getattr(one, name) for name in names} for one in self.instances],
+            "keywords": self.coverage and [asdict(use) for use in self.coverage.keywords],
         }
 
 
@@ -112,8 +102,7 @@ def check_spec(
 ) -> CheckReport:
     """Compile a spec and match texts, given as (name, text).
 
-    For JSON specs a text that is JSON is matched as the spec would have it written: layout is the
-    spec's business, content the instance's. `raw` matches it to the letter.
+    For JSON specs, a text that is JSON is matched in the layout of the spec. `raw` matches it to the letter.
     """
     of_schema = spec.kind == "json_schema"
     warnings = misspelt_keywords(spec.document()) if of_schema else []
@@ -148,7 +137,7 @@ def match_text(matcher: Matcher, name: str, text: str) -> InstanceReport:
 
 
 def accepted_characters(matcher: Matcher, text: str) -> int:
-    """How many characters of a text a matcher accepts; it is left behind the last of them."""
+    """How many characters of a text a matcher accepts; it ends up after the last of them."""
     position = 0
     while position < len(text):
         chunk = text[position : position + _CHUNK]

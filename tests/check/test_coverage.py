@@ -64,13 +64,13 @@ def test_what_is_enforced_says_by_which_backend(byte_compiler):
     ("schema", "expected"),
     [
         ({"type": "string", "minimum": 3}, {"#/minimum": "says nothing about the type string"}),
-        ({"type": "integer", "minimun": 3}, {"#/minimun": "no keyword of the standard"}),
+        ({"type": "integer", "minimun": 3}, {"#/minimun": "not a keyword of the standard"}),
         ({"type": "array", "uniqueItems": False}, {"#/uniqueItems": "false says nothing"}),
         ({"type": "array", "minContains": 2}, {"#/minContains": "says nothing without `contains`"}),
         ({"type": "integer", "then": False}, {"#/then": "says nothing without `if`"}),
         (
             {"type": "string", "format": "colour"},
-            {"#/format": "the format 'colour' is none that is enforced"},
+            {"#/format": "the format 'colour' is not enforced"},
         ),
         ({"type": "object", "required": True}, {"#/required": "a list of names since draft 4"}),
         ({"$schema": DRAFT_4, "const": 3}, {"#/const": "a keyword since draft 6, in a schema of draft 4"}),
