@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from guided_plugin.bench.environment import environment
 from guided_plugin.bench.graphs import GraphedModel
+from guided_plugin.bench.measuring import WARM_UP, StepCosts, median, prompts, raise_first_error, step_ms
 from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.hosts.loop import DecodeLoop
-from guided_plugin.metrics import StepStatistics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import DecodeStep
 
-__all__ = ["SHAPES", "LoopFigure", "bench_loop", "random_model"]
-
-_WARM_UP = 8
+__all__ = ["SHAPES", "bench_loop", "random_model"]
 
 # hidden, layers, intermediate, heads, key-value heads
 SHAPES = {"qwen3-0.6b": (1024, 28, 3072, 16, 8), "qwen3-1.7b": (2048, 28, 6144, 16, 8)}
 
-
-@dataclass(frozen=True, slots=True)
-class LoopFigure:
-    """One configuration; every time is the median over the repetitions."""
-
-    rows: int
-    schema: str
-    backend: str
-    unguided_ms: float
-    guided_ms: float
-    ratio: float
-    """Median of the ratios of neighbouring repetitions."""
-    main_thread_us: float
-    """Time all plugin calls took on the host's thread, a step."""
-    share: float
-    """That time over the guided step."""
-    calls_us: dict[str, float]
-    """The same by call: medians, so their sum is not quite the whole."""
+_CALLS = ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
 
 
 def bench_loop(
@@ -65,47 +44,14 @@ def bench_loop(
     `graph`: the model's decode step is one CUDA graph, as in engines.
     """
     compiler = GrammarCompiler(vocabulary)
-    clock = _Clock()
-    compiler.plugins.register(clock)
     figures = []
     for count in rows:
-        prompts = [[1 + row % 7, 2, 3] for row in range(count)]
-        runs: Any = GraphedModel(model, count, 3 + _WARM_UP + steps) if graph else model
+        runs: Any = GraphedModel(model, count, 3 + WARM_UP + steps) if graph else model
         loop = DecodeLoop(runs, compiler, max_rows=count)
         for name in schemas:
             spec = OutputSpec.json_schema(SCHEMAS[name], backend=backend)
-            unguided: list[float] = []
-            guided: list[float] = []
-            main_thread: list[float] = []
-            for repetition in range(repetitions + 1):
-                for chosen, found in ((None, unguided), (spec, guided)):
-                    clock.reset()
-                    outputs = loop.run(
-                        prompts, [chosen] * count, max_new_tokens=steps + _WARM_UP, ignore_stop=True
-                    )
-                    for output in outputs:
-                        if output.error is not None:
-                            raise output.error
-                    progress()
-                    if repetition:  # the first one warms up
-                        found.append(clock.milliseconds())
-                if repetition:
-                    main_thread.append(clock.main_thread_us())
-            ratio = statistics.median(g / u for g, u in zip(guided, unguided, strict=True))
-            step, main = statistics.median(guided), statistics.median(main_thread)
-            figures.append(
-                LoopFigure(
-                    count,
-                    name,
-                    compiler.compile(spec).backend,
-                    round(statistics.median(unguided), 4),
-                    round(step, 4),
-                    round(ratio, 4),
-                    round(main, 1),
-                    round(main / step / 1e3, 4),
-                    clock.calls_us(),
-                )
-            )
+            figure = _figure(loop, compiler, spec, count, steps, repetitions, progress)
+            figures.append({"rows": count, "schema": name, **figure})
     return {
         "benchmark": "loop",
         "environment": environment(str(model.device)),
@@ -113,45 +59,62 @@ def bench_loop(
         "repetitions": repetitions,
         "graph": graph,
         "vocabulary": vocabulary.size,
-        "figures": [asdict(figure) for figure in figures],
+        "figures": figures,
     }
 
 
-class _Clock:
-    """Hears the end of every step."""
+def _figure(
+    loop: DecodeLoop,
+    compiler: GrammarCompiler,
+    spec: OutputSpec,
+    rows: int,
+    steps: int,
+    repetitions: int,
+    progress: Callable[[], None],
+) -> dict[str, Any]:
+    """One configuration. Every time is the median over the repetitions after the first."""
+
+    def run(chosen: OutputSpec | None) -> _Clock:
+        clock = _Clock()
+        compiler.plugins.register(clock)
+        try:
+            outputs = loop.run(
+                prompts(rows), [chosen] * rows, max_new_tokens=steps + WARM_UP, ignore_stop=True
+            )
+        finally:
+            compiler.plugins.unregister(clock)
+        raise_first_error(outputs)
+        progress()
+        return clock
+
+    pairs = [(run(None), run(spec)) for _ in range(repetitions + 1)][1:]
+    unguided = [step_ms(clock.ends) for clock, _ in pairs]
+    guided = [step_ms(clock.ends) for _, clock in pairs]
+    main_thread_us = median(clock.median_us(skip=WARM_UP) for _, clock in pairs)
+    return {
+        "backend": compiler.compile(spec).backend,
+        "unguided_ms": median(unguided),
+        "guided_ms": median(guided),
+        # of each repetition
+        "ratio": median(g / u for g, u in zip(guided, unguided, strict=True)),
+        # all calls of the plugin in a step, on the host's thread
+        "main_thread_us": round(main_thread_us, 1),
+        "share": round(main_thread_us / median(guided) / 1e3, 4),
+        # of the last repetition; medians, so their sum is not quite the whole
+        "calls_us": {call: pairs[-1][1].median_us(call, skip=WARM_UP) for call in _CALLS},
+    }
+
+
+class _Clock(StepCosts):
+    """Also notes when each step ended; the loop keeps pace with the device, one step behind."""
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self._ends: list[float] = []
-        self._costs: list[StepStatistics] = []
+        super().__init__()
+        self.ends: list[float] = []
 
     @hookimpl(trylast=True)
     def after_stop_criteria(self, step: DecodeStep) -> None:
-        self._ends.append(time.perf_counter())
-
-    @hookimpl
-    def step_finished(self, statistics: StepStatistics) -> None:
-        self._costs.append(statistics)
-
-    def milliseconds(self) -> float:
-        """Mean of a step, after the warm-up; the loop keeps pace with the device, one step behind."""
-        ends = self._ends[_WARM_UP - 1 :]
-        return (ends[-1] - ends[0]) * 1e3 / (len(ends) - 1)
-
-    def main_thread_us(self) -> float:
-        """Median cost of the plugin's calls in a step."""
-        if not self._costs:
-            return 0.0
-        return statistics.median(cost.main_thread for cost in self._costs[_WARM_UP:]) * 1e6
-
-    def calls_us(self) -> dict[str, float]:
-        """The same for each call, of the newest run."""
-        return {
-            name: round(statistics.median(getattr(cost, name) for cost in self._costs[_WARM_UP:]) * 1e6, 1)
-            for name in ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
-        }
+        self.ends.append(time.perf_counter())
 
 
 def random_model(shape: str, width: int, device: str) -> Any:

@@ -1,7 +1,7 @@
-"""MaskBench: does a backend take what schemas allow, and how long do its masks take.
+"""MaskBench: does a backend accept what schemas allow, and how long do its masks take.
 
-Measures in child processes (`maskbench_child.py`): a schema that makes a backend hang or crash costs its
-own row, and a new child goes on. Holds the sample and the pool of children.
+Files are measured in child processes (`maskbench_child.py`): a schema that makes a backend hang or crash
+costs its own row, and a new child goes on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def open_sample(source: Path) -> Iterator[dict[str, Path]]:
             found = _unpack(source, Path(scratch))
         if not found:
             raise GuidedError(
-                "holds no .json file", where=str(source), hint="docs/maskbench.md says where samples are from"
+                "contains no .json file", where=str(source), hint="docs/maskbench.md describes samples"
             )
         common = os.path.commonpath([PurePosixPath(name).parent for name in found])
         yield {PurePosixPath(name).relative_to(common).as_posix(): found[name] for name in sorted(found)}
@@ -61,7 +61,7 @@ def _unpack(archive: Path, folder: Path) -> dict[str, Path]:
                 path = found.setdefault(name, folder / f"{len(found)}.json")
                 path.write_bytes(content.read())
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError) as error:
-        raise GuidedError(f"is no folder, and no tar archive: {error}", where=str(archive)) from None
+        raise GuidedError(f"is neither a folder nor a tar archive: {error}", where=str(archive)) from None
     except OSError as error:
         raise GuidedError(f"can't be read: {error.strerror or error}", where=str(archive)) from None
     return found
@@ -76,12 +76,10 @@ def run_maskbench(
     limit: float = 60.0,
     progress: Callable[[str, FileResult], None] = lambda _, __: None,
 ) -> dict[str, Any]:
-    """Measure all files with each backend, for a transformers tokenizer. Serialisable as JSON.
+    """Measure all files with each backend, for a transformers tokenizer; the result is JSON.
 
-    `progress` hears of every file, with the name of the backend as it was given.
-
-    On KeyboardInterrupt, or when no child can be started any more, the children are killed and the result
-    tells what was done; `interrupted` says why.
+    `progress` is called after each file, with the backend's name as given. After a KeyboardInterrupt, or
+    when children no longer start, the result holds what was done, and `interrupted` says why.
     """
     vocabulary = replace(Vocabulary.from_tokenizer(tokenizer), encode=None)
     encoder = getattr(tokenizer, "backend_tokenizer", None)
@@ -126,11 +124,9 @@ def run_maskbench(
 
 
 def _machine() -> dict[str, Any]:
-    """What `environment` leaves out: times of single masks depend on the processor."""
+    """The processor, on which times of single masks depend."""
     model = ""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return {"system": platform.system(), "architecture": platform.machine(), "processor": model}

@@ -1,8 +1,8 @@
-"""The process that measures MaskBench files, one at a time, and may hang or crash at it.
+"""The process that measures MaskBench files, one at a time, and may hang or crash while it does.
 
-Started by `maskbench_pool.py` with a file of settings. It first sends a `Ready`, or the error that keeps it
-from starting; then for each path that it receives a text at each stage, so that the parent can say where it
-died, and a `FileResult`. What a backend raises ends it, with a traceback.
+`maskbench_pool.py` starts it with a file of settings. It first sends a `Ready`, or the error that keeps it
+from starting. Then for each path it receives, it sends a text at each stage, which tells the parent where it
+died, and a `FileResult`. An exception of a backend ends it, with a traceback.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gc
 import json
 import pickle
 import socket
+import statistics
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from guided_plugin.bench.text_tokens import TextTokens
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, GuidedError, SpecError, VocabularyError
-from guided_plugin.grammar.base import Backend, Grammar, Matcher, MatcherBatch
+from guided_plugin.grammar.base import Grammar, Matcher, MatcherBatch
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import die_first, die_with
@@ -58,8 +59,8 @@ class Ready:
     """What the clock shows for a call that does nothing; contained in every mask's time."""
 
 
-class UnreadableError(Exception):
-    """A file that isn't of the format."""
+class _UnreadableError(Exception):
+    """A file is not of the format."""
 
 
 class FileBench:
@@ -88,7 +89,7 @@ class FileBench:
             self._stage("reading")
             schema, tests = _read(path)
             tokens = [(valid, self._tokens(text)) for valid, text in tests]
-        except (UnreadableError, VocabularyError) as error:
+        except (_UnreadableError, VocabularyError) as error:
             result.status, result.error = "unreadable", str(error)
         else:
             result.tests = len(tests)
@@ -101,7 +102,7 @@ class FileBench:
         try:
             spec = OutputSpec.json_schema(schema, strict=False, whitespace="flexible")
             start = time.perf_counter_ns()
-            grammar, backend = self._first_mask(spec)
+            grammar = self._first_mask(spec)
             result.first_mask_ms = (time.perf_counter_ns() - start) / 1e6
         except (GrammarError, SpecError) as error:
             result.status, result.error = "refused", str(error)
@@ -110,8 +111,7 @@ class FileBench:
         times: list[int] = []
         for index, (valid, tokens) in enumerate(tests):
             self._stage(f"matching test {index}")
-            matcher = backend.start(grammar, self._stops)
-            accepted, fault = self._match(matcher, backend.batch([matcher]), tokens, times)
+            accepted, fault = self._match(*self._start(grammar), tokens, times)
             if fault:
                 result.faults.append(f"test {index}: {fault}")
             if accepted and not valid:
@@ -119,11 +119,10 @@ class FileBench:
             if valid and not accepted:
                 result.wrong_refusals.append(index)
         result.mask_ns = np.array(times, np.int64)
-        # With matchers of their own, after the last time was taken.
+        # With other matchers, after the last time was taken.
         for index, (_, tokens) in enumerate(tests):
             self._stage(f"checking the special tokens of test {index}")
-            matcher = backend.start(grammar, self._stops)
-            leak = self._leak(matcher, backend.batch([matcher]), tokens)
+            leak = self._leak(*self._start(grammar), tokens)
             if leak:
                 result.early_stops.append(f"test {index}: {leak}")
         if result.early_stops:
@@ -131,30 +130,36 @@ class FileBench:
         elif result.wrong_accepts or result.wrong_refusals:
             result.status = "wrong"
 
-    def _first_mask(self, spec: OutputSpec) -> tuple[Grammar, Backend]:
+    def _first_mask(self, spec: OutputSpec) -> Grammar:
         grammar = self._compiler.compile(spec)
+        self._start(grammar)[1].fill(self._mask, _ROW)
+        return grammar
+
+    def _start(self, grammar: Grammar) -> tuple[Matcher, MatcherBatch]:
         backend = self._compiler.backend(grammar.backend)
-        backend.batch([backend.start(grammar, self._stops)]).fill(self._mask, _ROW)
-        return grammar, backend
+        matcher = backend.start(grammar, self._stops)
+        return matcher, backend.batch([matcher])
+
+    def _timed_fill(self, batch: MatcherBatch) -> int:
+        """Fill the mask; nanoseconds."""
+        mask, clock = self._mask, time.perf_counter_ns
+        start = clock()
+        batch.fill(mask, _ROW)
+        return clock() - start
 
     def _match(
         self, matcher: Matcher, batch: MatcherBatch, tokens: list[int], times: list[int]
     ) -> tuple[bool, str]:
-        """Whether the tokens are a whole output, and in what way the matcher contradicted itself."""
-        mask, clock = self._mask, time.perf_counter_ns
-        row = mask[0]
+        """Whether the tokens are a whole output, and how the matcher contradicted itself."""
+        row = self._mask[0]
         for position, token in enumerate(tokens):
-            start = clock()
-            batch.fill(mask, _ROW)
-            times.append(clock() - start)
-            if not int(row[token >> 5]) >> (token & 31) & 1:
+            times.append(self._timed_fill(batch))
+            if not _allows(row, token):
                 return False, self._dead_end(matcher, position)
             if not batch.accept([token])[0]:
                 return False, f"the mask allows token {position}, and it is refused"
-        start = clock()
-        batch.fill(mask, _ROW)
-        times.append(clock() - start)
-        accepted = any(int(row[token >> 5]) >> (token & 31) & 1 for token in self._stops)
+        times.append(self._timed_fill(batch))
+        accepted = bool((row & self._stop_bits).any())
         if accepted != matcher.complete:
             return accepted, "at the end, mask and matcher disagree on whether it may stop"
         return accepted, "" if accepted else self._dead_end(matcher, len(tokens))
@@ -171,49 +176,40 @@ class FileBench:
                 return f"a stop token is missing at token {position}, and the output is complete"
             if (row & self._never_bits).any():
                 return f"a special token that doesn't stop is allowed at token {position}"
-            if position == len(tokens):
-                break
-            token = tokens[position]
-            if not int(row[token >> 5]) >> (token & 31) & 1 or not batch.accept([token])[0]:
+            following = tokens[position : position + 1]
+            if not following or not _allows(row, following[0]) or not batch.accept(following)[0]:
                 break
         return ""
 
     def _dead_end(self, matcher: Matcher, position: int) -> str:
-        """A fault if the mask leaves nothing: no token, and the output isn't complete."""
-        others = self._mask[0].copy()
-        for token in self._stops:
-            others[token >> 5] &= ~np.int32(np.uint32(1 << (token & 31)).astype(np.int32))
-        return "" if others.any() or matcher.complete else f"no token is allowed at token {position}"
+        """A fault if the mask allows no token, and the output isn't complete."""
+        stuck = not matcher.complete and not (self._mask[0] & ~self._stop_bits).any()
+        return f"no token is allowed at token {position}" if stuck else ""
 
     def _warm_up(self, backend: str) -> None:
-        """Let backends build what they keep per vocabulary, as a server does when it starts."""
+        """Make backends build what they keep per vocabulary, as a server does when it starts."""
         names = [backend] if backend != "auto" else self._compiler.plugins.backends
         for name in names:
             # Not every backend takes every schema, and each may have a part of its own for strings.
             for schema in ({"type": "boolean"}, {"type": "string", "maxLength": 3}):
                 with contextlib.suppress(GrammarError):
-                    spec = OutputSpec.json_schema(schema, backend=name)
-                    grammar = self._compiler.compile(spec)
-                    made = self._compiler.backend(grammar.backend)
-                    made.batch([made.start(grammar, self._stops)]).fill(self._mask, _ROW)
+                    self._first_mask(OutputSpec.json_schema(schema, backend=name))
 
     def empty_call_us(self) -> float:
         """Median time of a call that does nothing, measured as a mask is."""
         batch: Any = _NoBatch()
-        clock = time.perf_counter_ns
-        times = []
-        for _ in range(_EMPTY_CALLS):
-            start = clock()
-            batch.fill(self._mask, _ROW)
-            times.append(clock() - start)
-        return sorted(times)[_EMPTY_CALLS // 2] / 1e3
+        return statistics.median(self._timed_fill(batch) for _ in range(_EMPTY_CALLS)) / 1e3
 
 
 def _bits(vocabulary: Vocabulary, tokens: Collection[int]) -> NDArray[np.int32]:
-    """A mask row that shows these tokens."""
+    """A mask row that allows these tokens."""
     bits = np.zeros(32 * vocabulary.words, np.uint8)
     bits[list(tokens)] = 1
     return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def _allows(row: NDArray[np.int32], token: int) -> bool:
+    return bool(int(row[token >> 5]) >> (token & 31) & 1)
 
 
 class _NoBatch:
@@ -226,26 +222,26 @@ def _read(path: Path) -> tuple[Any, list[tuple[bool, str]]]:
     try:
         document = json.loads(path.read_bytes())
     except OSError as error:
-        raise UnreadableError(f"can't be read: {error.strerror}") from None
+        raise _UnreadableError(f"can't be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise UnreadableError(f"is not JSON: {error}") from None
+        raise _UnreadableError(f"is not JSON: {error}") from None
     if not isinstance(document, dict) or not {"schema", "tests"} <= document.keys():
-        raise UnreadableError("is no object with `schema` and `tests`")
+        raise _UnreadableError("is not an object with `schema` and `tests`")
     schema, tests = document["schema"], document["tests"]
     if not isinstance(schema, dict | bool):
-        raise UnreadableError(f"schema: must be an object, true or false, not {type(schema).__name__}")
+        raise _UnreadableError(f"schema: must be an object, true or false, not {type(schema).__name__}")
     if not isinstance(tests, list):
-        raise UnreadableError(f"tests: must be a list, not {type(tests).__name__}")
+        raise _UnreadableError(f"tests: must be a list, not {type(tests).__name__}")
     return schema, [_instance(index, test) for index, test in enumerate(tests)]
 
 
 def _instance(index: int, test: Any) -> tuple[bool, str]:
     if not isinstance(test, dict) or "data" not in test or not isinstance(test.get("valid"), bool):
-        raise UnreadableError(f"tests[{index}]: must have `valid`, true or false, and `data`")
+        raise _UnreadableError(f"tests[{index}]: must have `valid`, true or false, and `data`")
     try:
         text = json.dumps(test["data"], ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise UnreadableError(f"tests[{index}].data: can't be written as JSON: {error}") from None
+        raise _UnreadableError(f"tests[{index}].data: can't be written as JSON: {error}") from None
     # A lone surrogate has no UTF-8; what Python writes for it is its escape in JSON.
     return test["valid"], text.encode(errors="backslashreplace").decode()
 

@@ -1,24 +1,21 @@
 """What a MaskBench run found: one row a file, their summary, and what differs from an older run.
 
-Touches nothing else. Rows cross a process boundary and are written as JSON.
+Rows cross a process boundary and are written as JSON.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["STATUSES", "FileResult", "Flip", "compare", "quantile", "summarise"]
+from guided_plugin.bench.measuring import quantile
 
-STATUSES = ("passing", "wrong", "early stop", "refused", "died", "unreadable")
-"""What can become of a file. `wrong`: it compiled, and an instance got the wrong answer. `early stop`: in the
-course of an instance a stop token was allowed where the output was not complete, or missing where it was, or
-another special token was allowed; this comes before `wrong`."""
+__all__ = ["FileResult", "Flip", "compare", "summarise"]
 
 
 @dataclass(slots=True)
@@ -27,23 +24,26 @@ class FileResult:
 
     name: str
     status: str = "passing"
+    """`passing`, `wrong` (it compiled, and an instance got the wrong answer), `early stop` (it has
+    `early_stops`; this comes before `wrong`), `refused`, `died` or `unreadable`."""
     error: str = ""
     """Why it was refused, died or can't be read."""
     seconds: float = 0.0
-    """Time the whole file took, with everything that isn't measured."""
+    """Time of the whole file, with everything that isn't measured."""
     backend: str = ""
-    """The backend that took the schema."""
+    """The backend that compiled the schema."""
     reason: str = ""
-    """In what way it took it, as the grammar says."""
+    """Why this backend, and how it takes the schema."""
     tests: int = 0
     wrong_accepts: list[int] = field(default_factory=list)
     """Invalid instances that were accepted, by their place in `tests`."""
     wrong_refusals: list[int] = field(default_factory=list)
     """Valid instances that were refused."""
     early_stops: list[str] = field(default_factory=list)
-    """Instances on whose way special tokens were allowed or missing against the matcher's word."""
+    """Instances where a stop token was allowed before the output was complete, or missing when it was, or
+    another special token was allowed."""
     faults: list[str] = field(default_factory=list)
-    """Where a matcher contradicted itself; right and wrong answers don't show these."""
+    """Where a matcher contradicted itself; `wrong_*` doesn't show these."""
     first_mask_ms: float | None = None
     mask_ns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Time of every mask of every instance, but for the first mask."""
@@ -58,7 +58,7 @@ class FileResult:
 
 def summarise(results: Sequence[FileResult]) -> dict[str, Any]:
     """The row of the table. Times are those of every file that compiled and didn't die."""
-    with_status = {status: sum(result.status == status for result in results) for status in STATUSES}
+    with_status = Counter(result.status for result in results)
     firsts = [result.first_mask_ms for result in results if result.first_mask_ms is not None]
     masks = np.concatenate([np.empty(0, np.int64), *(result.mask_ns for result in results)])
     return {
@@ -74,17 +74,11 @@ def summarise(results: Sequence[FileResult]) -> dict[str, Any]:
         "faults": sum(len(result.faults) for result in results),
         "masks": _mask_statistics(masks),
         "first_mask_ms": {
-            f"p{share * 100:g}": round(quantile(np.array(firsts), share), 4) for share in (0.5, 0.9, 0.99)
+            f"p{share * 100:g}": round(quantile(firsts, share), 4) for share in (0.5, 0.9, 0.99)
         }
         if firsts
         else {},
     }
-
-
-def quantile(values: NDArray[Any], share: float) -> float:
-    """The smallest value that is not below this share of the values: one that was measured."""
-    rank = max(0, math.ceil(share * len(values)) - 1)
-    return float(np.partition(values, rank)[rank])
 
 
 def _mask_statistics(nanoseconds: NDArray[np.int64]) -> dict[str, Any]:
@@ -113,13 +107,9 @@ class Flip:
         """Whether it passed before."""
         return self.before == "passing"
 
-    def to_dict(self) -> dict[str, str]:
-        """For the JSON file."""
-        return asdict(self)
-
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Flip]:
-    """The files that flipped, those that passed before first; files that one run lacks are left out.
+    """The files whose outcome changed, those that passed before first, without files that one run lacks.
 
     Both are results as `run_maskbench` gives them. Backends are paired by name.
     """
@@ -140,9 +130,5 @@ def _outcome(row: Mapping[str, Any]) -> str:
     """The status; for wrong answers, which ones."""
     if row["status"] != "wrong":
         return str(row["status"])
-    return ", ".join([*_listed("accepts", row["wrong_accepts"]), *_listed("refuses", row["wrong_refusals"])])
-
-
-def _listed(verb: str, tests: Iterable[int]) -> list[str]:
-    places = ", ".join(map(str, tests))
-    return [f"wrongly {verb} tests {places}"] if places else []
+    answers = ("accepts", row["wrong_accepts"]), ("refuses", row["wrong_refusals"])
+    return ", ".join(f"wrongly {verb} tests {', '.join(map(str, tests))}" for verb, tests in answers if tests)

@@ -1,4 +1,4 @@
-"""Every output of a benchmark is checked again: by a matcher that saw nothing else. Touches the compiler."""
+"""Checks an output again, with a fresh matcher. Depends on the compiler."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["refused_at"]
 
 
 def refused_at(compiler: GrammarCompiler, spec: OutputSpec, tokens: Iterable[int]) -> int | None:
-    """The place of the first token that a fresh matcher refuses; None if it takes them all."""
+    """The index of the first token that a fresh matcher refuses; None if it accepts all."""
     grammar = compiler.compile(spec)
     backend, stops = compiler.backend(grammar.backend), compiler.vocabulary.stop_token_ids
     tokens = list(tokens)
     for _ in range(2):
         matcher = backend.start(grammar, stops)
         refused = next((place for place, token in enumerate(tokens) if not matcher.accept(token)), None)
-        # What it shares with those before it may have been used up: then the next one tells.
+        # A lexer that it shares with earlier matchers may be exhausted: then the next one has another.
         if refused is None or not rebuilds_shared(matcher):
             break
     return refused

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["SCHEMAS"]
+__all__ = ["SCHEMAS", "endless"]
 
 
-def _endless(properties: dict[str, Any]) -> dict[str, Any]:
+def endless(properties: dict[str, Any]) -> dict[str, Any]:
+    """An array of objects with these properties, longer than any benchmark decodes."""
     item = {
         "type": "object",
         "properties": properties,
@@ -18,7 +19,7 @@ def _endless(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 SCHEMAS: dict[str, dict[str, Any]] = {
-    "plain": _endless(
+    "plain": endless(
         {
             "name": {"type": "string"},
             "age": {"type": "integer"},
@@ -27,7 +28,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "active": {"type": "boolean"},
         }
     ),
-    "maxlength": _endless(
+    "maxlength": endless(
         {
             "name": {"type": "string", "maxLength": 40},
             "age": {"type": "integer"},

@@ -1,4 +1,4 @@
-"""Texts as the tokens a model would write them in. Touches the vocabulary."""
+"""Texts as the tokens in which a model would write them. Depends on the vocabulary."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["TextTokens"]
 
 
 class TextTokens:
-    """Encodes texts with the tokenizer; where that would change a text, with the longest tokens that fit.
+    """Encodes texts with the tokenizer, or with the longest tokens that fit where that changes the text.
 
-    A tokenizer may normalise what it encodes, or take a part of it for a control token.
+    A tokenizer may normalise a text, or read a part of it as a control token.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:

@@ -1,7 +1,7 @@
-"""A timeline of the reference loop: who does what when, host, device and worker on one clock. Imports torch.
+"""A timeline of the reference loop: host, device and worker on one clock. Imports torch.
 
-The host's calls are timed where they are made, the worker's from its ring of times, and what the device
-does by timed events around each launch, so that a trace costs some microseconds a step.
+The host's calls are timed where they are made, the worker's are read from its ring of times, and the device's
+are measured by timed events around each launch, so a trace costs some microseconds a step.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from guided_plugin.bench.measuring import WARM_UP, prompts, raise_first_error
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.hosts.loop import DecodeLoop
@@ -25,12 +26,10 @@ __all__ = ["TRACKS", "Span", "chrome_trace", "trace_loop"]
 
 TRACKS = ("engine thread", "main stream", "side stream", "worker")
 
-_WARM_UP = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took its time. Nanoseconds of the monotonic clock."""
+    """One call, launch or task. Nanoseconds of the monotonic clock."""
 
     track: str
     name: str
@@ -42,31 +41,25 @@ class Span:
 def trace_loop(
     model: Any, compiler: GrammarCompiler, spec: OutputSpec, *, rows: int, steps: int, mode: Mode = "auto"
 ) -> list[Span]:
-    """Decode `steps` tokens in `rows` guided rows, and say what happened in them."""
+    """Decode `steps` tokens in `rows` guided rows; what ran in those steps, by start."""
     recorder = _Recorder(model.device)
     loop = _TracedLoop(model, compiler, max_rows=rows, mode=mode, recorder=recorder)
     try:
-        outputs = loop.run(
-            [[1 + row % 7, 2, 3] for row in range(rows)],
-            [spec] * rows,
-            max_new_tokens=steps + _WARM_UP,
-            ignore_stop=True,
+        raise_first_error(
+            loop.run(prompts(rows), [spec] * rows, max_new_tokens=steps + WARM_UP, ignore_stop=True)
         )
-        for output in outputs:
-            if output.error is not None:
-                raise output.error
         spans = recorder.spans()
         if isinstance(loop.pipeline.runtime, WorkerRuntime):
             spans += _worker_spans(loop.pipeline.runtime)
     finally:
         loop.pipeline.close()
-    # With a worker a step is planned that never comes.
-    wanted = range(_WARM_UP, _WARM_UP + steps)
+    # With a worker, one more step is planned than is decoded.
+    wanted = range(WARM_UP, WARM_UP + steps)
     return sorted((span for span in spans if span.step in wanted), key=lambda span: span.start)
 
 
 def chrome_trace(spans: list[Span]) -> dict[str, Any]:
-    """The same as Chrome and Perfetto read it."""
+    """The spans in the format of Chrome and Perfetto."""
     origin = min((span.start for span in spans), default=0)
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": track}}
@@ -88,7 +81,7 @@ def chrome_trace(spans: list[Span]) -> dict[str, Any]:
 
 
 class _TracedLoop(DecodeLoop):
-    """The reference loop, with everything that it calls in a step timed."""
+    """The reference loop, in which every call of a step is timed."""
 
     def __init__(self, *arguments: Any, recorder: _Recorder, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -133,8 +126,8 @@ class _Recorder:
             self._origin_ns = time.perf_counter_ns()
 
     def wrap(self, owner: Any, name: str, track: str = "", *, inside: bool = False) -> None:
-        """Time a method of one object; `track` is where the device does what it launches. What runs `inside`
-        a verb is part of that verb's time on the host."""
+        """Time a method of one object. `track` is where the device runs what the method launches; `inside`
+        means that its host time is part of another call's."""
         original: Callable[..., Any] = getattr(owner, name)
         on_device = self._cuda and bool(track)
         side = owner.side_stream if on_device and track == "side stream" else None
@@ -146,7 +139,7 @@ class _Recorder:
             end = time.perf_counter_ns()
             step = self.step
             if name == "finish_update":
-                self.step += 1  # what is called from here on is for the next one
+                self.step += 1  # later calls belong to the next step
             if on_device:
                 self._device.append((track, name, step, before, self._event(side)))
             if not inside:
@@ -168,18 +161,14 @@ class _Recorder:
 
     def _event(self, stream: Any) -> Any:
         event = torch.cuda.Event(enable_timing=True)
-        if stream is None:
-            event.record()
-        else:
-            event.record(stream)
+        event.record(stream)  # None is the current one
         return event
 
 
-def _worker_spans(side: WorkerRuntime) -> list[Span]:
+def _worker_spans(runtime: WorkerRuntime) -> list[Span]:
     """What the worker did, from its ring. The pipeline is new: its step n is the loop's n - 1."""
-    region = side.client.region
-    spans = []
-    for row in step_times(region, side.client.steps.planned).tolist():
+    client, spans = runtime.client, []
+    for row in step_times(client.region, client.steps.planned).tolist():
         step = row[Time.STEP] - 1
         spans.append(Span("worker", "fill", row[Time.FILL], row[Time.FILLED], step))
         if row[Time.ACCEPTED] > row[Time.PLANNED]:

@@ -1,4 +1,4 @@
-"""A trace as a picture: four lanes, some steps, so that what runs beside what shows at a glance.
+"""A trace as a picture: some steps in four lanes, which show what runs at the same time.
 
 Imports matplotlib, which the extra `plot` installs.
 """
@@ -36,13 +36,13 @@ _LABEL_SHARE = 0.03
 
 
 def load_matplotlib() -> Any:
-    """The part of matplotlib that is needed, without a display."""
+    """matplotlib's `Figure` and a canvas that needs no display."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PluginError(
-            f"a picture takes matplotlib: {error}", where="--png", hint="pip install 'guided-plugin[plot]'"
+            f"drawing needs matplotlib: {error}", where="--png", hint="pip install 'guided-plugin[plot]'"
         ) from error
     return Figure, FigureCanvasAgg
 
@@ -82,7 +82,7 @@ def plot_trace(spans: list[Span], path: Path, *, steps: int = 4, title: str = ""
 
 
 def _middle(spans: list[Span], steps: int) -> list[Span]:
-    """Whole steps in the middle: the first and the last ones are cut off."""
+    """Whole steps in the middle."""
     numbers = sorted({span.step for span in spans if span.track == TRACKS[0]})
     if not numbers:
         raise PluginError("the trace has no step", where="--png", hint="trace at least one step")

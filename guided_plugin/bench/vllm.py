@@ -1,6 +1,6 @@
 """`bench vllm`: milliseconds a step in vLLM, unguided, with its own structured output, and with the plugin.
 
-One process an engine: each runner without the plugin and with it. Imports no vLLM; the children do.
+One process an engine: each runner without the plugin and with it. Only these children import vLLM.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["RUNNERS", "bench_vllm"]
 RUNNERS = ("v1", "v2")
 
 _WITHOUT = ("unguided", "logit_bias", "built-in")
-"""`logit_bias` is vLLM's own, of one token by nothing: what it costs that logits are processed at all."""
+"""`logit_bias` is vLLM's own, which adds 0 to one token: the cost of processing logits at all."""
 _WITH = ("unguided", "logit_bias", "extra_args", "take_over")
 
 
@@ -108,46 +108,42 @@ def _run(options: dict[str, Any], runner: str, timeout: float) -> dict[str, Any]
             raise PipelineError(
                 f"the engine with runner {runner} gave no result within {timeout:g} s:\n{last}",
                 where="bench vllm",
-                hint="the lines above are its last words",
+                hint="the lines above are the last of its log",
             )
         result: dict[str, Any] = json.loads(answer.read_text())
         return result
 
 
 def _figures(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every figure against the unguided one of the same runner without the plugin."""
+    """Every figure against the unguided one of the same runner without the plugin: over whole runs, and in
+    the middle of them (`steady`)."""
     base = {
         (engine["runner"], figure["rows"]): figure
         for engine in engines
         for figure in engine["figures"]
         if not engine["plugin"] and figure["way"] == "unguided"
     }
-    return [
-        {
-            "runner": engine["runner"],
-            "way": _way(engine, figure),
-            **{name: figure[name] for name in ("rows", "schema", "tokens_per_second")},
-            **_against(figure, base[engine["runner"], figure["rows"]]),
-            "wrong_outputs": figure["wrong_outputs"],
-        }
-        for engine in engines
-        for figure in engine["figures"]
-    ]
+    figures = []
+    for engine in engines:
+        for figure in engine["figures"]:
+            unguided = base[engine["runner"], figure["rows"]]
+            figures.append(
+                {
+                    "runner": engine["runner"],
+                    "way": _way(engine, figure),
+                    **{name: figure[name] for name in ("rows", "schema", "tokens_per_second", "ms_per_step")},
+                    "ratio": round(figure["ms_per_step"] / unguided["ms_per_step"], 4),
+                    "steady_ms": figure["steady_ms"],
+                    "steady_ratio": round(figure["steady_ms"] / unguided["steady_ms"], 4),
+                    "wrong_outputs": figure["wrong_outputs"],
+                }
+            )
+    return figures
 
 
 def _way(engine: dict[str, Any], figure: dict[str, Any]) -> str:
-    """The way of a figure; `loaded` is unguided with the plugin there. Engines differ by some percent from
-    start to start, so ways are best compared with those of the same one."""
+    """The way of a figure; `loaded` is unguided with the plugin loaded. Engines differ by some percent from
+    start to start, so ways are best compared within one engine."""
     way: str = figure["way"]
     loaded = {"unguided": "loaded", "logit_bias": "logit_bias, loaded"}
     return loaded.get(way, way) if engine["plugin"] else way
-
-
-def _against(figure: dict[str, Any], base: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds a step, over whole runs and in the middle of them, and how often the base's they are."""
-    return {
-        "ms_per_step": figure["ms_per_step"],
-        "ratio": round(figure["ms_per_step"] / base["ms_per_step"], 4),
-        "steady_ms": figure["steady_ms"],
-        "steady_ratio": round(figure["steady_ms"] / base["steady_ms"], 4),
-    }

@@ -2,7 +2,7 @@
 
     python -m guided_plugin.bench.vllm_child OPTIONS.json RESULT.json
 
-Imports vLLM. What decides on the runner and the plugin is in the environment that the parent sets.
+Imports vLLM. The parent chooses the runner and the plugin by environment variables.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from guided_plugin.bench.environment import environment
+from guided_plugin.bench.measuring import median, quantile
 from guided_plugin.bench.recheck import refused_at
-from guided_plugin.bench.schemas import SCHEMAS
+from guided_plugin.bench.schemas import SCHEMAS, endless
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -36,7 +37,7 @@ _GUIDED = ("built-in", *_OURS)
 _MIXED = ("unguided", "built-in", "take_over")
 _FIRST_TOKENS = 10
 _TOO_LONG = 8.0
-"""Seconds of a run, the first aside, from which on it is not repeated."""
+"""Seconds of a run (not of the first) after which it is not repeated."""
 
 
 def main(options_path: str, result_path: str) -> None:
@@ -77,7 +78,7 @@ class _Bench:
 
     def figures(self, rows: int) -> list[dict[str, Any]]:
         """Milliseconds a step of every way: the median over the repetitions after the first. The ways take
-        turns, so that what changes with time does so for all of them."""
+        turns, so that slow changes of the machine affect all of them."""
         cases = [
             _Case(way, schema)
             for way in self.options["ways"]
@@ -105,14 +106,14 @@ class _Bench:
 
     def _figure(self, case: _Case, rows: int) -> dict[str, Any]:
         times = [seconds / self.options["steps"] * 1e3 for seconds in case.seconds]
-        median = statistics.median(times[1:])
+        typical = statistics.median(times[1:])
         figure = {
             "rows": rows,
             "way": case.way,
             "schema": case.schema,
-            "ms_per_step": round(median, 4),
+            "ms_per_step": round(typical, 4),
             "steady_ms": round(statistics.median(case.steady[1:]) * 1e3, 4),
-            "tokens_per_second": round(rows / median * 1e3),
+            "tokens_per_second": round(rows / typical * 1e3),
             "all_ms": [round(value, 4) for value in times],
             "wrong_outputs": self._wrong(
                 (SCHEMAS[case.schema], output) for output in case.outputs if case.way in _OURS
@@ -123,12 +124,12 @@ class _Bench:
         return figure
 
     def mixed(self, way: str) -> dict[str, Any]:
-        """Requests that come at random moments, every other one guided, with schemas that appear one after
-        the other. Times are the engine's own: when its tokens were there."""
+        """Requests at random moments, every other one guided, with schemas that appear one after the other.
+        Times are those that the engine puts on its outputs."""
         engine = self.llm.llm_engine
         waiting = self._arrivals(way, **self.options["mixed"])
         asked: list[tuple[str, float, Any]] = []
-        """Of every request: the engine's name, when it was due, its schema. Outputs go by its place here."""
+        """Of each request: the engine's name for it, when it was due, its schema. `outputs` go by index."""
         outputs: dict[str, Any] = {}
         came: dict[str, list[float]] = {}
 
@@ -167,7 +168,7 @@ class _Bench:
         return figure
 
     def _arrivals(self, way: str, seconds: float, rate: float) -> deque[tuple[float, Any, Any]]:
-        """(when, schema or None, params), the same ones for every way."""
+        """(when, schema or None, params), at the same moments for every way."""
         chance = random.Random(2)
         found: deque[tuple[float, Any, Any]] = deque()
         now = chance.expovariate(rate)
@@ -181,7 +182,7 @@ class _Bench:
         return found
 
     def first_tokens(self) -> dict[str, float]:
-        """Milliseconds until a lone request has its first token: unguided, and with schemas never seen."""
+        """Milliseconds to the first token of a lone request: unguided, and with schemas that are new."""
         times: dict[str, list[float]] = {}
         for way in self.options["ways"]:
             for number in range(_FIRST_TOKENS):
@@ -193,7 +194,7 @@ class _Bench:
                 start = time.perf_counter()
                 self.llm.generate([self._prompt()], params, use_tqdm=False)
                 times.setdefault(way, []).append((time.perf_counter() - start) * 1e3)
-        return {way: round(statistics.median(values), 3) for way, values in times.items()}
+        return {way: median(values, 3) for way, values in times.items()}
 
     def _params(self, way: str, schema: Any, **options: Any) -> Any:
         from vllm import SamplingParams
@@ -214,7 +215,7 @@ class _Bench:
         return {"prompt_token_ids": [self.random.randrange(100, 1000) for _ in range(8)]}
 
     def _wrong(self, outputs: Iterable[tuple[Any, Any]]) -> int:
-        """How many of (schema, output) a fresh matcher does not take."""
+        """How many of (schema, output) a fresh matcher refuses."""
         return sum(
             refused_at(self.compiler, OutputSpec.json_schema(document), output.outputs[0].token_ids)
             is not None
@@ -234,37 +235,26 @@ class _Case:
     metrics: dict[str, Any] | None = None
 
 
-def _mixed_schemas() -> list[dict[str, Any]]:
-    """Arrays without an end, of objects of ordinary properties; no bounds on lengths."""
-    kinds: list[dict[str, Any]] = [
-        {"type": "string"},
-        {"type": "integer"},
-        {"type": "boolean"},
-        {"enum": ["new", "open", "closed"]},
-        {"type": "array", "items": {"type": "string"}},
-        {"type": ["number", "null"]},
-        {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
-    ]
-    schemas = []
-    for number in range(20):
-        properties = {f"field_{number}_{i}": kinds[(number + i) % len(kinds)] for i in range(3 + number % 6)}
-        item = {
-            "type": "object",
-            "properties": properties,
-            "required": list(properties),
-            "additionalProperties": False,
-        }
-        schemas.append({"type": "array", "items": item, "minItems": 500})
-    return schemas
-
-
-_MIXED_SCHEMAS = _mixed_schemas()
+_KINDS: list[dict[str, Any]] = [
+    {"type": "string"},
+    {"type": "integer"},
+    {"type": "boolean"},
+    {"enum": ["new", "open", "closed"]},
+    {"type": "array", "items": {"type": "string"}},
+    {"type": ["number", "null"]},
+    {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
+]
+_MIXED_SCHEMAS = [
+    endless({f"field_{number}_{i}": _KINDS[(number + i) % len(_KINDS)] for i in range(3 + number % 6)})
+    for number in range(20)
+]
+"""Objects of ordinary properties, without bounds on lengths."""
 _MIXED_TOKENS = 128
 
 
 @contextmanager
 def _watched(core: Any, note: Callable[[Any], None]) -> Iterator[None]:
-    """Note what comes out of the engine, step by step."""
+    """Call `note` with the engine's outputs of each step."""
     original = core.get_output
 
     def get_output() -> Any:
@@ -280,16 +270,15 @@ def _watched(core: Any, note: Callable[[Any], None]) -> Iterator[None]:
 
 
 def _steady(stamps: list[float]) -> float:
-    """Seconds a step in the middle half of a run: all rows are there, and none has ended."""
+    """Seconds a step in the middle half of a run, in which all rows are running."""
     quarter = len(stamps) // 4
     first, last = quarter, len(stamps) - 1 - quarter
     return (stamps[last] - stamps[first]) / max(1, last - first)
 
 
 def _quantiles(seconds: list[float]) -> dict[str, float]:
-    ordered = sorted(seconds)
-    at = {"p50": 0.5, "p99": 0.99}
-    return {name: round(ordered[int(q * (len(ordered) - 1))] * 1e3, 3) for name, q in at.items()}
+    """In milliseconds."""
+    return {name: round(quantile(seconds, at) * 1e3, 3) for name, at in (("p50", 0.5), ("p99", 0.99))}
 
 
 if __name__ == "__main__":

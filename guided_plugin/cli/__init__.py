@@ -1,6 +1,6 @@
-"""The command line: `guided-plugin`. One command a file; this one holds the errors and exit codes.
+"""The command line: `guided-plugin`. One command a file; errors and exit codes here.
 
-Exit codes: 0 it worked; 1 it ran, and the answer is no; 2 it can't run with what it was given.
+Exit codes: 0 it worked; 1 it ran, and the answer is no; 2 the input can't be used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import sys
 import typer
 
 from guided_plugin.cli import bench, check, demo, generate, maskbench, trace
-from guided_plugin.cli.loading import InputError
 from guided_plugin.errors import GrammarError, GuidedError, RequestError
 
 __all__ = ["app", "main"]
@@ -23,13 +22,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("demo", short_help="Three prompts, unguided and guided, with the demo model.")(demo.demo)
-app.command("generate", short_help="Guided text from a local model.")(generate.generate)
-app.command("check", short_help="Does a spec compile, and which texts does it take?")(check.check)
-app.command("maskbench", short_help="How much of a sample of schemas is right, and how fast.")(
-    maskbench.maskbench
-)
-app.command("trace", short_help="A timeline of some decode steps, to look at.")(trace.trace)
+for command, summary in (
+    (demo.demo, "Three prompts, unguided and guided, with the demo model."),
+    (generate.generate, "Guided text from a local model."),
+    (check.check, "Does a spec compile, and which texts does it take?"),
+    (maskbench.maskbench, "How much of a sample of schemas is right, and how fast."),
+    (trace.trace, "A timeline of some decode steps, to look at."),
+):
+    app.command(short_help=summary)(command)
 app.add_typer(bench.app, name="bench")
 
 
@@ -37,16 +37,8 @@ def main() -> None:
     """The console script."""
     try:
         app(prog_name="guided-plugin")
-    except InputError as error:
-        _stop(error, 2)
-    except (GrammarError, RequestError) as error:
-        _stop(error, 1)
     except GuidedError as error:
-        _stop(error, 2)
+        sys.stderr.write("error: " + " ".join(str(error).split()) + "\n")
+        sys.exit(1 if isinstance(error, GrammarError | RequestError) else 2)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _stop(error: Exception, code: int) -> None:
-    sys.stderr.write("error: " + " ".join(str(error).split()) + "\n")
-    sys.exit(code)

@@ -1,35 +1,59 @@
-"""`guided-plugin bench`: the figures this project quotes, on your machine."""
+"""`guided-plugin bench`: what guiding costs on this machine."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from guided_plugin.cli.loading import (
-    InputError,
-    check_device,
-    load_model,
-    load_tokenizer,
-    model_vocabulary,
-    print_json,
-    working,
+from guided_plugin.bench.schemas import SCHEMAS
+from guided_plugin.bench.vllm import RUNNERS, bench_vllm
+from guided_plugin.cli.loading import InputError, known_names, model_or_shape
+from guided_plugin.cli.options import (
+    Backend,
+    Device,
+    JsonOutput,
+    Model,
+    Out,
+    Repetitions,
+    Rows,
+    Schemas,
+    Shape,
+    ShapeTokenizer,
+    Steps,
+    Width,
 )
+from guided_plugin.cli.results import check_out, deliver, progress, working, write_json
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.errors import did_you_mean
 
-if TYPE_CHECKING:
-    from guided_plugin.grammar.vocabulary import Vocabulary
-
-__all__ = ["app", "check_out", "model_or_shape"]
+__all__ = ["app"]
 
 app = typer.Typer(help="Measure what guiding costs.", no_args_is_help=True)
+
+# Each table fits in 80 columns.
+_LOOP = (
+    *(("rows", "{rows}"), ("schema", "{schema}"), ("backend", "{backend}")),
+    *(("unguided ms", "{unguided_ms:.3f}"), ("guided ms", "{guided_ms:.3f}"), ("ratio", "{ratio:.3f}")),
+    *(("plugin us", "{main_thread_us:.0f}"), ("share", "{share:.1%}")),
+)
+_GENERATE = (
+    *(("rows", "{rows}"), ("schema", "{schema}"), ("forward", "{forward}")),
+    *(("unguided ms", "{unguided_ms:.3f}"), ("guided ms", "{guided_ms:.3f}"), ("ratio", "{ratio:.3f}")),
+)
+_XGRAMMAR = (("xgrammar ms", "{xgrammar_ms:.3f}"), ("ratio", "{xgrammar_ratio:.3f}"))
+_ENGINES = (
+    *(("runner", "{runner}"), ("rows", "{rows}"), ("way", "{way}"), ("schema", "{schema}")),
+    *(("ms", "{ms_per_step:.3f}"), ("ratio", "{ratio:.3f}")),
+    *(("steady ms", "{steady_ms:.3f}"), ("ratio", "{steady_ratio:.3f}"), ("wrong", "{wrong_outputs}")),
+)
+_MIXED = (
+    *(("runner", "{runner}"), ("way", "{way}"), ("tokens/s", "{tokens_per_second}")),
+    *(("between tokens p50 ms", "{inter_token_ms[p50]:.2f}"), ("p99", "{inter_token_ms[p99]:.2f}")),
+    *(("first token p50 ms", "{first_token_ms[p50]:.2f}"), ("p99", "{first_token_ms[p99]:.2f}")),
+    ("wrong", "{wrong_outputs}"),
+)
 
 
 @app.callback()
@@ -39,39 +63,32 @@ def _group() -> None:
 
 @app.command("loop", short_help="Milliseconds a step, unguided and guided.")
 def loop(
-    model: Annotated[
-        Path, typer.Option(help="Folder of a model with its tokenizer.", show_default="the demo's")
-    ] = MODEL_DIR,
-    shape: Annotated[
-        str | None, typer.Option(help="Random weights of this shape instead: qwen3-0.6b, qwen3-1.7b.")
-    ] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer folder to go with --shape.")] = None,
-    width: Annotated[int, typer.Option(help="Logits width of the random model; 0: its tokenizer's.")] = 0,
-    rows: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1,8,32",
-    schema: Annotated[str, typer.Option(help="Schemas: plain, maxlength.")] = "plain",
-    steps: Annotated[int, typer.Option(min=8, help="Measured steps a run.")] = 64,
-    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
-    backend: Annotated[str, typer.Option(help="Grammar backend; auto chooses per spec.")] = "auto",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    model: Model = MODEL_DIR,
+    shape: Shape = None,
+    tokenizer: ShapeTokenizer = None,
+    width: Width = 0,
+    rows: Rows = "1,8,32",
+    schema: Schemas = "plain",
+    steps: Steps = 64,
+    repetitions: Repetitions = 3,
+    backend: Backend = "auto",
+    device: Device = "cpu",
     graph: Annotated[
         bool, typer.Option("--graph", help="Run the model's decode step as one CUDA graph.")
     ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    json_output: JsonOutput = False,
+    out: Out = None,
 ) -> None:
     """The reference loop: milliseconds a step unguided and guided, and the plugin's share of it."""
-    counts, schemas = _rows(rows), _schemas(schema)
+    counts, schemas = _batch_sizes(rows), known_names(schema, SCHEMAS, "--schema")
     if graph and device == "cpu":
         raise InputError("graphs are CUDA's", where="--graph", hint="add --device cuda")
-    if out is not None:
-        check_out(out)
+    check_out(out)
     with working("loading the model"):
         from guided_plugin.bench.loop import bench_loop
 
         loaded, vocabulary = model_or_shape(model, shape, tokenizer, width, device)
-    runs = 2 * (repetitions + 1) * len(counts) * len(schemas)
-    with _progress() as progress:
-        task = progress.add_task("decoding", total=runs)
+    with progress("decoding", 2 * (repetitions + 1) * len(counts) * len(schemas)) as advance:
         result = bench_loop(
             loaded,
             vocabulary,
@@ -81,65 +98,41 @@ def loop(
             repetitions=repetitions,
             backend=backend,
             graph=graph,
-            progress=lambda: progress.advance(task),
+            progress=advance,
         )
-    result["model"] = shape or ("demo" if model == MODEL_DIR else model.resolve().name)
-    if _told_as_json(result, out, json_output):
-        return
-    headings = ("rows", "schema", "backend", "unguided ms", "guided ms", "ratio", "plugin us", "share")
-    table = Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # fits in 80 columns
-    for figure in result["figures"]:
-        table.add_row(
-            str(figure["rows"]),
-            figure["schema"],
-            figure["backend"],
-            f"{figure['unguided_ms']:.3f}",
-            f"{figure['guided_ms']:.3f}",
-            f"{figure['ratio']:.3f}",
-            f"{figure['main_thread_us']:.0f}",
-            f"{figure['share']:.1%}",
-        )
-    Console().print(table)
+    result["model"] = _name(model, shape)
+    deliver(result, out, json_output, (result["figures"], _LOOP))
 
 
-@app.command("transformers", short_help="Milliseconds a step of generate, beside xgrammar's processor.")
+@app.command("transformers", short_help="Milliseconds a step of generate, next to xgrammar's processor.")
 def transformers(
-    model: Annotated[
-        Path, typer.Option(help="Folder of a model with its tokenizer.", show_default="the demo's")
-    ] = MODEL_DIR,
-    shape: Annotated[
-        str | None, typer.Option(help="Random weights of this shape instead: qwen3-0.6b, qwen3-1.7b.")
-    ] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer folder to go with --shape.")] = None,
-    width: Annotated[int, typer.Option(help="Logits width of the random model; 0: its tokenizer's.")] = 0,
-    rows: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "8,64",
-    schema: Annotated[str, typer.Option(help="Schemas: plain, maxlength.")] = "plain,maxlength",
+    model: Model = MODEL_DIR,
+    shape: Shape = None,
+    tokenizer: ShapeTokenizer = None,
+    width: Width = 0,
+    rows: Rows = "8,64",
+    schema: Schemas = "plain,maxlength",
     forward: Annotated[
         str, typer.Option(help="How the model runs: eager, static (static cache; compiled on a GPU).")
     ] = "eager,static",
-    steps: Annotated[int, typer.Option(min=8, help="Measured steps a run.")] = 64,
-    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 4,
-    backend: Annotated[str, typer.Option(help="Grammar backend; auto chooses per spec.")] = "auto",
+    steps: Steps = 64,
+    repetitions: Repetitions = 4,
+    backend: Backend = "auto",
     compare: Annotated[bool, typer.Option(help="Measure xgrammar's own processor too.")] = True,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    device: Device = "cpu",
+    json_output: JsonOutput = False,
+    out: Out = None,
 ) -> None:
     """transformers' generate: milliseconds a step unguided, guided, and with xgrammar's own processor."""
-    counts, schemas, forwards = _rows(rows), _schemas(schema), forward.split(",")
-    if out is not None:
-        check_out(out)
+    counts, schemas = _batch_sizes(rows), known_names(schema, SCHEMAS, "--schema")
+    check_out(out)
     with working("loading the model"):
         from guided_plugin.bench.transformers import FORWARDS, bench_transformers
 
-        for name in forwards:
-            if name not in FORWARDS:
-                hint = did_you_mean(name, FORWARDS)
-                raise InputError(f"unknown forward {name!r}", where="--forward", hint=hint)
+        forwards = known_names(forward, FORWARDS, "--forward")
         loaded, vocabulary = model_or_shape(model, shape, tokenizer, width, device)
     runs = (2 + compare) * (repetitions + 2) * len(counts) * len(schemas) * len(forwards)
-    with _progress() as progress:
-        task = progress.add_task("generating", total=runs)
+    with progress("generating", runs) as advance:
         result = bench_transformers(
             loaded,
             vocabulary,
@@ -150,100 +143,12 @@ def transformers(
             repetitions=repetitions,
             backend=backend,
             compare=compare,
-            progress=lambda: progress.advance(task),
-            found=lambda so_far: _written(so_far, out),
+            progress=advance,
+            found=lambda so_far: write_json(so_far, out),
         )
-    result["model"] = shape or ("demo" if model == MODEL_DIR else model.resolve().name)
-    if _told_as_json(result, out, json_output):
-        return
-    headings = ("rows", "schema", "forward", "unguided ms", "guided ms", "ratio", "xgrammar ms", "ratio")
-    table = Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # fits in 80 columns
-    for figure in result["figures"]:
-        theirs = figure["xgrammar_ms"], figure["xgrammar_ratio"]
-        table.add_row(
-            str(figure["rows"]),
-            figure["schema"],
-            figure["forward"],
-            f"{figure['unguided_ms']:.3f}",
-            f"{figure['guided_ms']:.3f}",
-            f"{figure['ratio']:.3f}",
-            *("" if value is None else f"{value:.3f}" for value in theirs),
-        )
-    Console().print(table)
-
-
-@app.command("kernel", short_help="The mask kernel and mask copies against their limits (CUDA).")
-def kernel(
-    rows: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "8,64,256",
-    width: Annotated[int, typer.Option(min=32, help="Logits width.")] = 151_936,
-    json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
-) -> None:
-    """The mask kernel against the bytes it must move, and copies of masks to the device."""
-    counts = _rows(rows)
-    if out is not None:
-        check_out(out)
-    check_device("cuda")
-    from guided_plugin.bench.kernel import bench_kernel
-
-    with _progress() as progress:
-        task = progress.add_task("measuring", total=len(counts))
-        result = bench_kernel(width=width, rows=counts, progress=lambda: progress.advance(task))
-    if _told_as_json(result, out, json_output):
-        return
-    table = Table("what", "rows", "allowed", "MB", "us", "limit us", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for what in ("kernel", "copy"):
-        for figure in result[what]:
-            allowed = f"{figure['allowed']:.1%}" if "allowed" in figure else ""
-            sizes = (str(figure[name]) for name in ("megabytes", "microseconds", "limit"))
-            table.add_row(what, str(figure["rows"]), allowed, *sizes)
-    Console().print(table)
-
-
-@app.command("soak", short_help="Random requests for a while, every output checked again.")
-def soak(
-    seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 60.0,
-    slots: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 256,
-    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.", show_default="the demo's")] = MODEL_DIR,
-    width: Annotated[int, typer.Option(help="Logits width; 0: the tokenizer's.")] = 0,
-    mode: Annotated[str, typer.Option(help="auto, inline or process.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of all that is random.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of text.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
-) -> None:
-    """Random adds, aborts, slot reuse and mixed specs; exit code 1 if a fresh matcher refuses any output."""
-    if out is not None:
-        check_out(out)
-    with working("loading the tokenizer"):
-        from guided_plugin.bench.soak import soak as run
-        from guided_plugin.grammar.vocabulary import Vocabulary
-
-        vocabulary = Vocabulary.from_tokenizer(load_tokenizer(tokenizer))
-        check_device(device)
-    with _progress() as progress:
-        task = progress.add_task("decoding", total=seconds)
-        result = run(
-            vocabulary,
-            seconds=seconds,
-            slots=slots,
-            device=device,
-            width=width,
-            mode=mode,  # type: ignore[arg-type]
-            seed=seed,
-            progress=lambda done: progress.update(task, completed=done),
-        )
-    if not _told_as_json(result, out, json_output):
-        shown = Console(highlight=False, soft_wrap=True)
-        for name in ("mode", "seconds", "steps", "added", "stopped", "ended", "aborted", "failed", "tokens"):
-            shown.print(f"{name}: {result[name]}")
-        for who, sizes in result["memory_mb"].items():
-            shown.print(f"MiB of the {who}, by quarter: {' '.join(map(str, sizes))}")
-        shown.print(f"mismatches: {len(result['mismatches'])}")
-        for line in result["mismatches"]:
-            shown.print(line, markup=False)
-    if result["mismatches"]:
-        raise typer.Exit(1)
+    result["model"] = _name(model, shape)
+    columns = (*_GENERATE, *_XGRAMMAR) if compare else _GENERATE
+    deliver(result, out, json_output, (result["figures"], columns))
 
 
 @app.command("vllm", short_help="Milliseconds a step in vLLM, built-in and with the plugin.")
@@ -254,39 +159,32 @@ def vllm(
     tokenizer: Annotated[
         str | None, typer.Option(help="Tokenizer folder.", show_default="the model's")
     ] = None,
-    rows: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "8,64,256",
-    schema: Annotated[str, typer.Option(help="Schemas: plain, maxlength.")] = "plain,maxlength",
+    rows: Rows = "8,64,256",
+    schema: Schemas = "plain,maxlength",
     runner: Annotated[str, typer.Option(help="Model runners: v1, v2.")] = "v1,v2",
     steps: Annotated[int, typer.Option(min=8, help="Tokens a request.")] = 256,
-    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
+    repetitions: Repetitions = 3,
     built_in: Annotated[bool, typer.Option(help="Measure vLLM's own structured output too.")] = True,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    device: Device = "cuda",
     mixed: Annotated[
         float, typer.Option(min=0, help="Seconds of requests at random moments, half of them guided.")
     ] = 0.0,
     rate: Annotated[float, typer.Option(min=0.1, help="How many of those come a second.")] = 60.0,
     engine: Annotated[str, typer.Option(help="More arguments of the engine, as a JSON object.")] = "{}",
-    json_output: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    json_output: JsonOutput = False,
+    out: Out = None,
 ) -> None:
     """vLLM, an engine each without the plugin and with it: unguided, its own structured output, ours."""
-    counts, schemas = _rows(rows), _schemas(schema)
-    from guided_plugin.bench.vllm import RUNNERS, bench_vllm
-
-    runners = [name.strip() for name in runner.split(",")]
-    for name in runners:
-        if name not in RUNNERS:
-            raise InputError(f"unknown runner {name!r}", where="--runner", hint=did_you_mean(name, RUNNERS))
+    counts, schemas = _batch_sizes(rows), known_names(schema, SCHEMAS, "--schema")
+    runners = known_names(runner, RUNNERS, "--runner")
     try:
         arguments = json.loads(engine)
     except ValueError as error:
         raise InputError(f"is not JSON: {error}", where="--engine") from None
     if not isinstance(arguments, dict):
         raise InputError("must be a JSON object", where="--engine", hint='such as {"enforce_eager": true}')
-    if out is not None:
-        check_out(out)
-    with _progress() as progress:
-        task = progress.add_task("engines", total=2 * len(runners))
+    check_out(out)
+    with progress("engines", 2 * len(runners)) as advance:
         result = bench_vllm(
             model,
             tokenizer or model,
@@ -300,85 +198,12 @@ def vllm(
             mixed=mixed,
             rate=rate,
             engine=arguments,
-            progress=lambda: progress.advance(task),
+            progress=advance,
         )
-    if _told_as_json(result, out, json_output):
-        return
-    titles = "runner", "rows", "way", "schema", "ms", "ratio", "steady ms", "ratio", "wrong"
-    table = Table(*titles, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for figure in result["figures"]:
-        named = (str(figure[name]) for name in ("runner", "rows", "way", "schema"))
-        times = (f"{figure[name]:.3f}" for name in ("ms_per_step", "ratio", "steady_ms", "steady_ratio"))
-        table.add_row(*named, *times, str(figure["wrong_outputs"]))
-    Console().print(table)
-    if not result["mixed"]:
-        return
-    table = Table(
-        "runner",
-        "way",
-        "tokens/s",
-        *("between tokens p50 ms", "p99"),
-        *("first token p50 ms", "p99"),
-        "wrong",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    for figure in result["mixed"]:
-        between, first = figure["inter_token_ms"], figure["first_token_ms"]
-        times = (f"{value:.2f}" for value in (between["p50"], between["p99"], first["p50"], first["p99"]))
-        table.add_row(
-            *(figure["runner"], figure["way"], str(figure["tokens_per_second"])),
-            *times,
-            str(figure["wrong_outputs"]),
-        )
-    Console().print(table)
+    deliver(result, out, json_output, (result["figures"], _ENGINES), (result["mixed"], _MIXED))
 
 
-def model_or_shape(
-    folder: Path, shape: str | None, tokenizer: Path | None, width: int, device: str
-) -> tuple[Any, Vocabulary]:
-    """A model from a folder, or one of a shape with random weights; with its vocabulary."""
-    from guided_plugin.bench.loop import SHAPES, random_model
-    from guided_plugin.grammar.vocabulary import Vocabulary
-
-    if shape is None:
-        loaded = load_model(folder, device)
-        return loaded, model_vocabulary(load_tokenizer(folder), loaded)
-    if shape not in SHAPES:
-        raise InputError(f"unknown shape {shape!r}", where="--shape", hint=did_you_mean(shape, SHAPES))
-    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(tokenizer or MODEL_DIR))
-    check_device(device)
-    return random_model(shape, width or vocabulary.size, device), vocabulary
-
-
-def _progress() -> Progress:
-    console = Console(stderr=True)
-    return Progress(console=console, transient=True, disable=not console.is_terminal)
-
-
-def _told_as_json(result: dict[str, Any], out: Path | None, json_output: bool) -> bool:
-    """Write the result to a file, and to stdout, where asked; whether nothing else belongs on stdout."""
-    _written(result, out)
-    if json_output:
-        print_json(result)
-    return json_output
-
-
-def _written(result: dict[str, Any], out: Path | None) -> None:
-    if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def check_out(path: Path, where: str = "--out") -> None:
-    """Before anything is measured: nobody wants to lose the figures to a wrong path."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a").close()
-    except OSError as error:
-        raise InputError(f"can't write {path}: {error.strerror}", where=where) from None
-
-
-def _rows(text: str) -> list[int]:
+def _batch_sizes(text: str) -> list[int]:
     try:
         counts = [int(part) for part in text.split(",")]
     except ValueError:
@@ -388,11 +213,6 @@ def _rows(text: str) -> list[int]:
     return counts
 
 
-def _schemas(text: str) -> list[str]:
-    from guided_plugin.bench.schemas import SCHEMAS
-
-    names = text.split(",")
-    for name in names:
-        if name not in SCHEMAS:
-            raise InputError(f"unknown schema {name!r}", where="--schema", hint=did_you_mean(name, SCHEMAS))
-    return names
+def _name(model: Path, shape: str | None) -> str:
+    """What the JSON calls the model."""
+    return shape or ("demo" if model == MODEL_DIR else model.resolve().name)

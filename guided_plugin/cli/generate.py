@@ -14,9 +14,9 @@ from guided_plugin.cli.loading import (
     load_spec,
     load_tokenizer,
     model_vocabulary,
-    print_json,
-    working,
 )
+from guided_plugin.cli.options import Device, Flexible, JsonOutput, Seed, Temperature
+from guided_plugin.cli.results import print_json, working
 from guided_plugin.errors import RequestError
 from guided_plugin.spec import OutputSpec
 
@@ -32,13 +32,13 @@ def generate(
     grammar: Annotated[Path | None, typer.Option(help="Grammar file: .ebnf, .gbnf or .lark.")] = None,
     n: Annotated[int, typer.Option("--n", min=1, help="How many outputs.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest output, in tokens.")] = 256,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")] = 0.8,
+    temperature: Temperature = 0.8,
     top_k: Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens of this mass.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    flexible: Annotated[bool, typer.Option("--flexible", help="Allow whitespace in JSON.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    flexible: Flexible = False,
+    json_output: JsonOutput = False,
 ) -> None:
     """Generate text from a local model, guided by a schema, regex, choice or grammar."""
     spec = _spec(schema, regex, choice, grammar, flexible)
@@ -59,7 +59,15 @@ def generate(
         outputs = loop.run(prompts, [spec] * n, max_new_tokens=max_new_tokens, sampling=sampling)
     texts = [tokenizer.decode(output.tokens, skip_special_tokens=True) for output in outputs]
     if json_output:
-        found = [_as_dict(text, output) for text, output in zip(texts, outputs, strict=True)]
+        found = [
+            {
+                "text": text,
+                "tokens": len(output.tokens),
+                "stopped": output.stopped,
+                "error": str(output.error) if output.error else None,
+            }
+            for text, output in zip(texts, outputs, strict=True)
+        ]
         print_json({"prompt": prompt, "spec": spec.to_dict() if spec else None, "outputs": found})
     else:
         print("\n".join(texts))
@@ -71,15 +79,6 @@ def generate(
         raise RequestError(
             f"{cut} of {n} outputs ran into --max-new-tokens and are incomplete", hint="raise it"
         )
-
-
-def _as_dict(text: str, output: Any) -> dict[str, Any]:
-    return {
-        "text": text,
-        "tokens": len(output.tokens),
-        "stopped": output.stopped,
-        "error": str(output.error) if output.error else None,
-    }
 
 
 def _spec(

@@ -1,17 +1,15 @@
-"""Files, tokenizers and models for the commands, with one-line errors. Imports torch only when asked."""
+"""Files, tokenizers and models for the commands, with one-line errors. Imports torch only where needed."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from guided_plugin.errors import GuidedError, SpecError
+from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import GuidedError, SpecError, did_you_mean
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.forms import KINDS
 
@@ -20,15 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "InputError",
-    "check_device",
+    "known",
+    "known_names",
     "load_grammar",
     "load_model",
     "load_spec",
     "load_tokenizer",
+    "model_or_shape",
     "model_vocabulary",
-    "print_json",
+    "read_json",
     "read_text",
-    "working",
 ]
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
@@ -39,16 +38,17 @@ class InputError(GuidedError):
     """What the command was given can't be used."""
 
 
-@contextlib.contextmanager
-def working(what: str) -> Iterator[None]:
-    """A spinner on stderr while something slow runs."""
-    with Console(stderr=True).status(what):
-        yield
+def known(name: str, names: Collection[str], where: str) -> str:
+    """The value of an option that has a fixed set of values."""
+    if name not in names:
+        what = where.removeprefix("--")
+        raise InputError(f"unknown {what} {name!r}", where=where, hint=did_you_mean(name, names))
+    return name
 
 
-def print_json(document: Any) -> None:
-    """Machine-readable output: one JSON document on stdout."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+def known_names(text: str, names: Collection[str], where: str) -> list[str]:
+    """The same for several values, separated by commas."""
+    return [known(name.strip(), names, where) for name in text.split(",")]
 
 
 def read_text(path: Path) -> str:
@@ -82,10 +82,10 @@ def load_spec(path: Path, **options: Any) -> OutputSpec:
 
 
 def load_grammar(path: Path) -> OutputSpec:
-    """A grammar file; its name says what it is written in."""
+    """A grammar file; the suffix of its name tells the syntax."""
     if path.suffix.lower() not in _GRAMMARS:
         hint = "name it " + ", ".join(_GRAMMARS)
-        raise InputError("can't tell what this grammar is written in", where=str(path), hint=hint)
+        raise InputError("has no suffix of a grammar syntax", where=str(path), hint=hint)
     return load_spec(path)
 
 
@@ -108,56 +108,27 @@ def _spec(path: Path, options: dict[str, Any]) -> OutputSpec:
 
 def load_tokenizer(directory: Path) -> Any:
     """A transformers tokenizer from a local folder."""
-    _quiet()
-    if not directory.is_dir():
-        raise InputError("is no folder", where=str(directory), hint="give the folder with tokenizer.json")
-    if not any(path for pattern in _TOKENIZER_FILES for path in directory.glob(pattern)):
-        raise InputError("holds no tokenizer", where=str(directory), hint="no tokenizer.json in it")
-    from transformers import AutoTokenizer
 
-    try:
+    def load() -> Any:
+        from transformers import AutoTokenizer
+
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except Exception as error:
-        raise InputError(
-            f"holds no tokenizer that transformers can load: {_brief(error)}", where=str(directory)
-        ) from error
 
-
-def check_device(device: str) -> None:
-    """Refuse a device that PyTorch can't use here."""
-    import torch
-
-    try:
-        torch.device(device)
-    except RuntimeError:
-        raise InputError(f"{device!r} is no device", where="--device", hint="cpu or cuda") from None
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"{device!r} can't be used: {_brief(error)}", where="--device") from None
+    return _pretrained(directory, "tokenizer", "tokenizer.json", _TOKENIZER_FILES, load)
 
 
 def load_model(directory: Path, device: str = "cpu") -> Any:
     """A transformers causal LM from a local folder, for inference."""
-    _quiet()
-    if not directory.is_dir():
-        raise InputError(
-            "is no folder", where=str(directory), hint="give a folder with a model's config.json"
-        )
-    if not (directory / "config.json").is_file():
-        raise InputError("holds no model", where=str(directory), hint="no config.json in it")
-    import torch
-    from transformers import AutoModelForCausalLM
 
-    check_device(device)
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype=dtype)
-    except Exception as error:
-        raise InputError(
-            f"holds no model that transformers can load: {_brief(error)}", where=str(directory)
-        ) from error
-    return model.to(device).eval()
+    def load() -> Any:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        return AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype=dtype)
+
+    _check_device(device)
+    return _pretrained(directory, "model", "config.json", ("config.json",), load).to(device).eval()
 
 
 def model_vocabulary(tokenizer: Any, model: Any) -> Vocabulary:
@@ -170,14 +141,57 @@ def model_vocabulary(tokenizer: Any, model: Any) -> Vocabulary:
     return vocabulary
 
 
-def _brief(error: Exception) -> str:
-    """The first sentence of an error that somebody else wrote, on one line."""
-    lines = str(error).strip().splitlines()
-    return re.split(r"(?<=[a-z])[.:](?= |$)", lines[0])[0][:200] if lines else type(error).__name__
+def model_or_shape(
+    folder: Path, shape: str | None, tokenizer: Path | None, width: int, device: str
+) -> tuple[Any, Vocabulary]:
+    """A model from a folder, or one of a shape with random weights; with its vocabulary."""
+    from guided_plugin.bench.loop import SHAPES, random_model
+    from guided_plugin.grammar.vocabulary import Vocabulary
+
+    if shape is None:
+        loaded = load_model(folder, device)
+        return loaded, model_vocabulary(load_tokenizer(folder), loaded)
+    known(shape, SHAPES, "--shape")
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(tokenizer or MODEL_DIR))
+    _check_device(device)
+    return random_model(shape, width or vocabulary.size, device), vocabulary
 
 
-def _quiet() -> None:
+def _pretrained(
+    directory: Path, what: str, file: str, patterns: Collection[str], load: Callable[[], Any]
+) -> Any:
+    """What transformers loads from a local folder, without its progress bars and log lines."""
+    if not directory.is_dir():
+        raise InputError("is not a folder", where=str(directory), hint=f"give the folder with {file}")
+    if not any(path for pattern in patterns for path in directory.glob(pattern)):
+        raise InputError(f"contains no {what}", where=str(directory), hint=f"no {file} in it")
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+    try:
+        return load()
+    except Exception as error:
+        raise InputError(
+            f"contains no {what} that transformers can load: {_brief(error)}", where=str(directory)
+        ) from error
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device that PyTorch can't use here."""
+    import torch
+
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise InputError(f"{device!r} is not a device", where="--device", hint="cpu or cuda") from None
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"{device!r} can't be used: {_brief(error)}", where="--device") from None
+
+
+def _brief(error: Exception) -> str:
+    """The first sentence of another library's error, on one line."""
+    lines = str(error).strip().splitlines()
+    return re.split(r"(?<=[a-z])[.:](?= |$)", lines[0])[0][:200] if lines else type(error).__name__

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from guided_plugin.cli.bench import check_out
 from guided_plugin.cli.loading import InputError, load_tokenizer, read_json
+from guided_plugin.cli.results import check_out, progress, show_table, write_json
 
 if TYPE_CHECKING:
     from guided_plugin.bench.maskbench_result import FileResult, Flip
@@ -22,16 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["maskbench"]
 
 # Fits in 80 columns.
-_HEADINGS = (
-    "backend",
-    "pass",
-    "wrong\naccepts",
-    "wrong\nrefuses",
-    "early\nstops",
-    "refused",
-    "died",
-    "mask us\navg/p99/p99.9",
-    "first ms\np50/p90/p99",
+_COLUMNS = (
+    ("backend", "{backend}"),
+    ("pass", "{summary[passing]}"),
+    ("wrong\naccepts", "{summary[wrong_accepts]}"),
+    ("wrong\nrefuses", "{summary[wrong_refusals]}"),
+    ("early\nstops", "{summary[early_stops]}"),
+    ("refused", "{summary[refused]}"),
+    ("died", "{summary[died]}"),
+    ("mask us\navg/p99/p99.9", "{mask_times}"),
+    ("first ms\np50/p90/p99", "{first_times}"),
 )
 
 
@@ -47,7 +44,7 @@ def maskbench(
     ] = None,
     compare_with: Annotated[
         Path | None,
-        typer.Option("--compare", metavar="OLD", help="Tell what changed since this --json file."),
+        typer.Option("--compare", metavar="OLD", help="Show what changed since this --json file."),
     ] = None,
 ) -> None:
     """Match the instances of many schemas: which get the right answer, and how long masks take.
@@ -55,35 +52,34 @@ def maskbench(
     Early stops are schemas with a position where a stop token is allowed before the output is complete, or
     missing when it is, or where another special token is allowed.
 
-    With --compare, the exit code is 1 when a file that passed doesn't any more.
+    With --compare, the exit code is 1 when a file that passed before no longer passes.
     """
     from guided_plugin.bench.maskbench import open_sample, run_maskbench
     from guided_plugin.bench.maskbench_result import compare
 
     backends = _backends(backend)
     older = None if compare_with is None else _older(compare_with)
-    if json_output is not None:
-        check_out(json_output, "--json")
+    check_out(json_output, "--json")
     loaded = load_tokenizer(tokenizer)
-    with open_sample(source) as files, _progress() as progress:
+    with open_sample(source) as files:
         chosen = dict(list(files.items())[::every])
-        tasks = {name: progress.add_task(name, total=len(chosen), died=0) for name in backends}
-        died = dict.fromkeys(backends, 0)
+        died = 0
+        with progress("measuring", len(chosen) * len(backends)) as advance:
 
-        def advance(name: str, row: FileResult) -> None:
-            died[name] += row.status == "died"
-            progress.update(tasks[name], advance=1, died=died[name])
+            def note(name: str, row: FileResult) -> None:
+                nonlocal died
+                died += row.status == "died"
+                advance(f"{name}, {died} died")
 
-        result = run_maskbench(chosen, loaded, backends, jobs=jobs, limit=limit, progress=advance)
+            result = run_maskbench(chosen, loaded, backends, jobs=jobs, limit=limit, progress=note)
     result["tokenizer"] = tokenizer.resolve().name
     flips = [] if older is None else compare(older, result)
     if older is not None:
-        result["compared"] = {"with": older["environment"], "flips": [flip.to_dict() for flip in flips]}
+        result["compared"] = {"with": older["environment"], "flips": [asdict(flip) for flip in flips]}
     _show(result)
     if older is not None:
         _show_flips(flips, older, result)
-    if json_output is not None:
-        json_output.write_text(json.dumps(result, indent=1) + "\n")
+    write_json(result, json_output)
     if result["interrupted"]:
         raise typer.Exit(130 if result["interrupted"] == "by the user" else 2)
     if any(flip.worse for flip in flips):
@@ -102,7 +98,7 @@ def _backends(text: str) -> list[str]:
 
 
 def _older(path: Path) -> dict[str, Any]:
-    """The result of an earlier run; found wanting before anything is measured."""
+    """The result of an earlier run, checked before anything is measured."""
     from guided_plugin.bench.maskbench_result import compare
 
     document = read_json(path)
@@ -113,40 +109,31 @@ def _older(path: Path) -> dict[str, Any]:
         return {**document, "environment": document["environment"]}
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(
-            "is no result of maskbench", where=f"--compare: {path}", hint="give what --json wrote"
+            "is not a result of maskbench", where=f"--compare: {path}", hint="give what --json wrote"
         ) from None
 
 
-def _progress() -> Progress:
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[died]} died"),
-    )
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
 def _show(result: dict[str, Any]) -> None:
+    """The table, and below it what it has no column for."""
+    figures = [
+        {
+            **run,
+            "mask_times": _times(run["summary"]["masks"], ("avg_us", "p99_us", "p99.9_us")),
+            "first_times": _times(run["summary"]["first_mask_ms"], ("p50", "p90", "p99")),
+        }
+        for run in result["runs"]
+    ]
+    show_table(figures, _COLUMNS, padding=0)
     console = Console(highlight=False)
-    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="left" if heading == "backend" else "right")
     for run in result["runs"]:
-        summary = run["summary"]
-        counts = ("passing", "wrong_accepts", "wrong_refusals", "early_stops", "refused", "died")
-        table.add_row(
-            run["backend"],
-            *(str(summary[count]) for count in counts),
-            _times(summary["masks"], ("avg_us", "p99_us", "p99.9_us")),
-            _times(summary["first_mask_ms"], ("p50", "p90", "p99")),
-        )
-    console.print(table)
-    for run in result["runs"]:
-        for line in _remarks(run["summary"], result["files"]):
-            console.print(f"{run['backend']}: {line}", markup=False)
+        summary, name = run["summary"], run["backend"]
+        if summary["files"] < result["files"]:
+            console.print(f"{name}: files measured: {summary['files']} of {result['files']}", markup=False)
+        if summary["unreadable"]:
+            console.print(f"{name}: files that can't be read: {summary['unreadable']}", markup=False)
+        if summary["faults"]:
+            what = "instances where a matcher contradicted itself or got stuck"
+            console.print(f"{name}: {what}: {summary['faults']}", markup=False)
     if result["interrupted"]:
         console.print(f"interrupted: {_printable(result['interrupted'])}", markup=False)
 
@@ -156,18 +143,6 @@ def _times(figures: dict[str, float], names: Sequence[str]) -> str:
     if not set(names) <= figures.keys():
         return "-"
     return "/".join(f"{value:.0f}" if (value := figures[name]) >= 100 else f"{value:.3g}" for name in names)
-
-
-def _remarks(summary: dict[str, Any], files: int) -> list[str]:
-    """What the table has no column for, where there is any."""
-    remarks = []
-    if summary["files"] < files:
-        remarks.append(f"files measured: {summary['files']} of {files}")
-    if summary["unreadable"]:
-        remarks.append(f"files that can't be read: {summary['unreadable']}")
-    if summary["faults"]:
-        remarks.append(f"instances where a matcher contradicted itself or got stuck: {summary['faults']}")
-    return remarks
 
 
 def _show_flips(flips: list[Flip], older: dict[str, Any], result: dict[str, Any]) -> None:

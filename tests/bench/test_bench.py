@@ -1,14 +1,9 @@
 """`guided-plugin bench loop` and what it says of the machine it ran on."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import platform
-import sys
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +12,10 @@ from guided_plugin.bench import environment as environment_module
 from guided_plugin.bench.environment import environment
 from guided_plugin.bench.loop import SHAPES, bench_loop
 from guided_plugin.bench.schemas import SCHEMAS
-from guided_plugin.cli import main
 from guided_plugin.errors import GuidedError
-from guided_plugin.grammar.vocabulary import Vocabulary
 
 SHORT = ("--steps", "8", "--repetitions", "1")
+TINY = (32, 1, 32, 2, 1)
 FIGURE_KEYS = [
     "rows",
     "schema",
@@ -35,14 +29,12 @@ FIGURE_KEYS = [
 ]
 
 
-def _bench(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["guided-plugin", "bench", "loop", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return int(stop.value.code or 0)
+@pytest.fixture
+def bench(run):
+    return lambda *arguments: run("bench", "loop", *arguments)
 
 
-def _check(result: dict[str, Any]) -> None:
+def _check(result):
     assert list(result) == [
         "benchmark",
         "environment",
@@ -66,39 +58,30 @@ def _check(result: dict[str, Any]) -> None:
         assert 0 < figure["share"] < 1
 
 
-def test_bench_loop_prints_a_table_and_writes_json(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    demo_vocabulary: Vocabulary,
-) -> None:
+def test_bench_loop_prints_a_table_and_writes_json(bench, monkeypatch, tmp_path, demo_vocabulary):
     monkeypatch.setenv("COLUMNS", "80")
     out = tmp_path / "new" / "figures.json"
-    assert _bench(monkeypatch, "--rows", "1,2", *SHORT, "--out", str(out)) == 0
+    printed = bench("--rows", "1,2", *SHORT, "--out", out)
+    assert (printed.code, printed.err.strip()) == (0, "")
     result = json.loads(out.read_text())
     _check(result)
     assert [(f["rows"], f["schema"]) for f in result["figures"]] == [(1, "plain"), (2, "plain")]
     assert result["vocabulary"] == demo_vocabulary.size
-    printed = capsys.readouterr()
     for heading in ("rows", "schema", "backend", "unguided ms", "guided ms", "ratio", "plugin us", "share"):
         assert heading in printed.out
     for figure in result["figures"]:
         assert f"{figure['guided_ms']:.3f}" in printed.out
         assert f"{figure['ratio']:.3f}" in printed.out
-    assert printed.err.strip() == ""
 
 
-def test_bench_loop_json_alone_is_on_stdout(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert _bench(monkeypatch, "--rows", "1", "--schema", "maxlength,plain", *SHORT, "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+def test_bench_loop_json_alone_is_on_stdout(bench):
+    result = bench("--rows", "1", "--schema", "maxlength,plain", *SHORT, "--json").json
     _check(result)
     assert [f["schema"] for f in result["figures"]] == ["maxlength", "plain"]
 
 
-def test_progress_is_told_once_a_run(demo_model: Any, demo_vocabulary: Vocabulary) -> None:
-    told: list[None] = []
+def test_progress_is_called_once_a_run(demo_model, demo_vocabulary):
+    calls = []
     bench_loop(
         demo_model,
         demo_vocabulary,
@@ -106,88 +89,61 @@ def test_progress_is_told_once_a_run(demo_model: Any, demo_vocabulary: Vocabular
         schemas=["plain"],
         steps=8,
         repetitions=2,
-        progress=lambda: told.append(None),
+        progress=lambda: calls.append(None),
     )
-    assert len(told) == 2 * (2 + 1)  # unguided and guided; one repetition warms up
+    assert len(calls) == 2 * (2 + 1)  # unguided and guided; one repetition warms up
 
 
-def test_an_output_that_fails_stops_the_benchmark(
-    demo_model: Any, demo_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(SCHEMAS, "plain", False)  # type: ignore[arg-type]
+def test_an_output_that_fails_stops_the_benchmark(demo_model, demo_vocabulary, monkeypatch):
+    monkeypatch.setitem(SCHEMAS, "plain", False)
     with pytest.raises(GuidedError):
         bench_loop(demo_model, demo_vocabulary, rows=[1], schemas=["plain"], steps=8, repetitions=1)
 
 
-@pytest.mark.parametrize("text", ["1,x", "", "0", "-1", "1,,2"])
-def test_bad_rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str) -> None:
-    assert _bench(monkeypatch, "--rows", text) == 2
-    expected = f"error: --rows: must be numbers separated by commas, not {text!r} (8,64)\n"
-    assert capsys.readouterr().err == expected
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *(
+            (("--rows", text), f"--rows: must be numbers separated by commas, not {text!r} (8,64)")
+            for text in ("1,x", "", "0", "-1", "1,,2")
+        ),
+        (("--schema", "plain,maxlenght"), "--schema: unknown schema 'maxlenght' (did you mean 'maxlength'?)"),
+        (("--shape", "gpt"), f"--shape: unknown shape 'gpt' (known: {', '.join(sorted(SHAPES))})"),
+        (("--graph",), "--graph: graphs are CUDA's (add --device cuda)"),
+        (("--rows", "1", *SHORT, "--backend", "xgramar"), "xgramar"),
+        (("--shape", "tiny", "--width", "10", "--rows", "1", *SHORT), "10 columns"),
+    ],
+)
+def test_wrong_options_are_named(bench, monkeypatch, arguments, message):
+    if "tiny" in arguments:
+        monkeypatch.setitem(SHAPES, "tiny", TINY)
+    bench(*arguments).is_error(2, message)
 
 
-def test_unknown_schema(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _bench(monkeypatch, "--schema", "plain,maxlenght") == 2
-    expected = "error: --schema: unknown schema 'maxlenght' (did you mean 'maxlength'?)\n"
-    assert capsys.readouterr().err == expected
-
-
-def test_unknown_backend(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _bench(monkeypatch, "--rows", "1", *SHORT, "--backend", "xgramar") == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: ")
-    assert "xgramar" in message
-    assert message.count("\n") == 1
-
-
-def test_unknown_shape(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _bench(monkeypatch, "--shape", "gpt") == 2
-    expected = f"error: --shape: unknown shape 'gpt' (known: {', '.join(sorted(SHAPES))})\n"
-    assert capsys.readouterr().err == expected
-
-
-def test_a_random_model_narrower_than_its_tokenizer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(SHAPES, "tiny", (32, 1, 32, 2, 1))
-    assert _bench(monkeypatch, "--shape", "tiny", "--width", "10", "--rows", "1", *SHORT) == 2
-    message = capsys.readouterr().err
-    assert "10 columns" in message
-    assert message.count("\n") == 1
-
-
-def test_a_random_model_of_a_known_shape(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], demo_vocabulary: Vocabulary
-) -> None:
-    monkeypatch.setitem(SHAPES, "tiny", (32, 1, 32, 2, 1))
-    width = str(demo_vocabulary.size + 60)
-    assert _bench(monkeypatch, "--shape", "tiny", "--width", width, "--rows", "2", *SHORT, "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+def test_a_random_model_of_a_known_shape(bench, monkeypatch, demo_vocabulary):
+    monkeypatch.setitem(SHAPES, "tiny", TINY)
+    width = demo_vocabulary.size + 60
+    result = bench("--shape", "tiny", "--width", width, "--rows", "2", *SHORT, "--json").json
     assert (result["model"], result["vocabulary"]) == ("tiny", demo_vocabulary.size)
     assert [figure["rows"] for figure in result["figures"]] == [2]
 
 
-def test_out_is_tried_before_anything_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def too_late(*_: Any, **__: Any) -> Any:
+def test_out_is_tried_before_anything_is_measured(bench, monkeypatch, tmp_path):
+    def too_late(*_, **__):
         pytest.fail("measured before it was known where the figures go")
 
     monkeypatch.setattr("guided_plugin.bench.loop.bench_loop", too_late)
-    assert _bench(monkeypatch, "--out", str(tmp_path)) == 2
-    assert capsys.readouterr().err == f"error: --out: can't write {tmp_path}: Is a directory\n"
+    bench("--out", tmp_path).is_error(2, f"error: --out: can't write {tmp_path}: Is a directory")
 
 
-def test_out_keeps_an_older_file_until_there_are_new_figures(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_out_keeps_an_older_file_until_there_are_new_figures(bench, tmp_path):
     out = tmp_path / "figures.json"
     out.write_text("older")
-    assert _bench(monkeypatch, "--out", str(out), "--shape", "gpt") == 2
+    assert bench("--out", out, "--shape", "gpt").code == 2
     assert out.read_text() == "older"
 
 
-def test_environment_tells_versions() -> None:
+def test_environment_tells_versions():
     found = environment()
     assert list(found) == ["date", "guided_plugin", "python", "versions", "cpus", "device"]
     assert found["guided_plugin"] == guided_plugin.__version__
@@ -199,12 +155,12 @@ def test_environment_tells_versions() -> None:
     assert found["cpus"] >= 1
 
 
-def test_environment_leaves_out_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_leaves_out_what_is_not_installed(monkeypatch):
     monkeypatch.setattr(environment_module, "_PACKAGES", ("torch", "no-such-package-here"))
     assert list(environment()["versions"]) == ["torch"]
 
 
-def test_environment_names_the_device_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_names_the_device_that_was_measured(monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")

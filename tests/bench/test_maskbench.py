@@ -1,123 +1,36 @@
 """`guided-plugin maskbench`: files are measured in children, and what hangs or crashes costs one row."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
+import shutil
 import signal
-import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import odd_backend
 import pytest
 
 from guided_plugin.bench.maskbench import open_sample
 from guided_plugin.bench.maskbench_child import FileBench
-from guided_plugin.bench.maskbench_result import FileResult, compare, quantile, summarise
+from guided_plugin.bench.maskbench_result import FileResult, compare, summarise
+from guided_plugin.bench.measuring import quantile
 from guided_plugin.bench.text_tokens import TextTokens
-from guided_plugin.cli import main
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, VocabularyError
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-ODD = '''
-"""A backend `odd` that does what a schema's title says."""
-import os, time
-import numpy as np
-from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.base import Grammar
-from guided_plugin.hookspecs import hookimpl
-
-
-class Matcher:
-    complete = True
-
-    def __init__(self, does):
-        self.does = does
-
-
-def bits(vocabulary, tokens):
-    row = np.zeros(32 * vocabulary.words, np.uint8)
-    row[list(tokens)] = 1
-    return np.packbits(row, bitorder="little").view(np.int32)
-
-
-class Batch:
-    def __init__(self, matchers, vocabulary):
-        self.matcher = matchers[0]
-        self.does = self.matcher.does
-        self.taken = 0
-        stops = set(vocabulary.stop_token_ids)
-        self.stops = bits(vocabulary, stops)
-        self.special = bits(vocabulary, set(vocabulary.special_ids) - stops)
-        self.texts = bits(vocabulary, set(range(vocabulary.size)) - set(vocabulary.special_ids))
-
-    def fill(self, mask, rows):
-        mask[rows] = 0 if self.does == "get stuck" else self.texts | self.stops
-        late = self.taken >= 1
-        if self.does == "stop early":
-            self.matcher.complete = not late
-        if self.does == "stop late" and late:
-            mask[rows] &= ~self.stops
-        if self.does == "let special tokens in" and late:
-            mask[rows] |= self.special
-
-    def accept(self, tokens):
-        self.taken += 1
-        if self.does == "hang":
-            with open(os.environ["ODD_PID"], "w") as file:
-                file.write(str(os.getpid()))
-            time.sleep(1000)
-        return [self.does != "break its word"]
-
-
-class Backend:
-    name = "odd"
-
-    def __init__(self, vocabulary, config):
-        if "ODD_FAILS" in os.environ:
-            raise RuntimeError("odd today")
-        self.threads = config.thread_count()
-        self.vocabulary = vocabulary
-
-    def compile(self, spec):
-        does = spec.document().get("title", "")
-        if does == "refuse":
-            raise UnsupportedSpecError("odd as well", where="#")
-        if does == "crash":
-            os.abort()
-        if does == "raise":
-            raise RuntimeError("a bug in odd")
-        return Grammar(spec, "odd", does, 1000, 0.0, reason=f"threads {self.threads}")
-
-    def start(self, grammar, stops):
-        matcher = Matcher(grammar.handle)
-        matcher.complete = matcher.does != "get stuck"
-        return matcher
-
-    def batch(self, matchers):
-        return Batch(matchers, self.vocabulary)
-
-
-@hookimpl
-def register_backends(register):
-    register("odd", Backend)
-'''
-
 
 @pytest.fixture
-def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def odd(tmp_path, monkeypatch):
     """The backend `odd`, installed for this process and its children; where a hanging child leaves its id."""
     site = tmp_path / "site"
     info = site / "odd_backend-1.dist-info"
     info.mkdir(parents=True)
-    (site / "odd_backend.py").write_text(ODD)
+    shutil.copy(odd_backend.__file__, site)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-backend\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[guided_plugin]\nodd = odd_backend\n")
     monkeypatch.syspath_prepend(str(site))
@@ -127,7 +40,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pid
 
 
-def case(schema: Any, *tests: tuple[bool, Any]) -> str:
+def case(schema, *tests):
     return json.dumps({"schema": schema, "tests": [{"valid": valid, "data": data} for valid, data in tests]})
 
 
@@ -141,7 +54,7 @@ SAMPLE = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A sample of the format, with a file that isn't."""
     for name, text in SAMPLE.items():
         path = tmp_path / "sample" / "deep" / name
@@ -150,33 +63,26 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "sample"
 
 
-Run = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def measure(run, monkeypatch):
     """The command with the demo's tokenizer: exit code, stdout, stderr."""
     monkeypatch.setenv("COLUMNS", "80")
 
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        command = ["guided-plugin", "maskbench", *map(str, arguments), "--tokenizer", str(MODEL_DIR)]
-        monkeypatch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
+    def call(*arguments):
+        result = run("maskbench", *arguments, "--tokenizer", MODEL_DIR)
+        return result.code, result.out, result.err
 
     return call
 
 
-def rows(path: Path) -> dict[str, dict[str, Any]]:
+def rows(path):
     (run,) = json.loads(path.read_text())["runs"]
     return {row["name"]: row for row in run["files"]}
 
 
-def test_a_sample_measured_and_written(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_sample_measured_and_written(measure, folder, tmp_path):
     out = tmp_path / "new" / "out.json"
-    code, table, errors = run(folder, "--json", out, "--backend", "llguidance")
+    code, table, errors = measure(folder, "--json", out, "--backend", "llguidance")
     assert (code, errors.strip()) == (0, "")
     found = rows(out)
     assert {name: row["status"] for name, row in found.items()} == {
@@ -206,12 +112,12 @@ def test_a_sample_measured_and_written(run: Run, folder: Path, tmp_path: Path) -
     assert "llguidance: files that can't be read: 1" in table
 
 
-def test_what_hangs_or_crashes_costs_its_own_row(odd: Path, run: Run, tmp_path: Path) -> None:
+def test_what_hangs_or_crashes_costs_its_own_row(odd, measure, tmp_path):
     titles = ["crash", "raise", "hang", "refuse", "break its word", "get stuck", "behave"]
     for place, title in enumerate(titles):
         (tmp_path / f"{place}.json").write_text(case({"title": title}, (True, 1), (False, 2)))
     out = tmp_path / "result"
-    code, table, _ = run(tmp_path, "--backend", "odd", "--limit", "1", "--jobs", "2", "--json", out)
+    code, table, _ = measure(tmp_path, "--backend", "odd", "--limit", "1", "--jobs", "2", "--json", out)
     assert code == 0
     crash, raised, hang, refused, liar, stuck, behaved = rows(out).values()
     assert (crash["status"], crash["error"]) == ("died", "SIGABRT, before the first mask")
@@ -232,12 +138,12 @@ def test_what_hangs_or_crashes_costs_its_own_row(odd: Path, run: Run, tmp_path: 
     assert "odd: instances where a matcher contradicted itself or got stuck: 4" in table
 
 
-def test_a_backend_that_leaks_special_tokens_is_found(odd: Path, run: Run, tmp_path: Path) -> None:
+def test_a_backend_that_leaks_special_tokens_is_found(odd, measure, tmp_path):
     titles = ["stop early", "stop late", "let special tokens in", "behave"]
     for place, title in enumerate(titles):
         (tmp_path / f"{place}.json").write_text(case({"title": title}, (True, [1, 2]), (True, "é")))
     out = tmp_path / "result"
-    code, table, _ = run(tmp_path, "--backend", "odd", "--json", out)
+    code, table, _ = measure(tmp_path, "--backend", "odd", "--json", out)
     assert code == 0
     early, late, special, behaved = rows(out).values()
     for row, what in (
@@ -253,12 +159,12 @@ def test_a_backend_that_leaks_special_tokens_is_found(odd: Path, run: Run, tmp_p
     assert "odd 1 0 1 3 0 0" in " ".join(table.split())
 
 
-def test_ctrl_c_leaves_no_child_and_prints_what_was_done(odd: Path, run: Run, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_child_and_prints_what_was_done(odd, measure, tmp_path):
     (tmp_path / "1.json").write_text(case({"title": "refuse"}))
     (tmp_path / "2.json").write_text(case({"title": "hang"}, (True, 1)))
     out = tmp_path / "result"
 
-    def press() -> None:
+    def press():
         deadline = time.monotonic() + 60
         while not (odd.exists() and odd.read_text()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -269,7 +175,7 @@ def test_ctrl_c_leaves_no_child_and_prints_what_was_done(odd: Path, run: Run, tm
     thread = threading.Thread(target=press)
     thread.start()
     try:
-        code, table, _ = run(tmp_path, "--backend", "odd,auto", "--json", out)
+        code, table, _ = measure(tmp_path, "--backend", "odd,auto", "--json", out)
         thread.join()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -281,15 +187,15 @@ def test_ctrl_c_leaves_no_child_and_prints_what_was_done(odd: Path, run: Run, tm
         os.kill(int(odd.read_text()), 0)
 
 
-def test_compare_tells_the_files_that_flipped(odd: Path, run: Run, tmp_path: Path) -> None:
+def test_compare_tells_the_files_that_flipped(odd, measure, tmp_path):
     sample, old, new = tmp_path / "sample", tmp_path / "old", tmp_path / "new"
     sample.mkdir()
     (sample / "1.json").write_text(case({}, (True, 1)))
     (sample / "2.json").write_text(case({"title": "refuse"}, (True, 1)))
-    assert run(sample, "--backend", "odd", "--json", old)[0] == 0
+    assert measure(sample, "--backend", "odd", "--json", old)[0] == 0
     (sample / "1.json").write_text(case({}, (False, 1)))
     (sample / "2.json").write_text(case({}, (True, 1)))
-    code, table, _ = run(sample, "--backend", "odd", "--limit", "5", "--json", new, "--compare", old)
+    code, table, _ = measure(sample, "--backend", "odd", "--limit", "5", "--json", new, "--compare", old)
     assert code == 1
     assert table.splitlines()[-4:] == [
         "limit_seconds: 60.0 then, 5.0 now",
@@ -306,33 +212,29 @@ def test_compare_tells_the_files_that_flipped(odd: Path, run: Run, tmp_path: Pat
         (("--backend", "auto,xgramar"), "(did you mean 'xgrammar'?)"),
         (("--json", "."), "error: --json: can't write .: Is a directory"),
         (("--compare", "none.json"), "none.json: can't be read"),
-        (("--compare", "sample/a.json"), "is no result of maskbench (give what --json wrote)"),
+        (("--compare", "sample/a.json"), "is not a result of maskbench (give what --json wrote)"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_measured(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, str], message: str
-) -> None:
+def test_bad_input_is_told_before_anything_is_measured(measure, tmp_path, monkeypatch, option, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sample").mkdir()
     (tmp_path / "sample" / "a.json").write_text(case({}))
-    code, out, error = run("sample", *option)
+    code, out, error = measure("sample", *option)
     assert (code, out) == (2, "")
     assert message in error
     assert error.count("\n") == 1
 
 
-def test_a_child_that_cannot_start_is_an_error(
-    odd: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_cannot_start_is_an_error(odd, measure, folder, monkeypatch):
     monkeypatch.setenv("ODD_FAILS", "1")
-    code, out, error = run(folder, "--backend", "odd")
+    code, out, error = measure(folder, "--backend", "odd")
     assert (code, out) == (2, "")
     assert error.startswith("error: ")
     assert "odd today" in error
     assert error.count("\n") == 1
 
 
-def archive(path: Path, members: dict[str, bytes], mode: str = "w:xz") -> Path:
+def archive(path, members, mode="w:xz"):
     with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
         for name, content in members.items():
             info = tarfile.TarInfo(name)
@@ -341,7 +243,7 @@ def archive(path: Path, members: dict[str, bytes], mode: str = "w:xz") -> Path:
     return path
 
 
-def test_a_folder_and_its_archive_have_the_same_names(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_and_its_archive_have_the_same_names(folder, tmp_path):
     members = {f"./maskbench/data/{name}": text.encode() for name, text in SAMPLE.items()}
     tar = archive(tmp_path / "sample.tar.xz", {**members, "maskbench/README.md": b"no sample"})
     with open_sample(folder) as from_folder, open_sample(tar) as from_tar:
@@ -351,7 +253,7 @@ def test_a_folder_and_its_archive_have_the_same_names(folder: Path, tmp_path: Pa
     assert all(path.exists() for path in from_folder.values())
 
 
-def test_an_archive_writes_nowhere_else(tmp_path: Path) -> None:
+def test_an_archive_writes_nowhere_else(tmp_path):
     members = {"../outside.json": b"1", "/root.json": b"2", "../../outside.json": b"3"}
     with open_sample(archive(tmp_path / "deep.tar", members, "w")) as files:
         assert sorted(path.read_bytes() for path in files.values()) == [b"1", b"2", b"3"]
@@ -362,13 +264,13 @@ def test_an_archive_writes_nowhere_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"plain text", "is no folder, and no tar archive"),
+        (b"plain text", "is neither a folder nor a tar archive"),
         (None, "can't be read: No such file"),
-        ("cut", "is no folder, and no tar archive"),
-        ("empty", "holds no .json file"),
+        ("cut", "is neither a folder nor a tar archive"),
+        ("empty", "contains no .json file"),
     ],
 )
-def test_what_is_no_sample(tmp_path: Path, content: Any, message: str) -> None:
+def test_what_is_no_sample(tmp_path, content, message):
     path = tmp_path / "sample.tar.xz"
     if content in ("cut", "empty"):
         archive(path, {} if content == "empty" else {"a.json": os.urandom(50_000)})
@@ -383,8 +285,8 @@ def test_what_is_no_sample(tmp_path: Path, content: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("[]", "is no object with `schema` and `tests`"),
-        ('{"schema": {}}', "is no object with `schema` and `tests`"),
+        ("[]", "is not an object with `schema` and `tests`"),
+        ('{"schema": {}}', "is not an object with `schema` and `tests`"),
         ('{"schema": "{}", "tests": []}', "schema: must be an object, true or false, not str"),
         ('{"schema": {}, "tests": {}}', "tests: must be a list, not dict"),
         ('{"schema": {}, "tests": [{"valid": 1, "data": 1}]}', "tests[0]: must have `valid`"),
@@ -395,7 +297,7 @@ def test_what_is_no_sample(tmp_path: Path, content: Any, message: str) -> None:
         (None, "can't be read: No such file"),
     ],
 )
-def test_a_file_that_is_not_of_the_format(bench: FileBench, tmp_path: Path, text: Any, error: str) -> None:
+def test_a_file_that_is_not_of_the_format(bench, tmp_path, text, error):
     path = tmp_path / "file.json"
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -405,12 +307,12 @@ def test_a_file_that_is_not_of_the_format(bench: FileBench, tmp_path: Path, text
 
 
 @pytest.fixture(scope="module")
-def bench(byte_vocabulary: Vocabulary) -> FileBench:
+def bench(byte_vocabulary):
     """In this process, with a vocabulary that has no encoder."""
     return FileBench(byte_vocabulary, "llguidance")
 
 
-def test_instances_are_matched_as_python_writes_them(bench: FileBench, tmp_path: Path) -> None:
+def test_instances_are_matched_as_python_writes_them(bench, tmp_path):
     path = tmp_path / "file.json"
     schema = {"type": "object", "properties": {"b": {"pattern": "^\\W*$"}, "a": {"type": "string"}}}
     # In their own order, with spaces, as characters; open objects.
@@ -425,7 +327,7 @@ def test_instances_are_matched_as_python_writes_them(bench: FileBench, tmp_path:
     assert (result.mask_ns > 0).all()
 
 
-def test_first_masks_are_of_an_empty_cache(bench: FileBench, tmp_path: Path) -> None:
+def test_first_masks_are_of_an_empty_cache(bench, tmp_path):
     (tmp_path / "file.json").write_text(case({"type": "integer"}))
     for _ in range(2):
         assert bench.measure(tmp_path / "file.json").first_mask_ms
@@ -433,7 +335,7 @@ def test_first_masks_are_of_an_empty_cache(bench: FileBench, tmp_path: Path) -> 
     assert (statistics.hits, statistics.entries) == (0, 0)
 
 
-def test_texts_as_tokens(byte_vocabulary: Vocabulary) -> None:
+def test_texts_as_tokens(byte_vocabulary):
     pieces = byte_vocabulary.tokens
     assert [pieces[t] for t in TextTokens(byte_vocabulary)('{"é":true')] == [
         b'{"',
@@ -452,13 +354,13 @@ def test_texts_as_tokens(byte_vocabulary: Vocabulary) -> None:
         TextTokens(Vocabulary.from_tokens([b"a", b"</s>"], [1]))("x")
 
 
-def test_quantiles_are_measured_values() -> None:
+def test_quantiles_are_measured_values():
     values = np.arange(1, 1001)[::-1].copy()
     assert [quantile(values, share) for share in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]
     assert quantile(np.array([7]), 0.5) == 7
 
 
-def test_a_summary_weighs_every_mask_the_same() -> None:
+def test_a_summary_weighs_every_mask_the_same():
     long = FileResult("long", first_mask_ms=1.0, mask_ns=np.full(98, 1000))
     short = FileResult("short", "wrong", wrong_accepts=[1], wrong_refusals=[0], mask_ns=np.full(2, 51_000))
     summary = summarise([long, short, FileResult("dead", "died")])
@@ -470,16 +372,16 @@ def test_a_summary_weighs_every_mask_the_same() -> None:
     assert [summary[name] for name in counts] == [3, 1, 1, 1, 0, 1, 0]
 
 
-def test_a_summary_of_nothing() -> None:
+def test_a_summary_of_nothing():
     summary = summarise([])
     assert (summary["files"], summary["masks"], summary["first_mask_ms"]) == (0, {"count": 0}, {})
 
 
-def test_other_wrong_answers_are_a_flip_and_missing_files_are_not() -> None:
-    def result(backend: str, *files: FileResult) -> dict[str, Any]:
+def test_other_wrong_answers_are_a_flip_and_missing_files_are_not():
+    def result(backend, *files):
         return {"runs": [{"backend": backend, "files": [file.to_dict() for file in files]}]}
 
-    def wrong(accepts: list[int]) -> FileResult:
+    def wrong(accepts):
         return FileResult("x", "wrong", wrong_accepts=accepts, wrong_refusals=[4])
 
     flips = compare(result("a", wrong([1]), FileResult("gone")), result("a", wrong([1, 2])))

@@ -1,23 +1,19 @@
 """The examples run as they are, and the README's Python and console blocks say what is true."""
 
 import json
-import pathlib
 import re
-import subprocess
-import sys
+import runpy
 
 import pytest
-
-ROOT = pathlib.Path(__file__).parents[2]
+from script_files import ROOT
 
 
 @pytest.mark.parametrize("name", ["count_tokens", "generate_json", "transformers_generate"])
-def test_example_runs(name):
-    done = subprocess.run(
-        [sys.executable, f"examples/{name}.py"], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    documents = [line.removeprefix("guided:").strip() for line in done.stdout.splitlines() if '{"' in line]
+def test_example_runs(name, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    runpy.run_path(f"examples/{name}.py", run_name="__main__")
+    printed = capsys.readouterr().out
+    documents = [line.removeprefix("guided:").strip() for line in printed.splitlines() if '{"' in line]
     assert documents
     json.loads(documents[0])
 

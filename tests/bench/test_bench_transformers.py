@@ -1,38 +1,28 @@
 """`guided-plugin bench transformers` at a tiny size."""
 
-from __future__ import annotations
-
 import json
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from guided_plugin.bench import transformers as bench_module
-from guided_plugin.cli import main
 from guided_plugin.errors import RequestError
-from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
 SHORT = ("--steps", "8", "--repetitions", "1", "--rows", "2")
 
 
-def _bench(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["guided-plugin", "bench", "transformers", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return int(stop.value.code or 0)
+@pytest.fixture
+def bench(run):
+    return lambda *arguments: run("bench", "transformers", *arguments)
 
 
-def test_it_prints_a_table_and_writes_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_it_prints_a_table_and_writes_json(bench, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
     out = tmp_path / "new" / "figures.json"
-    assert _bench(monkeypatch, *SHORT, "--schema", "plain", "--out", str(out)) == 0
-    result: dict[str, Any] = json.loads(out.read_text())
+    printed = bench(*SHORT, "--schema", "plain", "--out", out)
+    assert printed.code == 0
+    result = json.loads(out.read_text())
     assert (result["benchmark"], result["model"], result["compiled"]) == ("transformers", "demo", False)
     assert [(f["rows"], f["schema"], f["forward"]) for f in result["figures"]] == [
         (2, "plain", "eager"),
@@ -50,44 +40,42 @@ def test_it_prints_a_table_and_writes_json(
         assert {who: len(times) for who, times in figure["runs_ms"].items()} == dict.fromkeys(
             ("unguided", "guided", "xgrammar"), 1
         )
-    printed = capsys.readouterr().out
-    assert "xgrammar ms" in printed
-    assert max(map(len, printed.splitlines())) <= 80
+    assert "xgrammar ms" in printed.out
+    assert max(map(len, printed.out.splitlines())) <= 80
 
 
-def test_without_the_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (*SHORT, "--schema", "maxlength", "--forward", "eager", "--no-compare", "--json")
-    assert _bench(monkeypatch, *arguments) == 0
-    (figure,) = json.loads(capsys.readouterr().out)["figures"]
+def test_without_the_comparison(bench, tmp_path):
+    out = tmp_path / "figures.json"
+    printed = bench(*SHORT, "--schema", "maxlength", "--forward", "eager", "--no-compare", "--out", out)
+    assert printed.code == 0
+    assert "guided ms" in printed.out
+    assert "xgrammar" not in printed.out
+    (figure,) = json.loads(out.read_text())["figures"]
     assert figure["xgrammar_ms"] is figure["xgrammar_ratio"] is None
 
 
-def test_ways_take_turns_in_going_first(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ways_take_turns_in_going_first(bench, monkeypatch):
     order = []
     run = bench_module._Loop.run
 
-    def noted(self: Any, kwargs: dict[str, Any]) -> Any:
+    def noted(self, kwargs):
         order.append("guided" if kwargs else "unguided")
         return run(self, kwargs)
 
     monkeypatch.setattr(bench_module._Loop, "run", noted)
     arguments = "--steps 8 --repetitions 3 --rows 1 --schema plain --forward eager --no-compare --json"
-    assert _bench(monkeypatch, *arguments.split()) == 0
+    (figure,) = bench(*arguments.split()).json["figures"]
     assert order == ["unguided", "guided", "guided", "unguided"] * 2 + ["unguided", "guided"]
-    (figure,) = json.loads(capsys.readouterr().out)["figures"]
     unguided, guided = figure["runs_ms"]["unguided"], figure["runs_ms"]["guided"]
     first, reverse, again = (g / u for g, u in zip(guided, unguided, strict=True))
     assert figure["ratio"] == pytest.approx(((first + again) / 2 + reverse) / 2, rel=1e-3)
 
 
-def test_wrong_forward(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _bench(monkeypatch, "--forward", "statik") == 2
-    assert "did you mean 'static'?" in capsys.readouterr().err
+def test_wrong_forward(bench):
+    bench("--forward", "statik").is_error(2, "--forward", "did you mean 'static'?")
 
 
-def test_a_wrong_output_is_no_figure(demo_vocabulary: Vocabulary) -> None:
+def test_a_wrong_output_is_no_figure(demo_vocabulary):
     spec = OutputSpec.choice(["yes"])
     with pytest.raises(RequestError, match="fresh matcher refuses"):
         bench_module._check(demo_vocabulary, spec, torch.tensor([[300, 301]]))

@@ -1,17 +1,22 @@
 """Random adds, aborts, slot reuse and mixed specs, for as long as asked; every output is checked again.
 
+    python benchmarks/soak.py [--seconds 60] [--slots 256] [--tokenizer DIR] [--mode process] [--out FILE]
+
 What a request produced must be accepted, token by token, by a fresh matcher of its spec, and nothing may
-grow: the memory of this process and of the worker is sampled. Imports torch.
+grow: the memory of this process and of the worker is sampled. Prints JSON; exit code 1 if a matcher refuses
+an output.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import argparse
+import json
 import os
 import random
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +26,14 @@ from torch import Tensor
 from guided_plugin.bench.environment import environment
 from guided_plugin.bench.recheck import refused_at
 from guided_plugin.bench.schemas import SCHEMAS
+from guided_plugin.cli.loading import load_tokenizer
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import Mode
+from guided_plugin.config import MODES, Mode
+from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED
-
-__all__ = ["SoakResult", "soak"]
 
 _LONGEST = 96
 """Tokens after which a request is ended."""
@@ -39,7 +44,7 @@ _SAMPLE_SECONDS = 5.0
 
 @dataclass(slots=True)
 class SoakResult:
-    """What came of it. `mismatches` is empty, or something is badly wrong."""
+    """What happened. `mismatches` is empty, or something is badly wrong."""
 
     seconds: float = 0.0
     steps: int = 0
@@ -55,10 +60,6 @@ class SoakResult:
     mismatches: list[str] = field(default_factory=list)
     memory_mb: dict[str, list[float]] = field(default_factory=dict)
     """Of the engine and the worker: after a quarter, at half, at three quarters, at the end."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
 
 
 def specs() -> list[OutputSpec]:
@@ -91,13 +92,11 @@ def soak(
     width: int = 0,
     mode: Mode = "auto",
     seed: int = 0,
-    progress: Callable[[float], None] = lambda done: None,
 ) -> dict[str, Any]:
-    """Run for some seconds; `progress` hears how many have passed."""
+    """Run for some seconds."""
     compiler = GrammarCompiler(vocabulary)
     with StepPipeline(compiler, max_slots=slots, device=device, mode=mode) as pipe:
-        run = _Soak(pipe, compiler, slots, width or vocabulary.size, seed)
-        result = run.run(seconds, progress)
+        result = _Soak(pipe, compiler, slots, width or vocabulary.size, seed).run(seconds)
         mode_used = pipe.mode
         restarts = pipe.metrics().worker.restarts
     compiler.close()
@@ -108,7 +107,7 @@ def soak(
         "seed": seed,
         "mode": mode_used,
         "restarts": restarts,
-        **result.to_dict(),
+        **asdict(result),
     }
 
 
@@ -134,7 +133,7 @@ class _Soak:
         torch.manual_seed(seed)
         self._logits = torch.randn(_BUFFERS, slots + 8, width, device=pipe.device)
 
-    def run(self, seconds: float, progress: Callable[[float], None]) -> SoakResult:
+    def run(self, seconds: float) -> SoakResult:
         for verdict in [self.pipe.prepare(spec) for spec in self.specs]:
             verdict.result()
         start = time.monotonic()
@@ -144,7 +143,6 @@ class _Soak:
             if passed >= next_sample:
                 samples.append(self._memory())
                 next_sample += _SAMPLE_SECONDS
-                progress(passed)
             self._come_and_go()
             self._step()
         self._read()
@@ -245,3 +243,32 @@ def _resident_mb(pid: int) -> float:
     except (OSError, IndexError, ValueError):
         return 0.0
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, and write; 1 if an output was wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long")
+    parser.add_argument("--slots", type=int, default=256, help="requests at the same time")
+    parser.add_argument(
+        "--tokenizer", type=Path, default=MODEL_DIR, help="tokenizer folder; default: the demo's"
+    )
+    parser.add_argument("--width", type=int, default=0, help="logits width; 0: the tokenizer's")
+    parser.add_argument("--mode", choices=MODES, default="auto")
+    parser.add_argument("--seed", type=int, default=0, help="of everything random")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
+    options = vars(parser.parse_args(arguments))
+    out, tokenizer = options.pop("out"), options.pop("tokenizer")
+    result = soak(Vocabulary.from_tokenizer(load_tokenizer(tokenizer)), **options)
+    text = json.dumps(result, indent=1) + "\n"
+    print(text, end="")
+    if out is not None:
+        out.write_text(text)
+    return int(bool(result["mismatches"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""What the benchmarks share: prompts, the times of steps, and statistics. Depends on the hooks."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guided_plugin.hookspecs import hookimpl
+from guided_plugin.metrics import StepStatistics
+
+__all__ = ["WARM_UP", "StepCosts", "median", "prompts", "quantile", "raise_first_error", "step_ms"]
+
+WARM_UP = 8
+"""Steps at the start of a run that don't count."""
+
+
+def prompts(rows: int) -> list[list[int]]:
+    """Three tokens for each row."""
+    return [[1 + row % 7, 2, 3] for row in range(rows)]
+
+
+def step_ms(ends: Sequence[float]) -> float:
+    """Mean milliseconds of a step after the warm-up, from the seconds at which steps ended."""
+    ends = ends[WARM_UP - 1 :]
+    return (ends[-1] - ends[0]) * 1e3 / max(1, len(ends) - 1)
+
+
+def median(values: Iterable[float], digits: int = 4) -> float:
+    """Rounded, for JSON."""
+    return round(statistics.median(values), digits)
+
+
+def quantile(values: Sequence[float] | NDArray[Any], share: float) -> float:
+    """The smallest value that is not below this share of the values: one that was measured."""
+    rank = max(0, math.ceil(share * len(values)) - 1)
+    return float(np.partition(values, rank)[rank])
+
+
+def raise_first_error(outputs: Iterable[Any]) -> None:
+    """A benchmark counts only if no request failed."""
+    for output in outputs:
+        if output.error is not None:
+            raise output.error
+
+
+class StepCosts:
+    """A plugin that collects what each step took of the host's thread."""
+
+    def __init__(self) -> None:
+        self.costs: list[StepStatistics] = []
+
+    @hookimpl
+    def step_finished(self, statistics: StepStatistics) -> None:
+        self.costs.append(statistics)
+
+    def median_us(self, call: str = "main_thread", *, skip: int = 0) -> float:
+        """Microseconds of one call, or of all, without the first `skip` steps; 0 if there are none."""
+        found = [getattr(cost, call) * 1e6 for cost in self.costs[skip:]]
+        return median(found, 1) if found else 0.0

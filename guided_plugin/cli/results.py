@@ -1,0 +1,93 @@
+"""What commands show while they work, and how they print and write what they found."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from guided_plugin.cli.loading import InputError
+
+__all__ = ["Columns", "check_out", "deliver", "print_json", "progress", "show_table", "working", "write_json"]
+
+Columns = Sequence[tuple[str, str]]
+"""Of a table: headings, and format strings for the figure of a line."""
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner on stderr while something slow runs."""
+    with Console(stderr=True).status(what):
+        yield
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
+    """A bar on stderr, on a terminal; call it after each of `total` steps, with a new text or without."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+
+        def advance(text: str | None = None) -> None:
+            bar.update(task, advance=1, description=text)
+
+        yield advance
+
+
+def check_out(path: Path | None, where: str = "--out") -> None:
+    """Refuse a file that can't be written, before anything is measured."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise InputError(f"can't write {path}: {error.strerror}", where=where) from None
+
+
+def write_json(document: Any, path: Path | None) -> None:
+    """Write a result to a file, where one was asked for."""
+    if path is not None:
+        path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def print_json(document: Any) -> None:
+    """Machine-readable output: one JSON document on stdout."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def deliver(
+    result: Any,
+    out: Path | None,
+    json_output: bool,
+    *tables: tuple[Sequence[Mapping[str, Any]], Columns],
+) -> None:
+    """Write a result where asked, and print it: as JSON, or those of its tables that have lines."""
+    write_json(result, out)
+    if json_output:
+        print_json(result)
+        return
+    for figures, columns in tables:
+        if figures:
+            show_table(figures, columns)
+
+
+def show_table(
+    figures: Iterable[Mapping[str, Any]], columns: Columns, *, padding: Any = (0, 1, 0, 0)
+) -> None:
+    """A line for each figure; numbers are aligned to the right."""
+    lines = [[cell.format_map(figure) for _, cell in columns] for figure in figures]
+    table = Table(box=SIMPLE_HEAD, padding=padding, show_edge=False)
+    for (heading, _), cells in zip(columns, zip(*lines, strict=True), strict=True):
+        numbers = all(cell[:1].isdigit() or cell == "-" for cell in cells)
+        table.add_column(heading, justify="right" if numbers else "left")
+    for line in lines:
+        table.add_row(*line)
+    Console(highlight=False).print(table)

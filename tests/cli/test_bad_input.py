@@ -1,0 +1,163 @@
+"""Input that can't be used ends in one line on stderr and exit code 2."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import MODEL
+
+
+def test_it_runs_in_a_process_of_its_own():
+    command = [sys.executable, "-c", "from guided_plugin.cli import main; main()", "check", "no-such-file"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: no-such-file: can't be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"\xff\xfe{}", ["is not UTF-8 text (byte 0)"]),
+        (b'{"type":\n  "obj', ["line 2, column 3", "is not JSON"]),
+        (b"", ["line 1, column 1", "is not JSON"]),
+        (b"[" * 100_000, ["JSON"]),
+        (b'{"properties": {"a": {"type": "intger"}}}', ["#/properties/a/type", "did you mean 'integer'"]),
+        (b'{"json_schema": {"type": "integer"}, "whitespac": 1}', ["'whitespac'", "'whitespace'"]),
+        (b'{"regex": "a", "whitespace": "flex"}', ["whitespace", "'flex'", "'flexible'"]),
+        (b'{"regex": "a", "choice": ["a"]}', ["more than one constraint"]),
+        (b'{"type": "json_schema"}', ["has no 'json_schema'"]),
+        (b'{"type": "text"}', ["plain text"]),
+        (b"[1]", ["list"]),
+    ],
+)
+def test_bad_spec_file(run, write, content, parts):
+    path = write("spec.json", content)
+    run("check", path).is_error(2, str(path), *parts)
+
+
+def test_spec_file_that_is_not_there(run, tmp_path):
+    path = tmp_path / "none.json"
+    run("check", path).is_error(2, f"{path}: can't be read: No such file or directory")
+
+
+def test_spec_file_that_is_a_folder(run, tmp_path):
+    run("check", tmp_path).is_error(2, f"{tmp_path}: can't be read: Is a directory")
+
+
+def test_spec_file_that_may_not_be_read(run, write, monkeypatch):
+    path = write("s.json", {})
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)  # file modes don't bind root, who may run the tests
+    run("check", path).is_error(2, f"{path}: can't be read: Permission denied")
+
+
+def test_instance_that_is_not_there(run, write, tmp_path):
+    missing = tmp_path / "gone"
+    run("check", write("s.json", {}), "--instance", missing).is_error(2, f"{missing}: can't be read")
+
+
+def test_generate_refuses_a_schema_that_allows_nothing(run, write):
+    run("generate", *MODEL, "--schema", write("s.json", False)).is_error(1, "allows no output")
+
+
+def test_tokenizer_folder_that_is_not_there(run, write, tmp_path):
+    missing = tmp_path / "gone"
+    result = run("check", write("s.json", {}), "--tokenizer", missing)
+    result.is_error(2, f"{missing}: is not a folder")
+
+
+def test_tokenizer_folder_that_is_none(run, write, tmp_path):
+    result = run("check", write("s.json", {}), "--tokenizer", tmp_path)
+    result.is_error(2, f"{tmp_path}: contains no tokenizer (no tokenizer.json in it)")
+
+
+def test_tokenizer_that_is_broken(run, write, tmp_path):
+    write("tokenizer.json", "{")
+    result = run("check", write("s.json", {}), "--tokenizer", tmp_path)
+    result.is_error(2, f"{tmp_path}: contains no tokenizer that transformers can load: ")
+
+
+def test_model_folder_that_is_not_there(run, tmp_path):
+    missing = tmp_path / "gone"
+    run("generate", "--model", missing, "--prompt", "x").is_error(2, f"{missing}: is not a folder")
+
+
+def test_model_folder_that_is_none(run, demo_tokenizer, tmp_path):
+    demo_tokenizer.save_pretrained(tmp_path)
+    result = run("generate", "--model", tmp_path, "--prompt", "x")
+    result.is_error(2, f"{tmp_path}: contains no model (no config.json in it)")
+
+
+def test_model_that_is_broken(run, write, demo_tokenizer, tmp_path):
+    demo_tokenizer.save_pretrained(tmp_path)
+    write("config.json", {"model_type": "llama"})
+    result = run("generate", "--model", tmp_path, "--prompt", "x")
+    result.is_error(2, f"{tmp_path}: contains no model that transformers can load: ")
+
+
+@pytest.fixture(scope="session")
+def narrow_model(quiet_transformers, demo_tokenizer, tmp_path_factory):
+    """A model with 100 logits next to a tokenizer that has many more tokens."""
+    folder = tmp_path_factory.mktemp("narrow")
+    config = quiet_transformers.LlamaConfig(
+        vocab_size=100,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    quiet_transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    demo_tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("command", [("generate", "--prompt", "x"), ("bench", "loop")])
+def test_model_with_fewer_logits_than_tokens(run, narrow_model, command):
+    result = run(*command, "--model", narrow_model)
+    result.is_error(2, "100 columns", "don't belong together")
+
+
+@pytest.mark.parametrize(
+    "command", [("demo",), ("generate", *MODEL), ("bench", "loop", "--shape", "qwen3-0.6b")]
+)
+def test_device_that_is_none(run, command):
+    result = run(*command, "--device", "gpux")
+    result.is_error(2, "--device: 'gpux' is not a device (cpu or cuda)")
+
+
+def test_device_that_is_not_there(run, monkeypatch):
+    import torch
+
+    def refuse(*_, **__):
+        raise RuntimeError("No CUDA GPUs are available\nmore lines")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    result = run("demo", "--device", "cuda")
+    result.is_error(2, "--device: 'cuda' can't be used: No CUDA GPUs are available\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("chekc",), "No such command 'chekc'"),
+        (("check",), "Missing argument"),
+        (("check", "x", "--bogus"), "No such option"),
+        (("generate", "--model", "x"), "Missing option '--prompt'"),
+        (("generate", *MODEL, "--n", "0"), "--n"),
+        (("bench", "loop", "--steps", "2"), "--steps"),
+    ],
+)
+def test_wrong_usage(run, arguments, part):
+    result = run(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert part in result.err
+    assert "Usage: guided-plugin" in result.err
+    assert "Traceback" not in result.err

@@ -1,0 +1,144 @@
+"""`guided-plugin check`: every form of a spec, verdicts on instances, and refusals."""
+
+import json
+import re
+
+import pytest
+from command_line import PERSON
+
+
+def test_check_ok(run, write):
+    result = run("check", write("s.json", PERSON), "--instance", write("i", '{"name":"é","on":true}'))
+    assert result.code == 0
+    assert re.search(r"^compiles with llguidance in \d+\.\d ms, \d+\.\d KiB$", result.out, re.M)
+    assert "accepted" in result.out
+    assert "warning" not in result.out
+
+
+def test_check_tells_where_an_instance_is_refused(run, write):
+    good, bad = write("good", '{"name":"b","on":true}'), write("bad", '{"name":"é","on":1}')
+    result = run("check", write("s.json", PERSON), "--instance", good, "--instance", bad, "--json")
+    assert result.code == 1
+    found = result.json["instances"]
+    assert [(i["name"], i["accepted"], i["position"]) for i in found] == [
+        (str(good), True, None),
+        (str(bad), False, len('{"name":"é","on":')),
+    ]
+
+
+def test_check_shows_every_verdict(run, write):
+    bad = write("[bad]", '{"name":"é","on":1}')
+    result = run("check", write("s.json", PERSON), "--instance", bad)
+    assert result.code == 1
+    assert "refused at character 17" in result.out
+    assert "[bad]" in result.out  # brackets are no markup
+
+
+def test_check_takes_pretty_printed_json_unless_raw(run, write):
+    pretty = write("i", json.dumps({"name": "b", "on": False}, indent=2) + "\n")
+    arguments = ("check", write("s.json", PERSON), "--instance", pretty, "--json")
+    assert run(*arguments).code == 0
+    raw = run(*arguments, "--raw")
+    assert (raw.code, raw.json["instances"][0]["position"]) == (1, 1)
+    one_line = write("j", pretty.read_text().rstrip("\n"))
+    assert run(*arguments[:3], one_line, "--raw", "--flexible").code == 0
+    assert run(*arguments, "--flexible").json["spec"]["whitespace"] == "flexible"
+
+
+def test_check_open_allows_other_properties(run, write):
+    extra = write("i", '{"name":"b","on":true,"more":1}')
+    arguments = ("check", write("s.json", PERSON), "--instance", extra)
+    assert run(*arguments).code == 1
+    assert run(*arguments, "--open").code == 0
+
+
+def test_check_warns_of_misspelt_keywords(run, write):
+    path = write("s.json", {"type": "array", "items": {"type": "string", "maxLenght": 3}})
+    result = run("check", path)
+    assert result.code == 0
+    expected = "warning: #/items/maxLenght: unknown keyword, ignored (did you mean 'maxLength'?)"
+    assert expected in result.out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "instance"),
+    [
+        (
+            "s.json",
+            {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}},
+            "12",
+        ),
+        ("s.json", {"type": "json_object"}, '{"a": 1}'),
+        ("s.json", {"type": "regex_schema", "regex_schema": "[0-9]+"}, "12"),
+        ("s.json", {"json_schema": {"type": "integer"}, "whitespace": "flexible"}, "12"),
+        ("s.json", {"json": {"type": "integer"}}, "12"),
+        ("s.json", {"choice": ["12", "13"]}, "12"),
+        ("s.json", {"regex": "[0-9]+"}, "12\n"),
+        ("s.json", {"grammar": "start: /[0-9]+/", "syntax": "lark"}, "12"),
+        ("s.json", {"type": "integer"}, "12"),
+        ("s.json", True, "[12]"),
+        ("s.json", b'\xef\xbb\xbf{"type": "integer"}', "12"),  # a byte order mark
+        ("s.lark", "start: /[0-9]+/", "12"),
+        ("s.ebnf", "root ::= [0-9]+", "12"),
+        ("s.gbnf", "root ::= [0-9]+", "12"),
+    ],
+)
+def test_check_takes_every_form(run, write, name, content, instance):
+    spec = write(name, content)
+    assert run("check", spec, "--instance", write("good", instance)).code == 0
+    assert run("check", spec, "--instance", write("bad", "x")).code == 1
+
+
+def test_check_shows_a_grammar_on_one_line(run, write):
+    result = run("check", write("g.ebnf", 'root ::= a\na ::= "b"\n'))
+    assert result.out.startswith('grammar root ::= a a ::= "b"\ncompiles with ')
+
+
+def test_check_json(run, write):
+    result = run("check", write("s.json", {"type": "integer", "minmum": 1}), "--json")
+    assert result.code == 0
+    found = result.json
+    assert list(found) == [
+        "ok",
+        "spec",
+        "backend",
+        "reason",
+        "compile_ms",
+        "memory_bytes",
+        "warnings",
+        "error",
+        "instances",
+        "keywords",
+    ]
+    assert (found["ok"], found["backend"], found["error"], found["instances"]) == (
+        True,
+        "llguidance",
+        None,
+        [],
+    )
+    assert found["spec"] == {"json_schema": {"type": "integer", "minmum": 1}}
+    assert any("did you mean 'minimum'" in warning for warning in found["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("s.json", False, "allows no output"),
+        ("s.json", {"regex": "[a-z"}, "regex"),
+        ("g.ebnf", 'root ::= "a', "line 1"),
+        ("g.lark", "nothing: other", "grammar"),
+    ],
+)
+def test_check_exits_1_for_a_spec_that_does_not_compile(run, write, name, content, part):
+    path = write(name, content)
+    result = run("check", path)
+    assert result.code == 1
+    refusal = result.out.splitlines()[1]
+    assert refusal.startswith("refused: ")
+    assert part in refusal
+    assert "compiles" not in result.out
+    as_json = run("check", path, "--json")
+    assert as_json.code == 1
+    assert as_json.json["ok"] is False
+    assert list(as_json.json["error"]) == ["type", "what", "where", "hint"]
+    assert part in " ".join(as_json.json["error"].values())

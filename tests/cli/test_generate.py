@@ -1,0 +1,128 @@
+"""`guided-plugin generate`: every kind of constraint, and what is told when an output is cut or fails."""
+
+import json
+import re
+from dataclasses import replace
+
+import jsonschema
+import pytest
+from command_line import MODEL, PERSON
+
+from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import RequestError
+from guided_plugin.hosts.loop import DecodeLoop
+
+
+def test_generate_with_a_schema(run, write):
+    result = run("generate", *MODEL, "--schema", write("s.json", PERSON))
+    assert (result.code, result.err.strip()) == (0, "")
+    jsonschema.validate(json.loads(result.out), PERSON)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--regex", "[0-9]{3}-x", "[0-9]{3}-x"),
+        ("--choice", "left, right", "left|right"),
+    ],
+)
+def test_generate_with_a_regex_or_a_choice(run, option, value, expected):
+    result = run("generate", *MODEL, option, value)
+    assert (result.code, result.err.strip()) == (0, "")
+    assert re.fullmatch(f"(?:{expected})\n", result.out)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("g.ebnf", 'root ::= "<" [a-c]{2,4} ">"'),
+        ("g.GBNF", 'root ::= "<" [a-c]{2,4} ">"'),
+        ("g.lark", 'start: "<" /[a-c]{2,4}/ ">"'),
+    ],
+)
+def test_generate_with_a_grammar(run, write, name, source):
+    result = run("generate", *MODEL, "--grammar", write(name, source))
+    assert (result.code, result.err.strip()) == (0, "")
+    assert re.fullmatch(r"<[a-c]{2,4}>\n", result.out)
+
+
+def test_generate_without_a_constraint(run):
+    result = run("generate", *MODEL, "--max-new-tokens", "6", "--json")
+    assert result.code == 0  # being cut is no failure when nothing was promised
+    assert result.json["spec"] is None
+    assert result.json["outputs"][0]["tokens"] == 6
+
+
+def test_generate_json(run):
+    result = run("generate", *MODEL, "--regex", "[0-9]{4}", "--n", "3", "--json")
+    assert result.code == 0
+    found = result.json
+    assert list(found) == ["prompt", "spec", "outputs"]
+    assert (found["prompt"], found["spec"]) == (MODEL[-1], {"regex": "[0-9]{4}"})
+    assert len(found["outputs"]) == 3
+    for output in found["outputs"]:
+        assert list(output) == ["text", "tokens", "stopped", "error"]
+        assert re.fullmatch("[0-9]{4}", output["text"])
+        assert (output["stopped"], output["error"]) == (True, None)
+        assert 1 <= output["tokens"] <= 4
+
+
+def test_generate_prints_a_line_an_output(run):
+    result = run("generate", *MODEL, "--regex", "[a-z]{2}", "--n", "2")
+    assert re.fullmatch(r"[a-z]{2}\n[a-z]{2}\n", result.out)
+
+
+def test_generate_flexible_allows_whitespace(run, write):
+    schema = write("s.json", {"const": {"a": [1, 2]}})
+    prompt = ("generate", "--model", MODEL_DIR, "--prompt", "", "--json", "--schema", schema)
+    assert run(*prompt).json["outputs"][0]["text"] == '{"a":[1,2]}'
+    assert run(*prompt, "--flexible").json["spec"]["whitespace"] == "flexible"
+
+
+def test_generate_says_when_outputs_are_cut(run):
+    result = run("generate", *MODEL, "--regex", "[a-z]{40}", "--max-new-tokens", "2", "--n", "2")
+    assert result.code == 1
+    assert len(result.out.splitlines()) == 2  # what there is isn't lost
+    expected = "error: 2 of 2 outputs ran into --max-new-tokens and are incomplete (raise it)\n"
+    assert result.err == expected
+
+
+def test_generate_json_is_whole_when_outputs_are_cut(run):
+    result = run("generate", *MODEL, "--regex", "[a-z]{40}", "--max-new-tokens", "2", "--json")
+    assert result.code == 1
+    assert result.json["outputs"][0]["stopped"] is False
+
+
+def test_generate_takes_one_constraint(run):
+    result = run("generate", *MODEL, "--regex", "a", "--choice", "a,b")
+    result.is_error(2, "only one of --schema, --regex, --choice and --grammar")
+
+
+def test_generate_refuses_a_bad_regex(run):
+    run("generate", *MODEL, "--regex", "[a-z").is_error(1, "regex")
+
+
+def test_generate_refuses_an_empty_choice(run):
+    run("generate", *MODEL, "--choice", "a,").is_error(2, "--choice", "'a,'")
+
+
+def test_generate_refuses_a_grammar_of_unknown_syntax(run, write):
+    path = write("g.txt", 'root ::= "a"')
+    run("generate", *MODEL, "--grammar", path).is_error(2, str(path), ".ebnf, .gbnf, .lark")
+
+
+def test_generate_refuses_a_wrong_sampling_option(run):
+    run("generate", *MODEL, "--top-p", "3").is_error(2, "top_p", "not 3.0")
+
+
+def test_an_output_that_fails_is_told_after_the_others(run, monkeypatch):
+
+    plain = DecodeLoop.run
+
+    def failing(self, *arguments, **options):
+        outputs = plain(self, *arguments, **options)
+        return [outputs[0], replace(outputs[1], error=RequestError("went wrong"))]
+
+    monkeypatch.setattr(DecodeLoop, "run", failing)
+    result = run("generate", *MODEL, "--regex", "ab", "--n", "2")
+    assert (result.code, result.out, result.err) == (1, "ab\nab\n", "error: went wrong\n")
