@@ -1,13 +1,42 @@
-"""How methods of vLLM are wrapped: once each, with their arguments by name. Depends on nothing else."""
+"""How methods of vLLM are wrapped: once each, if they have the expected arguments. Depends on errors.
+
+docs/hosts.md lists every method that is wrapped, with the reason.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
-__all__ = ["Call", "wrap"]
+from guided_plugin.errors import RequestError
+
+__all__ = ["Call", "Known", "mismatch", "wrap"]
+
+Known = tuple[str, dict[str, tuple[str, ...]]]
+"""A class of vLLM's as `module:name`, and its methods with their arguments; "..." at the end allows more."""
+
+
+def mismatch(known: Known) -> RequestError | None:
+    """What differs from what is known of a class of vLLM's, if anything does."""
+    path, methods = known
+    hint = "nothing is guided; docs/hosts.md has the versions that are supported"
+    try:
+        owner = resolve_name(path)
+    except (ImportError, AttributeError) as error:
+        return RequestError(f"this vLLM has no {path}: {error}", hint=hint)
+    for name, expected in methods.items():
+        method = getattr(owner, name, None)
+        found = () if method is None else tuple(inspect.signature(method).parameters)
+        if expected[-1] == "...":
+            expected = expected[:-1]
+            found = found[: len(expected)]
+        if found != expected:
+            what = f"this vLLM's {owner.__name__}.{name} has other arguments than expected"
+            return RequestError(what, hint=hint)
+    return None
 
 
 def wrap(owner: type, name: str, make: Callable[[Any], Any]) -> None:
