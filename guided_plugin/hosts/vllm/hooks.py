@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.errors import GuidedError
-from guided_plugin.hosts.vllm.wrapping import wrap
+from guided_plugin.hosts.vllm.wrapping import Known, mismatch, wrap
 from guided_plugin.plugins import Plugins
 from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
 
@@ -26,7 +26,10 @@ __all__ = ["StepHooks", "wrap_v2_sample"]
 
 _log = logging.getLogger(__name__)
 
-_V2_RUNNER = "vllm.v1.worker.gpu.model_runner:GPUModelRunner"
+_V2_RUNNER: Known = (
+    "vllm.v1.worker.gpu.model_runner:GPUModelRunner",
+    {"sample": ("self", "hidden_states", "input_batch", "...")},
+)
 
 
 class StepHooks:
@@ -70,7 +73,11 @@ class _Runner(Protocol):
 
 
 def wrap_v2_sample(kind: type[_Runner]) -> None:
-    """Have V2's model runner tell the processors behind it what was sampled. Once a process."""
+    """Have V2's model runner tell the processors behind it what was sampled. Raises RequestError where it is not
+    as expected. Does nothing the second time."""
+    error = mismatch(_V2_RUNNER)
+    if error is not None:
+        raise error
 
     def make(original: Any) -> Any:
         def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,7 +91,7 @@ def wrap_v2_sample(kind: type[_Runner]) -> None:
 
         return sample
 
-    wrap(resolve_name(_V2_RUNNER), "sample", make)
+    wrap(resolve_name(_V2_RUNNER[0]), "sample", make)
 
 
 def _tokens(output: Any, counts: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ has grown by one entry, placeholder or not; in the middle of a prompt it has not
 
 from __future__ import annotations
 
-import inspect
 import time
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.engine import Engine
 from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, spare_rows, upload
-from guided_plugin.hosts.vllm.wrapping import wrap
+from guided_plugin.hosts.vllm.wrapping import Known, mismatch, wrap
 from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 
@@ -210,16 +210,18 @@ def _counting(tokens: Tensor, rows: list[int]) -> Tensor:
     return torch.where(upload(counts, tokens.device), tokens, NO_TOKEN)
 
 
-def wrap_sampler() -> None:
-    """Have `Sampler.forward` tell the guided processors of its call what it sampled. Once a process."""
-    from vllm.v1.sample.sampler import Sampler
+_SAMPLER: Known = (
+    "vllm.v1.sample.sampler:Sampler",
+    {"forward": ("self", "logits", "sampling_metadata", "...")},
+)
 
-    expected = ["self", "logits", "sampling_metadata"]
-    if list(inspect.signature(Sampler.forward).parameters)[:3] != expected:
-        raise RequestError(
-            "this vLLM's Sampler.forward has other arguments than it had",
-            hint="see docs/hosts.md for versions",
-        )
+
+def wrap_sampler() -> None:
+    """Have `Sampler.forward` pass what it sampled to the guided processors of its call. Raises RequestError
+    where it is not as expected. Does nothing the second time."""
+    error = mismatch(_SAMPLER)
+    if error is not None:
+        raise error
 
     def make(original: Any) -> Any:
         def forward(self: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
@@ -232,4 +234,4 @@ def wrap_sampler() -> None:
 
         return forward
 
-    wrap(Sampler, "forward", make)
+    wrap(resolve_name(_SAMPLER[0]), "forward", make)
