@@ -17,8 +17,6 @@ from vllm_support import SMALL, TAKES_OVER, config
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import common as vllm_common
-from guided_plugin.hosts.vllm import gate as vllm_gate
-from guided_plugin.hosts.vllm import wrapping as vllm_wrapping
 from guided_plugin.hosts.vllm.admission import Admitted, Gate
 from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.vllm import GuidedLogitsProcessor
@@ -203,17 +201,6 @@ def test_until_an_engine_has_compiled_a_spec_every_spec_is_prepared_there(monkey
     assert not gate.admit(SamplingParams(extra_args={"guided": {"regex": "d"}})).extra_args["guided"].prepared
 
 
-def test_arguments_are_found_wherever_they_stand():
-    def method(self, request_id, params, priority=0):
-        raise NotImplementedError
-
-    call = vllm_wrapping.Call(method)
-    assert call.get("params", ("r", "p"), {}) == call.get("params", ("r",), {"params": "p"}) == "p"
-    assert call.get("priority", ("r", "p"), {}) is call.get("unheard", ("r", "p"), {}) is None
-    assert call.having("q", ("r", "p", 3), {}) == (("r", "q", 3), {})
-    assert call.having("q", ("r",), {"params": "p"}) == (("r",), {"params": "q"})
-
-
 def test_the_engines_params_are_completed_without_writing_to_what_they_share():
     gate = Gate(config(SMALL, reasoning="tags"))
     carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
@@ -332,12 +319,3 @@ def test_specs_that_cannot_be_read_are_refused_without_an_engines_configuration(
 def test_a_processor_for_an_unknown_runner_says_so():
     with pytest.raises(gp.GuidedError, match="with 5 arguments"):
         GuidedLogitsProcessor(config(SMALL), 1, 2, 3, 4)
-
-
-def test_wrapped_twice_it_works_once():
-    from vllm.v1.engine.input_processor import InputProcessor
-
-    once = InputProcessor.process_inputs
-    vllm_gate.install()
-    assert InputProcessor.process_inputs is once
-    assert once.__name__ == "process_inputs"

@@ -1,0 +1,94 @@
+"""Everything that is changed in vLLM stands in docs/hosts.md."""
+
+import ast
+import importlib
+import pathlib
+import re
+import sys
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch
+from vllm.v1.outputs import AsyncModelRunnerOutput
+from vllm_support import runner_config
+
+import guided_plugin
+from guided_plugin.hosts.vllm import beams as vllm_beams
+from guided_plugin.hosts.vllm import failures as vllm_failures
+from guided_plugin.hosts.vllm import gate as vllm_gate
+from guided_plugin.hosts.vllm import v1 as vllm_v1
+from guided_plugin.hosts.vllm import wrapping as vllm_wrapping
+
+PACKAGE = pathlib.Path(guided_plugin.__file__).parent
+PAGE = (PACKAGE.parent / "docs" / "hosts.md").read_text()
+
+
+class Output(AsyncModelRunnerOutput):
+    """As that of a model runner: its `get_output` is wrapped when the first one passes."""
+
+    def get_output(self):
+        raise NotImplementedError
+
+    def get_kv_connector_output(self):
+        raise NotImplementedError
+
+
+@pytest.mark.usefixtures("byte_tokenizer")
+def test_every_method_that_is_wrapped_or_added_is_in_the_table():
+    vllm_gate.install()
+    vllm_beams.install_beams(vllm_gate._refuse_beams)
+    vllm_v1.V1Runner(runner_config(), torch.device("cpu"))
+    vllm_failures.attach(Output(), lambda output: {})
+    for module, _ in vllm_beams._PROTOCOLS:
+        importlib.import_module(module)
+    classes = {Output} | {
+        value
+        for name, module in list(sys.modules.items())
+        if name.split(".")[0] == "vllm" and module is not None
+        for value in list(vars(module).values())
+        if isinstance(value, type) and value.__module__.split(".")[0] == "vllm"
+    }
+    changed = {
+        f"{(AsyncModelRunnerOutput if issubclass(owner, AsyncModelRunnerOutput) else owner).__name__}.{name}"
+        for owner in classes
+        for name, value in list(vars(owner).items())
+        if hasattr(value, "_guided_plugin") or name.startswith("guided_")
+    }
+    section = PAGE[PAGE.index("### What is changed in vLLM") :].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+    assert changed == named
+
+
+def test_every_name_that_is_left_on_an_object_of_vllm_is_in_the_page():
+    names = {
+        node.value
+        for path in [*(PACKAGE / "hosts" / "vllm").glob("*.py"), PACKAGE / "vllm.py"]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.fullmatch(r"_?guided_\w+", node.value)
+    }
+    assert {"guided_failed", "_guided_gate", "guided_prepare"} <= names
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", PAGE)] == []
+
+
+def test_arguments_are_found_wherever_they_stand():
+    def method(self, request_id, params, priority=0):
+        raise NotImplementedError
+
+    call = vllm_wrapping.Call(method)
+    assert call.get("params", ("r", "p"), {}) == call.get("params", ("r",), {"params": "p"}) == "p"
+    assert call.get("priority", ("r", "p"), {}) is call.get("unheard", ("r", "p"), {}) is None
+    assert call.having("q", ("r", "p", 3), {}) == (("r", "q", 3), {})
+    assert call.having("q", ("r",), {"params": "p"}) == (("r",), {"params": "q"})
+
+
+def test_wrapped_twice_it_works_once():
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    once = InputProcessor.process_inputs
+    vllm_gate.install()
+    assert InputProcessor.process_inputs is once
+    assert once.__name__ == "process_inputs"
