@@ -10,7 +10,7 @@ from guided_plugin.demo import DEMOS, MODEL_DIR
 
 
 class TokenCounter:
-    """Hears every step and every failure."""
+    """Is called in every step and for every failure."""
 
     def __init__(self) -> None:
         self.tokens = 0

@@ -1,4 +1,4 @@
-"""Guided JSON beside free text, in one batch, with the demo model.
+"""Guided JSON next to free text, in one batch, with the demo model.
 
 python examples/generate_json.py
 """

@@ -205,7 +205,7 @@ class _Batch:
             mass = ordered.softmax(-1).cumsum(-1)
             cut = mass - ordered.softmax(-1) > how.top_p
             logits = logits.masked_fill(cut.scatter(-1, order, cut), -torch.inf)
-        # The exponential race: as multinomial, with a draw for every logit, so that what one row may
+        # The exponential race: like multinomial, with a draw for every logit, so that what one row may
         # sample never changes the random numbers of another.
         noise = torch.empty_like(logits).exponential_(generator=self._generator)
         return (logits.softmax(-1) / noise).argmax(-1)

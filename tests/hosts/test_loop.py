@@ -5,6 +5,7 @@ import json
 import jsonschema
 import pytest
 import torch
+from listening import StepListener
 
 import guided_plugin as gp
 from guided_plugin.check.report import check_spec
@@ -109,6 +110,20 @@ def test_hooks_are_called_in_this_order_and_no_other(parts, make_loop, monkeypat
     assert calls == expected
 
 
+def test_a_plugin_hears_each_step_once_with_the_sampled_tokens(parts, make_loop):
+    tokenizer, model, compiler = parts
+    loop = make_loop(model, compiler)
+    listener = StepListener()
+    compiler.plugins.register(listener)
+    try:
+        outputs = loop.run(prompts(tokenizer), [*SPECS[:2], None], max_new_tokens=6)
+    finally:
+        compiler.plugins.unregister(listener)
+    listener.check_order()
+    assert list(zip(*listener.tokens, strict=True)) == [output.tokens for output in outputs]
+    assert [slot == gp.UNGUIDED for slot in listener.steps[0].slots] == [False, False, True]
+
+
 @pytest.mark.parametrize("sampling", [gp.Sampling(), *(gp.Sampling(0.8, seed=seed) for seed in range(3))])
 def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, make_loop, sampling):
     tokenizer, model, compiler = parts
@@ -142,7 +157,7 @@ def test_sampling_limits(parts, make_loop):
     assert loop.run(prompt, SPECS, sampling=hot) != loop.run(prompt, SPECS, sampling=gp.Sampling(1.0, seed=2))
 
 
-def test_one_rows_trouble_stays_with_it(parts, make_loop):
+def test_an_error_of_one_row_leaves_the_others_alone(parts, make_loop):
     tokenizer, model, compiler = parts
     loop = make_loop(model, compiler, max_rows=4)
     prompt = prompts(tokenizer)[0]

@@ -12,7 +12,6 @@ import itertools
 import json
 import logging
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +87,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._step_numbers = itertools.count()
         self._step: DecodeStep | None = None
         """The same step, if plugins listen to it."""
-        self._errors: OrderedDict[str, GuidedError] = OrderedDict()
+        self._errors: dict[str, GuidedError] = {}
         self._stops = torch.tensor(compiler.vocabulary.stop_token_ids, device=self._device)
         chain = manager.logit_processor
         # First: a processor that keeps the k likeliest must choose among what the grammar allows.
@@ -102,13 +101,12 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
     def add_request(self, input_ids: list[int], spec: Any, **options: Any) -> str | None:
         """`manager.add_request` with a spec, which is compiled first; raises its error."""
         parsed = OutputSpec.parse(spec)
-        if parsed is None:
-            return self._manager.add_request(input_ids, **options)  # type: ignore[no-any-return]
-        self.pipeline.prepare(parsed).result()
-        if options.get("eos_token_id") is None:
-            stops = parsed.stop_token_ids or self._compiler.vocabulary.stop_token_ids
-            options["eos_token_id"] = list(stops)
-        options[ARGUMENT] = json.dumps(parsed.to_dict())
+        if parsed is not None:
+            self.pipeline.prepare(parsed).result()
+            if options.get("eos_token_id") is None:
+                stops = parsed.stop_token_ids or self._compiler.vocabulary.stop_token_ids
+                options["eos_token_id"] = list(stops)
+            options[ARGUMENT] = json.dumps(parsed.to_dict())
         return self._manager.add_request(input_ids, **options)  # type: ignore[no-any-return]
 
     def error(self, request_id: str) -> GuidedError | None:
@@ -204,19 +202,18 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             return entry
         if entry is not None:
             self._remove(state.request_id)
+        name, tokens = f"batching-{next(self._numbers)}-{state.request_id}", _tokens(state)
         try:
             spec = OutputSpec.parse(text)
             if spec is None:
                 return None
-            name = f"batching-{next(self._numbers)}-{state.request_id}"
-            tokens = _tokens(state)
             slot = self.pipeline.add_request(name, spec, tokens=tokens)
         except GuidedError as error:
             self._keep_error(state.request_id, error)
             self._closed_rows.append(row)
             return None
-        entry = self._entries[state.request_id] = _Entry(name, slot, state, len(tokens))
-        return entry
+        self._entries[state.request_id] = _Entry(name, slot, state, len(tokens))
+        return self._entries[state.request_id]
 
     def _remove(self, request_id: str) -> None:
         entry = self._entries.pop(request_id)
@@ -233,16 +230,17 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             _log.error("request %s of a continuous batch: %s", request_id, error)
         self._errors[request_id] = error
         while len(self._errors) > _KEPT_ERRORS:
-            self._errors.popitem(last=False)
+            del self._errors[next(iter(self._errors))]
 
 
 def _length(state: Any) -> int:
-    """How many tokens a request has produced; those before it made room are a part of its prompt now."""
+    """How many tokens a request has produced."""
     moved = len(state.initial_tokens) - state._true_initial_tokens if state._true_initial_tokens else 0
     return moved + len(state.generated_tokens)
 
 
 def _tokens(state: Any) -> list[int]:
+    """What a request has produced; after it made room and came back, a part of that is in its prompt."""
     moved = state.initial_tokens[state._true_initial_tokens :] if state._true_initial_tokens else []
     return [*moved, *state.generated_tokens]
 
@@ -252,7 +250,7 @@ def _refuse(manager: Any) -> None:
     where = "continuous batching"
     if manager.batch_processor is not None or manager.is_running():
         raise PipelineError(
-            "the manager has begun", where=where, hint="make the guided batching before start and warmup"
+            "the manager has started", where=where, hint="make the guided batching before start and warmup"
         )
     config = manager.continuous_batching_config
     if config.use_async_batching:
@@ -263,7 +261,7 @@ def _refuse(manager: Any) -> None:
         )
     if manager.model.device.type == "cuda" and _graphs(config):
         raise ConfigError(
-            "a CUDA graph would replay the masks of one step for ever",
+            "a CUDA graph would replay the masks of one step in every step",
             where=where,
             hint="ContinuousBatchingConfig(use_cuda_graph=False)",
         )
@@ -272,10 +270,10 @@ def _refuse(manager: Any) -> None:
             "a compiled step would include the processor", where=where, hint="leave the compile configs out"
         )
     if getattr(getattr(manager, "distributed_helper", None), "tp_size", 1) > 1:
-        raise ConfigError("tensor parallel models are not supported", where=where, hint="run one GPU a model")
+        raise ConfigError("tensor parallel models are not supported", where=where, hint="use one GPU a model")
 
 
 def _graphs(config: Any) -> bool:
     wanted = config.use_cuda_graph
-    # None: decided later, so maybe.
+    # None: transformers decides later.
     return any(wanted) if isinstance(wanted, tuple) else wanted is not False

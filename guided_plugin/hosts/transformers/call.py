@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import torch
 from torch import Tensor
@@ -47,21 +47,41 @@ class GenerateCall:
         *,
         every_row: bool,
         reuse: bool,
-        loan: Loan | None,
+        device: torch.device | None,
     ) -> None:
-        """`every_row`: the one spec is for all rows. `loan`: a pipeline in which the specs have compiled."""
+        """`every_row`: the one spec is for all rows. `device`: where the logits will be, if that is known."""
         self._pool = pool
         self._plugins = pool.compiler.plugins
-        self._specs = tuple(specs)
+        self.vocabulary = pool.compiler.vocabulary
+        self.specs = tuple(specs)
         self._every_row = every_row
         self._reuse = reuse
         self._closed = False
         self._run: _Run | None = None
         self._rows: GuidedRows | None = None
         # In a list of its own: the finalizer must not know this object.
-        self._loans: list[Loan] = [loan] if loan is not None else []
-        finalizer = weakref.finalize(self, _leave, pool, self._loans)
+        self._loans: list[Loan] = []
+        finalizer = weakref.finalize(self, pool.leave, self._loans)
         finalizer.atexit = False
+        if device is not None and any(specs):
+            self._loan_for(device, len(self.specs))
+
+    def refused(self) -> dict[int, GuidedError]:
+        """Compile the specs where they will run, if that is known. The errors of bad ones, by place."""
+        found: dict[int, GuidedError] = {}
+        for place, spec in enumerate(self.specs):
+            try:
+                if spec is not None and self._loans:
+                    self._loans[0].pipeline.prepare(spec).result()
+                elif spec is not None:
+                    self._pool.compiler.compile(spec)
+            except GuidedError as error:
+                found[place] = error
+        return found
+
+    def leave_out(self, places: Container[int]) -> None:
+        """Drop specs, and the prompts at the same places with them."""
+        self.specs = tuple(spec for place, spec in enumerate(self.specs) if place not in places)
 
     # A step: `process` before the tokens are sampled, `append` after
 
@@ -170,8 +190,8 @@ class GenerateCall:
     def _specs_of(self, rows: int, around: Surroundings, input_ids: Tensor) -> list[OutputSpec | None]:
         """The spec of each row; row r belongs to prompt r // num_return_sequences."""
         if self._every_row:
-            return list(self._specs) * rows
-        count = len(self._specs)
+            return list(self.specs) * rows
+        count = len(self.specs)
         each, rest = divmod(rows, count)
         if rest or each == 0 or (around.sequences is not None and each != around.sequences):
             prompts = rows // (around.sequences or 1)
@@ -184,11 +204,11 @@ class GenerateCall:
             groups = input_ids.view(count, each, -1)
             if not bool((groups == groups[:, :1]).all()):
                 raise ConfigError(f"{count} specs for {rows} rows", where="specs", hint="one for each prompt")
-        return [spec for spec in self._specs for _ in range(each)]
+        return [spec for spec in self.specs for _ in range(each)]
 
     def _loan_for(self, device: torch.device, slots: int) -> Loan:
         loan = self._loans[0] if self._loans else None
-        if loan is None or loan.device != device or loan.slots < slots:
+        if loan is None or loan.pipeline.device != device or loan.slots < slots:
             while self._loans:
                 self._pool.give_back(self._loans.pop())
             loan = self._pool.borrow(device, slots)
@@ -255,8 +275,3 @@ def _warn_once() -> None:
             "step wait for the tokens of the last; model.generate(**inputs, **guide.generate_kwargs(spec)) "
             "passes both"
         )
-
-
-def _leave(pool: PipelinePool, loans: list[Loan]) -> None:
-    for loan in loans:
-        pool.leave(loan)

@@ -1,15 +1,15 @@
-"""`Guide`: guided output from `generate` of any transformers model. Imports torch and transformers.
+"""`Guide`: guided output from `generate` of any transformers model. Depends on the pipeline.
 
     guide = Guide(tokenizer, model=model)
     model.generate(**inputs, **guide.generate_kwargs(spec))
 
-What runs in a step is in `transformers_step`; continuous batching is in `transformers_batching`.
+What runs in a step is in `call`; continuous batching is in `batching`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,8 +20,15 @@ from guided_plugin.config import GuidedConfig, Mode
 from guided_plugin.errors import ConfigError, GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.call import GenerateCall
-from guided_plugin.hosts.transformers.output import Generated, outputs, prompt_tensors, without_rows
-from guided_plugin.hosts.transformers.pool import Loan, PipelinePool
+from guided_plugin.hosts.transformers.output import (
+    Generated,
+    option,
+    outputs,
+    prompt_tensors,
+    without_rows,
+)
+from guided_plugin.hosts.transformers.pool import PipelinePool
+from guided_plugin.hosts.transformers.surroundings import Surroundings
 from guided_plugin.spec import OutputSpec
 
 if TYPE_CHECKING:
@@ -44,7 +51,7 @@ class GuidedProcessor(LogitsProcessor):
 
 
 class GuidedCriterion(StoppingCriteria):
-    """Runs right after sampling: gives the tokens to the grammars. Made by a `Guide`."""
+    """Gives the tokens to the grammars, right after sampling. Made by a `Guide`."""
 
     def __init__(self, call: GenerateCall) -> None:
         self._call = call
@@ -117,16 +124,11 @@ class Guide:
         your own go first, so that no processor makes likely what was masked. `reuse`: for one call after
         another, as pipelines make them.
         """
-        call = self._call(self._specs(spec), every_row=not _listed(spec), reuse=reuse)
-        return GenerateKwargs(
-            call,
-            logits_processor=LogitsProcessorList([*logits_processor, GuidedProcessor(call)]),
-            stopping_criteria=StoppingCriteriaList([*stopping_criteria, GuidedCriterion(call)]),
-        )
+        return _kwargs(self._checked_call(spec, reuse), logits_processor, stopping_criteria)
 
     def logits_processor(self, spec: Any, *, reuse: bool = False) -> GuidedProcessor:
-        """A processor that needs no criterion beside it; each step waits for the tokens of the last."""
-        return GuidedProcessor(self._call(self._specs(spec), every_row=not _listed(spec), reuse=reuse))
+        """A processor that needs no criterion; each step waits for the tokens of the last one."""
+        return GuidedProcessor(self._checked_call(spec, reuse))
 
     def generate(self, model: Any, inputs: Any, spec: Any, **options: Any) -> list[Generated]:
         """Generate, and read the outputs: text, tokens and, for JSON specs, the parsed object.
@@ -140,41 +142,26 @@ class Guide:
         wanted = list(spec) if _listed(spec) else [spec] * count
         if len(wanted) != count:
             raise ConfigError(f"{len(wanted)} specs for {count} prompts", where="spec", hint="one for each")
-        specs: list[OutputSpec | None] = []
-        refused: dict[int, GuidedError] = {}
-        for row, one in enumerate(wanted):
-            try:
-                parsed = OutputSpec.parse(one)
-                self._admit(parsed)
-                specs.append(parsed)
-            except GuidedError as error:
-                refused[row] = error
-                specs.append(None)
-        rows = [row for row in range(count) if row not in refused]
-        each = options.get("num_return_sequences") or model.generation_config.num_return_sequences or 1
+        each = option(model, options, "num_return_sequences") or 1
+        call, refused = self._call(wanted, every_row=False, reuse=False)
         found: list[Generated] = []
-        if rows:
-            kwargs = self.generate_kwargs(
-                [specs[row] for row in rows],
-                logits_processor=options.pop("logits_processor", None) or (),
-                stopping_criteria=options.pop("stopping_criteria", None) or (),
-            )
-            try:
+        try:
+            call.leave_out(refused)
+            if call.specs:
+                processors = options.pop("logits_processor", None) or ()
+                criteria = options.pop("stopping_criteria", None) or ()
+                kwargs = _kwargs(call, processors, criteria)
                 made = model.generate(**without_rows(tensors, refused), **_padding(model, options), **kwargs)
-                found = outputs(
-                    self._tokenizer,
-                    self.compiler.vocabulary,
-                    made,
-                    kwargs.call,
-                    [(specs[row], wanted[row]) for row in rows for _ in range(each)],
-                    options,
-                    model,
-                )
-            finally:
-                kwargs.call.close()
-        by_row = {row: found[n * each : (n + 1) * each] for n, row in enumerate(rows)}
-        failed = {row: [Generated("", (), False, None, error)] * each for row, error in refused.items()}
-        return [one for row in range(count) for one in {**by_row, **failed}[row]]
+                given = [one for row, one in enumerate(wanted) if row not in refused for _ in range(each)]
+                found = outputs(self._tokenizer, made, call, given, model, options)
+        finally:
+            call.close()
+        made_rows = iter(found)
+        return [
+            Generated("", (), False, None, refused[row]) if row in refused else next(made_rows)
+            for row in range(count)
+            for _ in range(each)
+        ]
 
     def batching(self, manager: Any) -> GuidedBatching:
         """Guide the requests of a continuous batching manager that has not started yet."""
@@ -194,56 +181,45 @@ class Guide:
 
     # Inside
 
-    def _specs(self, spec: Any) -> list[OutputSpec | None]:
-        """Parsed; those that are wrong are told by their place."""
-        if not _listed(spec):
-            return [OutputSpec.parse(spec)]
-        found = []
-        for row, one in enumerate(spec):
-            try:
-                found.append(OutputSpec.parse(one))
-            except GuidedError as error:
-                raise _placed(error, row) from error
-        if not found:
+    def _checked_call(self, spec: Any, reuse: bool) -> GenerateCall:
+        """Raises the error of a spec that can't be used, with its place in the list."""
+        wanted = list(spec) if _listed(spec) else [spec]
+        if not wanted:
             raise ConfigError(
                 "an empty list", where="spec", hint="one spec for each prompt, None for free text"
             )
-        return found
+        call, refused = self._call(wanted, every_row=not _listed(spec), reuse=reuse)
+        if refused:
+            call.close()
+            row, error = min(refused.items())
+            if not _listed(spec):
+                raise error
+            where = f"spec {row}: {error.where}" if error.where else f"spec {row}"
+            raise type(error)(error.what, where=where, hint=error.hint) from error
+        return call
 
-    def _call(self, specs: list[OutputSpec | None], *, every_row: bool, reuse: bool) -> GenerateCall:
-        loan = self._loan(specs)
-        try:
-            for row, spec in enumerate(specs):
-                try:
-                    self._admit(spec, loan)
-                except GuidedError as error:
-                    raise (error if every_row else _placed(error, row)) from error
-        except BaseException:
-            if loan is not None:
-                self._pool.give_back(loan)
-            raise
-        return GenerateCall(self._pool, specs, every_row=every_row, reuse=reuse, loan=loan)
+    def _call(
+        self, wanted: Sequence[Any], *, every_row: bool, reuse: bool
+    ) -> tuple[GenerateCall, dict[int, GuidedError]]:
+        """A call, and the errors of specs that can't be used, by their place."""
+        specs: list[OutputSpec | None] = []
+        refused: dict[int, GuidedError] = {}
+        for row, one in enumerate(wanted):
+            try:
+                specs.append(OutputSpec.parse(one))
+            except GuidedError as error:
+                specs.append(None)
+                refused[row] = error
+        call = GenerateCall(self._pool, specs, every_row=every_row, reuse=reuse, device=self._device)
+        return call, {**refused, **call.refused()}
 
-    def _loan(self, specs: Sequence[OutputSpec | None]) -> Loan | None:
-        if self._device is None or all(spec is None for spec in specs):
-            return None
-        return self._pool.borrow(self._device, len(specs))
 
-    def _admit(self, spec: OutputSpec | None, loan: Loan | None = None) -> None:
-        """Compile where it will run, if that is known."""
-        if spec is None:
-            return
-        if loan is not None:
-            loan.pipeline.prepare(spec).result()
-            return
-        passing = self._loan([spec])
-        if passing is None:
-            self.compiler.compile(spec)
-            return
-        try:
-            passing.pipeline.prepare(spec).result()
-        finally:
-            self._pool.give_back(passing)
+def _kwargs(call: GenerateCall, processors: Iterable[Any], criteria: Iterable[Any]) -> GenerateKwargs:
+    return GenerateKwargs(
+        call,
+        logits_processor=LogitsProcessorList([*processors, GuidedProcessor(call)]),
+        stopping_criteria=StoppingCriteriaList([*criteria, GuidedCriterion(call)]),
+    )
 
 
 def _vocabulary(tokenizer: Any, stop_token_ids: int | Iterable[int] | None) -> Vocabulary:
@@ -261,22 +237,11 @@ def _listed(spec: Any) -> bool:
     return isinstance(spec, list | tuple)
 
 
-def _placed(error: GuidedError, row: int) -> GuidedError:
-    where = f"spec {row}: {error.where}" if error.where else f"spec {row}"
-    return type(error)(error.what, where=where, hint=error.hint, request_id=error.request_id)
-
-
 def _check_options(model: Any, options: Mapping[str, Any]) -> None:
     """Refuse before the first step what can't be guided."""
-    chosen = options.get("generation_config") or model.generation_config
-    beams = options.get("num_beams") or getattr(chosen, "num_beams", None) or 1
-    lookup = options.get("prompt_lookup_num_tokens") or getattr(chosen, "prompt_lookup_num_tokens", None)
-    if beams > 1 or options.get("assistant_model") is not None or lookup:
-        raise ConfigError(
-            "beam search and assisted generation can't be guided",
-            where="generate",
-            hint="num_beams=1, no assistant_model, no prompt_lookup_num_tokens",
-        )
+    lookup = option(model, options, "prompt_lookup_num_tokens")
+    assistant = bool(lookup) or options.get("assistant_model") is not None
+    Surroundings(beams=option(model, options, "num_beams") or 1, assistant=assistant).check()
     if options.get("cache_implementation") == "paged":
         raise ConfigError(
             "a paged cache is continuous batching, which ignores what generate is given",
@@ -285,11 +250,10 @@ def _check_options(model: Any, options: Mapping[str, Any]) -> None:
         )
 
 
-def _padding(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options; where nobody names a padding token, with the one that `generate` would take, loudly."""
-    chosen = options.get("generation_config") or model.generation_config
-    if options.get("pad_token_id") is not None or getattr(chosen, "pad_token_id", None) is not None:
-        return dict(options)
-    eos = options.get("eos_token_id", getattr(chosen, "eos_token_id", None))
-    first = cast("int | None", eos[0] if isinstance(eos, list | tuple) else eos)
-    return dict(options) if first is None else {**options, "pad_token_id": first}
+def _padding(model: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options; without a padding token, with the one that `generate` would take, which it warns about."""
+    eos = option(model, options, "eos_token_id")
+    first = eos[0] if isinstance(eos, list | tuple) else eos
+    if first is None or option(model, options, "pad_token_id") is not None:
+        return options
+    return {**options, "pad_token_id": first}

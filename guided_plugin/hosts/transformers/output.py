@@ -1,9 +1,10 @@
-"""Prompts in, outputs out: what `Guide.generate` does around `model.generate`. Imports torch."""
+"""Reads prompts and outputs: what `Guide.generate` does around `model.generate`. Depends on `call`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +12,16 @@ import torch
 from torch import Tensor
 
 from guided_plugin.errors import ConfigError, GuidedError, RequestError
+from guided_plugin.grammar.request_state import Phase, RequestState
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.call import GenerateCall
-from guided_plugin.spec import OutputSpec
 
-__all__ = ["Generated", "outputs", "prompt_tensors", "without_rows"]
+__all__ = ["Generated", "option", "outputs", "prompt_tensors", "without_rows"]
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """One output. With an `error`, nothing in it may be taken for what its spec asks for."""
+    """One output. With an `error`, it is not what its spec asks for."""
 
     text: str
     tokens: tuple[int, ...]
@@ -30,6 +31,13 @@ class Generated:
     parsed: Any = None
     """Of a complete output to a JSON spec: the value; an instance, if the spec was a pydantic model."""
     error: GuidedError | None = None
+
+
+def option(model: Any, options: Mapping[str, Any], name: str) -> Any:
+    """An option of a `generate` call, else of its generation config."""
+    if name in options:
+        return options[name]
+    return getattr(options.get("generation_config") or model.generation_config, name, None)
 
 
 def prompt_tensors(tokenizer: Any, inputs: Any, device: Any) -> dict[str, Tensor]:
@@ -66,7 +74,7 @@ def without_rows(tensors: dict[str, Tensor], refused: Mapping[int, GuidedError])
         return tensors
     count = next(iter(tensors.values())).shape[0]
     if any(value.shape[0] != count for value in tensors.values()):
-        # Images, say: nobody knows which of them belong to the row that is left out.
+        # Images, say: which of them belong to the row that is left out is not known.
         raise next(iter(refused.values()))
     keep = [row for row in range(count) if row not in refused]
     return {name: value[keep] for name, value in tensors.items()}
@@ -74,54 +82,47 @@ def without_rows(tensors: dict[str, Tensor], refused: Mapping[int, GuidedError])
 
 def outputs(
     tokenizer: Any,
-    vocabulary: Vocabulary,
     made: Any,
     call: GenerateCall,
-    specs: Sequence[tuple[OutputSpec | None, Any]],
-    options: Mapping[str, Any],
+    given: Sequence[Any],
     model: Any,
+    options: Mapping[str, Any],
 ) -> list[Generated]:
-    """Read what `generate` returned; `specs` has the spec of each row, parsed and as given."""
+    """Read what `generate` returned. `given` has the spec of each row as the user gave it."""
     sequences: Tensor = made if isinstance(made, Tensor) else made.sequences
     rows = sequences[:, call.prompt_length :].tolist()
-    errors, complete = call.errors, call.complete()
-    host_stops = _host_stops(model, options)
+    vocabulary, errors, complete = call.vocabulary, call.errors, call.complete()
+    eos = option(model, options, "eos_token_id")
+    host_stops = (eos,) if isinstance(eos, int) else tuple(eos or ())
     found = []
-    for row, (tokens, (spec, given)) in enumerate(zip(rows, specs, strict=True)):
-        stops = host_stops if spec is None else {*(spec.stop_token_ids or vocabulary.stop_token_ids)}
-        end = next((i for i, token in enumerate(tokens) if token in stops), None)
-        kept = tuple(tokens[:end])
+    for row, (tokens, one) in enumerate(zip(rows, given, strict=True)):
+        spec = call.specs[row * len(call.specs) // len(rows)]
+        stops = host_stops if spec is None else spec.stop_token_ids or vocabulary.stop_token_ids
+        start_after = () if spec is None or spec.start_after is None else spec.start_after
+        state = RequestState(vocabulary.sequence(start_after), stops)
+        state.extend(array("q", tokens))
+        done = state.phase is Phase.DONE
+        kept = tuple(state.tokens[:-1] if done else state.tokens)
         if spec is None:
             text = str(tokenizer.decode(kept, skip_special_tokens=True))
-            found.append(Generated(text, kept, end is not None))
+            found.append(Generated(text, kept, done))
             continue
-        # The bytes that the grammar saw: decoders strip spaces and tidy up punctuation.
-        text = _text(vocabulary, kept)
-        whole, error = complete[row], errors.get(row)
-        parsed = None
-        if whole and error is None and spec.kind in ("json_schema", "json_object"):
+        error, parsed = errors.get(row), None
+        if complete[row] and error is None and spec.kind in ("json_schema", "json_object"):
+            # Without the trigger the output ended before the constrained part: nothing is left to parse.
+            start = state.start or (len(kept) if start_after else 0)
             try:
-                parsed = _parsed(_text(vocabulary, kept[_start(vocabulary, spec, kept) :]), given)
+                parsed = _parsed(_text(vocabulary, kept[start:]), one)
             except ValueError as wrong:
                 error = RequestError(f"can't be parsed: {wrong}", where=f"row {row}", hint="see `text`")
-        found.append(Generated(text, kept, whole, parsed, error))
+        found.append(Generated(_text(vocabulary, kept), kept, complete[row], parsed, error))
     return found
 
 
 def _text(vocabulary: Vocabulary, tokens: Sequence[int]) -> str:
-    return b"".join(vocabulary.tokens[token] for token in tokens if token < vocabulary.size).decode(
-        errors="replace"
-    )
-
-
-def _start(vocabulary: Vocabulary, spec: OutputSpec, tokens: tuple[int, ...]) -> int:
-    """Where the constrained part begins."""
-    if spec.start_after is None:
-        return 0
-    trigger = vocabulary.sequence(spec.start_after)
-    ends = range(len(trigger), len(tokens) + 1)
-    # Without it the output ended before the constrained part: nothing is left to parse.
-    return next((end for end in ends if tokens[end - len(trigger) : end] == trigger), len(tokens))
+    """The bytes that the grammar saw: decoders strip spaces and tidy up punctuation."""
+    known = (vocabulary.tokens[token] for token in tokens if token < vocabulary.size)
+    return b"".join(known).decode(errors="replace")
 
 
 def _parsed(text: str, given: Any) -> Any:
@@ -130,9 +131,3 @@ def _parsed(text: str, given: Any) -> Any:
     if isinstance(given, type) and hasattr(given, "model_validate_json"):
         return given.model_validate_json(text)
     return json.loads(text)
-
-
-def _host_stops(model: Any, options: Mapping[str, Any]) -> Container[int]:
-    config = options.get("generation_config") or model.generation_config
-    eos = options.get("eos_token_id", getattr(config, "eos_token_id", None))
-    return {eos} if isinstance(eos, int) else {*(eos or ())}

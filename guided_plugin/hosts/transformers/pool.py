@@ -1,8 +1,8 @@
-"""Pipelines that are lent to one decode loop at a time and kept for the next. Touches the pipeline.
+"""Pipelines that are lent to one decode loop at a time and kept for the next. Depends on the pipeline.
 
-A pipeline is the state of one loop, so two loops that run at once need two; but a worker process is worth
-keeping. Hosts that are told when a loop ends give its pipeline back; for the others a finalizer puts it on
-a list (it may run anywhere, where no lock may be taken), and the next loan cleans it.
+Two loops that run at the same time need a pipeline each, and a worker process is worth keeping. A host that
+knows when a loop ends gives its pipeline back. Otherwise a finalizer puts it on a list, since finalizers may
+run anywhere and must take no lock; the next loan cleans it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ _LEAST_SLOTS = 64
 _MOST_IDLE = 4
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass(slots=True)
 class Loan:
     """A pipeline and the requests that its borrower has added to it."""
 
     pipeline: StepPipeline
-    device: torch.device
     slots: int
     requests: list[str] = field(default_factory=list)
 
@@ -60,14 +59,14 @@ class PipelinePool:
                 raise PipelineError("the guide is closed", hint="make another one")
             if self._process != os.getpid():
                 raise PipelineError("the guide belongs to another process", hint="make one after the fork")
-            fitting = [loan for loan in self._idle if loan.device == device and loan.slots >= slots]
+            fitting = [loan for loan in self._idle if loan.pipeline.device == device and loan.slots >= slots]
             if fitting:
                 chosen = min(fitting, key=lambda loan: loan.slots)
                 self._idle.remove(chosen)
                 return chosen
         most = max(_LEAST_SLOTS, 1 << (slots - 1).bit_length())
         pipeline = StepPipeline(self.compiler, max_slots=most, device=device, mode=self._mode)
-        return Loan(pipeline, device, most)
+        return Loan(pipeline, most)
 
     def give_back(self, loan: Loan) -> None:
         """End the requests of a loan, and keep its pipeline for the next."""
@@ -79,12 +78,12 @@ class PipelinePool:
         if not keep:
             loan.pipeline.close()
 
-    def leave(self, loan: Loan) -> None:
-        """The same, from a finalizer: the next loan does the work."""
-        self._left.append(loan)
+    def leave(self, loans: list[Loan]) -> None:
+        """For finalizers: the next loan gives them back."""
+        self._left.extend(loans)
 
     def close(self) -> None:
-        """End the idle pipelines now, and those that are lent when they come back."""
+        """End idle pipelines now, and lent ones when they come back."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -97,5 +96,5 @@ class PipelinePool:
             try:
                 loan = self._left.popleft()
             except IndexError:
-                return  # another thread was quicker
+                return  # another thread took it
             self.give_back(loan)

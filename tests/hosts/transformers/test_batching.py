@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 from generating import SPECS, random_model, recheck
+from listening import StepListener
 
 import guided_plugin as gp
 from guided_plugin.errors import ConfigError, GrammarError, PipelineError
@@ -122,6 +123,48 @@ def test_a_small_cache_moves_requests_out_and_in_again(demo_tokenizer, guide, ma
     assert max(replayed) > 0, "nothing was moved: the cache is too large for this test"
 
 
+def test_a_plugin_hears_each_step_once(demo_tokenizer, guide, managed):
+    fields = ContinuousBatchingConfig.__dataclass_fields__
+    page = "page_size" if "page_size" in fields else "block_size"
+    # Small: requests make room and come back.
+    manager = managed(num_blocks=6, max_requests_per_batch=4, **{page: 16}, cpu_offload_space=0.0)
+    batching = guide.batching(manager)
+    listener = StepListener()
+    guide.compiler.plugins.register(listener)
+    manager.start()
+    try:
+        spec = gp.OutputSpec.regex("[a-c]{45,50}")
+        prompt = demo_tokenizer.encode("x")
+        guided = [batching.add_request([*prompt, 20 + n], spec, max_new_tokens=60) for n in range(3)]
+        free = batching.add_request(prompt, None, max_new_tokens=30)
+        found = collect(manager, 4)
+        manager.stop()
+        batching.close()
+    finally:
+        guide.compiler.plugins.unregister(listener)
+    listener.check_order()
+    heard = {}
+    for name, tokens in listener.produced.items():
+        heard.setdefault(name.split("-", 2)[2], []).extend(tokens)
+    assert heard == {name: found[name].generated_tokens for name in guided}
+    unguided = [
+        token
+        for step, tokens in zip(listener.steps, listener.tokens, strict=True)
+        for slot, token in zip(step.slots, tokens, strict=True)
+        if slot == gp.UNGUIDED
+    ]
+    assert unguided == found[free].generated_tokens
+
+
+def test_without_a_listener_no_step_is_made(demo_tokenizer, guide, managed, monkeypatch):
+    monkeypatch.setattr(batching_module, "DecodeStep", None)
+    manager = managed()
+    batching = guide.batching(manager)
+    manager.start()
+    name = batching.add_request(demo_tokenizer.encode("x"), SPECS[2], max_new_tokens=20)
+    assert check(guide, SPECS[2], collect(manager, 1)[name])
+
+
 def test_several_sequences_of_a_request(demo_tokenizer, guide, managed):
     manager = managed({"do_sample": True, "num_return_sequences": 3})
     batching = guide.batching(manager)
@@ -166,7 +209,7 @@ def test_a_bad_spec_is_an_error_of_its_own_request(demo_tokenizer, guide, manage
     prompt = demo_tokenizer.encode("Person as JSON: ")
     with pytest.raises(GrammarError):
         batching.add_request(prompt, gp.OutputSpec.regex("a(?=b)"))
-    # Straight to the manager, nobody looks at it before its row is there: it fails closed.
+    # The manager checks no spec: its row fails closed.
     bad = manager.add_request(prompt, max_new_tokens=20, guided="no JSON")
     worse = manager.add_request(prompt, max_new_tokens=20, guided='{"regex": "a(?=b)"}')
     good = manager.add_request(prompt, max_new_tokens=20, guided='{"choice": ["yes", "no"]}')
@@ -234,7 +277,7 @@ def test_cuda_graphs_are_refused_on_cuda(monkeypatch):
 def test_a_manager_that_has_begun_is_refused(guide, managed):
     manager = managed()
     manager.start()
-    with pytest.raises(PipelineError, match="has begun"):
+    with pytest.raises(PipelineError, match="has started"):
         guide.batching(manager)
     other = managed()
     batching = guide.batching(other)

@@ -11,6 +11,7 @@ from guided_plugin.errors import PluginError
 from guided_plugin.hosts.transformers import call as call_module
 
 MIXED = [SPECS[0], None, SPECS[1]]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +45,14 @@ def by_step(rows):
     return rows.T.tolist()
 
 
+@pytest.mark.parametrize("device", DEVICES)
 def test_each_step_of_generate_once_with_the_tokens_that_were_appended(
-    demo_tokenizer, model, guide, listener
+    demo_tokenizer, guide, listener, device
 ):
-    inputs = encoded(demo_tokenizer, PROMPTS)
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    model = random_model(len(demo_tokenizer) + 61).to(device)
+    inputs = {name: ids.to(device) for name, ids in encoded(demo_tokenizer, PROMPTS).items()}
     bare = generate(model, inputs, **guide.generate_kwargs(MIXED))
     listener.check_order()
     assert listener.tokens == by_step(bare)
