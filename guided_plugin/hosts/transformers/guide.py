@@ -239,9 +239,10 @@ def _listed(spec: Any) -> bool:
 
 def _check_options(model: Any, options: Mapping[str, Any]) -> None:
     """Refuse before the first step what can't be guided."""
-    lookup = option(model, options, "prompt_lookup_num_tokens")
-    assistant = bool(lookup) or options.get("assistant_model") is not None
-    Surroundings(beams=option(model, options, "num_beams") or 1, assistant=assistant).check()
+    if (option(model, options, "num_beams") or 1) > 1:
+        Surroundings("beam search").check()
+    if option(model, options, "prompt_lookup_num_tokens") or options.get("assistant_model") is not None:
+        Surroundings("assisted generation").check()
     if options.get("cache_implementation") == "paged":
         raise ConfigError(
             "a paged cache is continuous batching, which ignores what generate is given",

@@ -30,10 +30,8 @@ _MAX_FRAMES = 64
 class Surroundings:
     """What `generate` is about to do. The defaults, for a frame that is not found, are safe for any call."""
 
-    decoder: str = ""
-    """The name of the decoding method."""
-    beams: int = 1
-    assistant: bool = False
+    unguidable: str = ""
+    """A way of decoding that can't be guided."""
     sequences: int | None = None
     """Rows of a prompt."""
     stops: frozenset[int] = frozenset()
@@ -51,13 +49,8 @@ class Surroundings:
 
     def check(self) -> None:
         """Raise for a way of decoding that can't be guided."""
-        wrong = DECODERS.get(self.decoder)
-        if self.beams > 1:
-            wrong = "beam search"
-        if self.assistant:
-            wrong = "assisted generation"
-        if wrong is not None:
-            raise ConfigError(f"{wrong} can't be guided", where="generate", hint=ONE_BY_ONE)
+        if self.unguidable:
+            raise ConfigError(f"{self.unguidable} can't be guided", where="generate", hint=ONE_BY_ONE)
 
 
 def surroundings(processor: object) -> Surroundings:
@@ -83,10 +76,13 @@ def _read(decoder: str, local: Mapping[str, Any], processor: object) -> Surround
     config = local["generation_config"]
     chain = list(local["logits_processor"] or ()) if decoder == "_sample" else []
     forced_end = getattr(config, "forced_eos_token_id", None) is not None and config.max_length is not None
+    unguidable = DECODERS.get(decoder, "")
+    if (getattr(config, "num_beams", None) or 1) > 1:
+        unguidable = "beam search"
+    if getattr(config, "is_assistant", False):
+        unguidable = "assisted generation"
     return Surroundings(
-        decoder=decoder,
-        beams=getattr(config, "num_beams", None) or 1,
-        assistant=bool(getattr(config, "is_assistant", False)),
+        unguidable=unguidable,
         sequences=getattr(config, "num_return_sequences", None) or 1,
         stops=_ids(getattr(config, "_eos_token_tensor", None)),
         pads=_ids(getattr(config, "_pad_token_tensor", None)),

@@ -417,9 +417,7 @@ def test_the_stack_tells_what_is_relied_on(tokenizer, model, guide, monkeypatch)
     monkeypatch.setattr(transformers_step, "surroundings", look)
     inputs = encoded(tokenizer, PROMPTS)
     generate(model, inputs, max_new_tokens=2, do_sample=True, **guide.generate_kwargs(SPECS))
-    assert found[-1] == Surroundings(
-        "_sample", 1, False, 1, frozenset({STOP}), frozenset({PAD}), False, None, False, True
-    )
+    assert found[-1] == Surroundings("", 1, frozenset({STOP}), frozenset({PAD}), False, None, False, True)
     options = {"min_new_tokens": 1, "num_return_sequences": 2, "do_sample": True, "output_logits": True}
     options["return_dict_in_generate"] = True
     set_seed(0)

@@ -134,10 +134,9 @@ def test_the_frame_of_a_decoding_method_tells_its_config(model):
         **INPUTS, max_new_tokens=1, eos_token_id=[3, 4], pad_token_id=2, do_sample=True, **recorder.pair()
     )
     found = recorder.calls[0][3]
-    assert found.decoder == "_sample"
     assert found.stops == {3, 4}
     assert found.pads == {2}
-    assert (found.beams, found.assistant, found.sequences) == (1, False, 1)
+    assert (found.unguidable, found.sequences) == ("", 1)
     assert (found.keeps_logits, found.first) == (False, True)
 
 
@@ -170,14 +169,15 @@ def test_beam_search_shows_criteria_other_rows_than_processors(model):
     kinds = {call[0]: call[1].shape[0] for call in recorder.calls}
     assert kinds["processor"] == 6
     assert kinds["criterion"] != 6
-    assert all(call[3].beams == 3 for call in recorder.calls if call[0] == "processor")
+    assert all(call[3].unguidable == "beam search" for call in recorder.calls if call[0] == "processor")
 
 
 def test_assisted_generation_calls_processors_out_of_turn(model):
     recorder = Recorder()
     one = {name: value[1:] for name, value in INPUTS.items()}
     model.generate(**one, max_new_tokens=8, prompt_lookup_num_tokens=2, do_sample=False, **recorder.pair())
-    assert all(call[3].decoder == "_assisted_decoding" for call in recorder.calls if call[0] == "processor")
+    told = {call[3].unguidable for call in recorder.calls if call[0] == "processor"}
+    assert told == {"assisted generation"}
 
 
 def test_the_version_is_in_the_published_range():
