@@ -51,7 +51,7 @@ class DecodeStep:
     slots: Sequence[int]
     """The slot of each logits row that generates in this step; UNGUIDED where there is none."""
     tokens: Tensor | None = None
-    """[rows] integers on the logits' device; set once they are sampled."""
+    """[rows] integers on the logits' device; set once they are sampled. NO_TOKEN where a row got none."""
 
 
 @dataclass(frozen=True, slots=True)

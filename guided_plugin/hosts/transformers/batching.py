@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._rows: list[_Entry | None] = []
         """Of the step that is not over yet."""
         self._closed_rows: list[int] = []
+        self._hooks_failed = False
         self._step_numbers = itertools.count()
         self._step: DecodeStep | None = None
         """The same step, if plugins listen to it."""
@@ -142,8 +144,9 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             self._closed_rows = []
             self._rows = [self._row(row, state) for row, state in enumerate(states)]
             slots = [UNGUIDED if entry is None else entry.slot for entry in self._rows]
+            index = next(self._step_numbers)
             if self._compiler.plugins.listens_to_steps:
-                self._step = DecodeStep(next(self._step_numbers), slots)
+                self._step = DecodeStep(index, slots)
                 for row, state in enumerate(states):
                     # Plugins hear the tokens of unguided rows too.
                     self._rows[row] = self._rows[row] or _Entry("", UNGUIDED, state, _length(state))
@@ -178,10 +181,20 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self.pipeline.schedule_update(tokens)
         if step is not None:
             step.tokens = tokens
-            self._compiler.plugins.post_sampling(step)
+            self._call(self._compiler.plugins.post_sampling, step)
         self.pipeline.finish_update()
         if step is not None:
-            self._compiler.plugins.after_stop_criteria(step)
+            self._call(self._compiler.plugins.after_stop_criteria, step)
+
+    def _call(self, hook: Callable[[DecodeStep], None], step: DecodeStep) -> None:
+        """A plugin that fails must not end the manager's loop. It is named once, and hears no more steps."""
+        if self._hooks_failed:
+            return
+        try:
+            hook(step)
+        except GuidedError as error:
+            self._hooks_failed = True
+            _log.error("step hooks are no longer called: %s", error)
 
     def _forget(self, coming: set[str]) -> None:
         """Remove requests that have ended. If the slots run out, also those that wait: they are replayed."""

@@ -156,6 +156,27 @@ def test_a_plugin_hears_each_step_once(demo_tokenizer, guide, managed):
     assert unguided == found[free].generated_tokens
 
 
+def test_a_hook_that_raises_is_named_once_and_ends_no_request(demo_tokenizer, guide, managed, caplog):
+    class Clumsy:
+        @gp.hookimpl
+        def post_sampling(self, step):
+            raise ZeroDivisionError("oops")
+
+    clumsy = Clumsy()
+    guide.compiler.plugins.register(clumsy, "clumsy")
+    try:
+        manager = managed()
+        batching = guide.batching(manager)
+        manager.start()
+        name = batching.add_request(demo_tokenizer.encode("x"), SPECS[2], max_new_tokens=20)
+        assert check(guide, SPECS[2], collect(manager, 1)[name])
+    finally:
+        guide.compiler.plugins.unregister(clumsy)
+    (told,) = [record.message for record in caplog.records if "step hooks" in record.message]
+    assert "'clumsy'" in told
+    assert "oops" in told
+
+
 def test_without_a_listener_no_step_is_made(demo_tokenizer, guide, managed, monkeypatch):
     monkeypatch.setattr(batching_module, "DecodeStep", None)
     manager = managed()
