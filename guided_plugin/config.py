@@ -1,4 +1,4 @@
-"""Options of the package, checked and frozen. Touches errors only; imports no torch.
+"""Options of the package, checked and frozen. Depends on errors.
 
 A host builds one `GuidedConfig` at start, from keyword arguments, a mapping or the environment
 variable GUIDED_PLUGIN (`0` off, `1` on, or a JSON object of the fields below).
@@ -26,20 +26,10 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class GuidedConfig:
-    """Everything an operator can set. Unknown names and wrong types are errors, never ignored."""
+@dataclass(frozen=True)
+class SpecLimits:
+    """What is refused, so that no spec costs others their time or memory."""
 
-    enabled: bool = True
-    """False: a host that loads the plugin by itself leaves it out, and guided requests are refused."""
-    backend: str = "auto"
-    """Backend for specs that name none: a registered name, or `auto` to choose per spec."""
-    cache_bytes: int = 512 * _MIB
-    """Upper bound of the compiled-grammar cache, in bytes, per tokenizer."""
-    threads: int = 0
-    """Threads that fill masks and compile; 0 takes three quarters of the processors, at most 12."""
-    isolate_compiles: bool = True
-    """Compile all but small specs in helper processes, where the two limits below hold."""
     compile_seconds: float = 10.0
     """Upper bound of one compile, in seconds."""
     compile_bytes: int = 2048 * _MIB
@@ -56,10 +46,12 @@ class GuidedConfig:
     """Most properties of one object, or definitions of one schema."""
     max_repetition: int = 1_000_000
     """Largest length bound, and most characters of a pattern with its repetitions written out."""
-    unenforced_keywords: tuple[str, ...] = ()
-    """JSON Schema keywords to treat as annotations, such as `uniqueItems`: output may then break them."""
-    disabled_plugins: tuple[str, ...] = ()
-    """Names of plugins that must not be loaded."""
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """How long a grammar worker, and each of its requests, may take."""
+
     worker_step_ms: int = 2_000
     """How long the grammar worker may be without progress before it is replaced."""
     worker_grammar_ms: int = 10_000
@@ -68,6 +60,26 @@ class GuidedConfig:
     """Processor time that one mask of one request may take where its backend has no bound of its own."""
     worker_spin_us: int = 50
     """How long the grammar worker polls without a pause after work; it sleeps in between later on."""
+
+
+@dataclass(frozen=True)
+class GuidedConfig(SpecLimits, WorkerLimits):
+    """Everything an operator can set. Unknown names and wrong types are errors, never ignored."""
+
+    enabled: bool = True
+    """False: a host that loads the plugin by itself leaves it out, and guided requests are refused."""
+    backend: str = "auto"
+    """Backend for specs that name none: a registered name, or `auto` to choose per spec."""
+    cache_bytes: int = 512 * _MIB
+    """Upper bound of the compiled-grammar cache, in bytes, per tokenizer."""
+    threads: int = 0
+    """Threads that fill masks and compile; 0 takes three quarters of the processors, at most 12."""
+    isolate_compiles: bool = True
+    """Compile all but small specs in helper processes, where the limits of time and memory hold."""
+    unenforced_keywords: tuple[str, ...] = ()
+    """JSON Schema keywords to treat as annotations, such as `uniqueItems`: output may then break them."""
+    disabled_plugins: tuple[str, ...] = ()
+    """Names of plugins that must not be loaded."""
     take_over: bool = False
     """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place of its own manager."""
     mode: Mode = "auto"

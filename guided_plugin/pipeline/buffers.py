@@ -64,7 +64,7 @@ def make_buffers(device: torch.device, max_rows: int, words: int, max_tokens: in
 
 
 class HostBuffers:
-    """See `Buffers`. Everything is in place already."""
+    """`Buffers` of the CPU: everything is in place already."""
 
     def __init__(self, max_rows: int, words: int) -> None:
         # [RING_DEPTH, max_rows, words] int32, host
@@ -103,7 +103,7 @@ class HostBuffers:
 
 
 class CudaBuffers:
-    """See `Buffers`. Nothing here but `tokens` waits, and that only for its own copy."""
+    """`Buffers` on CUDA. Nothing here but `tokens` waits, and that only for its own copy."""
 
     def __init__(self, device: torch.device, max_rows: int, words: int, max_tokens: int) -> None:
         self._device = device
@@ -111,17 +111,15 @@ class CudaBuffers:
         # [RING_DEPTH, max_rows, words] int32
         self._mask_host = torch.zeros(RING_DEPTH, max_rows, words, dtype=torch.int32, pin_memory=True)
         self._mask_dev = torch.zeros(RING_DEPTH, max_rows, words, dtype=torch.int32, device=device)
-        self._mask_np: MaskArray = self._mask_host.numpy()
         # [2, max_tokens] int32: row numbers change rarely; the entry not in use is written.
         self._rows_host = torch.zeros(2, max_tokens, dtype=torch.int32, pin_memory=True)
         self._rows_dev = torch.zeros(2, max_tokens, dtype=torch.int32, device=device)
         self._rows_entry = 0
         self._rows_copied = [torch.cuda.Event() for _ in range(2)]
-        self._count = 0
+        self._rows = self._rows_dev[0, :0]
         # [RING_DEPTH, max_tokens] int64: gathered on the device, then copied.
         self._tokens_dev = torch.zeros(RING_DEPTH, max_tokens, dtype=torch.int64, device=device)
         self._tokens_host = torch.zeros(RING_DEPTH, max_tokens, dtype=torch.int64, pin_memory=True)
-        self._tokens_np = self._tokens_host.numpy()
         self._counts = [0] * RING_DEPTH
         self._uploaded = [torch.cuda.Event() for _ in range(RING_DEPTH)]
         self._sampled = torch.cuda.Event()
@@ -131,16 +129,17 @@ class CudaBuffers:
         """The logits rows that are guided from this step on."""
         entry = self._rows_entry = 1 - self._rows_entry
         self._rows_copied[entry].synchronize()  # of two changes ago
-        self._count = len(rows)
-        self._rows_host[entry, : self._count] = torch.tensor(rows, dtype=torch.int32)
+        count = len(rows)
+        self._rows_host[entry, :count] = torch.tensor(rows, dtype=torch.int32)
         # On the main stream: kernels that still use the other entry are before it, later ones after.
         self._rows_dev[entry].copy_(self._rows_host[entry], non_blocking=True)
         self._rows_copied[entry].record()
+        self._rows = self._rows_dev[entry, :count]
 
     def mask_np(self, entry: int) -> MaskArray:
         """Host memory to fill the masks of a step into."""
         self._uploaded[entry].synchronize()  # of RING_DEPTH steps ago
-        mask: MaskArray = self._mask_np[entry]
+        mask: MaskArray = self._mask_host[entry].numpy()
         return mask
 
     def upload(self, entry: int, count: int) -> None:
@@ -153,16 +152,16 @@ class CudaBuffers:
     def mask_dev(self, entry: int, count: int) -> tuple[Tensor, Tensor]:
         """Masks and row numbers; the main stream waits for them, the host doesn't."""
         torch.cuda.current_stream(self._device).wait_event(self._uploaded[entry])
-        return self._mask_dev[entry, :count], self._rows_dev[self._rows_entry, :count]
+        return self._mask_dev[entry, :count], self._rows[:count]
 
     def download(self, entry: int, tokens: Tensor) -> None:
         """Gather and copy the guided rows' tokens on the side stream."""
         main = torch.cuda.current_stream(self._device)
         self._sampled.record(main)
         self.side_stream.wait_event(self._sampled)
-        count = self._counts[entry] = self._count
+        count = self._counts[entry] = self._rows.shape[0]
         with torch.cuda.stream(self.side_stream):
-            gathered = tokens.index_select(0, self._rows_dev[self._rows_entry, :count])
+            gathered = tokens.index_select(0, self._rows)
             self._tokens_dev[entry, :count].copy_(gathered)  # casts any integer dtype
             self._tokens_host[entry, :count].copy_(self._tokens_dev[entry, :count], non_blocking=True)
             self._copied[entry].record()
@@ -176,5 +175,5 @@ class CudaBuffers:
     def tokens(self, entry: int) -> list[int]:
         """The tokens of a step; waits for their copy, and for nothing else."""
         self._copied[entry].synchronize()
-        tokens: list[int] = self._tokens_np[entry, : self._counts[entry]].tolist()
+        tokens: list[int] = self._tokens_host[entry, : self._counts[entry]].tolist()
         return tokens

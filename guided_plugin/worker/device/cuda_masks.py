@@ -44,7 +44,6 @@ class CudaMasks:
         # [PLAN_DEPTH, masks, words] int32, device
         self._mask_dev = torch.zeros(PLAN_DEPTH, masks, shape.words, dtype=torch.int32, device=device)
         self._uploaded = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
-        self._freed = torch.cuda.Event()
         self._sampled_word = region.word(Counter.SAMPLED)
         self._sampled = -1
         """As far as SAMPLED was seen to have come. Masks are used before their step's tokens are written
@@ -81,8 +80,9 @@ class CudaMasks:
         """Let the side stream wait for the masks and copy them."""
         if self._sampled < step - self._round:
             # The kernel that read this place on the device may still run: no tokens came after it.
-            self._freed.record(self._current())
-            self.side_stream.wait_event(self._freed)
+            freed = torch.cuda.Event()
+            freed.record(self._current())
+            self.side_stream.wait_event(freed)
         if self._wait is None:
             self._wait_filled(step)
             self._enqueue_copy(step, count)
