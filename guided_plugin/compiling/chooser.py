@@ -1,7 +1,7 @@
 """Which backend takes a spec: by what it enforces, then by what its masks and compiles cost.
 
-Touches plugins and backends. Chooses for each spec by itself; requests of one batch may be served by
-different backends. Works where it is called: limits are the business of compiler and guard.
+Depends on plugins and backends. Chooses for each spec by itself; requests of one batch may be served by
+different backends. Works where it is called: compiler and guard see to limits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Candidate", "Chooser"]
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T", Grammar, Prepared)
+R = TypeVar("R")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class Chooser:
         return backend
 
     def warm_up(self, name: str) -> None:
-        """Have a backend get ready to match, if it knows how."""
+        """Have a backend build what the first request would wait for, if it offers that."""
         warm_up = getattr(self.backend(name), "warm_up", None)
         if warm_up is not None:
             _blamed(f"backend {name!r}", warm_up)
 
     def pace(self, seconds: float) -> None:
-        """Tell those that want to know how far apart steps come."""
+        """Tell the backends that offer `pace` the time between steps."""
         with self._lock:
             made = list(self._backends.values())
         for backend in made:
@@ -83,9 +83,7 @@ class Chooser:
                 pace(seconds)
             except Exception as error:
                 self._unpaced.add(backend.name)
-                _log.warning(
-                    "backend %r is told no pace any more: its `pace` failed: %r", backend.name, error
-                )
+                _log.warning("backend %r: pace updates disabled, because one failed: %r", backend.name, error)
 
     def candidates(self, spec: OutputSpec) -> list[Candidate]:
         """The backends to try, in order."""
@@ -98,13 +96,15 @@ class Chooser:
             raise GrammarError("no backend is registered", hint="enable the plugin `xgrammar`")
         return list(_ordered(spec, names))
 
-    def first(self, spec: OutputSpec, act: Callable[[Candidate], T]) -> T:
-        """What the first candidate that can makes of a spec, with the reasons why it was this one."""
+    def first(self, spec: OutputSpec, make: Callable[[str, bool], Grammar]) -> Grammar:
+        """The grammar that `make(backend, whether it is the last)` returns for the first candidate that does
+        not refuse, with the reasons why it was this one."""
         refusals: list[GrammarError] = []
         reasons: list[str] = []
-        for candidate in self.candidates(spec):
+        candidates = self.candidates(spec)
+        for candidate in candidates:
             try:
-                made = act(candidate)
+                made = make(candidate.backend, candidate is candidates[-1])
             except GrammarError as error:
                 _log.debug("%s refused %s: %s", candidate.backend, spec.summary(), error)
                 refusals.append(error)
@@ -114,30 +114,28 @@ class Chooser:
             _log.debug("%s took %s: %s", candidate.backend, spec.summary(), reasons[-1])
             return dataclasses.replace(made, reason="; ".join(reasons))
         if spec.kind == "json_schema":
-            # That nothing satisfies it is its author's business, whatever another backend can't enforce; a
-            # keyword that is not enforced, by name, tells more than a backend's own words.
+            # That nothing satisfies a schema is its author's fault, also where another backend can't enforce
+            # it; and the name of a keyword that is not enforced tells more than a backend's own message.
             for kind in (UnsatisfiableSpecError, UnsupportedSpecError):
                 for refusal in refusals:
                     if isinstance(refusal, kind):
                         raise refusal
         raise refusals[0]
 
-    def compile(self, candidate: Candidate, spec: OutputSpec) -> Grammar:
-        """Compile here and now."""
-        spec = self.lowered(spec, candidate.backend)
-        backend = self.backend(candidate.backend)
-        return _blamed(f"backend {candidate.backend!r}", lambda: backend.compile(spec))
+    def compile(self, backend: str, spec: OutputSpec) -> Grammar:
+        """Both halves of compiling."""
+        spec = self.lowered(spec, backend)
+        return _blamed(f"backend {backend!r}", partial(self.backend(backend).compile, spec))
 
-    def prepare(self, candidate: Candidate, spec: OutputSpec) -> Prepared:
+    def prepare(self, backend: str, spec: OutputSpec) -> Prepared:
         """The first half of compiling."""
-        spec = self.lowered(spec, candidate.backend)
-        backend = self.backend(candidate.backend)
-        return _blamed(f"backend {candidate.backend!r}", lambda: backend.prepare(spec))
+        spec = self.lowered(spec, backend)
+        return _blamed(f"backend {backend!r}", partial(self.backend(backend).prepare, spec))
 
     def load(self, prepared: Prepared) -> Grammar:
         """The second half of compiling."""
-        backend = self.backend(prepared.backend)
-        return _blamed(f"backend {prepared.backend!r}", lambda: backend.load(prepared))
+        load = self.backend(prepared.backend).load
+        return _blamed(f"backend {prepared.backend!r}", partial(load, prepared))
 
     def lowered(self, spec: OutputSpec, backend: str, *, but: Container[str] = ()) -> OutputSpec:
         """A spec as the lowerings that plugins registered for a backend rewrite it, all but some."""
@@ -163,11 +161,8 @@ def _ordered(spec: OutputSpec, names: list[str]) -> Iterator[Candidate]:
         yield Candidate(name, f"next in turn for {spec.kind}")
 
 
-R = TypeVar("R")
-
-
 def _blamed(what: str, act: Callable[[], R]) -> R:
-    """Somebody else's code: whatever it raises is told with its name, and a program's end waits for it."""
+    """Call a plugin's code: its errors carry its name, and the end of the interpreter waits for it."""
     try:
         with native():
             return act()

@@ -13,7 +13,7 @@ import time
 import weakref
 from dataclasses import dataclass
 
-from guided_plugin.compiling.chooser import Candidate, Chooser
+from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.guard_process import Greeting, Ready
 from guided_plugin.compiling.helper import Helper, HelperLost
 from guided_plugin.config import GuidedConfig
@@ -31,7 +31,7 @@ _ATTEMPTS = 5
 
 @dataclass(slots=True)
 class Allowance:
-    """The seconds that the candidates for one spec may take together."""
+    """The seconds that all backends may take together for one spec."""
 
     seconds: float
 
@@ -67,18 +67,18 @@ class CompileGuard:
         ).start()
 
     def prepare(
-        self, candidate: Candidate, spec: OutputSpec, chooser: Chooser, allowed: Allowance, share: float = 1.0
+        self, backend: str, spec: OutputSpec, chooser: Chooser, allowed: Allowance, share: float
     ) -> Prepared | None:
         """What a helper makes of a spec with one backend; None where helpers have no such backend.
 
         Takes at most a share of the time allowed. Raises the backend's error or a limit's.
         """
-        if candidate.backend in self._plugins.local:
+        if backend in self._plugins.local:
             return None
         for _ in range(_ATTEMPTS):
             helper = self._take()
             try:
-                return self._prepared(helper, candidate, spec, chooser, allowed, share)
+                return self._prepared(helper, backend, spec, chooser, allowed, share)
             except HelperLost:
                 continue
             except GuidedError:
@@ -99,19 +99,19 @@ class CompileGuard:
     def _prepared(
         self,
         helper: Helper,
-        candidate: Candidate,
+        backend: str,
         spec: OutputSpec,
         chooser: Chooser,
         allowed: Allowance,
         share: float,
     ) -> Prepared | None:
-        if self._ready is None or candidate.backend not in self._ready.backends:
+        if self._ready is None or backend not in self._ready.backends:
             return None
-        spec = chooser.lowered(spec, candidate.backend, but=self._ready.lowerings - self._plugins.local)
-        helper.warm(candidate.backend)
+        spec = chooser.lowered(spec, backend, but=self._ready.lowerings - self._plugins.local)
+        helper.warm(backend)
         start = time.monotonic()
         try:
-            return helper.prepare(candidate, spec, allowed.seconds * share)
+            return helper.prepare(backend, spec, allowed.seconds * share)
         finally:
             allowed.seconds -= time.monotonic() - start
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guided_plugin import errors
-from guided_plugin.compiling.chooser import Candidate, Chooser
+from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError, GuidedError, PipelineError, PluginError
 from guided_plugin.grammar.base import Prepared
@@ -53,14 +53,14 @@ class Ready:
 class Warm:
     """Guard: make a backend ready. Not under the limits of a spec, and a failure is not a spec's."""
 
-    candidate: Candidate
+    backend: str
 
 
 @dataclass(frozen=True, slots=True)
 class Compile:
     """Guard: prepare a spec."""
 
-    candidate: Candidate
+    backend: str
     spec: OutputSpec
 
 
@@ -94,7 +94,7 @@ def main(sock: socket.socket, parent: int) -> None:
             channel.send(answer)
         except Exception as error:  # whatever pickling raises for what a backend made
             what = f"its answer cannot be sent to another process: {error!r}"
-            channel.send(Answer(PluginError(what, where=f"backend {message.candidate.backend!r}")))
+            channel.send(Answer(PluginError(what, where=f"backend {message.backend!r}")))
 
 
 def _listen(channel: Channel, messages: queue.SimpleQueue[Any]) -> None:
@@ -126,28 +126,28 @@ class _Helper:
     def warm(self, message: Warm) -> Answer:
         """A first compile makes what later ones share; importing xgrammar alone takes seconds."""
         with contextlib.suppress(GuidedError):
-            self._chooser.compile(message.candidate, OutputSpec.choice(["a"]))
+            self._chooser.compile(message.backend, OutputSpec.choice(["a"]))
         self._settled = _data_bytes()
         return Answer(None)
 
     def compile(self, message: Compile) -> Answer:
         """Prepare a spec within the memory limit."""
         _limit_memory(self._allowed)
-        result = self._prepared(message.candidate, message.spec)
+        result = self._prepared(message.backend, message.spec)
         # Compiles may have left so much behind that the limit of the next ones would drift.
         return Answer(result, _data_bytes() - self._settled > self._allowed // 2)
 
-    def _prepared(self, candidate: Candidate, spec: OutputSpec) -> Prepared | GuidedError:
-        where = f"backend {candidate.backend!r}"
+    def _prepared(self, backend: str, spec: OutputSpec) -> Prepared | GuidedError:
+        where = f"backend {backend!r}"
         try:
-            made = self._chooser.prepare(candidate, spec)
+            made = self._chooser.prepare(backend, spec)
         except GuidedError as error:
             return _plain(error)
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except RecursionError:
             return CompileLimitError(
-                f"is nested too deep for {candidate.backend}",
+                f"is nested too deep for {backend}",
                 where=spec.kind,
                 hint="flatten it",
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from guided_plugin.compiling.chooser import Candidate
 from guided_plugin.compiling.guard_process import OUT_OF_MEMORY, Answer, Compile, Greeting, Ready, Warm
 from guided_plugin.errors import CompileLimitError, GuidedError, PipelineError, PluginError
 from guided_plugin.grammar.base import Prepared
@@ -62,7 +61,7 @@ class Helper:
         if backend in self._warm:
             return
         try:
-            self._ask(Warm(Candidate(backend, "")), START_SECONDS)
+            self._ask(Warm(backend), START_SECONDS)
         except (TimeoutError, *_BROKEN) as error:
             raise PluginError(
                 f"cannot be made in a compile process: {error}",
@@ -71,21 +70,21 @@ class Helper:
             ) from error
         self._warm.add(backend)
 
-    def prepare(self, candidate: Candidate, spec: OutputSpec, seconds: float) -> Prepared:
+    def prepare(self, backend: str, spec: OutputSpec, seconds: float) -> Prepared:
         """One compile. Raises its error, a limit's, or HelperLost."""
         try:
-            answer = self._ask(Compile(candidate, spec), seconds)
+            answer = self._ask(Compile(backend, spec), seconds)
         except TimeoutError:
             raise CompileLimitError(
-                f"compiling with {candidate.backend} took longer than {seconds:.2g} s and was stopped",
+                f"compiling with {backend} took longer than {seconds:.2g} s and was stopped",
                 where=spec.kind,
                 hint="simplify the spec, or raise compile_seconds",
             ) from None
         except _BROKEN as error:
-            raise self._died(candidate, spec, str(error)) from None
+            raise self._died(backend, spec, str(error)) from None
         if not isinstance(answer, Answer) or answer.result is None:
             self.usable = False
-            raise self._died(candidate, spec, "it sent no answer")
+            raise self._died(backend, spec, "it sent no answer")
         self.usable = not answer.needs_restart
         if isinstance(answer.result, GuidedError):
             raise answer.result
@@ -102,7 +101,7 @@ class Helper:
         self.usable = True
         return answer
 
-    def _died(self, candidate: Candidate, spec: OutputSpec, reason: str) -> CompileLimitError:
+    def _died(self, backend: str, spec: OutputSpec, reason: str) -> CompileLimitError:
         """The error of a spec in whose compile the process ended, as far as the exit code tells."""
         code = self.child.exit_code(1.0)
         if code is None:
@@ -115,7 +114,7 @@ class Helper:
         else:
             what = f"crashed its process ({exit_reason(code)})"
             hint = "simplify the spec; if it only lacked memory, raise compile_bytes"
-        return CompileLimitError(f"compiling with {candidate.backend} {what}", where=spec.kind, hint=hint)
+        return CompileLimitError(f"compiling with {backend} {what}", where=spec.kind, hint=hint)
 
 
 def _cannot_start(why: str) -> PipelineError:

@@ -64,7 +64,7 @@ class WorkerClient:
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Have a spec compiled; never blocks."""
         spec = self._normal(spec)
-        quarantined = self.compiler.quarantined(spec)
+        quarantined = self.compiler.refusal(spec)
         if quarantined is not None:
             verdict: Future[Admission] = Future()
             verdict.set_exception(quarantined)
@@ -88,7 +88,7 @@ class WorkerClient:
         spec = self._normal(spec)
         stops = spec.stop_token_ids or self.vocabulary.stop_token_ids
         with self.steps.lock:
-            refusal = self._refused() or self.compiler.quarantined(spec)
+            refusal = self._refused() or self.compiler.refusal(spec)
             if refusal is not None:
                 raise refusal.for_request(request_id)
             request = LiveRequest(next(self.numbers), slot, request_id, spec, stops)
