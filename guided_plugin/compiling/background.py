@@ -1,7 +1,7 @@
-"""Threads that run compiles which nobody waits for. Touches nothing.
+"""Threads that run compiles in the background. Depends on nothing.
 
-They mostly wait themselves, for helper processes, so there may be many; and they are daemons, because a
-compile must not keep a program from ending. Each ends when it had nothing to do for a while.
+They mostly wait for helper processes, so there may be many. They are daemons, because a compile must not keep
+a program from ending. Each ends when it had nothing to do for a while.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """Runs calls, each in a thread at once as long as there are fewer than a bound."""
+    """Runs calls, each in a thread of its own up to a number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[tuple[Future[T], Callable[[], T]]] = queue.SimpleQueue()
         self._threads = self._busy = 0
-        """Threads there are; calls that were submitted and have not ended."""
+        """Threads that run; calls that were submitted and have not ended."""
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Its result, later. Never blocks."""
+        """The result of a call, later. Never blocks."""
         future: Future[T] = Future()
         with self._lock:
             self._busy += 1
             if self._busy > self._threads < _MAX_THREADS:
-                # The queue stays empty-handed if no thread can be started: better no promise than that.
+                # Before the call is queued: should no thread start, there is no future that never ends.
                 threading.Thread(target=self._work, name="guided-compile", daemon=True).start()
                 self._threads += 1
             self._waiting.put((future, call))
@@ -56,7 +56,6 @@ class Background(Generic[T]):
                     future.set_result(call())
                 except BaseException as error:
                     future.set_exception(error)
-            # What they hold must not live until the next call comes.
-            del future, call
+            del future, call  # what they hold must not live until the next call
             with self._lock:
                 self._busy -= 1

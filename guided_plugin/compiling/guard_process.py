@@ -180,7 +180,7 @@ def _limit_memory(allowed: int) -> None:
 
 
 def _data_bytes() -> int:
-    """Writable private memory, as the kernel counts it against RLIMIT_DATA; 0 where it doesn't say."""
+    """Writable private memory, as the kernel counts it against RLIMIT_DATA; 0 where that is unknown."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
         for line in status:
             if line.startswith("VmData:"):

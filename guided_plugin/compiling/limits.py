@@ -1,7 +1,7 @@
 """What is refused before it is compiled: specs too large, too deep or too often repeated.
 
-Touches config, errors and schema. Iterative, and quick beside any compile. These bounds are for what no
-compiler makes anything of; time and memory have limits of their own (guard.py).
+Depends on config, errors and spec. Iterative, and quick next to any compile. These bounds are for specs that
+no compiler can handle; time and memory have limits of their own (guard.py).
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from typing import Any
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.keywords import KEYWORDS
 from guided_plugin.spec.schema import pointer, walk
 
 __all__ = ["check_limits", "is_small", "unrolled"]
 
-_MEMBERS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-_LENGTHS = (
-    *("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"),
-    *("minContains", "maxContains"),
-)
+_MEMBERS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value.startswith("named schemas"))
+_LENGTHS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value == "count")
 
 # What may be compiled in the process that asked (docs/decisions/compiling.md#what-compiles-in-place).
 _SMALL_TEXT = 4_096
@@ -42,7 +40,7 @@ _ENTANGLING = frozenset(
 
 
 def check_limits(spec: OutputSpec, config: GuidedConfig) -> None:
-    """Refuse a spec that is over a bound, with the bound's name and the place."""
+    """Refuse a spec that is over a bound. The error names the bound and the place."""
     size = len(spec.text.encode(errors="surrogatepass"))
     if size > config.max_spec_bytes:
         raise _over("a spec", size, "bytes", "max_spec_bytes", config.max_spec_bytes, spec.kind)
@@ -64,10 +62,10 @@ def check_limits(spec: OutputSpec, config: GuidedConfig) -> None:
 
 
 def is_small(spec: OutputSpec, backend: str) -> bool:
-    """Whether a backend compiles a spec in a moment and in little memory, whoever wrote it.
+    """Whether a backend certainly compiles a spec in milliseconds and in little memory.
 
-    Of xgrammar that is known for little, since each class in a pattern may cost it 40 ms, and of backends
-    of third parties for nothing.
+    For xgrammar that holds for few specs, since each class in a pattern may take it 40 ms; for backends of
+    third parties nothing is known.
     """
     if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT:
         return False
@@ -86,8 +84,8 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
 def unrolled(pattern: str, *, grammar: bool = False, letter: int = 1) -> tuple[int, int]:
     """How many characters a pattern has with its repetitions written out, and how deep its groups go.
 
-    A grammar is read as one pattern with texts in quotes, which is near enough. `letter` is what a plain
-    character counts beside a class.
+    A grammar is read as one pattern with texts in quotes, which is near enough. A class counts 1, a plain
+    character `letter`.
     """
     sizes, atom, deepest = [0], 0, 1  # of each open group; of what a quantifier would repeat
     for found in (_GRAMMAR_PIECE if grammar else _PIECE).finditer(pattern):
@@ -131,7 +129,7 @@ def _check_pattern(source: str, config: GuidedConfig, where: str) -> None:
     size, depth = unrolled(source, grammar=where == "grammar")
     if depth > config.max_depth:
         raise _too_deep("has brackets", config, where)
-    # As long as its text: nothing in it is repeated, and its length was checked.
+    # A pattern that is as long as its text repeats nothing, and its length was checked.
     if size > max(config.max_repetition, len(source)):
         what = "a pattern, with its repetitions written out,"
         raise _over(what, size, "characters", "max_repetition", config.max_repetition, where)
@@ -227,7 +225,7 @@ def _too_deep(what: str, config: GuidedConfig, where: str) -> CompileLimitError:
 
 
 def _over(what: str, size: float, unit: str, option: str, limit: int, where: str) -> CompileLimitError:
-    # A number of hundreds of digits tells nobody more than that it is large.
+    # Hundreds of digits would tell no more than that the number is large.
     shown = f"{size}" if size < _MANY else "more than 10^18"
     return CompileLimitError(
         f"{what} of {shown} {unit}".rstrip() + f" is over the limit of {limit}",

@@ -1,7 +1,7 @@
 """The processors that this process may use, as they were when the package was imported. Depends on nothing.
 
-Hosts bind their threads to processors later (vLLM's CPU build does, and keeps them busy), and a child process
-inherits that: a grammar worker would share one processor with a thread that never rests.
+Hosts bind their threads to processors later, and a child process inherits that: with vLLM's CPU build a
+grammar worker would share one processor with a thread that never rests.
 """
 
 from __future__ import annotations
