@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from functools import partial
 from typing import TypeVar
 
@@ -42,6 +42,13 @@ class Candidate:
     reason: str
 
 
+_PREFERRED = {
+    # It has no masks of milliseconds either, and xgrammar may take seconds to compile (docs/maskbench.md).
+    "json_schema": Candidate("llguidance", "enforces most of JSON Schema and compiles it fastest"),
+    "lark": Candidate("llguidance", "reads Lark"),
+}
+
+
 class Chooser:
     """The backends of one vocabulary, made at first use, and the order in which a spec tries them."""
 
@@ -60,7 +67,7 @@ class Chooser:
             backend = self._backends.get(name)
         if backend is None:
             factory = self.plugins.backend(name)
-            made = _blamed(f"backend {name!r}", lambda: factory(self.vocabulary, self.config))
+            made = _call_plugin(f"backend {name!r}", lambda: factory(self.vocabulary, self.config))
             with self._lock:
                 backend = self._backends.setdefault(name, made)
         return backend
@@ -69,7 +76,7 @@ class Chooser:
         """Have a backend build what the first request would wait for, if it offers that."""
         warm_up = getattr(self.backend(name), "warm_up", None)
         if warm_up is not None:
-            _blamed(f"backend {name!r}", warm_up)
+            _call_plugin(f"backend {name!r}", warm_up)
 
     def pace(self, seconds: float) -> None:
         """Tell the backends that offer `pace` the time between steps."""
@@ -86,15 +93,18 @@ class Chooser:
                 _log.warning("backend %r: pace updates disabled, because one failed: %r", backend.name, error)
 
     def candidates(self, spec: OutputSpec) -> list[Candidate]:
-        """The backends to try, in order."""
+        """The backends to try: in the order of registration, after the preferred one."""
         if spec.backend != "auto":
             return [Candidate(spec.backend, "the spec names it")]
         if self.config.backend != "auto":
             return [Candidate(self.config.backend, "the configuration names it")]
-        names = list(self.plugins.backends)
-        if not names:
+        found = [Candidate(name, f"next in turn for {spec.kind}") for name in self.plugins.backends]
+        if not found:
             raise GrammarError("no backend is registered", hint="enable the plugin `xgrammar`")
-        return list(_ordered(spec, names))
+        first = _PREFERRED.get(spec.syntax if spec.kind == "grammar" else spec.kind)
+        if first is not None and first.backend in self.plugins.backends:
+            found = [first, *(candidate for candidate in found if candidate.backend != first.backend)]
+        return found
 
     def first(self, spec: OutputSpec, make: Callable[[str, bool], Grammar]) -> Grammar:
         """The grammar that `make(backend, whether it is the last)` returns for the first candidate that does
@@ -125,43 +135,28 @@ class Chooser:
     def compile(self, backend: str, spec: OutputSpec) -> Grammar:
         """Both halves of compiling."""
         spec = self.lowered(spec, backend)
-        return _blamed(f"backend {backend!r}", partial(self.backend(backend).compile, spec))
+        return _call_plugin(f"backend {backend!r}", partial(self.backend(backend).compile, spec))
 
     def prepare(self, backend: str, spec: OutputSpec) -> Prepared:
         """The first half of compiling."""
         spec = self.lowered(spec, backend)
-        return _blamed(f"backend {backend!r}", partial(self.backend(backend).prepare, spec))
+        return _call_plugin(f"backend {backend!r}", partial(self.backend(backend).prepare, spec))
 
     def load(self, prepared: Prepared) -> Grammar:
         """The second half of compiling."""
         load = self.backend(prepared.backend).load
-        return _blamed(f"backend {prepared.backend!r}", partial(load, prepared))
+        return _call_plugin(f"backend {prepared.backend!r}", partial(load, prepared))
 
     def lowered(self, spec: OutputSpec, backend: str, *, but: Container[str] = ()) -> OutputSpec:
         """A spec as the lowerings that plugins registered for a backend rewrite it, all but some."""
         for name, lowering in self.plugins.lowerings.items():
             wanted = getattr(lowering, "backends", None)
             if name not in but and (wanted is None or backend in wanted):
-                spec = _blamed(f"lowering {name!r}", partial(lowering, spec))
+                spec = _call_plugin(f"lowering {name!r}", partial(lowering, spec))
         return spec
 
 
-def _ordered(spec: OutputSpec, names: list[str]) -> Iterator[Candidate]:
-    """As registered, but for JSON schemas: there llguidance enforces more of the standard, compiles in
-    milliseconds what xgrammar may take seconds for, and has no masks of milliseconds (docs/maskbench.md).
-    """
-    preferred = {
-        "json_schema": ("llguidance", "enforces most of JSON Schema and compiles it fastest"),
-        "lark": ("llguidance", "reads Lark"),
-    }.get(spec.syntax if spec.kind == "grammar" else spec.kind)
-    if preferred is not None and preferred[0] in names:
-        yield Candidate(*preferred)
-        names = [name for name in names if name != preferred[0]]
-    for name in names:
-        yield Candidate(name, f"next in turn for {spec.kind}")
-
-
-def _blamed(what: str, act: Callable[[], R]) -> R:
+def _call_plugin(what: str, act: Callable[[], R]) -> R:
     """Call a plugin's code: its errors carry its name, and the end of the interpreter waits for it."""
     try:
         with native():

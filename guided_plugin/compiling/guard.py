@@ -7,10 +7,12 @@ next one gets a new helper. Helpers end when this process does, however it ends.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from guided_plugin.compiling.chooser import Chooser
@@ -76,44 +78,21 @@ class CompileGuard:
         if backend in self._plugins.local:
             return None
         for _ in range(_ATTEMPTS):
-            helper = self._take()
-            try:
-                return self._prepared(helper, backend, spec, chooser, allowed, share)
-            except HelperLost:
-                continue
-            except GuidedError:
-                # The error of a helper that `close` killed would be blamed on the spec.
-                self._check_open()
-                raise
-            except BaseException:
-                # Interrupted half-way: the helper's answer would be taken for that of the next spec.
-                helper.usable = False
-                raise
-            finally:
-                self._give_back(helper)
+            with contextlib.suppress(HelperLost), self._borrowed() as helper:
+                ready = self._ready
+                if ready is None or backend not in ready.backends:
+                    return None
+                lowered = chooser.lowered(spec, backend, but=ready.lowerings - self._plugins.local)
+                helper.warm(backend)
+                start = time.monotonic()
+                try:
+                    return helper.prepare(backend, lowered, allowed.seconds * share)
+                finally:
+                    allowed.seconds -= time.monotonic() - start
         raise PipelineError(
             f"{_ATTEMPTS} compile processes ended before they got the spec",
             hint="find what ends them on this machine, or set isolate_compiles to false",
         )
-
-    def _prepared(
-        self,
-        helper: Helper,
-        backend: str,
-        spec: OutputSpec,
-        chooser: Chooser,
-        allowed: Allowance,
-        share: float,
-    ) -> Prepared | None:
-        if self._ready is None or backend not in self._ready.backends:
-            return None
-        spec = chooser.lowered(spec, backend, but=self._ready.lowerings - self._plugins.local)
-        helper.warm(backend)
-        start = time.monotonic()
-        try:
-            return helper.prepare(backend, spec, allowed.seconds * share)
-        finally:
-            allowed.seconds -= time.monotonic() - start
 
     def processes(self) -> list[int]:
         """The helpers' process ids."""
@@ -133,6 +112,22 @@ class CompileGuard:
             helper.child.kill()  # the thread that uses its socket closes that
         for helper in idle:
             self._drop(helper)
+
+    @contextlib.contextmanager
+    def _borrowed(self) -> Iterator[Helper]:
+        helper = self._take()
+        try:
+            yield helper
+        except GuidedError:
+            # The error of a helper that `close` killed would be blamed on the spec.
+            self._check_open()
+            raise
+        except BaseException:
+            # Interrupted half-way: the helper's answer would be taken for that of the next spec.
+            helper.usable = False
+            raise
+        finally:
+            self._give_back(helper)
 
     def _take(self) -> Helper:
         """An idle helper, a new one, or the first that becomes idle."""

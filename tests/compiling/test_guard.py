@@ -185,6 +185,17 @@ def test_more_than_there_are_helpers_for_is_said(make):
         first.result(60)
 
 
+def test_a_helper_that_ended_while_idle_is_replaced(make):
+    compiler = make()
+    compiler.compile(OutputSpec.json_schema(LARGE))
+    (pid,) = compiler._guard.processes()
+    os.kill(pid, signal.SIGKILL)
+    while alive(pid):
+        time.sleep(0.01)
+    assert compiler.compile(OutputSpec.json_schema({**LARGE, "title": "again"})).backend == "llguidance"
+    assert compiler._guard.processes() != [pid]
+
+
 def test_closing_ends_the_helpers(make):
     compiler = make()
     compiler.compile(OutputSpec.json_schema(LARGE))
