@@ -1,7 +1,7 @@
 """Regular expressions: a scanner, and what grammars can't express. Depends on errors.
 
-The scanner takes every text, also malformed ones and the dialects of backends; whoever needs the structure of
-a pattern reads its pieces.
+The scanner takes every text, also malformed ones and the dialects of backends. What needs the structure of a
+pattern reads its pieces.
 """
 
 from __future__ import annotations

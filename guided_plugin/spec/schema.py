@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from guided_plugin.errors import SpecError, did_you_mean
 from guided_plugin.spec.keywords import KEYWORDS
@@ -19,6 +20,7 @@ __all__ = [
     "check_schema",
     "misspelt_keywords",
     "pointer",
+    "pointer_steps",
     "resolve_pointer",
     "subschemas",
     "walk",
@@ -60,25 +62,27 @@ def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
             pending.extend((path + step, child) for step, child in subschemas(node))
 
 
+def pointer_steps(document: Any, fragment: str) -> Iterator[tuple[str | int, Any]]:
+    """Each step of a JSON pointer: its key or index, and what lies there. Raises KeyError at nothing."""
+    first, *parts = unquote(fragment).split("/")
+    if first:
+        raise KeyError(f"#{fragment}")
+    node = document
+    for raw in parts:
+        part: str | int = raw.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, list) and raw.isdecimal():
+            part = int(raw)
+        try:
+            node = node[part]
+        except (KeyError, IndexError, TypeError):
+            raise KeyError(f"#{fragment}") from None
+        yield part, node
+
+
 def resolve_pointer(document: Any, reference: str) -> Any:
     """What a local reference (`#/$defs/x`) points at; raises KeyError when it points at nothing."""
-    from urllib.parse import unquote
-
-    node = document
-    fragment = unquote(reference.removeprefix("#"))
-    if not fragment:
-        return node
-    if not fragment.startswith("/"):
-        raise KeyError(reference)
-    for raw in fragment[1:].split("/"):
-        part = raw.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, Mapping) and part in node:
-            node = node[part]
-        elif isinstance(node, list) and part.isdecimal() and int(part) < len(node):
-            node = node[int(part)]
-        else:
-            raise KeyError(reference)
-    return node
+    steps = pointer_steps(document, reference.removeprefix("#"))
+    return [document, *(node for _, node in steps)][-1]
 
 
 def check_schema(schema: Any) -> None:

@@ -194,7 +194,7 @@ COMBINED = {
         {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
         ({"a": 1}, {"a": 1, "b": 1}, {}),
     ),
-    "anyOf beside type": Case(
+    "anyOf next to type": Case(
         {"type": "string", "anyOf": [{"maxLength": 1}, {"pattern": "^ab"}]}, ("a", "abc")
     ),
     "allOf of objects": Case(

@@ -1,10 +1,10 @@
-"""Lexers of one llguidance grammar. Touches llguidance's matchers by their methods only.
+"""The lexers of one llguidance grammar. Depends on llguidance's matchers by their methods only.
 
 All copies of a matcher share one lexer, and its lock: threads that fill masks for them take turns. A lexer
 also learns: the first mask in each of its states costs several times the later ones. So a grammar has as many
-lexers as the requests that use it at the same time call for, and a request gets the first of those that
-fewest others use: alone it finds the one that has learned most. What a lexer learns is some MiB, so all
-grammars together have a bounded number of them beside each one's first.
+lexers as the requests that use it at the same time need, and a request gets the first of those with the
+fewest users: alone it gets the one that has learned most. What a lexer learns takes some MiB, so all
+grammars together have a bounded number of them besides the first of each.
 """
 
 from __future__ import annotations
@@ -23,86 +23,85 @@ _MOST = 4
 """Lexers for each thread, at most: threads take rows from one another, and rows with one lexer then wait for
 each other. Four keep most of them apart."""
 
-
 _PAUSE = 1.0
-"""Seconds until a grammar that found no room for another lexer looks again."""
+"""Seconds until a grammar that found no room for another lexer tries again."""
 
 
 class LexerPool:
-    """All grammars of a backend, as far as their lexers beside the first go."""
+    """Bounds the lexers of all grammars of a backend, without the first of each."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.most = 2 * _MOST * threads
         self._lock = threading.Lock()
         self._members: weakref.WeakSet[Lexers] = weakref.WeakSet()
-        self._making = 0
-        """Lexers that have a place and are not there yet."""
+        self._reserved = 0
+        """Lexers that are being made."""
 
     def join(self, lexers: Lexers) -> None:
         """Count a grammar's lexers from now on."""
         with self._lock:
             self._members.add(lexers)
 
-    def take_place(self) -> bool:
-        """Whether there may be one more; takes one from a grammar that has more than it needs if it must."""
+    def reserve(self) -> bool:
+        """Whether there may be one more; if necessary another grammar drops one that it doesn't need."""
         with self._lock:
             members = list(self._members)
-            there = self._making + sum(len(member) - 1 for member in members)
-            found = there < self.most or any(member.drop_spare() for member in members)
-            self._making += found
-            return found
+            count = self._reserved + sum(len(member) - 1 for member in members)
+            granted = count < self.most or any(member.drop_spare() for member in members)
+            self._reserved += granted
+            return granted
 
-    def give_place_back(self) -> None:
-        """The lexer for a place is there now and counts itself, or will not come."""
+    def release(self) -> None:
+        """The reserved lexer is made, and its grammar counts it, or it can't be made."""
         with self._lock:
-            self._making -= 1
+            self._reserved -= 1
 
 
 class Share:
-    """The use of a lexer, as long as anybody holds this object."""
+    """The use of a lexer, for as long as this object lives."""
 
-    __slots__ = ("_base", "_lexers", "_life", "number")
+    __slots__ = ("_base", "_generation", "_lexers", "number")
 
-    def __init__(self, lexers: Lexers, base: Any, life: int, number: int) -> None:
+    def __init__(self, lexers: Lexers, base: Any, generation: int, number: int) -> None:
         self._lexers = lexers
         self._base = base
-        self._life = life
+        self._generation = generation
         self.number = number
 
     @property
     def place(self) -> tuple[int, int, int]:
         """Equal for those that share a lexer."""
-        return id(self._lexers), self._life, self.number
+        return id(self._lexers), self._generation, self.number
 
     def rebuild_shared(self) -> bool:
-        """Whether the lexer is full; then the grammar begins anew. No message tells: it is tried."""
+        """Whether the lexer is full; then the grammar gets new ones. No message tells, so it is tried."""
         copy = self._base.deep_copy()
         copy.compute_bitmask()
         if not copy.is_error():
             return False
-        self._lexers.rebuild(self._life)
+        self._lexers.rebuild(self._generation)
         return True
 
     def __del__(self) -> None:
-        self._lexers._give_back(self._life, self.number)
+        self._lexers._give_back(self._generation, self.number)
 
 
 class Lexers:
     """Matchers at the beginning of a grammar, each with a lexer of its own. From any thread."""
 
     def __init__(self, first: Any, make: Callable[[], Any], pool: LexerPool, *, quick: bool = True) -> None:
-        """`quick`: another one is made in some milliseconds, while a step waits if need be."""
+        """`quick`: another one is made in some milliseconds, so that a step may wait for it."""
         self._bases = [first]
         self._users = [0]
-        """How many share each of them."""
-        self._life = 0
-        """How often they began anew."""
-        self._renewing = False
+        """How many requests share each of them."""
+        self._generation = 0
+        """How often they were rebuilt."""
+        self._rebuilding = False
         self._make = make
         self._quick = quick
         self._pool = pool
-        self._alone = pool.threads == 1
+        self._only_one = pool.threads == 1
         self._paused_until = 0.0
         # Reentrant: a garbage collection may give a share back while this thread takes one.
         self._lock = threading.RLock()
@@ -110,36 +109,36 @@ class Lexers:
         pool.join(self)
 
     def take(self) -> tuple[Any, Share]:
-        """A matcher of one's own, and its share of a lexer."""
+        """A new matcher, and its share of a lexer."""
         with self._lock:
             number = self._users.index(min(self._users))
             self._users[number] += 1
             grow = not self._growing and len(self._bases) < self._wanted()
             grow = grow and time.monotonic() >= self._paused_until
             self._growing |= grow
-            base, life = self._bases[number], self._life
+            base, generation = self._bases[number], self._generation
         if grow:
             # Milliseconds each, and the requests that are here already have one.
             threading.Thread(target=self._grow, name="guided-lexers", daemon=True).start()
-        return base.deep_copy(), Share(self, base, life, number)
+        return base.deep_copy(), Share(self, base, generation, number)
 
     def __len__(self) -> int:
         return len(self._bases)
 
-    def rebuild(self, life: int) -> None:
-        """Give new lexers to whoever comes now. Once in each `life`."""
+    def rebuild(self, generation: int) -> None:
+        """Give new lexers to the requests that come from now on. Once in each generation."""
         with self._lock:
-            if life != self._life or self._renewing:
+            if generation != self._generation or self._rebuilding:
                 return
-            self._renewing = True
+            self._rebuilding = True
         if self._quick:
-            self._renew()
+            self._rebuild()
         else:
-            # Others wait for their masks: better to fail those that need it before it is there.
-            threading.Thread(target=self._renew, name="guided-lexers", daemon=True).start()
+            # Other requests wait for their masks: better fail those that need the new one before it is made.
+            threading.Thread(target=self._rebuild, name="guided-lexers", daemon=True).start()
 
     def drop_spare(self) -> bool:
-        """Let go of lexers that nobody uses and nobody asks for. The last ones are idle first."""
+        """Drop lexers that no request uses or calls for. The last ones are idle first."""
         with self._lock:
             before, needed = len(self._bases), max(1, self._wanted())
             # One that was just made is idle too, and dropped for another grammar's it would be made again.
@@ -151,26 +150,26 @@ class Lexers:
     def _wanted(self) -> int:
         """One for two users."""
         users = sum(self._users)
-        return 1 if self._alone else min((users + 1) // 2, _MOST * self._pool.threads)
+        return 1 if self._only_one else min((users + 1) // 2, _MOST * self._pool.threads)
 
-    def _give_back(self, life: int, number: int) -> None:
+    def _give_back(self, generation: int, number: int) -> None:
         with self._lock:
-            if life == self._life:
+            if generation == self._generation:
                 self._users[number] -= 1
 
     def _made(self) -> Any:
         with native():
             return self._make()
 
-    def _renew(self) -> None:
+    def _rebuild(self) -> None:
         try:
             base = self._made()
             with self._lock:
                 if not base.is_error():
-                    self._life += 1
+                    self._generation += 1
                     self._bases, self._users = [base], [0]
         finally:
-            self._renewing = False
+            self._rebuilding = False
 
     def _grow(self) -> None:
         try:
@@ -183,7 +182,7 @@ class Lexers:
     def _grow_by_one(self) -> bool:
         """Make one more, if there may be one; whether more are wanted. That is decided under the lock, as is
         whether another thread begins to grow."""
-        if not self._pool.take_place():
+        if not self._pool.reserve():
             with self._lock:
                 self._paused_until = time.monotonic() + _PAUSE
                 self._growing = False
@@ -192,11 +191,11 @@ class Lexers:
             base = self._made()
             with self._lock:
                 if base.is_error():
-                    self._alone = True  # fewer do as well
+                    self._only_one = True
                 else:
                     self._bases.append(base)
                     self._users.append(0)
                 self._growing = len(self._bases) < self._wanted()
                 return self._growing
         finally:
-            self._pool.give_place_back()
+            self._pool.release()

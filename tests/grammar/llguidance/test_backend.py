@@ -119,7 +119,7 @@ def test_stop_tokens_of_one_request(backend):
 
 
 @pytest.mark.parametrize("count", [3, 32, 33, 90])
-def test_a_batch_tells_who_refused_however_many_there_are(backend, count):
+def test_a_batch_tells_which_matchers_refused(backend, count):
     grammar = backend.compile(OutputSpec.regex("[a-c]{90}d"))
     matchers = [backend.start(grammar, (END,)) for _ in range(count)]
     for ahead, matcher in enumerate(matchers):
@@ -293,7 +293,7 @@ def test_a_grammar_has_lexers_for_those_that_use_it_at_the_same_time():
     assert [lexers.take()[1].number for _ in range(5)] == [0] * 5
 
 
-def test_a_share_lasts_as_long_as_anybody_holds_it(backend):
+def test_a_share_lasts_as_long_as_a_matcher_holds_it(backend):
     grammar = backend.compile(OutputSpec.json_schema(PERSON))
     lexers = grammar.handle.lexers
     matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
@@ -333,9 +333,9 @@ def test_grammars_do_not_take_from_one_another_what_was_just_made():
         return made[-1]
 
     pool = LexerPool(1)
-    pool.threads = 2  # room for eight, and each of the grammars wants four beside its first
+    pool.threads = 2  # room for eight, and each of the grammars wants four besides its first
     grammars = [Lexers(Base(), make, pool) for _ in range(20)]
-    # Nobody uses the lexers that are made: all have come before.
+    # No request uses the lexers that are made: all have come before.
     shares = [grammar.take()[1] for _ in range(9) for grammar in grammars]
     all_came.set()
     assert sum(map(settled, grammars)) == len(grammars) + pool.most

@@ -1,4 +1,4 @@
-"""llguidance's lexers learn states until they are full. That is nobody's fault, and must be nobody's end."""
+"""llguidance's lexers learn states until they are full: then requests go on with new ones."""
 
 import string
 import threading
@@ -205,7 +205,7 @@ def test_a_backend_that_fails_at_it_fails_one_request(made, caplog):
     assert "can't continue with a new matcher: no idea" in caplog.text
 
 
-def test_a_grammar_begins_anew_once_for_all_that_say_so():
+def test_a_full_lexer_is_rebuilt_once_for_all_its_users():
     lexers = Lexers(Base(), Base, LexerPool(1))
     (old, one), (same, two) = lexers.take(), lexers.take()
     assert old is same

@@ -233,8 +233,8 @@ def test_any_character_has_every_legal_spelling(char):
     ("pattern", "everything"),
     [("", True), (".*", True), (".+", False), ("a*", True), ("^a*$", False), ("^", True)],
 )
-def test_says_nothing(pattern, everything):
-    assert patterns.says_nothing(pattern) == everything
+def test_matches_everything(pattern, everything):
+    assert patterns.matches_everything(pattern) == everything
 
 
 @pytest.mark.parametrize("name", formats.FORMATS)

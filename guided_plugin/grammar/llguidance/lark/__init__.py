@@ -112,7 +112,7 @@ def lowering_pays(schema: Any) -> str:
         sources += matching if isinstance(matching, Mapping) else ()
         for source in sources:
             try:
-                if patterns.pattern(source).lead is not None or patterns.says_nothing(source):
+                if patterns.pattern(source).lead is not None or patterns.matches_everything(source):
                     return "a pattern is searched for, which is cheaper that way"
             except UnsupportedSpecError:
                 continue

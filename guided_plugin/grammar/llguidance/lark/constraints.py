@@ -1,8 +1,8 @@
-"""What a JSON Schema asks of the values of one type, and how two such demands meet. Touches patterns.
+"""What a JSON Schema demands of the values of one type, and the intersection of two such demands.
 
 One frozen class a type. `meet` gives the values that satisfy both, or None where there are none (it may
-miss that there are none, never the other way round). Subschemas appear as `Literals` only: sets of
-numbered schemas, each taken as it is or negated, all of which must hold.
+overlook that there are none, never the other way round). Subschemas appear as `Literals` only: sets of
+numbered schemas, each taken as it is or negated, all of which must hold. Depends on patterns.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class Null:
     """The one null."""
 
     def meet(self, other: Null) -> Null:
-        """Null is null."""
         return other
 
 
@@ -59,7 +58,6 @@ class Boolean:
     values: frozenset[bool] = frozenset({True, False})
 
     def meet(self, other: Boolean) -> Boolean | None:
-        """The values of both."""
         values = self.values & other.values
         return Boolean(values) if values else None
 
@@ -86,7 +84,6 @@ class Number:
     excluded: frozenset[Value] = frozenset()
 
     def meet(self, other: Number) -> Number | None:
-        """The numbers of both."""
         if self.whole is not None and other.whole is not None and self.whole != other.whole:
             return None
         values = self.values
@@ -107,42 +104,27 @@ class Number:
         return met if met._possible() else None
 
     def _has(self, value: Value) -> bool:
-        whole = Fraction(value).denominator == 1
-        if self.whole is not None and whole != self.whole:
-            return False
-        if self.low is not None and (
-            value < self.low.value or (value == self.low.value and self.low.exclusive)
-        ):
-            return False
-        if self.high is not None and (
-            value > self.high.value or (value == self.high.value and self.high.exclusive)
-        ):
-            return False
-        if value in self.excluded:
-            return False
-        return all(_divides(m, value) for m in self.multiples) and not any(
-            _divides(m, value) for m in self.no_multiples
+        low, high = self.low, self.high
+        return (
+            self.whole in (None, Fraction(value).denominator == 1)
+            and (low is None or value > low.value or (value == low.value and not low.exclusive))
+            and (high is None or value < high.value or (value == high.value and not high.exclusive))
+            and value not in self.excluded
+            and all(_divides(divisor, value) for divisor in self.multiples)
+            and not any(_divides(divisor, value) for divisor in self.no_multiples)
         )
 
     def _possible(self) -> bool:
-        if any(_divides(no, m) for m in self.multiples for no in self.no_multiples):
-            return False
-        if self.low is None or self.high is None:
-            return True
         low, high = self.low, self.high
+        if any(_divides(no, divisor) for divisor in self.multiples for no in self.no_multiples):
+            return False
+        if low is None or high is None:
+            return True
         if low.value > high.value or (low.value == high.value and (low.exclusive or high.exclusive)):
             return False
-        return self.whole is not True or self.first_integer(low) <= self.last_integer(high)
-
-    @staticmethod
-    def first_integer(low: Bound) -> int:
-        """The smallest integer above a lower bound."""
-        return math.floor(low.value) + 1 if low.exclusive else math.ceil(low.value)
-
-    @staticmethod
-    def last_integer(high: Bound) -> int:
-        """The largest integer below an upper bound."""
-        return math.ceil(high.value) - 1 if high.exclusive else math.floor(high.value)
+        first = math.floor(low.value) + 1 if low.exclusive else math.ceil(low.value)
+        last = math.ceil(high.value) - 1 if high.exclusive else math.floor(high.value)
+        return self.whole is not True or first <= last
 
 
 def _tighter(one: Bound | None, two: Bound | None, sign: int) -> Bound | None:
@@ -153,15 +135,12 @@ def _tighter(one: Bound | None, two: Bound | None, sign: int) -> Bound | None:
     return max((one, two), key=lambda bound: bound.value * sign)
 
 
-def _beyond(distance: Value, bound: Bound) -> bool:
-    return distance > 0 if bound.exclusive else distance >= 0
-
-
 def _divides(divisor: Value, value: Value) -> bool:
     # As written, not as doubles: 0.3 is a multiple of 0.1.
-    return (
-        divisor != 0 and (Fraction(Decimal(repr(value))) / Fraction(Decimal(repr(divisor)))).denominator == 1
+    quotient = (
+        Fraction(Decimal(repr(value))) / Fraction(Decimal(repr(divisor))) if divisor else Fraction(1, 2)
     )
+    return quotient.denominator == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +157,6 @@ class String:
     excluded: frozenset[str] = frozenset()
 
     def meet(self, other: String) -> String | None:
-        """The strings of both."""
         values = self.values
         if other.values is not None:
             wanted = set(other.values)
@@ -253,7 +231,6 @@ class Array:
     """Two items are equal: what `not: {uniqueItems: true}` asks for."""
 
     def meet(self, other: Array) -> Array | None:
-        """The arrays of both."""
         met = Array(
             _union(self.items, other.items),
             _union(self.contains, other.contains),
@@ -322,7 +299,6 @@ class Object:
     """Named by `type`, which makes it an object to close where objects are closed."""
 
     def meet(self, other: Object) -> Object | None:
-        """The objects of both."""
         met = Object(
             _union(self.properties, other.properties),
             _union(self.required, other.required),

@@ -1,6 +1,6 @@
 """A JSON Schema document as the standard reads it: drafts, references, which keywords count.
 
-Touches schema and errors. Every subschema that is looked at gets a number, the same for equal ones, so
+Depends on spec. Every subschema that is looked at gets a number, the same for equal ones, so
 that demands on values can be compared and remembered by number.
 """
 
@@ -11,21 +11,18 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import urldefrag, urljoin
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.keywords import ASSERTIONS, KEYWORDS, draft_of, later_than, names_draft
-from guided_plugin.spec.schema import pointer, walk
+from guided_plugin.spec.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason, names_draft
+from guided_plugin.spec.schema import pointer, pointer_steps, walk
 
 __all__ = ["Document", "Numbered"]
 
 Path = tuple[str | int, ...]
 
 _ROOT = "guided://schema"
-
-_COUNTS = [name for name, keyword in KEYWORDS.items() if keyword.value == "count"]
-_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +46,8 @@ class Document:
         self._numbers: dict[tuple[str, str], int] = {}
         self._by_identity: dict[tuple[int, str], int] = {}
         self._kept: list[Any] = []
-        self._counting = ASSERTIONS - frozenset(unenforced) - later_than(self.draft)
-        if self.draft > 2019 and names_draft(root):
-            # Where no draft is named, its author means that of 2019-09.
-            self._counting -= {"$recursiveRef"}
+        self._enforced = ASSERTIONS - frozenset(unenforced)
+        self._names_draft = names_draft(root)
         self._resources: dict[str, tuple[Any, Path]] = {_ROOT: (root, ())}
         self._anchors: dict[tuple[str, str], tuple[Any, Path]] = {}
         self._dynamic: dict[str, int] = {}
@@ -170,54 +165,30 @@ class Document:
         return urldefrag(urljoin(base, identity))[0]
 
     def _follow(self, start: Any, fragment: str, base: str, path: Path) -> tuple[Any, str, Path] | None:
-        if fragment and not fragment.startswith("/"):
-            return None
         node = start
-        for raw in unquote(fragment).split("/")[1:]:
-            part = raw.replace("~1", "/").replace("~0", "~")
-            if isinstance(node, Mapping) and part in node:
-                node = node[part]
-                path = (*path, part)
-            elif isinstance(node, list) and part.isdecimal() and int(part) < len(node):
-                node = node[int(part)]
-                path = (*path, int(part))
-            else:
-                return None
-            base = self._base(node, base)
-        if not isinstance(node, Mapping | bool):
+        try:
+            for part, node in pointer_steps(start, fragment):
+                path, base = (*path, part), self._base(node, base)
+        except KeyError:
             return None
-        return node, base, path
+        return (node, base, path) if isinstance(node, Mapping | bool) else None
 
     def _keywords(self, schema: Any, path: Path) -> Mapping[str, Any]:
         """The keywords of a schema that decide what is valid: none that its draft or type leaves out."""
         if isinstance(schema, bool):
             return {}
         if not isinstance(schema, Mapping):
-            raise UnsupportedSpecError(f"is no schema: {schema!r}", where=pointer(path))
-        if self.draft <= 7 and isinstance(schema.get("$ref"), str):
-            return {"$ref": schema["$ref"]}
-        kept = {key: value for key, value in schema.items() if key in self._counting}
-        if kept.get("uniqueItems") is False:
-            del kept["uniqueItems"]
-        if isinstance(kept.get("required"), bool):
-            # Draft 3 wrote it on the property itself.
-            del kept["required"]
-        if kept.get("format", "") not in FORMATS:
-            kept.pop("format", None)
-        if "if" not in kept or not ({"then", "else"} & kept.keys()):
-            for name in ("if", "then", "else"):
-                kept.pop(name, None)
-        for name in _COUNTS:
-            if isinstance(kept.get(name), float):
-                kept[name] = int(kept[name])
-        for name in _NUMBERS:
-            if isinstance(kept.get(name), float) and not math.isfinite(kept[name]):
-                raise UnsupportedSpecError("a number too large to compare", where=pointer((*path, name)))
-        kind = kept.get("type")
-        if kind is not None:
-            types = {kind} if isinstance(kind, str) else set(kind)
-            for name in list(kept):
-                constrained = KEYWORDS[name].types
-                if constrained and types.isdisjoint({*constrained, "any"}):
-                    del kept[name]
+            raise UnsupportedSpecError(f"is not a schema: {schema!r}", where=pointer(path))
+        enforced = {key: schema[key] for key in schema if key in self._enforced}
+        if enforced.get("format", "") not in FORMATS:
+            enforced.pop("format", None)
+        kept = {}
+        for key, value in enforced.items():
+            if idle_reason(enforced, key, self.draft, named=self._names_draft):
+                continue
+            if isinstance(value, float):
+                if not math.isfinite(value):
+                    raise UnsupportedSpecError("a number too large to compare", where=pointer((*path, key)))
+                value = int(value) if KEYWORDS[key].value == "count" else value
+            kept[key] = value
         return kept

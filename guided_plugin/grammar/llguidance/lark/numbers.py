@@ -1,4 +1,4 @@
-"""Numbers as regular expressions over their JSON text. Touches constraints.
+"""Numbers as regular expressions over their JSON text. Depends on constraints.
 
 Ranges are compared digit by digit, so numbers under a range are written out, without an exponent. One
 expression a bound; a terminal is the intersection of all that apply.
@@ -29,29 +29,19 @@ def number_terms(number: Number, *, fraction_zero: bool) -> tuple[list[str], lis
     zeros = _ZEROS if fraction_zero else ""
     if number.values is not None:
         return ["|".join(_spellings(value, zeros) for value in number.values)], []
-    terms: list[str] = []
-    if number.whole:
-        terms.append(f"-?{_INTEGER}{zeros}")
-    elif number.whole is False:
-        terms.append(_FRACTIONAL)
-    for divisor in number.multiples:
-        term = _multiples(divisor)
-        if term is None:
-            return None
-        terms.append(term)
-    if number.low is not None:
-        terms.append(_at_least(number.low))
-    if number.high is not None:
-        terms.append(_at_most(number.high))
-    excluded = [_spellings(value, _ZEROS) for value in number.excluded]
-    for divisor in number.no_multiples:
-        term = _multiples(divisor)
-        if term is None:
-            return None
-        excluded.append(term)
-    if not terms:
-        terms.append(_WRITTEN_OUT if excluded else _ANY)
-    return terms, excluded
+    multiples = [_multiples(divisor) for divisor in number.multiples]
+    no_multiples = [_multiples(divisor) for divisor in number.no_multiples]
+    if None in multiples or None in no_multiples:
+        return None
+    terms = [
+        f"-?{_INTEGER}{zeros}" if number.whole else None,
+        _FRACTIONAL if number.whole is False else None,
+        *multiples,
+        _at_least(number.low) if number.low is not None else None,
+        _at_most(number.high) if number.high is not None else None,
+    ]
+    excluded = [*(_spellings(value, _ZEROS) for value in number.excluded), *filter(None, no_multiples)]
+    return [*filter(None, terms)] or [_WRITTEN_OUT if excluded else _ANY], excluded
 
 
 def plain(value: Value) -> str:
@@ -86,7 +76,7 @@ def _multiples(divisor: Value) -> str | None:
 def _at_least(bound: Bound) -> str:
     text = plain(bound.value)
     if text.startswith("-"):
-        # Everything without a sign, and whatever is nearer to zero.
+        # Everything without a sign, and what is nearer to zero.
         return f"{_WRITTEN_OUT[2:]}|-(?:{_below(text[1:], bound.exclusive)})"
     zero = rf"|-0{_ZEROS}" if text == "0" and not bound.exclusive else ""
     return _above(text, bound.exclusive) + zero

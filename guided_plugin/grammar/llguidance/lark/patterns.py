@@ -1,8 +1,8 @@
-"""What a pattern or format allows, as regular expressions over JSON string literals. Touches ecma, formats.
+"""What a pattern or format allows, as regular expressions over JSON string literals.
 
-A JSON string holds some characters as escapes, so a pattern is rewritten to the text between and with
-the quotes, one spelling for each character: as itself, or where JSON forbids that, as its short escape.
-Lookahead at the start of a pattern becomes an intersection: `^(?!a)b` is b and not a.
+A JSON string writes some characters as escapes, so a pattern is rewritten for the text with its quotes, one
+spelling for each character: as itself, or where JSON forbids that, as its short escape. Lookahead at the
+start of a pattern becomes an intersection: `^(?!a)b` is b and not a. Depends on ecma and spec/formats.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def pattern(source: str) -> Pattern:
     return Pattern((*positive, searched), tuple(negative), None if looks else lead)
 
 
-def says_nothing(source: str) -> bool:
+def matches_everything(source: str) -> bool:
     """Whether every text matches."""
     return pattern(source).positive == (f'"{ANY_CHARACTER}*"',) and not pattern(source).negative
 
@@ -106,7 +106,7 @@ def _searched(parts: Sequence[Node], source: str) -> tuple[str, str | None]:
             after = "" if anchored_end or (not core and before) else f"{ANY_CHARACTER}*"
             options.append(before + "".join(_quoted(part, source) for part in core) + after)
             lead = ANY_CHARACTER if before else lead or _lead(core)
-    # Nothing matches: a text that no JSON string is.
+    # Nothing matches: a text that is never a JSON string.
     if not options:
         return '"\\x00"', None
     if f"{ANY_CHARACTER}*" in options:
@@ -225,12 +225,10 @@ def _characters(node: Characters) -> str:
 
 
 def _printable(first: int, last: int) -> list[tuple[int, int]]:
-    """A range without what JSON escapes, and without surrogates, which are no characters."""
-    result = []
-    for low, high in ((32, 33), (35, 91), (93, 0xD7FF), (0xE000, ecma.MAX_CODE)):
-        if max(first, low) <= min(last, high):
-            result.append((max(first, low), min(last, high)))
-    return result
+    """A range without what JSON escapes, and without surrogates, which are not characters."""
+    raw = ((32, 33), (35, 91), (93, 0xD7FF), (0xE000, ecma.MAX_CODE))
+    parts = ((max(first, low), min(last, high)) for low, high in raw)
+    return [(low, high) for low, high in parts if low <= high]
 
 
 def _holds(node: Characters, code: int) -> bool:
@@ -250,9 +248,7 @@ def _escapes(codes: list[int]) -> list[str]:
     short = "".join(_SHORT[code] for code in codes if code in _SHORT)
     result = ["\\\\[" + "".join("\\" + c if c in '"\\' else c for c in short) + "]"] if short else []
     for high in (0, 1):
-        digits = [
-            f"{code & 15:x}" for code in codes if code < 32 and code >> 4 == high and code not in _SHORT
-        ]
+        digits = [f"{code & 15:x}" for code in codes if code >> 4 == high and code not in _SHORT]
         if digits:
             both = "".join(digit + (digit.upper() if digit.isalpha() else "") for digit in digits)
             result.append(f"\\\\u00{high}[{both}]")
@@ -274,7 +270,9 @@ def _python(node: Node) -> str:
         case Characters(ranges, properties, negated):
             if properties:
                 raise UnsupportedSpecError(
-                    "a Unicode property beside named properties", where="pattern", hint="write out the ranges"
+                    "can't compare a Unicode property with a text",
+                    where="pattern",
+                    hint="write out the ranges",
                 )
             body = "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges)
             if not body:

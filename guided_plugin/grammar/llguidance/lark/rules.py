@@ -1,7 +1,7 @@
-"""Grammar rules under construction, and how they become llguidance's Lark. Touches nothing else.
+"""Grammar rules under construction, and how they become llguidance's Lark. Depends on nothing.
 
 Rules are built in any order, recursion included. Before they are written, rules that derive nothing are
-taken out with every alternative that needs them: a grammar must not lead a model into a dead end.
+removed with every alternative that needs them: a grammar must not lead a model into a dead end.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Grammar:
         return Text(name)
 
     def productive(self, start: str) -> bool:
-        """Take out what derives nothing; whether anything is left to start with."""
+        """Remove what derives nothing; whether anything is left to start with."""
         alive: set[str] = set()
 
         def lives(symbol: Symbol) -> bool:
@@ -138,7 +138,7 @@ class Grammar:
 
 
 def _without_dead(symbols: tuple[Symbol, ...], lives: Callable[[Symbol], bool]) -> tuple[Symbol, ...]:
-    """An optional part that can't be had is left out."""
+    """Symbols without the optional parts that derive nothing."""
     kept: list[Symbol] = []
     for symbol in symbols:
         if isinstance(symbol, Repeated):
