@@ -22,28 +22,14 @@ __all__ = [
 ]
 
 Role = Literal["assertion", "annotation", "structure"]
-Value = Literal[
-    "anything",
-    "schema",
-    "schemas",
-    "schema or schemas",
-    "named schemas",
-    "named schemas or names",
-    "count",
-    "number",
-    "number or boolean",
-    "divisor",
-    "text",
-    "names",
-    "types",
-    "values",
-]
+HoldsSchemas = Literal["schema", "schemas", "schema or schemas", "named schemas", "named schemas or names"]
+Plain = Literal["anything", "count", "number", "bound", "divisor", "text", "names", "types", "values"]
 
 
 class Keyword(NamedTuple):
     """What the standard says about one keyword."""
 
-    value: Value = "anything"
+    value: HoldsSchemas | Plain = "anything"
     """What its value must be, as far as `check_schema` checks it."""
     types: frozenset[str] = frozenset()
     """The types of values that it constrains; empty: all of them."""
@@ -73,8 +59,8 @@ KEYWORDS: dict[str, Keyword] = {
     "else": Keyword("schema", since=7),
     "minimum": Keyword("number", _NUMBER),
     "maximum": Keyword("number", _NUMBER),
-    "exclusiveMinimum": Keyword("number or boolean", _NUMBER),
-    "exclusiveMaximum": Keyword("number or boolean", _NUMBER),
+    "exclusiveMinimum": Keyword("bound", _NUMBER),
+    "exclusiveMaximum": Keyword("bound", _NUMBER),
     "multipleOf": Keyword("divisor", _NUMBER),
     "minLength": Keyword("count", _STRING),
     "maxLength": Keyword("count", _STRING),

@@ -169,7 +169,7 @@ def _number(value: Any) -> Complaint:
     return None if ok else (f"must be a number, not {_kind(value)}", "")
 
 
-def _number_or_boolean(value: Any) -> Complaint:
+def _bound(value: Any) -> Complaint:
     # Draft 4 had booleans here, later drafts have numbers.
     return None if isinstance(value, bool) else _number(value)
 
@@ -191,7 +191,7 @@ _CHECKS: dict[str, Callable[[Any], Complaint]] = {
     "schemas": _schemas,
     "count": _count,
     "number": _number,
-    "number or boolean": _number_or_boolean,
+    "bound": _bound,
     "divisor": _divisor,
     "text": _text,
 }

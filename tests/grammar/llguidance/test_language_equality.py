@@ -32,12 +32,7 @@ NARROWER: list[tuple[str, str, str, str]] = [
     ("auto", "const of an object", r'^\{"b"', "the names of a constant come in its own order"),
     ("auto", "formats: ipv6", r"\d\.\d", "llguidance's addresses have no IPv4 in them"),
     ("lowering", "formats: (date-)?time", r"t\d|z\"", "`T` and `Z` are capitals"),
-    (
-        "both",
-        "unevaluated of branches",
-        "b",
-        "a value is taken by one branch, which must describe all of it",
-    ),
+    ("both", "unevaluated of branches", "b", "a value is taken by one branch, which must describe all of it"),
 ]
 
 

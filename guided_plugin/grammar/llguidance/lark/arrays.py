@@ -74,10 +74,7 @@ def remembering(emitter: Emitter, value: Symbol, target: str, functions: Sequenc
         return (value, Reference(target, functions[0] if functions else "_"))
     name = emitter.grammar.name("z")
     inner = remembering(emitter, value, target, functions[1:])
-    either = [
-        Alternative(inner, f"bit_clear({_SPARE_BIT})"),
-        Alternative(inner, f"bit_set({_SPARE_BIT})"),
-    ]
+    either = [Alternative(inner, f"bit_clear({_SPARE_BIT})"), Alternative(inner, f"bit_set({_SPARE_BIT})")]
     emitter.grammar.define(name, either, parameter=True)
     return (Reference(name, functions[0]),)
 

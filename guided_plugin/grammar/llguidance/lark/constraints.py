@@ -86,9 +86,7 @@ class Number:
     def meet(self, other: Number) -> Number | None:
         if self.whole is not None and other.whole is not None and self.whole != other.whole:
             return None
-        values = self.values
-        if other.values is not None:
-            values = other.values if values is None else tuple(v for v in values if v in other.values)
+        values = _common(self.values, other.values)
         met = Number(
             self.whole if other.whole is None else other.whole,
             _tighter(self.low, other.low, 1),
@@ -157,10 +155,7 @@ class String:
     excluded: frozenset[str] = frozenset()
 
     def meet(self, other: String) -> String | None:
-        values = self.values
-        if other.values is not None:
-            wanted = set(other.values)
-            values = other.values if values is None else tuple(v for v in values if v in wanted)
+        values = _common(self.values, other.values)
         met = String(
             max(self.shortest, other.shortest),
             _least(self.longest, other.longest),
@@ -334,6 +329,13 @@ class Object:
 
 
 Constraint = Null | Boolean | Number | String | Array | Object
+
+
+def _common(one: tuple[T, ...] | None, two: tuple[T, ...] | None) -> tuple[T, ...] | None:
+    if one is None or two is None:
+        return two if one is None else one
+    wanted = set(two)
+    return tuple(value for value in one if value in wanted)
 
 
 def _least(one: int | None, two: int | None) -> int | None:

@@ -13,7 +13,10 @@ from typing import NoReturn
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.spec.regexes import Piece, character, scan
 
-__all__ = ["Alternation", "Anchor", "Characters", "Look", "Node", "Repeat", "Sequence", "nullable", "parse"]
+__all__ = [
+    *("Alternation", "Anchor", "Characters", "Look", "Node", "Repeat", "Sequence"),
+    *("children", "nullable", "parse"),
+]
 
 MAX_CODE = sys.maxunicode
 
@@ -98,6 +101,17 @@ def complement(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ..
     if next_code <= MAX_CODE:
         result.append((next_code, MAX_CODE))
     return tuple(result)
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The parts of a node."""
+    match node:
+        case Sequence(parts) | Alternation(parts):
+            return parts
+        case Repeat(part, _, _) | Look(part, _):
+            return (part,)
+        case _:
+            return ()
 
 
 def nullable(node: Node) -> bool:

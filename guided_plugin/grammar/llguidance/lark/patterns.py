@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,6 +28,10 @@ ANY_CHARACTER = rf'(?:{_RAW}|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
 """One character of a JSON string, in any spelling that is allowed."""
 
 
+class _NotRegular(Exception):
+    """A part of a pattern that has no place in a regular expression over whole texts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """Texts that match every one of `positive` and none of `negative`; both with their quotes."""
@@ -41,19 +45,23 @@ class Pattern:
 @lru_cache(maxsize=4096)
 def pattern(source: str) -> Pattern:
     """A pattern as it is searched for: anywhere in the text unless it is anchored."""
-    parts = _flat(ecma.parse(source))
+    try:
+        return _pattern(_flat(ecma.parse(source)))
+    except _NotRegular as error:
+        raise UnsupportedSpecError(
+            f"{error}: {source[:80]!r}", where="pattern", hint="write the pattern without it"
+        ) from None
+
+
+def _pattern(parts: list[Node]) -> Pattern:
     positive: list[str] = []
     negative: list[str] = []
-    looks = False
-    if parts and parts[0] == Anchor(start=True):
-        while len(parts) > 1 and isinstance(parts[1], Look):
-            look = parts.pop(1)
-            if isinstance(look, Look):
-                ahead, _ = _searched([parts[0], *_flat(look.part)], source)
-                (negative if look.negated else positive).append(ahead)
-                looks = True
-    searched, lead = _searched(parts, source)
-    return Pattern((*positive, searched), tuple(negative), None if looks else lead)
+    while parts[:1] == [Anchor(start=True)] and len(parts) > 1 and isinstance(look := parts[1], Look):
+        parts.pop(1)
+        ahead, _ = _searched([parts[0], *_flat(look.part)])
+        (negative if look.negated else positive).append(ahead)
+    searched, lead = _searched(parts)
+    return Pattern((*positive, searched), tuple(negative), None if positive or negative else lead)
 
 
 def matches_everything(source: str) -> bool:
@@ -63,7 +71,7 @@ def matches_everything(source: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _compiled(source: str) -> re.Pattern[str]:
-    return re.compile(_python(ecma.parse(source)), re.DOTALL)
+    return re.compile(_text(ecma.parse(source), _python), re.DOTALL)
 
 
 def matches(source: str, text: str) -> bool:
@@ -91,12 +99,12 @@ def literal(text: str) -> str:
     return "".join(_characters(Characters(((ord(char), ord(char)),))) for char in text)
 
 
-def _searched(parts: Sequence[Node], source: str) -> tuple[str, str | None]:
+def _searched(parts: Sequence[Node]) -> tuple[str, str | None]:
     """The texts in which a pattern is found, and the characters that any of them may begin with."""
     options = []
     lead = None
-    for anchored_start, opened in _split(list(parts), True, source):
-        for anchored_end, core in _split(opened, False, source):
+    for anchored_start, opened in _split(list(parts), True):
+        for anchored_end, core in _split(opened, False):
             # Next to what may be anything, a part that may be empty says nothing.
             while core and not anchored_start and ecma.nullable(core[0]):
                 core = core[1:]
@@ -104,7 +112,7 @@ def _searched(parts: Sequence[Node], source: str) -> tuple[str, str | None]:
                 core = core[:-1]
             before = "" if anchored_start else f"{ANY_CHARACTER}*"
             after = "" if anchored_end or (not core and before) else f"{ANY_CHARACTER}*"
-            options.append(before + "".join(_quoted(part, source) for part in core) + after)
+            options.append(before + "".join(_text(part, _quoted) for part in core) + after)
             lead = ANY_CHARACTER if before else lead or _lead(core)
     # Nothing matches: a text that is never a JSON string.
     if not options:
@@ -124,16 +132,15 @@ def _lead(core: Sequence[Node]) -> str | None:
     return _characters(first.part) if plain else None
 
 
-def _split(parts: list[Node], start: bool, source: str) -> list[tuple[bool, list[Node]]]:
+def _split(parts: list[Node], start: bool) -> list[tuple[bool, list[Node]]]:
     """The same language as alternatives without anchors of one kind, each with whether it had one.
 
     An anchor with something on its outer side matches only where that is empty.
     """
-    position = next((i for i, part in enumerate(parts) if _has_anchor(part, start)), None)
-    if not start:
-        position = next((i for i in reversed(range(len(parts))) if _has_anchor(parts[i], start)), None)
-    if position is None:
+    positions = [i for i, part in enumerate(parts) if _has_anchor(part, start)]
+    if not positions:
         return [(False, parts)]
+    position = positions[0 if start else -1]
     part = parts[position]
     outer, inner = parts[:position], parts[position + 1 :]
     if not start:
@@ -150,7 +157,7 @@ def _split(parts: list[Node], start: bool, source: str) -> list[tuple[bool, list
         if any(_has_anchor(other, not start) for other in outer):
             # Both ends meet here: only the empty text is left.
             return [(True, [Anchor(not start)])] if all(map(ecma.nullable, inner)) else []
-        return [(True, core) for _, core in _split(joined([], keep_outer=False), start, source)]
+        return [(True, core) for _, core in _split(joined([], keep_outer=False), start)]
     if isinstance(part, Alternation):
         options: list[list[Node]] = [_flat(option) for option in part.options]
     elif isinstance(part, ecma.Sequence):
@@ -158,8 +165,8 @@ def _split(parts: list[Node], start: bool, source: str) -> list[tuple[bool, list
     elif isinstance(part, Repeat) and part.high == 1:
         options = [_flat(part.part), *([[]] if part.low == 0 else [])]
     else:
-        raise _unsupported("an anchor inside a repetition or a lookahead", source)
-    return [found for option in options for found in _split(joined(option, keep_outer=True), start, source)]
+        raise _NotRegular("an anchor inside a repetition or a lookahead")
+    return [found for option in options for found in _split(joined(option, keep_outer=True), start)]
 
 
 def _flat(node: Node) -> list[Node]:
@@ -169,33 +176,30 @@ def _flat(node: Node) -> list[Node]:
 
 
 def _has_anchor(node: Node, start: bool) -> bool:
+    return node == Anchor(start) or any(_has_anchor(part, start) for part in ecma.children(node))
+
+
+def _text(node: Node, leaf: Callable[[Characters | Anchor | Look], str]) -> str:
+    """A regular expression for a tree, in the syntax that all dialects share; `leaf` writes the rest."""
     match node:
-        case Anchor(kind):
-            return kind is start
         case ecma.Sequence(parts):
-            return any(_has_anchor(part, start) for part in parts)
+            return "".join(_text(part, leaf) for part in parts)
         case Alternation(options):
-            return any(_has_anchor(option, start) for option in options)
-        case Repeat(part, _, _) | Look(part, _):
-            return _has_anchor(part, start)
-        case Characters():
-            return False
+            return "(?:" + "|".join(_text(option, leaf) for option in options) + ")"
+        case Repeat(part, low, high):
+            return f"(?:{_text(part, leaf)})" + _times(low, high)
+        case _:
+            return leaf(node)
 
 
-def _quoted(node: Node, source: str) -> str:
+def _quoted(node: Characters | Anchor | Look) -> str:
     match node:
         case Characters():
             return _characters(node)
-        case ecma.Sequence(parts):
-            return "".join(_quoted(part, source) for part in parts)
-        case Alternation(options):
-            return "(?:" + "|".join(_quoted(option, source) for option in options) + ")"
-        case Repeat(part, low, high):
-            return f"(?:{_quoted(part, source)})" + _times(low, high)
         case Look():
-            raise _unsupported("a lookahead that is not at the start, after ^", source)
+            raise _NotRegular("a lookahead that is not at the start, after ^")
         case Anchor():
-            raise _unsupported("an anchor inside a repetition", source)
+            raise _NotRegular("an anchor inside a repetition")
 
 
 def _times(low: int, high: int | None) -> str:
@@ -264,33 +268,18 @@ def _range(low: int, high: int) -> str:
     return _code(low) if low == high else f"{_code(low)}-{_code(high)}"
 
 
-def _python(node: Node) -> str:
-    """The same pattern for Python's `re`, with ECMA's meaning of every class."""
+def _python(node: Characters | Anchor | Look) -> str:
+    """For Python's `re`, with ECMA's meaning of every class."""
     match node:
         case Characters(ranges, properties, negated):
             if properties:
-                raise UnsupportedSpecError(
-                    "can't compare a Unicode property with a text",
-                    where="pattern",
-                    hint="write out the ranges",
-                )
+                what = "can't compare a Unicode property with a text"
+                raise UnsupportedSpecError(what, where="pattern", hint="write out the ranges")
             body = "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges)
             if not body:
                 return "." if negated else "(?!)"
             return f"[{'^' if negated else ''}{body}]"
-        case ecma.Sequence(parts):
-            return "".join(_python(part) for part in parts)
-        case Alternation(options):
-            return "(?:" + "|".join(_python(option) for option in options) + ")"
-        case Repeat(part, low, high):
-            return f"(?:{_python(part)})" + _times(low, high)
         case Anchor(start):
             return r"\A" if start else r"\Z"
         case Look(part, negated):
-            return f"(?{'!' if negated else '='}{_python(part)})"
-
-
-def _unsupported(what: str, source: str) -> UnsupportedSpecError:
-    return UnsupportedSpecError(
-        f"{what}: {source[:80]!r}", where="pattern", hint="write the pattern without it"
-    )
+            return f"(?{'!' if negated else '='}{_text(part, _python)})"
