@@ -1,1 +1,1 @@
-"""Benchmarks: each a function that returns plain numbers, and a command that shows and keeps them."""
+"""Benchmarks: each a function that returns plain numbers, and a command that prints and writes them."""

@@ -1,4 +1,4 @@
-"""What a figure was measured on: versions, processor, device, date."""
+"""What a figure was measured on: versions, device, date."""
 
 from __future__ import annotations
 

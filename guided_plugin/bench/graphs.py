@@ -30,7 +30,7 @@ class GraphedModel:
         device = model.device
         self._ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
         self._positions = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-        # [rows, 1, 1, length]: which places of the cache a row looks at
+        # [rows, 1, 1, length]: which positions of the cache a row attends to
         self._visible = torch.zeros(rows, 1, 1, length, dtype=torch.bool, device=device)
         self._graph = torch.cuda.CUDAGraph()
         self._logits = self._captured(rows)
@@ -44,7 +44,7 @@ class GraphedModel:
         past_key_values: Any = None,
         **options: Any,
     ) -> Any:
-        """As the model's own call, with a cache that only goes in and out."""
+        """The model's own call; the cache is this object, and only passed through."""
         if past_key_values is None:
             return self._prompt(input_ids, attention_mask, position_ids)
         self._ids.copy_(input_ids)
@@ -55,7 +55,7 @@ class GraphedModel:
         return SimpleNamespace(logits=self._logits, past_key_values=self)
 
     def get_output_embeddings(self) -> Any:
-        """The model's own: its width is what a vocabulary is checked against."""
+        """The model's own, whose width a vocabulary is checked against."""
         return self._model.get_output_embeddings()
 
     def _prompt(self, ids: Tensor, attention: Tensor, positions: Tensor) -> Any:
@@ -86,7 +86,7 @@ class GraphedModel:
 
     @torch.no_grad()
     def _captured(self, rows: int) -> Tensor:
-        """Capture the step. What warms it up goes through the cache, which is rewound before each run."""
+        """Capture the step, after a warm-up that writes to the cache; it is rewound before each run."""
         first = torch.zeros(rows, 2, dtype=torch.int64, device=self.device)
         self._prompt(first, torch.ones_like(first), first)
         stream = torch.cuda.Stream(self.device)
@@ -101,5 +101,5 @@ class GraphedModel:
     def _rewind(self) -> None:
         for layer in self._cache.layers:
             if layer.is_initialized:
-                # In place: the graph knows this memory.
+                # In place: the graph was captured with this memory.
                 layer.cumulative_length.zero_()

@@ -10,21 +10,8 @@ import typer
 
 from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.bench.vllm import RUNNERS, bench_vllm
+from guided_plugin.cli import options
 from guided_plugin.cli.loading import InputError, known_names, model_or_shape
-from guided_plugin.cli.options import (
-    Backend,
-    Device,
-    JsonOutput,
-    Model,
-    Out,
-    Repetitions,
-    Rows,
-    Schemas,
-    Shape,
-    ShapeTokenizer,
-    Steps,
-    Width,
-)
 from guided_plugin.cli.results import check_out, deliver, progress, working, write_json
 from guided_plugin.demo import MODEL_DIR
 
@@ -63,21 +50,21 @@ def _group() -> None:
 
 @app.command("loop", short_help="Milliseconds a step, unguided and guided.")
 def loop(
-    model: Model = MODEL_DIR,
-    shape: Shape = None,
-    tokenizer: ShapeTokenizer = None,
-    width: Width = 0,
-    rows: Rows = "1,8,32",
-    schema: Schemas = "plain",
-    steps: Steps = 64,
-    repetitions: Repetitions = 3,
-    backend: Backend = "auto",
-    device: Device = "cpu",
+    model: options.Model = MODEL_DIR,
+    shape: options.Shape = None,
+    tokenizer: options.ShapeTokenizer = None,
+    width: options.Width = 0,
+    rows: options.Rows = "1,8,32",
+    schema: options.Schemas = "plain",
+    steps: options.Steps = 64,
+    repetitions: options.Repetitions = 3,
+    backend: options.Backend = "auto",
+    device: options.Device = "cpu",
     graph: Annotated[
         bool, typer.Option("--graph", help="Run the model's decode step as one CUDA graph.")
     ] = False,
-    json_output: JsonOutput = False,
-    out: Out = None,
+    json_output: options.JsonOutput = False,
+    out: options.Out = None,
 ) -> None:
     """The reference loop: milliseconds a step unguided and guided, and the plugin's share of it."""
     counts, schemas = _batch_sizes(rows), known_names(schema, SCHEMAS, "--schema")
@@ -106,22 +93,22 @@ def loop(
 
 @app.command("transformers", short_help="Milliseconds a step of generate, next to xgrammar's processor.")
 def transformers(
-    model: Model = MODEL_DIR,
-    shape: Shape = None,
-    tokenizer: ShapeTokenizer = None,
-    width: Width = 0,
-    rows: Rows = "8,64",
-    schema: Schemas = "plain,maxlength",
+    model: options.Model = MODEL_DIR,
+    shape: options.Shape = None,
+    tokenizer: options.ShapeTokenizer = None,
+    width: options.Width = 0,
+    rows: options.Rows = "8,64",
+    schema: options.Schemas = "plain,maxlength",
     forward: Annotated[
         str, typer.Option(help="How the model runs: eager, static (static cache; compiled on a GPU).")
     ] = "eager,static",
-    steps: Steps = 64,
-    repetitions: Repetitions = 4,
-    backend: Backend = "auto",
+    steps: options.Steps = 64,
+    repetitions: options.Repetitions = 4,
+    backend: options.Backend = "auto",
     compare: Annotated[bool, typer.Option(help="Measure xgrammar's own processor too.")] = True,
-    device: Device = "cpu",
-    json_output: JsonOutput = False,
-    out: Out = None,
+    device: options.Device = "cpu",
+    json_output: options.JsonOutput = False,
+    out: options.Out = None,
 ) -> None:
     """transformers' generate: milliseconds a step unguided, guided, and with xgrammar's own processor."""
     counts, schemas = _batch_sizes(rows), known_names(schema, SCHEMAS, "--schema")
@@ -159,20 +146,20 @@ def vllm(
     tokenizer: Annotated[
         str | None, typer.Option(help="Tokenizer folder.", show_default="the model's")
     ] = None,
-    rows: Rows = "8,64,256",
-    schema: Schemas = "plain,maxlength",
+    rows: options.Rows = "8,64,256",
+    schema: options.Schemas = "plain,maxlength",
     runner: Annotated[str, typer.Option(help="Model runners: v1, v2.")] = "v1,v2",
     steps: Annotated[int, typer.Option(min=8, help="Tokens a request.")] = 256,
-    repetitions: Repetitions = 3,
+    repetitions: options.Repetitions = 3,
     built_in: Annotated[bool, typer.Option(help="Measure vLLM's own structured output too.")] = True,
-    device: Device = "cuda",
+    device: options.Device = "cuda",
     mixed: Annotated[
         float, typer.Option(min=0, help="Seconds of requests at random moments, half of them guided.")
     ] = 0.0,
     rate: Annotated[float, typer.Option(min=0.1, help="How many of those come a second.")] = 60.0,
     engine: Annotated[str, typer.Option(help="More arguments of the engine, as a JSON object.")] = "{}",
-    json_output: JsonOutput = False,
-    out: Out = None,
+    json_output: options.JsonOutput = False,
+    out: options.Out = None,
 ) -> None:
     """vLLM, an engine each without the plugin and with it: unguided, its own structured output, ours."""
     counts, schemas = _batch_sizes(rows), known_names(schema, SCHEMAS, "--schema")

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from guided_plugin.check.report import CheckReport, check_spec
+from guided_plugin.cli import options
 from guided_plugin.cli.loading import load_spec, load_tokenizer, read_text
-from guided_plugin.cli.options import Flexible, JsonOutput
 from guided_plugin.cli.results import print_json, working
 from guided_plugin.demo import MODEL_DIR
 
@@ -38,20 +38,20 @@ def check(
     instance: Annotated[
         list[Path] | None, typer.Option(metavar="<path>", help="File to match; may be given often.")
     ] = None,
-    flexible: Flexible = False,
+    flexible: options.Flexible = False,
     open_objects: Annotated[
         bool, typer.Option("--open", help="Objects are open unless the schema closes them.")
     ] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Match instances to the letter, not as the spec would write them.")
     ] = False,
-    json_output: JsonOutput = False,
+    json_output: options.JsonOutput = False,
 ) -> None:
     """Compile a spec; show the backend, warnings, what becomes of each keyword, and which instances match."""
-    options: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
+    given: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
     if open_objects:
-        options["strict"] = False
-    spec = load_spec(spec_file, **options)
+        given["strict"] = False
+    spec = load_spec(spec_file, **given)
     instances = [(str(path), read_text(path)) for path in instance or []]
     with working("compiling"):
         from guided_plugin.compiling.compiler import GrammarCompiler

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from guided_plugin.cli import options
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
-from guided_plugin.cli.options import Device, JsonOutput, Temperature
 from guided_plugin.cli.results import print_json, working
 from guided_plugin.demo import DEMOS, MODEL_DIR
 from guided_plugin.spec import OutputSpec
@@ -21,9 +21,9 @@ __all__ = ["demo"]
 
 def demo(
     seed: Annotated[int, typer.Option(help="Another seed, other outputs.")] = 0,
-    temperature: Temperature = 0.8,
-    device: Device = "cpu",
-    json_output: JsonOutput = False,
+    temperature: options.Temperature = 0.8,
+    device: options.Device = "cpu",
+    json_output: options.JsonOutput = False,
 ) -> None:
     """Decode three prompts with the tiny model that ships with the package, unguided and guided."""
     with working("loading the demo model"):

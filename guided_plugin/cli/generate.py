@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from guided_plugin.cli import options
 from guided_plugin.cli.loading import (
     InputError,
     load_grammar,
@@ -15,7 +16,6 @@ from guided_plugin.cli.loading import (
     load_tokenizer,
     model_vocabulary,
 )
-from guided_plugin.cli.options import Device, Flexible, JsonOutput, Seed, Temperature
 from guided_plugin.cli.results import print_json, working
 from guided_plugin.errors import RequestError
 from guided_plugin.spec import OutputSpec
@@ -32,13 +32,13 @@ def generate(
     grammar: Annotated[Path | None, typer.Option(help="Grammar file: .ebnf, .gbnf or .lark.")] = None,
     n: Annotated[int, typer.Option("--n", min=1, help="How many outputs.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest output, in tokens.")] = 256,
-    temperature: Temperature = 0.8,
+    temperature: options.Temperature = 0.8,
     top_k: Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens of this mass.")] = 1.0,
-    seed: Seed = 0,
-    device: Device = "cpu",
-    flexible: Flexible = False,
-    json_output: JsonOutput = False,
+    seed: options.Seed = 0,
+    device: options.Device = "cpu",
+    flexible: options.Flexible = False,
+    json_output: options.JsonOutput = False,
 ) -> None:
     """Generate text from a local model, guided by a schema, regex, choice or grammar."""
     spec = _spec(schema, regex, choice, grammar, flexible)
@@ -84,12 +84,11 @@ def generate(
 def _spec(
     schema: Path | None, regex: str | None, choice: str | None, grammar: Path | None, flexible: bool
 ) -> OutputSpec | None:
-    given = [value for value in (schema, regex, choice, grammar) if value is not None]
-    if len(given) > 1:
+    if sum(value is not None for value in (schema, regex, choice, grammar)) > 1:
         raise InputError("give only one of --schema, --regex, --choice and --grammar")
-    options: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
+    given: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
     if schema is not None:
-        return load_spec(schema, **options)
+        return load_spec(schema, **given)
     if regex is not None:
         return OutputSpec.regex(regex)
     if choice is not None:

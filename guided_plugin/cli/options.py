@@ -1,4 +1,4 @@
-"""Options that several commands take, as annotated types."""
+"""Options that several commands take, as annotated types: `from guided_plugin.cli import options`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-__all__ = [
-    "Backend",
-    "Device",
-    "Flexible",
-    "JsonOutput",
-    "Model",
-    "Out",
-    "Repetitions",
-    "Rows",
-    "Schemas",
-    "Seed",
-    "Shape",
-    "ShapeTokenizer",
-    "Steps",
-    "Temperature",
-    "Width",
-]
 
 Model = Annotated[Path, typer.Option(help="Folder of a model with its tokenizer.", show_default="the demo's")]
 Shape = Annotated[

@@ -9,8 +9,8 @@ from typing import Annotated, cast
 import typer
 
 from guided_plugin.bench.schemas import SCHEMAS
+from guided_plugin.cli import options
 from guided_plugin.cli.loading import known, model_or_shape
-from guided_plugin.cli.options import Device, Model, Shape, ShapeTokenizer
 from guided_plugin.cli.results import check_out, working
 from guided_plugin.config import MODES, Mode
 from guided_plugin.demo import MODEL_DIR
@@ -23,14 +23,14 @@ def trace(
     png: Annotated[
         Path | None, typer.Option(help="Also draw some steps into this PNG (extra `plot`).")
     ] = None,
-    model: Model = MODEL_DIR,
-    shape: Shape = None,
-    tokenizer: ShapeTokenizer = None,
+    model: options.Model = MODEL_DIR,
+    shape: options.Shape = None,
+    tokenizer: options.ShapeTokenizer = None,
     rows: Annotated[int, typer.Option(min=1, help="Guided rows.")] = 8,
     schema: Annotated[str, typer.Option(help="Schema: plain or maxlength.")] = "plain",
     steps: Annotated[int, typer.Option(min=1, max=512, help="Decode steps, after a warm-up.")] = 32,
     mode: Annotated[str, typer.Option(help="Where grammars work: auto, inline or process.")] = "auto",
-    device: Device = "cpu",
+    device: options.Device = "cpu",
 ) -> None:
     """Trace the reference loop: the engine's calls, both streams and the worker. Open it in Perfetto."""
     check_out(out)

@@ -1,23 +1,17 @@
 """`report`: which texts a spec takes, and where it stops taking them."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
 from guided_plugin.check import report
 from guided_plugin.check.report import (
-    CheckReport,
     InstanceReport,
     accepted_characters,
     check_spec,
     match_text,
 )
-from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
-from guided_plugin.grammar.base import Matcher
 from guided_plugin.spec import OutputSpec
 
 PERSON = {
@@ -27,12 +21,12 @@ PERSON = {
 }
 
 
-def _matcher(compiler: GrammarCompiler, spec: OutputSpec) -> Matcher:
+def _matcher(compiler, spec):
     grammar = compiler.compile(spec)
     return compiler.backend(grammar.backend).start(grammar, compiler.vocabulary.stop_token_ids)
 
 
-def _only(found: CheckReport) -> InstanceReport:
+def _only(found):
     (instance,) = found.instances
     return instance
 
@@ -51,19 +45,17 @@ def _only(found: CheckReport) -> InstanceReport:
         ("🙂+", "🙂🙃", 1),
     ],
 )
-def test_accepted_characters_counts_characters(
-    byte_compiler: GrammarCompiler, pattern: str, text: str, count: int
-) -> None:
+def test_accepted_characters_counts_characters(byte_compiler, pattern, text, count):
     assert accepted_characters(_matcher(byte_compiler, OutputSpec.regex(pattern)), text) == count
 
 
 @pytest.mark.parametrize("good", [0, 1, 255, 256, 257, 511, 512, 700])
-def test_accepted_characters_finds_the_place_in_any_chunk(byte_compiler: GrammarCompiler, good: int) -> None:
+def test_accepted_characters_finds_the_place_in_any_chunk(byte_compiler, good):
     text = "é" * good + "!" + "é" * 300
     assert accepted_characters(_matcher(byte_compiler, OutputSpec.regex("é*")), text) == good
 
 
-def test_the_matcher_is_left_behind_the_last_accepted_character(byte_compiler: GrammarCompiler) -> None:
+def test_the_matcher_is_left_behind_the_last_accepted_character(byte_compiler):
     matcher = _matcher(byte_compiler, OutputSpec.regex("aéb"))
     assert accepted_characters(matcher, "aéx") == 2
     assert not matcher.complete
@@ -71,49 +63,49 @@ def test_the_matcher_is_left_behind_the_last_accepted_character(byte_compiler: G
     assert matcher.complete
 
 
-def test_a_lone_surrogate_is_refused_and_not_raised(byte_compiler: GrammarCompiler) -> None:
+def test_a_lone_surrogate_is_refused_and_not_raised(byte_compiler):
     assert accepted_characters(_matcher(byte_compiler, OutputSpec.regex("[a-z]+")), "a\ud800") == 1
 
 
-def test_match_text_accepts(byte_compiler: GrammarCompiler) -> None:
+def test_match_text_accepts(byte_compiler):
     found = match_text(_matcher(byte_compiler, OutputSpec.regex("aé")), "it", "aé")
     assert found == InstanceReport("it", True, "aé", None)
     assert found.reason == "accepted"
 
 
-def test_match_text_tells_that_the_end_is_missing(byte_compiler: GrammarCompiler) -> None:
+def test_match_text_tells_that_the_end_is_missing(byte_compiler):
     found = match_text(_matcher(byte_compiler, OutputSpec.regex("éab")), "it", "éa")
     assert (found.accepted, found.position) == (False, 2)
     assert found.reason == "refused at the end (character 2): more is needed"
 
 
-def test_match_text_tells_that_an_empty_text_needs_more(byte_compiler: GrammarCompiler) -> None:
+def test_match_text_tells_that_an_empty_text_needs_more(byte_compiler):
     found = match_text(_matcher(byte_compiler, OutputSpec.regex("a")), "it", "")
     assert (found.accepted, found.position) == (False, 0)
     assert "more is needed" in found.reason
 
 
-def test_match_text_tells_what_does_not_fit(byte_compiler: GrammarCompiler) -> None:
+def test_match_text_tells_what_does_not_fit(byte_compiler):
     found = match_text(_matcher(byte_compiler, OutputSpec.regex("日本[0-9]+")), "it", "日本12x34")
     assert (found.accepted, found.position) == (False, 4)
     assert found.reason == "refused at character 4: '日本12' can't be followed by 'x34'"
 
 
-def test_a_reason_shows_only_the_neighbourhood(byte_compiler: GrammarCompiler) -> None:
+def test_a_reason_shows_only_the_neighbourhood(byte_compiler):
     found = match_text(_matcher(byte_compiler, OutputSpec.regex("[a-z]+")), "it", "y" + "a" * 100 + "1" * 100)
     assert found.position == 101
     assert f"{'a' * 30!r} can't be followed by {'1' * 10!r}" in found.reason
     assert len(found.reason) < 120
 
 
-def test_json_is_matched_as_the_spec_would_write_it(byte_compiler: GrammarCompiler) -> None:
+def test_json_is_matched_as_the_spec_would_write_it(byte_compiler):
     pretty = json.dumps({"name": "A b", "age": 3}, indent=4) + "\n"
     found = _only(check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("pretty", pretty)]))
     assert found.accepted
     assert found.text == '{"name":"A b","age":3}'
 
 
-def test_raw_matches_to_the_letter(byte_compiler: GrammarCompiler) -> None:
+def test_raw_matches_to_the_letter(byte_compiler):
     pretty = '{ "name":"A","age":3}'
     found = _only(check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("pretty", pretty)], raw=True))
     assert (found.accepted, found.position, found.text) == (False, 1, pretty)
@@ -132,40 +124,38 @@ def test_raw_matches_to_the_letter(byte_compiler: GrammarCompiler) -> None:
         ),
     ],
 )
-def test_rewriting_changes_layout_and_nothing_else(
-    byte_compiler: GrammarCompiler, text: str, written: str
-) -> None:
+def test_rewriting_changes_layout_and_nothing_else(byte_compiler, text, written):
     found = _only(check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("it", text)]))
     assert found.text == written
     assert found.accepted
 
 
-def test_rewriting_keeps_a_repeated_key_for_the_grammar_to_refuse(byte_compiler: GrammarCompiler) -> None:
+def test_rewriting_keeps_a_repeated_key_for_the_grammar_to_refuse(byte_compiler):
     text = '{"name": "a", "name": "b", "age": 1}'
     found = _only(check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("it", text)]))
     assert found.text == '{"name":"a","name":"b","age":1}'
     assert (found.accepted, found.position) == (False, len('{"name":"a","'))
 
 
-def test_text_that_is_no_json_is_matched_as_it_is(byte_compiler: GrammarCompiler) -> None:
+def test_text_that_is_no_json_is_matched_as_it_is(byte_compiler):
     found = _only(check_spec(byte_compiler, OutputSpec.json_schema(PERSON), [("it", '{"name":oops}\n')]))
     assert found.text == '{"name":oops}'
     assert (found.accepted, found.position) == (False, 8)
 
 
-def test_other_kinds_lose_one_line_end_only(byte_compiler: GrammarCompiler) -> None:
+def test_other_kinds_lose_one_line_end_only(byte_compiler):
     spec = OutputSpec.regex(" a +")
     found = check_spec(byte_compiler, spec, [("one", " a \n"), ("two", " a \n\n")])
     assert [(i.text, i.accepted) for i in found.instances] == [(" a ", True), (" a \n", False)]
 
 
-def test_each_instance_starts_afresh(byte_compiler: GrammarCompiler) -> None:
+def test_each_instance_starts_afresh(byte_compiler):
     found = check_spec(byte_compiler, OutputSpec.regex("ab"), [("1", "ab"), ("2", "b"), ("3", "ab")])
     assert [i.accepted for i in found.instances] == [True, False, True]
     assert not found.ok
 
 
-def test_a_good_spec_is_reported(byte_compiler: GrammarCompiler) -> None:
+def test_a_good_spec_is_reported(byte_compiler):
     found = check_spec(byte_compiler, OutputSpec.regex("ab"), [("1", "ab")])
     assert found.ok
     assert found.error is None
@@ -174,7 +164,7 @@ def test_a_good_spec_is_reported(byte_compiler: GrammarCompiler) -> None:
     assert found.compile_seconds > 0
 
 
-def test_a_refused_spec_is_reported_and_not_raised(byte_compiler: GrammarCompiler) -> None:
+def test_a_refused_spec_is_reported_and_not_raised(byte_compiler):
     found = check_spec(byte_compiler, OutputSpec.json_schema(False), [("1", "1")])
     assert isinstance(found.error, GrammarError)
     assert (found.ok, found.backend, found.instances) == (False, None, ())
@@ -184,21 +174,19 @@ def test_a_refused_spec_is_reported_and_not_raised(byte_compiler: GrammarCompile
     assert error["what"] == found.error.what
 
 
-def test_misspelt_keywords_are_warned_of_even_when_the_spec_is_refused(
-    byte_compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misspelt_keywords_are_warned_of_even_when_the_spec_is_refused(byte_compiler, monkeypatch):
     spec = OutputSpec.json_schema({"type": "integer", "minmum": 3})
     warned = check_spec(byte_compiler, spec).warnings
     assert "#/minmum: unknown keyword, ignored (did you mean 'minimum'?)" in warned
 
-    def refuse(_: OutputSpec) -> Any:
+    def refuse(_):
         raise UnsatisfiableSpecError("no")
 
     monkeypatch.setattr(byte_compiler, "compile", refuse)
     assert report.check_spec(byte_compiler, spec).warnings == warned
 
 
-def test_to_dict_has_stable_keys_and_is_json(byte_compiler: GrammarCompiler) -> None:
+def test_to_dict_has_stable_keys_and_is_json(byte_compiler):
     found = check_spec(byte_compiler, OutputSpec.regex("é+"), [("good", "é"), ("bad", "éx")]).to_dict()
     assert list(found) == [
         "ok",
