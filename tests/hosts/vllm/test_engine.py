@@ -108,7 +108,7 @@ def test_installed_and_passed_at_once_one_of_them_works(llm):
 
 def test_a_mixed_batch_preempted_and_in_chunks(llm, checker):
     asked = []
-    for turn in range(4):
+    for turn in range(2):
         asked += [(form, params_of(form)) for form in OURS]
         asked += [(form, params_of(form, theirs=True)) for form in THEIRS]
         asked.append((None, params_of(None, max_tokens=40 + turn)))
@@ -124,7 +124,7 @@ def test_a_mixed_batch_preempted_and_in_chunks(llm, checker):
     figures = llm.collective_rpc("guided_metrics")[0][0]
     assert figures["failed"] == 0
     assert figures["mode"] == "process"
-    assert figures["added"] >= 48
+    assert figures["added"] >= 24
     assert set(figures["backends"]) == {"xgrammar", "llguidance"}
 
 

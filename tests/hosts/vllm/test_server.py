@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pathlib
 import random
 import socket
 import subprocess
@@ -28,6 +29,7 @@ SCHEMA = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+SHORT_WINDOW = pathlib.Path(__file__).parents[2] / "support" / "short_window"
 TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 OPTIONS = {"take_over": True, "mode": "process", "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
 
@@ -54,6 +56,7 @@ def server(tmp_path_factory):
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "GUIDED_PLUGIN": json.dumps(OPTIONS),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(SHORT_WINDOW), os.environ.get("PYTHONPATH")])),
     }
     log = folder / "log"
     with log.open("w") as out:
@@ -310,7 +313,7 @@ def test_while_nothing_can_be_guided_clients_are_told(client):
 
     def ask(name, **options):
         try:
-            ended[name] = complete(client, max_tokens=470, **options).finish_reason
+            ended[name] = complete(client, **options).finish_reason
         except openai.APIStatusError as error:
             ended[name] = error.status_code
 
@@ -332,7 +335,7 @@ def test_while_nothing_can_be_guided_clients_are_told(client):
         except openai.APIStatusError as error:
             return error.status_code == 503
 
-    asking = [threading.Thread(target=ask, args=("full",), kwargs={"extra_body": endless})]
+    asking = [threading.Thread(target=ask, args=("full",), kwargs={"extra_body": endless, "max_tokens": 470})]
     asking += [threading.Thread(target=stream), threading.Thread(target=ask, args=("free",))]
     for thread in asking:
         thread.start()
