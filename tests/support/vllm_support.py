@@ -70,7 +70,7 @@ def runner_params(spec, name=None, **options):
 def v2_states(tokens, prompt_len, prefill_len, total_len):
     """The tables of vLLM's V2 runner, for 8 requests."""
     return LogitsProcRequestState(
-        device=torch.device("cpu"),
+        device=tokens.device,
         max_num_reqs=8,
         vocab_size=WIDTH,
         all_token_ids=SimpleNamespace(gpu=tokens),

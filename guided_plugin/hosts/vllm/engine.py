@@ -197,6 +197,8 @@ class Engine:
         if self._pipeline is not None:
             for closure in self._pipeline.runtime.take_closed():
                 self._ledger.add(closure.request_id, closure.step, closure.reason)
+        if not self._ledger.pending:
+            return {}
         due = self._ledger.due(step)
         for request_id, reason in due.items():
             if request_id.startswith(_OWN):
@@ -267,6 +269,7 @@ def _offer_methods() -> None:
     setattr(WorkerBase, METRICS, guided_metrics)
 
 
+_ENGINE = "_guided_engine"
 _NOT_LOADED = "the engine has not loaded the logits processor"
 
 
@@ -278,5 +281,10 @@ def _engine_of(worker: Any) -> Engine | None:
 
 
 def _watch(worker: Any, output: Any) -> Any:
-    engine = _engine_of(worker)
-    return output if engine is None else engine.watch(output)
+    engine: Engine | None = worker.__dict__.get(_ENGINE)
+    if engine is None:
+        engine = _engine_of(worker)
+        if engine is None:
+            return output
+        setattr(worker, _ENGINE, engine)  # found once: this is called in each step
+    return engine.watch(output)

@@ -85,13 +85,26 @@ def wrap_worker(watch: Callable[[Any, Any], Any]) -> None:
 
 def attach(output: Any, failures: Failures) -> Any:
     """An output that will carry its failures when its tokens are on the host."""
-    from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
-
-    if isinstance(output, AsyncModelRunnerOutput):
-        wrap(type(output), "get_output", _get_output)
+    kind = _kinds.get(type(output)) or _kind_of(type(output))
+    if kind == "asynchronous":
         setattr(output, _WATCH, failures)  # not a bound method: that would keep the output's tensors alive
         return output
-    return _with_failures(output, failures) if isinstance(output, ModelRunnerOutput) else output
+    return _with_failures(output, failures) if kind == "complete" else output
+
+
+_kinds: dict[type, str] = {}
+"""What each class of output is: `complete`, `asynchronous`, or `other`. Looked up in each step."""
+
+
+def _kind_of(output: type) -> str:
+    from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
+
+    kind = "complete" if issubclass(output, ModelRunnerOutput) else "other"
+    if issubclass(output, AsyncModelRunnerOutput):
+        kind = "asynchronous"
+        wrap(output, "get_output", _get_output)
+    _kinds[output] = kind
+    return kind
 
 
 def _get_output(original: Any) -> Any:

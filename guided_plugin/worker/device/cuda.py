@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from guided_plugin.worker.device.buffers import WorkerBuffers
-from guided_plugin.worker.device.cuda_masks import CudaMasks
+from guided_plugin.worker.device.cuda_masks import CudaMasks, CurrentStream
 from guided_plugin.worker.device.cuda_tokens import CudaTokens
 from guided_plugin.worker.device.streamops import register_host, supported, unregister_host
 from guided_plugin.worker.layout import Counter, Region
@@ -32,7 +32,7 @@ def cuda_buffers(
     """For logits on a CUDA device. `stream_ops` says whether it can wait for memory; None: find out."""
     torch.cuda.init()
     index = device.index if device.index is not None else torch.cuda.current_device()
-    current = _CurrentStream(device, index)
+    current = CurrentStream(device, index)
     with torch.cuda.device(index):
         base = register_host(region.address, region.shape.size)
         able = supported(index) if stream_ops is None else stream_ops
@@ -50,26 +50,6 @@ def cuda_buffers(
             unregister_host(region.address)
 
     return WorkerBuffers(masks, tokens, close)
-
-
-class _CurrentStream:
-    """The stream that the host's calls go to now. `torch.cuda.current_stream` makes an object each time,
-    which costs more than all driver calls of a step."""
-
-    def __init__(self, device: torch.device, index: int) -> None:
-        self._device, self._index = device, index
-        self._handle: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        self._streams: dict[int, Any] = {}
-
-    def __call__(self) -> Any:
-        """A stream object."""
-        if self._handle is None:
-            return torch.cuda.current_stream(self._device)
-        handle = self._handle(self._index)
-        stream = self._streams.get(handle)
-        if stream is None:
-            stream = self._streams[handle] = torch.cuda.current_stream(self._device)
-        return stream
 
 
 class _Raiser:

@@ -14,7 +14,7 @@ from guided_plugin.worker.device.buffers import Waits
 from guided_plugin.worker.device.streamops import load_stream_ops
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Region, unwrap
 
-__all__ = ["CudaMasks"]
+__all__ = ["CudaMasks", "CurrentStream"]
 
 _SAMPLE_EVERY = 16
 """Steps between two looks at what the device waited for: timed events cost more than plain ones."""
@@ -123,3 +123,23 @@ class CudaMasks:
         if logits_there.query() and masks_there.query():
             self.waits.add(masks_there.elapsed_time(logits_there) / 1e3)
         self._margin = None
+
+
+class CurrentStream:
+    """The stream that the host's calls go to now. `torch.cuda.current_stream` makes an object each time,
+    which costs more than all driver calls of a step."""
+
+    def __init__(self, device: torch.device, index: int) -> None:
+        self._device, self._index = device, index
+        self._handle: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._streams: dict[int, Any] = {}
+
+    def __call__(self) -> Any:
+        """A stream object."""
+        if self._handle is None:
+            return torch.cuda.current_stream(self._device)
+        handle = self._handle(self._index)
+        stream = self._streams.get(handle)
+        if stream is None:
+            stream = self._streams[handle] = torch.cuda.current_stream(self._device)
+        return stream
