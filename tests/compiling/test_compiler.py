@@ -1,4 +1,4 @@
-"""One compile per language, whoever asks and however many; a cache bounded in bytes."""
+"""One compile per language, for any number of callers; a cache bounded in bytes."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Gate:
 
     def __call__(self, spec: OutputSpec) -> int:
         self.entered.set()
-        assert self.opened.wait(30), "nobody opened the gate"
+        assert self.opened.wait(30), "the gate stayed closed"
         return self._outcome(spec)
 
 

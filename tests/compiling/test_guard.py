@@ -188,12 +188,12 @@ def test_more_than_there_are_helpers_for_is_said(make):
 def test_a_helper_that_ended_while_idle_is_replaced(make):
     compiler = make()
     compiler.compile(OutputSpec.json_schema(LARGE))
-    (pid,) = compiler._guard.processes()
-    os.kill(pid, signal.SIGKILL)
-    while alive(pid):
-        time.sleep(0.01)
+    (helper,) = compiler._guard._all
+    os.kill(helper.child.pid, signal.SIGKILL)
+    # Until all of its threads have ended its socket is open, and a spec would be taken for the cause.
+    assert helper.child.exit_code(20.0) == -signal.SIGKILL
     assert compiler.compile(OutputSpec.json_schema({**LARGE, "title": "again"})).backend == "llguidance"
-    assert compiler._guard.processes() != [pid]
+    assert compiler._guard.processes() != [helper.child.pid]
 
 
 def test_closing_ends_the_helpers(make):
@@ -207,7 +207,7 @@ def test_closing_ends_the_helpers(make):
         compiler.compile(OutputSpec.json_schema({**LARGE, "title": "again"}))
 
 
-def test_a_compiler_that_nobody_uses_ends_its_helpers(make):
+def test_a_compiler_without_users_ends_its_helpers(make):
     compiler = GrammarCompiler(VOCABULARY)
     compiler.compile(OutputSpec.json_schema(LARGE))
     (pid,) = compiler._guard.processes()

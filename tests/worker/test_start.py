@@ -1,4 +1,4 @@
-"""The fork server that pipelines share: any method at any time, and who closes which server."""
+"""The fork server that pipelines share: any method at any time, and which user closes which server."""
 
 import os
 import signal

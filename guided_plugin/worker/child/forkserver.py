@@ -36,7 +36,7 @@ class _Server:
         """Fork and reap until the host hangs up."""
         while os.getppid() == self._host:
             handles = [fd for fd in self._children.values() if fd is not None]
-            # Without a descriptor for each child, look at them often; a lost host is noticed anyway.
+            # Without a descriptor for each child, poll them; the second is for a host that has ended.
             watched = len(handles) == len(self._children)
             control = self._control.fileno()
             ready, _, _ = select.select([control, *handles], [], [], 1.0 if watched else 0.02)
@@ -54,7 +54,7 @@ class _Server:
     def _answer(self) -> bool:
         try:
             command, descriptors, _, _ = socket.recv_fds(self._control, 64, 2)
-        except ConnectionResetError:  # the host left notices unread
+        except ConnectionResetError:  # the host closed its end with notices unread
             return False
         if not command:
             return False

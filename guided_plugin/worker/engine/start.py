@@ -30,7 +30,7 @@ _ENVIRONMENT = {
 
 
 class WorkerProcess:
-    """A running worker: its id, a handle that can't come to mean another process, its channel's socket."""
+    """A running worker: its id, a handle (the id may come to mean another process), its channel's socket."""
 
     def __init__(self, pid: int, handle: int | None, sock: socket.socket) -> None:
         self.pid = pid
@@ -38,7 +38,7 @@ class WorkerProcess:
         self.sock = sock
 
     def kill(self) -> None:
-        """End it, whatever state it is in, and wait until it is gone; it writes nothing afterwards."""
+        """End it, also if it hangs, and wait until it has ended: it writes nothing afterwards."""
         with contextlib.suppress(ProcessLookupError):
             if self._handle is not None:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
@@ -131,7 +131,7 @@ class ForkServer:
         self._closed = True  # a thread inside `fork` or `exit_code` leaves, and releases the lock
         with self._lock:
             self._control.close()
-        # It reaps its workers before it goes. While it is still importing it has none, and wouldn't listen.
+        # It reaps its workers before it ends. While it still imports it has none, and reads no socket.
         if self._has_forked:
             self._child.exit_code(2.0)
         self._child.stop()
