@@ -113,7 +113,7 @@ def test_a_mixed_batch_preempted_and_in_chunks(llm, checker):
         asked += [(form, params_of(form, theirs=True)) for form in THEIRS]
         asked.append((None, params_of(None, max_tokens=40 + turn)))
     before = copy.deepcopy([params for _, params in asked])
-    prompts = ["Write down who it is: " * (1 + at % 6) for at in range(len(asked))]
+    prompts = ["Write down who it is: " * (6 + at % 6) for at in range(len(asked))]
     outputs = llm.generate(prompts, [params for _, params in asked], use_tqdm=False)
     for (form, _), output in zip(asked, outputs, strict=True):
         if form is not None:
