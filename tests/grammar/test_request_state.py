@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vocabularies import BYTES
 
 import guided_plugin as gp
 from guided_plugin.errors import RequestError
@@ -163,7 +164,6 @@ def test_a_long_request_is_extended_without_looking_at_what_it_has():
     assert seconds(1_000_000) < 10 * seconds(10)
 
 
-BYTES = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
 TRIGGERED = gp.OutputSpec.regex("\x01{2,4}", start_after=[0, 3], stop_token_ids=[3])
 
 
@@ -171,7 +171,7 @@ def feed(pipe, slot, tokens):
     """Samples just these tokens, whatever the masks say; the masks, as sets of tokens up to 8."""
     masks = []
     for token in tokens:
-        logits = torch.zeros(1, 260)
+        logits = torch.zeros(1, BYTES.size)
         pipe.plan([slot])
         pipe.fill_mask()
         pipe.apply_mask(logits)

@@ -10,15 +10,15 @@ import time
 
 import pytest
 import torch
+from vocabularies import BYTES
 
 import guided_plugin as gp
 from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.worker.engine import supervisor as supervisor_module
 
-END = 256
-VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
-WIDTH = 260
+END = BYTES.stop_token_ids[0]
+WIDTH = BYTES.size + 3
 LONG = gp.OutputSpec.regex("[a-c]{12,14}", backend="xgrammar")
 PAREN = gp.OutputSpec.grammar('root ::= "(" root ")" | "x"', backend="xgrammar")
 
@@ -36,7 +36,7 @@ def make(fork_server, monkeypatch):
 
     def make(slots=8, **config):
         config = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 8_000, **config})
-        compiler = gp.GrammarCompiler(VOCABULARY, config=config)
+        compiler = gp.GrammarCompiler(BYTES, config=config)
         made.append(gp.StepPipeline(compiler, max_slots=slots, mode="process"))
         return made[-1]
 
@@ -80,7 +80,7 @@ class Run:
     def check(self, *, failed=()):
         """Every request that didn't fail has only what its grammar allows, all of it in its journal."""
         assert {name for name in self.specs if self.pipe.request(name).error is not None} == set(failed)
-        compiler = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1))
+        compiler = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1))
         for name, spec in self.specs.items():
             counted = self.pipe.tokens(name)
             # Not with `faulty`: it would do here what it is told.
@@ -137,7 +137,7 @@ def test_killed_from_outside_between_steps_and_in_the_middle_of_one(make):
 
 
 def test_a_stopped_worker_is_replaced_and_no_request_notices(make):
-    pipe = make(worker_step_ms=700)
+    pipe = make(worker_step_ms=2_000)
     run = Run(pipe, one=LONG, two=PAREN)
     run.steps(2)
     pid = pipe.runtime.supervisor.worker_pid
@@ -151,7 +151,7 @@ def test_a_stopped_worker_is_replaced_and_no_request_notices(make):
 @pytest.mark.parametrize("how", ["hang", "freeze"])
 def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
     """`hang`: its call is given up. `freeze`: the worker stops, and is replaced until the cause is found."""
-    pipe = make(worker_step_ms=700)
+    pipe = make(worker_step_ms=2_000)
     failed = []
 
     class Listener:
@@ -168,7 +168,7 @@ def test_a_request_without_progress_fails_and_the_others_go_on(make, how):
     assert run.out["other"][-1] != END
     run.steps(12)
     run.check(failed=["bad"])
-    reason = {"hang": "takes more than 200 ms", "freeze": "no progress for 0.7 s while it works"}[how]
+    reason = {"hang": "takes more than 200 ms", "freeze": "no progress for 2 s while it works"}[how]
     assert re.search(reason, str(pipe.request("bad").error))
     assert failed == ["bad"]
     assert pipe.phase("bad") is Phase.FAILED
@@ -292,20 +292,19 @@ def test_a_stopped_worker_never_makes_the_host_wait_to_send(make):
 
 
 def test_a_grammar_that_is_not_there_in_time_fails_its_row_alone(make):
-    pipe = make(worker_grammar_ms=1_500)
+    pipe = make(worker_grammar_ms=4_000)
     run = Run(pipe, good=LONG)
     slow = faulty("compile 1 hang")
     slot = pipe._slots.take("slow")
     pipe.runtime.add(slot, "slow", slow, ())
     pipe._requests[slot] = gp.RequestInfo("slow", slot, slow, "faulty")
-    start = time.monotonic()
-    run.steps(5)  # not in the plan: nobody waits for it
-    assert time.monotonic() - start < 1.3
+    run.steps(5)  # the request is not in the plan, so no step waits for its grammar
+    assert run.slowest < 4.0
     run.slots["slow"], run.out["slow"] = slot, []
     run.steps(3)
     assert run.out["slow"] == [END] * 3
-    assert 1.2 < run.slowest < 6.0
-    assert "was not there 1.5 s after it was needed" in str(pipe.request("slow").error)
+    assert 3.9 < run.slowest < 20.0
+    assert "was not there 4 s after it was needed" in str(pipe.request("slow").error)
     run.check()
 
 
@@ -322,7 +321,7 @@ def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
 
 
 def test_the_fork_server_can_die_too(fork_server, make):
-    pipe = make(worker_step_ms=500)
+    pipe = make(worker_step_ms=2_000)
     run = Run(pipe, one=LONG, waiting=PAREN)
     run.steps(2)
     server, worker = fork_server.pid, pipe.runtime.supervisor.worker_pid
@@ -331,13 +330,13 @@ def test_the_fork_server_can_die_too(fork_server, make):
     # The imports of the next one take seconds: no step is kept waiting for so long.
     run.step(["one"])
     assert run.out["one"][-1] == END
-    assert 0.4 < run.slowest < 5.0
+    assert 1.9 < run.slowest < 20.0
     assert pipe.phase("waiting") is Phase.ACTIVE
     run.slowest = 0.0
     for _ in range(3):
         run.step(["waiting"])
     run.check(failed=["one"])
-    assert "there was no grammar worker for 0.5 s" in str(pipe.request("one").error)
+    assert "there was no grammar worker for 2 s" in str(pipe.request("one").error)
 
 
 def test_two_pipelines_replace_the_fork_server_that_they_share(fork_server, make, monkeypatch):
@@ -385,14 +384,13 @@ def failing(monkeypatch, owner, name, times):
 @pytest.mark.parametrize(
     ("part", "name"),
     [
-        ("supervisor", "_stuck"),
-        ("supervisor", "_receive"),
-        ("supervisor", "_poll"),
-        ("supervisor", "_end_worker"),
-        ("client", "harvest"),
-        ("client", "blame"),
-        ("client", "begin_session"),
-        ("client", "end_session"),
+        ("_pulse", "stopped"),
+        ("", "_receive"),
+        ("", "_poll"),
+        ("", "_end_worker"),
+        ("_session", "blame"),
+        ("_session", "begin"),
+        ("_session", "end"),
     ],
 )
 def test_an_unexpected_exception_in_the_supervisor_replaces_the_worker(make, monkeypatch, caplog, part, name):
@@ -401,7 +399,7 @@ def test_an_unexpected_exception_in_the_supervisor_replaces_the_worker(make, mon
     run.steps(3)
     supervisor = pipe.runtime.supervisor
     pid = supervisor.worker_pid
-    raised = failing(monkeypatch, supervisor if part == "supervisor" else pipe.runtime.client, name, 1)
+    raised = failing(monkeypatch, getattr(supervisor, part) if part else supervisor, name, 1)
     os.kill(pid, signal.SIGKILL)
     until(lambda: raised)
     run.steps(13)
@@ -452,7 +450,7 @@ def test_no_room_for_the_region_is_an_error_when_it_is_made(monkeypatch):
     def full(fd, offset, size):
         raise OSError(28, "No space left on device")
 
-    compiler = gp.GrammarCompiler(VOCABULARY)
+    compiler = gp.GrammarCompiler(BYTES)
     monkeypatch.setattr(os, "posix_fallocate", full)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(PipelineError, match=r"No space left.*--shm-size.*mode='inline'"):

@@ -12,6 +12,7 @@ import time
 from collections import deque
 
 import pytest
+from vocabularies import BYTES
 
 import guided_plugin as gp
 from guided_plugin.errors import GrammarError, RequestError
@@ -24,8 +25,7 @@ from guided_plugin.worker.engine.session import Session
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter
 from guided_plugin.worker.messages import Crashed, Retires
 
-END = 256
-VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
+END = BYTES.stop_token_ids[0]
 ABC = gp.OutputSpec.choice(["abcdef"], backend="xgrammar")
 XYZ = gp.OutputSpec.choice(["xyzxyz"], backend="xgrammar")
 
@@ -37,7 +37,7 @@ class Engine:
         config = gp.GuidedConfig(threads=1, **config)
         plugins = gp.Plugins(entry_points=False)
         self.client = WorkerClient(
-            gp.GrammarCompiler(VOCABULARY, config=config, plugins=plugins), 4, first_step=first_step
+            gp.GrammarCompiler(BYTES, config=config, plugins=plugins), 4, first_step=first_step
         )
         self.session = Session(self.client)
         self.region = self.client.region
@@ -215,7 +215,7 @@ def test_a_broken_token_fails_its_request_alone(make):
     assert engine.request(0).phase() is Phase.FAILED
     assert "breaks the grammar" in str(engine.request(0).error)
     assert engine.request(0).counted() == ()
-    assert [request.request_id for request in engine.client.requests.take_failures()] == ["bad"]
+    assert [slot for slot, _ in engine.client.requests.take_failures()] == [0]
     assert engine.request(1).phase() is Phase.ACTIVE
 
 
@@ -412,7 +412,7 @@ def test_a_worker_says_why_it_gives_up(make):
     engine.begin()
     engine.channel.sock.send(b"\xff" * 8)
     engine.until(lambda: isinstance(engine.said[-1], Crashed))
-    assert "grammar worker's channel" in engine.said[-1].reason
+    assert "channel between processes" in engine.said[-1].reason
     engine.thread.join(10)
     assert engine.codes[-1] == 1
 
@@ -511,8 +511,9 @@ def test_a_request_that_ends_workers_takes_no_compile_along(make, go_on):
     verdict = engine.client.prepare(gp.OutputSpec.regex("slow"))
     for _ in range(2):
         engine.session.blame(0, "was ended by SIGKILL")
-    [failed] = engine.client.requests.take_failures()
-    assert "working on this request ended the grammar worker twice" in str(failed.error)
+    [(slot, error)] = engine.client.requests.take_failures()
+    assert slot == 0
+    assert "working on this request ended the grammar worker twice" in str(error)
     assert not verdict.done()
     go_on.set()
     engine.until(verdict.done)

@@ -13,6 +13,7 @@ import time
 
 import pytest
 import torch
+from vocabularies import BYTES
 
 import guided_plugin as gp
 from guided_plugin.errors import PipelineError, RequestError, VocabularyError
@@ -22,9 +23,8 @@ from guided_plugin.worker.child import forkserver
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region, Shape, unwrap
 
-END = 256
-VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
-WIDTH = 260
+END = BYTES.stop_token_ids[0]
+WIDTH = BYTES.size + 3
 SPECS = [
     gp.OutputSpec.choice(["yes", "no", "maybe"]),
     gp.OutputSpec.regex("[a-c]{2,30}"),
@@ -36,7 +36,7 @@ SPECS = [
 
 @pytest.fixture(scope="module")
 def compiler():
-    return gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=2, worker_step_ms=10_000))
+    return gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=2, worker_step_ms=10_000))
 
 
 @pytest.fixture
