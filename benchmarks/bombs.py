@@ -1,4 +1,4 @@
-"""What one request with a grammar bomb costs the requests that decode beside it.
+"""What one request with a grammar bomb costs the requests that decode next to it.
 
     python benchmarks/bombs.py [--out FILE] [--mode process] [--rows 8] [--vocabulary qwen.tiktoken]
 
