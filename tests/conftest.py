@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
+# Tests run next to each other, and their models are tiny: more threads than one only wait for each other.
+# Set before PyTorch is imported, and inherited by the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
+import torch
 from vocabularies import BYTES
 
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -14,6 +20,8 @@ from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.plugins import Plugins
+
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

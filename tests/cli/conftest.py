@@ -1,5 +1,5 @@
 """Fixtures that run commands, with one thread."""
 
-from command_line import one_thread, run, write
+from command_line import run, write
 
-__all__ = ["one_thread", "run", "write"]
+__all__ = ["run", "write"]

@@ -6,12 +6,11 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-import torch
 
 from guided_plugin.cli import main
 from guided_plugin.demo import MODEL_DIR
 
-__all__ = ["MODEL", "PERSON", "Result", "one_thread", "run", "write"]
+__all__ = ["MODEL", "PERSON", "Result", "run", "write"]
 
 MODEL = ("--model", str(MODEL_DIR), "--prompt", "Person as JSON: ")
 PERSON = {
@@ -38,15 +37,6 @@ class Result:
         assert re.fullmatch(r"error: [^\n]+\n", self.err), self.err
         for part in parts:
             assert part in self.err
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    """Models here are tiny: on a busy machine, PyTorch's threads wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import torch
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcRequestState
