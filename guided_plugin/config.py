@@ -26,7 +26,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SpecLimits:
     """What is refused, so that no spec costs others their time or memory."""
 
@@ -48,7 +48,7 @@ class SpecLimits:
     """Largest length bound, and most characters of a pattern with its repetitions written out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WorkerLimits:
     """How long a grammar worker, and each of its requests, may take."""
 
@@ -62,7 +62,7 @@ class WorkerLimits:
     """How long the grammar worker polls without a pause after work; it sleeps in between later on."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GuidedConfig(SpecLimits, WorkerLimits):
     """Everything an operator can set. Unknown names and wrong types are errors, never ignored."""
 

@@ -66,7 +66,9 @@ def test_zero_is_a_legal_bound():
         (
             '{"enabled": false, "backend": "xgrammar", "cache_bytes": 9, "threads": 3,'
             ' "disabled_plugins": ["a", "b"]}',
-            GuidedConfig(False, "xgrammar", 9, 3, disabled_plugins=("a", "b")),
+            GuidedConfig(
+                enabled=False, backend="xgrammar", cache_bytes=9, threads=3, disabled_plugins=("a", "b")
+            ),
         ),
     ],
 )
