@@ -12,7 +12,7 @@ from torch import Tensor
 
 from guided_plugin.kernels.launch import Launcher
 from guided_plugin.kernels.mask_triton import BLOCK, blocks, forbid
-from guided_plugin.kernels.tokens_triton import announce, signed
+from guided_plugin.kernels.tokens_triton import announce
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 
 __all__ = ["gather_drafts", "gather_tokens", "mask_rows", "write_tokens"]
@@ -208,7 +208,7 @@ def write_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor,
     """The newest token of each request, written into the ring of a grammar worker."""
     device, count = order.get_device(), order.shape[0]
     key = device, total.dtype, history.dtype
-    place = sink.tokens, sink.word, signed(sink.step)
+    place = sink.tokens, sink.word, (sink.step + 0x80000000 & 0xFFFFFFFF) - 0x80000000
     launch = _launch_write.known.get(key)
     if launch is not None:
         known = order.data_ptr(), lengths.data_ptr(), total.data_ptr(), history.data_ptr()

@@ -111,10 +111,13 @@ class StepPipeline(PipelineRequests):
         rows = self._plan.rows
         if not rows:
             if self._stage == _STALE:
-                raise _stale()
+                raise _not_ready(_STALE)
             return logits
         start = time.perf_counter()
-        self._check_masks(logits)
+        if self._stage != _FILLED:
+            raise _not_ready(self._stage)
+        if logits.shape[1] != self._width:
+            self._check_logits(logits)
         if rows[-1] >= logits.shape[0]:
             raise PipelineError(f"row {rows[-1]} is planned, the logits have {logits.shape[0]} rows")
         self.mask, rows_dev = self.runtime.masks()
@@ -126,7 +129,10 @@ class StepPipeline(PipelineRequests):
         """In place of `apply_mask`, for hosts that mask by themselves: the [guided rows, words] masks of this
         step, in the order of the plan, on the device. What is launched next sees them complete."""
         start = time.perf_counter()
-        self._check_masks(logits)
+        if self._stage != _FILLED:
+            raise _not_ready(self._stage)
+        if logits.shape[1] != self._width:
+            self._check_logits(logits)
         self.mask, _ = self.runtime.masks()
         self._clock[2] = time.perf_counter() - start
         return self.mask
@@ -174,7 +180,9 @@ class StepPipeline(PipelineRequests):
         rows = len(self._plan.rows)
         if rows:
             self._clock[4] = time.perf_counter() - start
-        self._end_step(rows)
+        self._figures.finish(rows, self._clock)
+        if rows and self.compiler.plugins.wants_statistics:
+            self._tell_statistics()
 
     # In place of the five verbs
 
@@ -201,7 +209,8 @@ class StepPipeline(PipelineRequests):
             )
         if tokens.is_cuda != self._on_cuda:
             raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
-        self._check_width(logits)
+        if logits.shape[1] != self._width:
+            self._check_logits(logits)
         # Nothing of a step is announced before its tokens are there: no worker could do anything with it.
         self.runtime.plan(self._plan)
         self.runtime.sampled(tokens)
@@ -210,7 +219,9 @@ class StepPipeline(PipelineRequests):
         self.runtime.finish()
         self._report(self.runtime.take_failures())
         self._clock[0] = time.perf_counter() - start
-        self._end_step(len(chosen))
+        self._figures.finish(len(chosen), self._clock)
+        if self.compiler.plugins.wants_statistics:
+            self._tell_statistics()
         return self.mask
 
     # Around them
@@ -260,13 +271,10 @@ class StepPipeline(PipelineRequests):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _end_step(self, rows: int) -> None:
-        figures = self._figures
-        figures.finish(rows, self._clock)
-        if rows and self.compiler.plugins.wants_statistics:
-            statistics = figures.last
-            if statistics is not None:
-                self.compiler.plugins.step_finished(statistics)
+    def _tell_statistics(self) -> None:
+        statistics = self._figures.last
+        if statistics is not None:
+            self.compiler.plugins.step_finished(statistics)
 
     def _forget_plan(self) -> None:
         # Slot numbers come back: a kept plan must not be taken for the new request's.
@@ -274,21 +282,7 @@ class StepPipeline(PipelineRequests):
             self._stage = _STALE
         self._last_slots, self._plan = (), _NOTHING
 
-    def _check_masks(self, logits: Tensor) -> None:
-        if self._stage != _FILLED:
-            raise (
-                _stale()
-                if self._stage == _STALE
-                else PipelineError(
-                    "the masks of this step were not asked for",
-                    hint="the order is plan, fill_mask, apply_mask",
-                )
-            )
-        self._check_width(logits)
-
-    def _check_width(self, logits: Tensor) -> None:
-        if logits.shape[1:] == (self._width,):
-            return
+    def _check_logits(self, logits: Tensor) -> None:
         if logits.dim() != 2 or not logits.is_floating_point():
             raise PipelineError(
                 f"logits must be [rows, width] floats, not {tuple(logits.shape)} {logits.dtype}"
@@ -322,7 +316,15 @@ def _make_plan(slots: tuple[int, ...], requests: dict[int, RequestInfo]) -> Step
     return StepPlan(tuple(row for row, _ in guided), tuple(slot for _, slot in guided))
 
 
-def _stale() -> PipelineError:
-    return PipelineError(
-        "a request was removed after the plan of this step", hint="call plan and fill_mask again"
-    )
+def _not_ready(stage: int) -> PipelineError:
+    """Why the masks of a step can't be used."""
+    if stage == _STALE:
+        what, hint = "a request was removed after the plan of this step", "call plan and fill_mask again"
+    elif stage == _SAMPLED:
+        what, hint = "the tokens of this step were handed over before its masks were used", _ORDER
+    else:
+        what, hint = "the masks of this step were not asked for", _ORDER
+    return PipelineError(what, hint=hint)
+
+
+_ORDER = "the order is plan, fill_mask, apply_mask"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from guided_plugin.worker.device.buffers import Waits
 from guided_plugin.worker.device.streamops import load_stream_ops
-from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Region, unwrap
+from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Region
 
 __all__ = ["CudaMasks", "CurrentStream"]
 
@@ -70,7 +70,8 @@ class CudaMasks:
         """Make sure that the last copy out of a step's place in the ring is done."""
         used = step - self._round
         if self._sampled < used:
-            self._sampled = unwrap(self._sampled_word[0], step)
+            ahead = (self._sampled_word[0] - used) & 0xFFFFFFFF  # 32 bits, by signed difference
+            self._sampled = used + ahead - (ahead >> 31 << 32)
             if self._sampled < used:
                 event = self._uploaded[step % PLAN_DEPTH]
                 if not event.query():

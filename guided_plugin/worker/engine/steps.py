@@ -36,7 +36,7 @@ __all__ = ["Published", "StepRing", "forked"]
 _STEP, _FOLLOWS, _MESSAGES = int(PlanField.STEP), int(PlanField.FOLLOWS), int(PlanField.MESSAGES)
 _PLAN_ID, _COUNT, _SLOTS = int(PlanField.PLAN_ID), int(PlanField.COUNT), int(PlanField.SLOTS)
 _TIMES, _TIME_STEP, _TIME_PLANNED = len(Time), int(Time.STEP), int(Time.PLANNED)
-_U32 = 0xFFFFFFFF
+_U32, _HALF = 0xFFFFFFFF, 0x80000000
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +59,7 @@ class StepRing:
         """Whether the rows of every step are closed; whether this is a copy in a forked process."""
         self._region = region
         self._planned_word = region.word(Counter.PLANNED)
+        self._filled_word = region.word(Counter.FILLED)
         self.planned = self.follows = first_step
         """The newest step that was announced, and the newest that was sampled."""
         for counter in (Counter.PLANNED, Counter.SAMPLED, Counter.FILLED, Counter.ACCEPTED):
@@ -202,11 +203,14 @@ class StepRing:
     def wait_filled(self, step: int) -> None:
         """Wait on the host for the masks of a step; the supervisor sees to it that this ends."""
         tries = 0
-        while (filled := unwrap(self._region.load(Counter.FILLED), step)) < step:
+        # By signed difference of 32 bits: up to _HALF it is behind, above it is ahead.
+        while 0 < (behind := (step - self._filled_word[0]) & _U32) < _HALF:
             tries += 1
             if tries > 50:
                 time.sleep(2e-5)
-        self._seen = filled
+        if FENCED:
+            fence()
+        self._seen = step if behind == 0 else step + _U32 + 1 - behind
 
     def after_fork(self) -> None:
         """This is a copy in a forked process: the steps are not its own."""
