@@ -16,7 +16,7 @@ from stopping import Walk, Walker, special_vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError
-from guided_plugin.grammar.llguidance import backend as backend_module
+from guided_plugin.grammar.llguidance import sources
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
@@ -56,7 +56,7 @@ def compiler(request: pytest.FixtureRequest) -> GrammarCompiler:
 @pytest.fixture
 def lowered_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower every schema, also those that llguidance would take."""
-    monkeypatch.setattr(backend_module, "lowering_pays", lambda schema: "a test wants it")
+    monkeypatch.setattr(sources, "lowering_pays", lambda schema: "a test wants it")
 
 
 def assert_clean(walk: Walk) -> None:

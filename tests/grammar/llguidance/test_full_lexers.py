@@ -13,6 +13,7 @@ from guided_plugin.bench.recheck import refused_at
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GrammarError
 from guided_plugin.grammar import renewal
+from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.llguidance import backend as module
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
@@ -146,7 +147,7 @@ def test_drafts_are_looked_at_with_a_new_lexer(made, monkeypatch, states, goes_b
     for at in range(0, len(outputs[0]) - 4, 3):
         rows = np.zeros((4 * len(slots), VOCABULARY.words), np.int32)
         drafts = [[tokens[at + place] for tokens in outputs] for place in range(3)]
-        table.fill(slots, rows, drafts)
+        fill_with_drafts(table, slots, rows, drafts)
         for place in range(4):
             for slot in slots:
                 token = outputs[slot][at + place]
