@@ -33,7 +33,7 @@ from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.hosts.vllm.reasoning import reasoning_end
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["REASONING", "Admitted", "Gate"]
+__all__ = ["REASONING", "Admitted", "Gate", "gate_of", "refusal"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Admitted:
     fields: Mapping[str, Any]
     """The fields of the `OutputSpec`, as plain data. Shared by all requests: never written to."""
     prepared: bool
-    """Whether the engine need not compile it before a request goes there."""
+    """Whether its requests may go to the engine at once; else the engine compiles it first."""
 
     def __deepcopy__(self, memo: Any) -> Admitted:
         return self  # vLLM clones the params of each request
@@ -166,6 +166,23 @@ class Gate:
             while len(self._admitted) > _MOST_SPECS or self._characters > _MOST_CHARACTERS:
                 self._characters -= _size(*self._admitted.popitem(last=False))
         return admitted
+
+
+def gate_of(owner: Any) -> Gate:
+    """The gate of an input processor, or of a client that has one."""
+    processor = getattr(owner, "input_processor", owner)
+    gate: Gate | None = processor.__dict__.get("_guided_gate")
+    if gate is None:
+        gate = processor.__dict__["_guided_gate"] = Gate(processor.vllm_config)
+    return gate
+
+
+def refusal(error: GuidedError) -> Exception:
+    """The error as vLLM's own, which its server answers with status 400."""
+    from vllm.exceptions import VLLMValidationError
+
+    translated: Exception = VLLMValidationError(str(error))
+    return translated
 
 
 def _form_of(params: Any) -> Any:

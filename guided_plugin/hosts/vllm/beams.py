@@ -1,9 +1,9 @@
-"""Shows the gate what a beam search is asked for, before vLLM drops its constraint. Imports vLLM.
+"""Refuses beam searches with a constraint. Imports vLLM lazily.
 
-vLLM's beam search makes a request of its own for every token of every beam, and none of them carries what the
-client asked for. On a server the constraint is last known where the HTTP request becomes `BeamSearchParams`:
-the wrapper there notes the HTTP request, and the one around `beam_search`, which knows the engine, shows it
-to the gate. Offline the parameters themselves carry the constraint.
+vLLM's beam search makes a request for each token of each beam, without the constraint of the client's
+request. On a server the last place that has it is where the HTTP request becomes `BeamSearchParams`: a
+wrapper there notes the HTTP request, and the wrapper of `beam_search`, which has the engine, reads the
+note. Offline the parameters themselves have the constraint.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
+from guided_plugin.errors import RequestError
+from guided_plugin.hosts.vllm.admission import gate_of, refusal
 from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
 __all__ = ["install_beams"]
@@ -36,16 +39,13 @@ _SEARCHES = (
 )
 """With the attribute that holds the engine's client."""
 
-Check = Callable[[Any, Any, str], None]
-"""Raises where a beam search must be refused. Takes the engine's client, what is asked for, the option."""
 
-
-def install_beams(check: Check) -> None:
+def install_beams() -> None:
     """Wrap what makes beam searches. Does nothing the second time."""
-    for module, name in _PROTOCOLS:
-        _wrap_in(module, name, "to_beam_search_params", _note)
-    for module, name, engine in _SEARCHES:
-        _wrap_in(module, name, "beam_search", _search_of(engine, check))
+    for module, owner in _PROTOCOLS:
+        _wrap_in(module, owner, "to_beam_search_params", _note_request)
+    for module, owner, client in _SEARCHES:
+        _wrap_in(module, owner, "beam_search", partial(_check_search, client))
 
 
 def _wrap_in(module: str, owner: str, name: str, make: Callable[[Any], Any]) -> None:
@@ -58,7 +58,7 @@ def _wrap_in(module: str, owner: str, name: str, make: Callable[[Any], Any]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _HttpConstraint:
     """The constraint of an HTTP request under the names that `SamplingParams` has for it."""
 
     request: Any
@@ -75,7 +75,7 @@ class _Asked:
         return None if extract is None else extract()
 
 
-def _note(original: Any) -> Any:
+def _note_request(original: Any) -> Any:
     def to_beam_search_params(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = original(self, *args, **kwargs)
         setattr(params, _REQUEST, self)
@@ -84,20 +84,21 @@ def _note(original: Any) -> Any:
     return to_beam_search_params
 
 
-def _search_of(engine: str, check: Check) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
-        call = Call(original)
+def _check_search(client: str, original: Any) -> Any:
+    call = Call(original)
 
-        # No generator, though the original may be one: what is raised here comes before a stream begins.
-        def beam_search(self: Any, *args: Any, **kwargs: Any) -> Any:
-            params = call.get("params", args, kwargs)
-            request = getattr(params, _REQUEST, None)
-            if request is None:
-                check(getattr(self, engine), params, "beam_search")
-            else:
-                check(getattr(self, engine), _Asked(request), "use_beam_search")
-            return original(self, *args, **kwargs)
+    # No generator, though the original may be one: what is raised here comes before a stream begins.
+    def beam_search(self: Any, *args: Any, **kwargs: Any) -> Any:
+        params = call.get("params", args, kwargs)
+        request = getattr(params, _REQUEST, None)
+        asked = params if request is None else _HttpConstraint(request)
+        if gate_of(getattr(self, client)).concerns(asked):
+            error = RequestError(
+                "beam search can't be guided: vLLM asks for each token of a beam without the constraint",
+                where="beam_search" if request is None else "use_beam_search",
+                hint="leave out beam search (n with a temperature gives several outputs) or the constraint",
+            )
+            raise refusal(error)
+        return original(self, *args, **kwargs)
 
-        return beam_search
-
-    return make
+    return beam_search

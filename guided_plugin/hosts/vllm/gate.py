@@ -18,8 +18,8 @@ import logging
 import time
 from typing import Any
 
-from guided_plugin.errors import GuidedError, RequestError
-from guided_plugin.hosts.vllm.admission import REASONING, Admitted, Gate
+from guided_plugin.errors import GuidedError
+from guided_plugin.hosts.vllm.admission import REASONING, Admitted, gate_of, refusal
 from guided_plugin.hosts.vllm.beams import install_beams
 from guided_plugin.hosts.vllm.common import GUIDED, PREPARE, read_spec
 from guided_plugin.hosts.vllm.failures import install as install_failures
@@ -40,23 +40,6 @@ def check_params(params: Any) -> None:
             read_spec(form)
         except GuidedError as error:
             raise refusal(error) from error
-
-
-def refusal(error: GuidedError) -> Exception:
-    """The error as vLLM's own, which its server answers with status 400."""
-    from vllm.exceptions import VLLMValidationError
-
-    translated: Exception = VLLMValidationError(str(error))
-    return translated
-
-
-def gate_of(owner: Any) -> Gate:
-    """The gate of an input processor or of a client that has one."""
-    processor = getattr(owner, "input_processor", owner)
-    gate: Gate | None = processor.__dict__.get("_guided_gate")
-    if gate is None:
-        gate = processor.__dict__["_guided_gate"] = Gate(processor.vllm_config)
-    return gate
 
 
 def install() -> None:
@@ -80,21 +63,10 @@ def install() -> None:
 def _init(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        install_beams(_refuse_beams)  # here, as only frontends have an input processor
+        install_beams()  # here, as only frontends have an input processor
         gate_of(self).warm_up()
 
     return init
-
-
-def _refuse_beams(owner: Any, asked: Any, where: str) -> None:
-    if gate_of(owner).concerns(asked):
-        raise refusal(
-            RequestError(
-                "beam search can't be guided: vLLM asks for each token of a beam without the constraint",
-                where=where,
-                hint="leave out beam search (n with a temperature gives several outputs) or the constraint",
-            )
-        )
 
 
 def _process_inputs(original: Any) -> Any:

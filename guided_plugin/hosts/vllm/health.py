@@ -20,8 +20,8 @@ _SECONDS = 0.25
 
 
 class Health:
-    """What one engine's workers said last. `check` is for a caller that may block, `check_async` for an event
-    loop, where concurrent callers share one question."""
+    """The last answers of one engine's workers. `check` is for a caller that may block, `check_async` for an
+    event loop, where concurrent callers share one question."""
 
     def __init__(self) -> None:
         self._refusal = ""
@@ -31,16 +31,16 @@ class Health:
 
     def check(self, collective_rpc: Callable[[str], list[str]]) -> None:
         """Raise the error of a new request, if the engine can guide none now."""
-        if not self._fresh:
+        if not self._is_fresh():
             try:
                 self._note(collective_rpc(HEALTH))
             except Exception as error:
-                self._could_not_ask(error)
+                self._note_failure(error)
         self._raise()
 
     async def check_async(self, collective_rpc: Callable[[str], Awaitable[list[str]]]) -> None:
         """The same on an event loop."""
-        if not self._fresh:
+        if not self._is_fresh():
             asking = self._asking
             if asking is None or asking.done() or asking.get_loop() is not asyncio.get_running_loop():
                 asking = self._asking = asyncio.ensure_future(self._ask(collective_rpc))
@@ -51,17 +51,16 @@ class Health:
         try:
             self._note(await collective_rpc(HEALTH))
         except Exception as error:
-            self._could_not_ask(error)
+            self._note_failure(error)
 
-    @property
-    def _fresh(self) -> bool:
+    def _is_fresh(self) -> bool:
         return time.monotonic() - self._asked < _SECONDS
 
     def _note(self, answers: list[str]) -> None:
         self._refusal = next(filter(None, answers), "")
         self._asked = time.monotonic()
 
-    def _could_not_ask(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if isinstance(error, EngineDeadError):
@@ -70,14 +69,7 @@ class Health:
 
     def _raise(self) -> None:
         if self._refusal:
-            raise unavailable(self._refusal)
+            from vllm.exceptions import GracefulHTTPError
 
-
-def unavailable(reason: str) -> Exception:
-    """The error that vLLM's server answers with status 503."""
-    from vllm.exceptions import GracefulHTTPError
-
-    error: Exception = GracefulHTTPError(
-        f"guided requests cannot be served now: {reason}", HTTPStatus.SERVICE_UNAVAILABLE
-    )
-    return error
+            what = f"guided requests cannot be served now: {self._refusal}"
+            raise GracefulHTTPError(what, HTTPStatus.SERVICE_UNAVAILABLE)

@@ -1,4 +1,4 @@
-"""What failed in one vLLM engine and is not told yet. Imports torch.
+"""Failures in one vLLM engine that are not reported yet. Imports torch.
 
 A request that fails gets masks with stop tokens only. That alone looks like a finished output, so its failure
 goes to the scheduler together with the output of the first step that is closed for it, and not before: what
@@ -28,26 +28,26 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.pending: dict[str, tuple[int, str]] = {}
-        self._told: OrderedDict[str, None] = OrderedDict()
-        """Ids of the newest requests that were told: one failure may be noticed in several places."""
+        self._reported: OrderedDict[str, None] = OrderedDict()
+        """Ids of the newest requests that were reported: one failure may be noticed in several places."""
 
     def add(self, request_id: str, step: int, reason: str) -> None:
         """A request is closed from a step on. The first reason stays."""
         with self._lock:
-            if request_id not in self._told:
+            if request_id not in self._reported:
                 self.pending.setdefault(request_id, (step, reason))
 
     def due(self, step: int) -> dict[str, str]:
-        """The reasons of requests that are closed in a step, by id. Each is told once."""
+        """The reasons of requests that are closed in a step, by id. Each is returned once."""
         if not self.pending:
             return {}
         with self._lock:
             due = {one: reason for one, (first, reason) in self.pending.items() if first <= step}
             for one in due:
                 del self.pending[one]
-                self._told[one] = None
-            while len(self._told) > _REMEMBERED:
-                self._told.popitem(last=False)
+                self._reported[one] = None
+            while len(self._reported) > _REMEMBERED:
+                self._reported.popitem(last=False)
         return due
 
 
@@ -57,11 +57,11 @@ class DeadRows(NamedTuple):
     reasons: dict[str, str]
     """By vLLM's id, in the order of the columns of `flags`."""
     flags: Tensor
-    """[positions, requests] bool, host: whether the row had none left, and was given a stop token instead."""
+    """[positions, requests] bool, host: whether no token was left, and a stop token was put into the row."""
 
     def cut(self, output: Any) -> list[tuple[str, str]]:
-        """Those that a stop token was sampled for that the grammar does not allow; `output` is the
-        ModelRunnerOutput of the step."""
+        """Ids and reasons of those that ended with such a stop token. `output` is the step's
+        ModelRunnerOutput."""
         found = []
         rows = self.flags.tolist()
         for column, (request_id, reason) in enumerate(self.reasons.items()):

@@ -16,7 +16,6 @@ from vllm.exceptions import VLLMValidationError
 from vllm_support import SMALL, TAKES_OVER, config
 
 from guided_plugin.hosts.vllm import beams as vllm_beams
-from guided_plugin.hosts.vllm import gate as vllm_gate
 
 MESSAGES = [{"role": "user", "content": "Write"}]
 FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}}
@@ -25,7 +24,7 @@ GUIDED = {"vllm_xargs": {"guided": '{"regex": "a"}'}}
 
 @pytest.fixture(autouse=True)
 def installed():
-    vllm_beams.install_beams(vllm_gate._refuse_beams)
+    vllm_beams.install_beams()
 
 
 def search(request, options):

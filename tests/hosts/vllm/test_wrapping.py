@@ -38,7 +38,7 @@ class Output(AsyncModelRunnerOutput):
 @pytest.mark.usefixtures("byte_tokenizer")
 def test_every_method_that_is_wrapped_or_added_is_in_the_table():
     vllm_gate.install()
-    vllm_beams.install_beams(vllm_gate._refuse_beams)
+    vllm_beams.install_beams()
     vllm_v1.V1Runner(runner_config(), torch.device("cpu"))
     vllm_failures.attach(Output(), lambda output: {})
     for module, _ in vllm_beams._PROTOCOLS:
