@@ -1,8 +1,8 @@
-"""The protocols of the grammar layer. Touches spec; holds no implementation.
+"""The protocols of the grammar layer. Depends on spec; holds no implementation.
 
-A backend belongs to one vocabulary. It compiles specs to grammars, starts one matcher a request, and
-works on whole batches: `batch(matchers)` is made when the batch changes and used for many steps, so
-that per-step calls carry no per-row Python.
+A backend belongs to one vocabulary. It compiles specs to grammars, starts one matcher for each request, and
+works on whole batches: `batch(matchers)` is made when the batch changes and used for many steps, so that the
+calls of a step contain no Python for each row.
 """
 
 from __future__ import annotations
@@ -19,16 +19,8 @@ if TYPE_CHECKING:
     from guided_plugin.grammar.vocabulary import Vocabulary
     from guided_plugin.spec import OutputSpec
 
-__all__ = [
-    "Backend",
-    "BackendFactory",
-    "Grammar",
-    "Lowering",
-    "MaskArray",
-    "Matcher",
-    "MatcherBatch",
-    "Prepared",
-]
+__all__ = ["Backend", "BackendFactory", "Grammar", "Lowering", "MaskArray"]
+__all__ += ["Matcher", "MatcherBatch", "Prepared"]
 
 MaskArray = NDArray[np.int32]
 """[rows, ceil(vocabulary / 32)] on the host: bit i of word w allows token 32 * w + i."""
@@ -93,12 +85,12 @@ class Matcher(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether what was accepted so far is a whole output."""
+        """Whether the tokens so far are a complete output."""
         ...
 
 
 class MatcherBatch(Protocol):
-    """A fixed list of matchers of one backend, worked on together, in threads and without the GIL."""
+    """A fixed list of matchers of one backend, worked on together; usually in threads, without the GIL."""
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token. Plain ints: other integers cost a conversion each."""
@@ -121,15 +113,15 @@ class Backend(Protocol):
     name: str
 
     def compile(self, spec: OutputSpec) -> Grammar:
-        """Both halves at once: compile a spec, or raise a GrammarError."""
+        """Compile a spec in this process, or raise a GrammarError."""
         ...
 
     def prepare(self, spec: OutputSpec) -> Prepared:
-        """Find out that a spec compiles, at any cost, or raise a GrammarError."""
+        """Do the expensive half in a helper process, or raise a GrammarError."""
         ...
 
     def load(self, prepared: Prepared) -> Grammar:
-        """The grammar of what was prepared, which costs no more time and memory than preparing did."""
+        """Do the other half, which costs no more time and memory than preparing did."""
         ...
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> Matcher:

@@ -7,65 +7,72 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from guided_plugin.errors import GuidedError, RequestError
-from guided_plugin.grammar.base import MaskArray
-from guided_plugin.grammar.running import RunningRequest
+from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher
+from guided_plugin.grammar.request_state import RequestState
+from guided_plugin.spec import OutputSpec
 
-__all__ = ["BoundedBatch", "StepBatch"]
+__all__ = ["RunningRequest", "StepBatch"]
 
 _log = logging.getLogger(__name__)
 
 
-class StepBatch(Protocol):
-    """Requests of one backend. The table drops a batch that is stale or has errors."""
+@dataclass(slots=True, eq=False)
+class RunningRequest:
+    """What a `GrammarTable` keeps for a slot."""
 
-    positions: list[int]
-    """Where the requests are among the slots of the step."""
-    requests: Sequence[RunningRequest]
-    errors: dict[int, GuidedError]
-    """The requests that failed in the last call, by their index in the batch."""
-    stale: bool
-    """Whether matchers were replaced, or requests belong into another batch."""
+    request_id: str
+    spec: OutputSpec
+    grammar: Grammar
+    matcher: Matcher
+    backend: Backend
+    stop_token_ids: tuple[int, ...]
+    state: RequestState
+    """With every token that counts, for replay and for checking."""
+    error: GuidedError | None = None
+    isolated_calls: int = 0
+    """For how many more calls it is worked on by itself, because its batch was late."""
 
-    def fill(self, mask: MaskArray, rows: list[int]) -> None:
-        """Write the mask of request i into mask[rows[i]], unless it fails."""
-        ...
-
-    def accept(self, tokens: list[int]) -> list[bool]:
-        """Whether each request took its token; False also for those that fail."""
-        ...
+    def replayed(self) -> tuple[Matcher, bool]:
+        """A new matcher, moved past the request's tokens, and whether it accepted all of them."""
+        matcher = self.backend.start(self.grammar, self.stop_token_ids)
+        return matcher, all(matcher.accept(token) for token in self.state.tokens[self.state.start :])
 
 
-class BoundedBatch:
-    """Requests of a backend that bounds what a call costs: it is called in this thread."""
+class StepBatch:
+    """Requests of one backend, called in this thread. The table drops a batch that is stale or has errors."""
 
     def __init__(self, positions: list[int], requests: Sequence[RunningRequest]) -> None:
-        self.positions, self.requests = positions, requests
+        self.positions = positions
+        """Where the requests are among the slots of the step."""
+        self.requests = requests
         self.errors: dict[int, GuidedError] = {}
+        """The requests that failed in the last call, by their index in the batch."""
         self.stale = False
+        """Whether matchers were replaced, or requests belong into another batch."""
         self._matchers = requests[0].backend.batch([request.matcher for request in requests])
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
-        """Write the masks. After an error each request is filled by itself: filling moves no matcher."""
+        """Write the mask of request i into mask[rows[i]], unless the request fails."""
         try:
             self._matchers.fill(mask, rows)
         except Exception as error:
             _log.warning("%d rows are retried one by one: %s", len(rows), error)
             for index, (request, row) in enumerate(zip(self.requests, rows, strict=True)):
-                try:
+                try:  # filling moves no matcher
                     request.backend.batch([request.matcher]).fill(mask, [row])
                 except Exception as own:
                     self.errors[index] = _failed(own)
 
     def accept(self, tokens: list[int]) -> list[bool]:
-        """Move the matchers. After an error some have moved and some have not, so all are replayed."""
+        """Whether each request took its token; False also for those that fail."""
         try:
             return self._matchers.accept(tokens)
         except Exception as error:
             _log.warning("%d rows are retried one by one: %s", len(tokens), error)
-            self.stale = True
+            self.stale = True  # some matchers have moved and some have not, so all are replayed
             return [self._replayed(index, token) for index, token in enumerate(tokens)]
 
     def _replayed(self, index: int, token: int) -> bool:

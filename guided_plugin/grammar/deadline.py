@@ -1,7 +1,7 @@
-"""Calls that nothing bounds, each with a deadline. Depends on threads only.
+"""Calls with a deadline, for native code that does not bound its work. Depends on threads only.
 
-A call into native code cannot be interrupted. So it runs in a thread of its own, on data that no other call
-uses. After the deadline the caller goes on without it, and the thread is abandoned until the call returns.
+A call into native code can't be interrupted. So it runs in another thread, on data that no other call uses.
+After the deadline the caller goes on without it, and the thread is abandoned until the call returns.
 """
 
 from __future__ import annotations
@@ -27,51 +27,34 @@ class Overdue(Exception):
     """A call was not done at its deadline. It goes on in an abandoned thread."""
 
 
-class _Failed:
-    """What a call raised."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
 class _CallThread(Generic[T]):
     """A thread that makes one call after the other."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
-        self._results: SimpleQueue[T | _Failed] = SimpleQueue()
-        self.begun = 0.0
-        self._cpu_begun = 0.0
+        self.results: SimpleQueue[T | Exception] = SimpleQueue()
+        """What a call returned or raised."""
+        self.begun = self._cpu_begun = 0.0
         thread = threading.Thread(target=self._run, name="guided-deadline", daemon=True)
         thread.start()
         ident = thread.ident
         self._clock = time.pthread_getcpuclockid(ident) if ident is not None else None
 
     def begin(self, call: Callable[[], T]) -> None:
-        """Make a call; `result` has what it returns."""
-        self.begun = time.monotonic()
-        self._cpu_begun = self._cpu()
+        """Make a call."""
+        self.begun, self._cpu_begun = time.monotonic(), self._cpu()
         self._calls.put(call)
 
-    def result(self, seconds: float, longest: float) -> T:
-        """What the call returned. Raises what it raised; Overdue after `seconds` of processor time, or
-        `longest` by the clock."""
+    def outcome(self, seconds: float, longest: float) -> T | Exception:
+        """What the call returned or raised, or Overdue after `seconds` of processor time or `longest` by the
+        clock."""
         while True:
             left = self.begun + min(seconds, longest) - time.monotonic()
             try:
-                found = self._results.get(timeout=max(left, _POLL))
+                return self.results.get(timeout=max(left, _POLL))
             except Empty:
                 if time.monotonic() - self.begun >= longest or self._cpu() - self._cpu_begun >= seconds:
-                    raise Overdue from None
-                continue
-            if isinstance(found, _Failed):
-                raise found.error
-            return found
-
-    @property
-    def done(self) -> bool:
-        """Whether an abandoned call has returned."""
-        return not self._results.empty()
+                    return Overdue()
 
     def end(self) -> None:
         """End the thread after the call that it is in."""
@@ -84,11 +67,11 @@ class _CallThread(Generic[T]):
         while (call := self._calls.get()) is not None:
             try:
                 with native():
-                    found: T | _Failed = call()
+                    found: T | Exception = call()
             except BaseException as error:
-                found = _Failed(error)
+                found = error if isinstance(error, Exception) else RuntimeError(repr(error))
             del call  # what it works on may be large, and the next call may be long in coming
-            self._results.put(found)
+            self.results.put(found)
             del found
 
 
@@ -107,7 +90,7 @@ class DeadlineCalls(Generic[T]):
     def run(
         self, calls: Sequence[Callable[[], T]], *, times: float = 1.0, longest: float | None = None
     ) -> list[T | Exception]:
-        """Make the calls side by side. For each its result, what it raised, or Overdue if it took more than
+        """Make the calls together. For each its result, what it raised, or Overdue if it took more than
         `times` as much processor time as a call may, or `longest` by the clock."""
         if self._pid != os.getpid():  # a fork has none of these threads
             self._idle, self._abandoned, self._pid = [], [], os.getpid()
@@ -115,25 +98,18 @@ class DeadlineCalls(Generic[T]):
         for thread, call in zip(threads, calls, strict=True):
             thread.begin(call)
         most = self.longest if longest is None else longest
-        return [self._outcome(thread, times * self.seconds, most) for thread in threads]
-
-    def _outcome(self, thread: _CallThread[T], seconds: float, longest: float) -> T | Exception:
-        try:
-            found: T | Exception = thread.result(seconds, longest)
-        except Overdue as overdue:
-            self._abandoned.append(thread)
-            thread.end()
-            return overdue
-        except Exception as error:
-            found = error
-        self._idle.append(thread)
-        return found
+        outcomes = [thread.outcome(times * self.seconds, most) for thread in threads]
+        for thread, outcome in zip(threads, outcomes, strict=True):
+            if isinstance(outcome, Overdue):
+                self._abandoned.append(thread)
+                thread.end()
+            else:
+                self._idle.append(thread)
+        return outcomes
 
     def overdue(self) -> float:
         """For how many seconds the longest of the abandoned calls has run; 0.0 if none runs."""
-        if not self._abandoned:
-            return 0.0
-        self._abandoned = [thread for thread in self._abandoned if not thread.done]
+        self._abandoned = [thread for thread in self._abandoned if thread.results.empty()]
         now = time.monotonic()
         return max((now - thread.begun for thread in self._abandoned), default=0.0)
 

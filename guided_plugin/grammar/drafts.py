@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.request_state import Phase, StateMark
-from guided_plugin.grammar.running import RunningRequest
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.step import NO_TOKEN
 
@@ -36,7 +36,6 @@ class _Origin:
     """What a request goes back to."""
 
     request: RunningRequest
-    phase: Phase
     mark: StateMark
     moves: int = 0
     """Tokens that its matcher has taken since."""
@@ -84,7 +83,7 @@ class _Walk:
             return False
         origin = self._origins.get(i)
         if origin is None:
-            origin = self._origins[i] = _Origin(request, state.phase, state.mark())
+            origin = self._origins[i] = _Origin(request, state.mark())
         origin.moves += state.phase is Phase.ACTIVE
         return True
 
@@ -98,10 +97,11 @@ class _Walk:
 
     def _go_back(self, slot: int, origin: _Origin) -> None:
         request = origin.request
-        if request.state.phase is not origin.phase:
+        before = request.state.phase
+        request.state.go_back(origin.mark)
+        if request.state.phase is not before:
             request.error = None
             self._table.regroup()
-        request.state.go_back(origin.mark)
         if not origin.moves:
             return
         try:

@@ -1,8 +1,8 @@
-"""Threads that nobody waits for, and the end of the interpreter. Touches nothing.
+"""Delays the end of the interpreter while threads of this package are in native code. Depends on nothing.
 
-A daemon thread that comes back from native code when the interpreter has begun to end is ended right there,
-in the middle of that code's frames, and the process dies by a signal. So what this package's own threads do
-there, compiling and making lexers, is counted, and the end waits for it: most of it takes milliseconds.
+A daemon thread that returns from native code while the interpreter ends is ended in the middle of that code's
+frames, and the process dies by a signal. So compiles and lexer builds of such threads are counted, and the
+end waits for them; most take milliseconds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _LONGEST = 10.0
 """Seconds that the end waits at most."""
 
 _LATE = 1.0
-"""Seconds that a thread which begins later is held back: the interpreter takes it away meanwhile, unless
-somebody waits for that very thread."""
+"""Seconds that a thread which begins after the end is held back. Meanwhile the interpreter ends it, unless
+another thread joins it."""
 
 _changed = threading.Condition()
 _inside = 0

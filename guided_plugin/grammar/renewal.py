@@ -15,7 +15,7 @@ import numpy as np
 
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.grammar.base import MaskArray, Matcher
-from guided_plugin.grammar.running import RunningRequest
+from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 __all__ = ["Renewals", "rebuilds_shared"]

@@ -1,7 +1,7 @@
-"""`RequestState`: the phase of a request, and which of its tokens count. Depends on nothing else.
+"""`RequestState`: the phase of a request, and which of its tokens count. Depends on nothing.
 
 Both follow from the tokens that were sampled. The table in the process that runs the grammars and the journal
-in the engine each keep a `RequestState`: they agree without asking each other.
+in the engine each keep a `RequestState`, and agree without messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Phase(Enum):
     """Before the end of `start_after`: nothing is constrained yet."""
     ACTIVE = auto()
     DONE = auto()
-    """A stop token was accepted; whatever a host still samples is padding."""
+    """A stop token was accepted; what a host samples later is padding."""
     FAILED = auto()
     """Fails closed: only stop tokens are allowed."""
 
@@ -97,7 +97,7 @@ class RequestState:
             self.take(token)
 
     def fail(self, count: int | None = None) -> None:
-        """It failed after `count` tokens, of which some may still come, or after those that are here."""
+        """It failed after `count` tokens, of which some may still arrive, or after those that are here."""
         self._limit = len(self.tokens) if count is None else count
         del self.tokens[self._limit :]
         self.phase = Phase.FAILED

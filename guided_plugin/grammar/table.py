@@ -13,10 +13,9 @@ import numpy as np
 
 from guided_plugin.errors import BudgetError, GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray
-from guided_plugin.grammar.batches import BoundedBatch, StepBatch
+from guided_plugin.grammar.batches import RunningRequest, StepBatch
 from guided_plugin.grammar.renewal import Renewals
 from guided_plugin.grammar.request_state import Phase, RequestState
-from guided_plugin.grammar.running import RunningRequest
 from guided_plugin.grammar.unbounded import Quarantine, UnboundedBatch, UnboundedCalls
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
@@ -224,7 +223,7 @@ class GrammarTable:
         for (_, bounded, isolated), positions in active.items():
             requests = [self.requests[slots[position]] for position in positions]
             if bounded:
-                group.batches.append(BoundedBatch(positions, requests))
+                group.batches.append(StepBatch(positions, requests))
             else:
                 group.batches.append(UnboundedBatch(self._unbounded, positions, requests, isolated))
         if len(self._groups) >= _GROUPS:

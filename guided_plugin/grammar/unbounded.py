@@ -16,8 +16,8 @@ import numpy as np
 
 from guided_plugin.errors import BudgetError, GuidedError, RequestError
 from guided_plugin.grammar.base import MaskArray, MatcherBatch
+from guided_plugin.grammar.batches import RunningRequest, StepBatch
 from guided_plugin.grammar.deadline import DeadlineCalls, Overdue
-from guided_plugin.grammar.running import RunningRequest
 from guided_plugin.spec import OutputSpec
 
 __all__ = ["Quarantine", "UnboundedBatch", "UnboundedCalls"]
@@ -122,27 +122,22 @@ class UnboundedCalls:
         return error
 
 
-class UnboundedBatch:
-    """Requests of a backend that does not bound its calls. See `StepBatch` for the calls."""
+class UnboundedBatch(StepBatch):
+    """Requests of a backend that does not bound its calls: it is called in other threads."""
 
     def __init__(
         self, calls: UnboundedCalls, positions: list[int], requests: Sequence[RunningRequest], isolated: bool
     ) -> None:
-        self.positions, self.requests = positions, requests
-        self.errors: dict[int, GuidedError] = {}
-        self.stale = False
+        super().__init__(positions, requests)
         self._calls = calls
         self._isolated = isolated
         """Whether each request is worked on by itself."""
-        self._matchers = None
-        if not isolated:
-            self._matchers = requests[0].backend.batch([request.matcher for request in requests])
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
-        """Write the masks."""
+        """Write the mask of request i into mask[rows[i]], unless the request fails."""
         count, words = len(rows), mask.shape[1]
         late = False
-        if self._matchers is not None and count > 1:
+        if count > 1 and not self._isolated:
             masks = self._calls.masks(count, words)
             call = partial(self._matchers.fill, masks, list(range(count)))
             late = isinstance(self._calls.together(self.requests, call), Exception)
@@ -155,9 +150,9 @@ class UnboundedBatch:
                 mask[row] = own
 
     def accept(self, tokens: list[int]) -> list[bool]:
-        """Move the matchers."""
+        """Whether each request took its token; False also for those that fail."""
         late = False
-        if self._matchers is not None and len(tokens) > 1:
+        if len(tokens) > 1 and not self._isolated:
             outcome = self._calls.together(self.requests, partial(self._matchers.accept, tokens))
             late = isinstance(outcome, Exception)
             if not late:
@@ -167,7 +162,7 @@ class UnboundedBatch:
     def _each(self, acts: Sequence[Callable[[MatcherBatch], Any]], what: str, *, replay: bool) -> list[Any]:
         """What `acts` return for each request; None for those that fail. With `replay` each request gets
         a new matcher first, because an abandoned call may still use the old one."""
-        own = None if replay else self._matchers
+        own = None if replay or self._isolated else self._matchers
         calls = [partial(_act, r, act, own, replay) for r, act in zip(self.requests, acts, strict=True)]
         found: list[Any] = []
         outcomes = self._calls.isolated(self.requests, calls, what, _REPLAY if replay else 1.0)

@@ -1,7 +1,7 @@
-"""What a grammar must know of a tokenizer: the bytes of every token, and which tokens end an output.
+"""`Vocabulary`: the bytes of every token of a tokenizer, and which tokens end an output. Depends on errors.
 
-Touches errors. Reads Hugging Face tokenizers (byte-level BPE, byte-fallback SentencePiece) and tiktoken
-encodings once and keeps plain bytes, so that every backend sees the same vocabulary.
+Reads Hugging Face tokenizers (byte-level BPE, byte-fallback SentencePiece) and tiktoken encodings once and
+keeps plain bytes, so that every backend has the same vocabulary.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Vocabulary:
     """Control tokens: part of no text, so no grammar allows them unless it names them."""
     kind: TokenKind = "raw"
     encode: Callable[[str], list[int]] | None = field(default=None, compare=False, repr=False)
-    """Text to token ids without control tokens, where the tokenizer is at hand."""
+    """Text to token ids without control tokens, in a process that has the tokenizer."""
 
     def __post_init__(self) -> None:
         if not self.tokens:
             raise VocabularyError("the vocabulary is empty")
         if not self.stop_token_ids:
             raise VocabularyError(
-                "no stop token is known", hint="pass stop_token_ids, or set the tokenizer's eos_token"
+                "has no stop token", hint="pass stop_token_ids, or set the tokenizer's eos_token"
             )
         for token in self.stop_token_ids:
             if not 0 <= token < len(self.tokens):
@@ -52,7 +52,7 @@ class Vocabulary:
                 )
 
     def __getstate__(self) -> dict[str, Any]:
-        # Plain data for other processes: no encoder, which belongs to a tokenizer, and nothing computed.
+        # Plain data for other processes: neither the encoder (it needs the tokenizer) nor cached properties.
         fields = ("tokens", "stop_token_ids", "special_ids", "kind")
         return {**{name: getattr(self, name) for name in fields}, "encode": None}
 

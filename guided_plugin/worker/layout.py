@@ -1,6 +1,6 @@
-"""The shared memory between an engine and its grammar worker. Both sides use this file; no tensors.
+"""The shared memory between an engine and its grammar worker, for both processes; no tensors.
 
-    page 0    header: sizes and identity, with a checksum; checked by whoever maps the region
+    page 0    header: sizes and identity, with a checksum; checked when the region is mapped
     page 1    counters, one a cache line, written after the data that they announce
     plans     [PLAN_DEPTH]   a step's guided slots                        engine -> worker
     masks     [PLAN_DEPTH]   [max_slots, words] int32                     worker -> device
@@ -9,12 +9,10 @@
     times     [TOKEN_DEPTH]  when a step was planned, accepted, filled    both -> statistics
     closures  [max_slots]    which request of the slot failed, and why    worker -> engine
 
-The file has no name (O_TMPFILE), so nothing can be left behind however the processes end; the worker
-gets it as a file descriptor. Its pages are reserved when it is made: a full file system is an error
-then and there, not a SIGBUS in the middle of a step.
-
-Step numbers are 32 bits in here and wrap; each process counts without bounds and compares as the GPU
-does, by signed difference.
+The file has no name (O_TMPFILE), so nothing remains however the processes end; the worker gets it as a file
+descriptor. Its pages are reserved when it is made: a full file system is an error at that moment, not a
+SIGBUS in the middle of a step. Step numbers are 32 bits in here and wrap; each process counts without bounds
+and compares as the GPU does, by signed difference.
 """
 
 from __future__ import annotations
@@ -37,25 +35,15 @@ from numpy.typing import NDArray
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.base import MaskArray
 
-__all__ = [
-    "FENCED",
-    "PLAN_DEPTH",
-    "TOKEN_DEPTH",
-    "Counter",
-    "PlanField",
-    "Region",
-    "Shape",
-    "Time",
-    "fence",
-    "unwrap",
-]
+__all__ = ["FENCED", "PLAN_DEPTH", "TOKEN_DEPTH", "Counter", "PlanField", "Region", "Shape", "Time"]
+__all__ += ["fence", "unwrap"]
 
 PLAN_DEPTH = 4
 """Steps in flight: one that is masked, one that is filled, and room for a host that runs ahead."""
 
 TOKEN_DEPTH = 1024
-"""Deep enough to be the journal's source: whoever keeps journals reads a hundred steps at a time, and
-what a dead worker had not told anybody is still here."""
+"""Deep enough to be the source of the journals: the engine reads a hundred steps at a time, and the tokens
+that a dead worker did not report are still here."""
 
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
@@ -68,7 +56,7 @@ _DIRECTORY = "/dev/shm"
 
 
 class Counter(IntEnum):
-    """What is announced, and by whom."""
+    """Words of page 1. Each is written after what it announces."""
 
     PLANNED = 0
     """Engine: the newest plan."""
@@ -81,7 +69,7 @@ class Counter(IntEnum):
     HEARTBEAT = 4
     """Worker: changes as long as it makes any progress, idle or not."""
     DOING = 5
-    """Worker: 1 + the slot it works on alone, so that a crash can be laid at somebody's door; else 0."""
+    """Worker: 1 + the slot that it works on by itself, to which its end is attributed; else 0."""
     CLOSED = 6
     """Worker: how many entries of `closures` were written. Raised before FILLED of the first closed step."""
 
@@ -121,10 +109,9 @@ class Shape:
     max_slots: int
     words: int
     drafts: int = 0
-    """Tokens that a host may propose to follow a request's own in a step, and have judged together. Then the
-    tokens of a step come before its masks: what was sampled since the step before, then the drafts. A block
-    of `count` requests (those of the plan) follows the other: `positions` of tokens, NO_TOKEN after the last,
-    `drafts` of drafts; and `positions` blocks of masks, each for the position after so many drafts."""
+    """Draft tokens of a request in a step, at most. With drafts the tokens of a step come before its masks,
+    in blocks of one token for each request of the plan: `positions` blocks of what was sampled since the step
+    before (NO_TOKEN after the last), then `drafts` blocks of drafts. Block p of the masks is for p drafts."""
 
     @property
     def positions(self) -> int:
@@ -137,7 +124,7 @@ class Shape:
         return self.positions + self.drafts
 
     def ring_rows(self, rows: Sequence[int]) -> Sequence[int]:
-        """What is taken of the tokens that a host hands over: its rows', or with drafts all there are."""
+        """The tokens of a host that go into the ring: those of its rows, or with drafts all."""
         return range(len(rows) * self.values) if self.drafts else rows
 
     def split(self, values: list[int], count: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -180,7 +167,7 @@ class Region:
     """One mapping of the shared memory, checked."""
 
     def __init__(self, fd: int, shape: Shape, identity: bytes) -> None:
-        """Map a region that exists; `shape` and `identity` are what its maker says they are."""
+        """Map a region that exists; `shape` and `identity` are those that its creator announced."""
         self.fd = fd
         self.shape = shape
         self.identity = identity
@@ -251,8 +238,8 @@ class Region:
             words[:, token // 32] |= np.uint32(1 << (token % 32))
 
     def write_closure(self, slot: int, serial: int, step: int, reason: str) -> None:
-        """Say that the request `serial` of a slot failed, and that its masks are closed from a step on. Call
-        it before FILLED reaches that step; a second call for the same request does nothing."""
+        """The request `serial` of a slot failed, and its masks are closed from a step on. To be called before
+        FILLED reaches that step; a second call for the same request does nothing."""
         entry = self._closures[slot]
         if entry["serial"] == serial:
             return
@@ -273,7 +260,7 @@ class Region:
         return int(entry["step"]), bytes(entry["reason"]).decode(errors="ignore")
 
     def close(self) -> None:
-        """Give the file back; the memory goes with the last array that shows it."""
+        """Close the file; the memory is freed with the last array on it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -310,7 +297,7 @@ def _unnamed_file(size: int) -> int:
     except OSError as error:
         if error.errno not in (errno.EISDIR, errno.EOPNOTSUPP):
             raise _no_memory(size, error) from error
-        # No unnamed files here: it has a name for the length of one call.
+        # No unnamed files on this file system: unlink it at once.
         name = f"{_DIRECTORY}/guided_plugin-{os.getpid()}-{os.urandom(8).hex()}"
         fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         os.unlink(name)
@@ -324,9 +311,9 @@ def _unnamed_file(size: int) -> int:
 
 def _no_memory(size: int, error: OSError) -> PipelineError:
     return PipelineError(
-        f"{size / 2**20:.1f} MiB can't be had: {error.strerror}",
+        f"cannot allocate {size / 2**20:.1f} MiB: {error.strerror}",
         where=_DIRECTORY,
-        hint="give it more room (containers: --shm-size), lower max_slots, or use mode='inline'",
+        hint="make it larger (containers: --shm-size), lower max_slots, or use mode='inline'",
     )
 
 

@@ -1,4 +1,4 @@
-"""What engine and worker tell each other, besides plans, masks and tokens. Plain data, pickled."""
+"""The messages between an engine and its worker, next to plans, masks and tokens. Plain data, pickled."""
 
 from __future__ import annotations
 
@@ -11,25 +11,13 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission
 from guided_plugin.worker.layout import Shape
 
-__all__ = [
-    "Add",
-    "Compile",
-    "Crashed",
-    "Failed",
-    "Hello",
-    "Ready",
-    "Remove",
-    "Retires",
-    "Sync",
-    "Synced",
-    "Verdict",
-    "Warm",
-]
+__all__ = ["Add", "Compile", "Crashed", "Failed", "Hello", "Ready", "Remove", "Retires"]
+__all__ += ["Sync", "Synced", "Verdict", "Warm"]
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Engine, first of a session: everything a worker needs to begin, or to go on where another died."""
+    """Engine, first of a session: what a worker needs to begin, or to continue where another one ended."""
 
     vocabulary: Vocabulary
     config: GuidedConfig
@@ -42,13 +30,12 @@ class Hello:
     accepted: int
     """Tokens up to this step are in the journals that are replayed."""
     isolate_until: int
-    """Up to this step slots are worked on one by one: the worker before died on one of them."""
+    """Up to this step slots are worked on one by one, because the worker before ended at one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Engine: a request took a slot. With an `error` it has failed before, and stays closed. A precompiled
-    spec has compiled within the limits."""
+    """Engine: a request took a slot. With an `error` it has failed before, and stays closed."""
 
     serial: int
     slot: int
@@ -57,6 +44,7 @@ class Add:
     tokens: tuple[int, ...]
     error: GuidedError | None = None
     precompiled: bool = False
+    """The spec has compiled within the limits in another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +56,18 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Compile:
-    """Engine: say whether a spec compiles. A precompiled one has compiled within the limits elsewhere."""
+    """Engine: answer whether a spec compiles."""
 
     ticket: int
     spec: OutputSpec
     precompiled: bool = False
+    """As in `Add`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Engine: answer when the messages before this one, the tokens of step `after` and the masks of step
-    `filled` are dealt with."""
+    """Engine: answer when the messages before this one have taken effect, the tokens of step `after` are
+    accepted and the masks of step `filled` are filled."""
 
     ticket: int
     after: int
@@ -95,8 +84,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """Worker: its backends have taken in the vocabulary, which may hold it up for longer than a step may
-    take."""
+    """Worker: its backends have read the vocabulary, which may take longer than a step is allowed to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +115,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Retires:
-    """Worker, last of a session: it wants to be replaced, and no request is to blame for it."""
+    """Worker, last of a session: it asks to be replaced, and no request is to blame for that."""
 
     reason: str
 

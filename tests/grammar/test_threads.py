@@ -158,7 +158,7 @@ def test_a_pace_that_fails_is_not_tried_again(byte_vocabulary, monkeypatch, capl
     for _ in range(3):
         compiler.pace(0.5)
     assert calls == [0.5]
-    assert "'xgrammar' is told no pace any more" in caplog.text
+    assert "'xgrammar': pace updates disabled" in caplog.text
     assert other._executors._allowed == pytest.approx(0.15)
 
 

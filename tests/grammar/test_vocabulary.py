@@ -211,7 +211,7 @@ class TestStopTokens:
             def get_vocab(self) -> dict[str, int]:
                 return {"▁a": 0}
 
-        with pytest.raises(VocabularyError, match=r"no stop token is known \(pass stop_token_ids"):
+        with pytest.raises(VocabularyError, match=r"has no stop token \(pass stop_token_ids"):
             Vocabulary.from_tokenizer(NoEnd())
         assert Vocabulary.from_tokenizer(NoEnd(), stop_token_ids=0).stop_token_ids == (0,)
 
