@@ -187,7 +187,7 @@ def test_tokens_that_can_not_be_taken_leave_the_step_as_it_was(pipe, monkeypatch
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipe.runtime.buffers, "download", fail)
+        patch.setattr(pipe.runtime.buffers.tokens, "write", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
             pipe.schedule_update(torch.tensor([1, 2, 3]))
     assert pipe.tokens("one") == ()
