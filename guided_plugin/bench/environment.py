@@ -8,8 +8,6 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-__all__ = ["environment"]
-
 _PACKAGES = ("torch", "xgrammar", "llguidance", "transformers", "triton", "vllm")
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["GraphedModel"]
-
 _WARM_UP = 3
 
 

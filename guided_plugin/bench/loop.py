@@ -19,8 +19,6 @@ from guided_plugin.hosts.loop import DecodeLoop
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import DecodeStep
 
-__all__ = ["SHAPES", "bench_loop", "random_model"]
-
 # hidden, layers, intermediate, heads, key-value heads
 SHAPES = {"qwen3-0.6b": (1024, 28, 3072, 16, 8), "qwen3-1.7b": (2048, 28, 6144, 16, 8)}
 

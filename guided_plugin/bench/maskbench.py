@@ -25,8 +25,6 @@ from guided_plugin.bench.maskbench_result import FileResult, summarise
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-__all__ = ["open_sample", "run_maskbench"]
-
 
 @contextlib.contextmanager
 def open_sample(source: Path) -> Iterator[dict[str, Path]]:

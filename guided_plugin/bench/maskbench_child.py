@@ -33,8 +33,6 @@ from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import die_first, die_with
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["FileBench", "Ready", "Settings", "main"]
-
 _ROW = [0]
 _EMPTY_CALLS = 10_001
 

@@ -17,8 +17,6 @@ from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import Child, exit_reason
 
-__all__ = ["Pool"]
-
 _START_SECONDS = 300.0
 _TRACEBACK = "Traceback (most recent call last):"
 _EXIT_SECONDS = 10.0

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from guided_plugin.bench.measuring import quantile
 
-__all__ = ["FileResult", "Flip", "compare", "summarise"]
-
 
 @dataclass(slots=True)
 class FileResult:

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.metrics import StepStatistics
 
-__all__ = ["WARM_UP", "StepCosts", "median", "prompts", "quantile", "raise_first_error", "step_ms"]
-
 WARM_UP = 8
 """Steps at the start of a run that don't count."""
 

@@ -8,8 +8,6 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.renewal import rebuilds_shared
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["refused_at"]
-
 
 def refused_at(compiler: GrammarCompiler, spec: OutputSpec, tokens: Iterable[int]) -> int | None:
     """The index of the first token that a fresh matcher refuses; None if it accepts all."""

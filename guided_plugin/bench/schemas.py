@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["SCHEMAS", "endless"]
-
 
 def endless(properties: dict[str, Any]) -> dict[str, Any]:
     """An array of objects with these properties, longer than any benchmark decodes."""

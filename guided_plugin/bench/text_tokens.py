@@ -7,8 +7,6 @@ from functools import cached_property
 from guided_plugin.errors import VocabularyError
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-__all__ = ["TextTokens"]
-
 
 class TextTokens:
     """Encodes texts with the tokenizer, or with the longest tokens that fit where that changes the text.

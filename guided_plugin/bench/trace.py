@@ -22,8 +22,6 @@ from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.engine.timing import step_times
 from guided_plugin.worker.layout import Time
 
-__all__ = ["TRACKS", "Span", "chrome_trace", "trace_loop"]
-
 TRACKS = ("engine thread", "main stream", "side stream", "worker")
 
 

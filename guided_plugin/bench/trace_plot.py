@@ -11,8 +11,6 @@ from typing import Any
 from guided_plugin.bench.trace import TRACKS, Span
 from guided_plugin.errors import PluginError
 
-__all__ = ["load_matplotlib", "plot_trace"]
-
 _COLOURS = {
     "forward": "#9aa7b8",
     "sample": "#c8d0da",

@@ -27,8 +27,6 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.guide import Guide
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["FORWARDS", "bench_transformers"]
-
 FORWARDS = ("eager", "static")
 """How the model runs: as it is, or with a static cache, with which `generate` compiles it on a GPU."""
 

@@ -17,8 +17,6 @@ from typing import Any
 
 from guided_plugin.errors import PipelineError
 
-__all__ = ["RUNNERS", "bench_vllm"]
-
 RUNNERS = ("v1", "v2")
 
 _WITHOUT = ("unguided", "logit_bias", "built-in")

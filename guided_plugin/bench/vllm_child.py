@@ -30,8 +30,6 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.common import METRICS
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["main"]
-
 _OURS = ("extra_args", "take_over")
 _GUIDED = ("built-in", *_OURS)
 _MIXED = ("unguided", "built-in", "take_over")

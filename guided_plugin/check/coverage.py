@@ -24,8 +24,6 @@ from guided_plugin.spec.keywords import (
 )
 from guided_plugin.spec.schema import pointer, subschemas, walk
 
-__all__ = ["Coverage", "CoverageGroup", "KeywordUse", "Status", "coverage"]
-
 Status = Literal["refused", "undecided", "enforced", "annotation", "structure"]
 _ORDER: tuple[Status, ...] = ("refused", "undecided", "enforced", "annotation", "structure")
 

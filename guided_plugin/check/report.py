@@ -18,8 +18,6 @@ from guided_plugin.grammar.base import Matcher
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import misspelt_keywords
 
-__all__ = ["CheckReport", "InstanceReport", "accepted_characters", "check_spec", "match_text"]
-
 _JSON_KINDS = ("json_schema", "json_object")
 _CHUNK = 256
 _STRING_OR_SPACE = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+')

@@ -15,8 +15,6 @@ from guided_plugin.cli.loading import InputError, known_names, model_or_shape
 from guided_plugin.cli.results import check_out, deliver, progress, working, write_json
 from guided_plugin.demo import MODEL_DIR
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Measure what guiding costs.", no_args_is_help=True)
 
 # Each table fits in 80 columns.

@@ -16,8 +16,6 @@ from guided_plugin.cli.loading import load_spec, load_tokenizer, read_text
 from guided_plugin.cli.results import print_json, working
 from guided_plugin.demo import MODEL_DIR
 
-__all__ = ["check"]
-
 _COLOURS = {
     "refused": "red",
     "undecided": "red",

@@ -16,8 +16,6 @@ from guided_plugin.cli.results import print_json, working
 from guided_plugin.demo import DEMOS, MODEL_DIR
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["demo"]
-
 
 def demo(
     seed: Annotated[int, typer.Option(help="Another seed, other outputs.")] = 0,

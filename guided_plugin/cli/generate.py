@@ -20,8 +20,6 @@ from guided_plugin.cli.results import print_json, working
 from guided_plugin.errors import RequestError
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["generate"]
-
 
 def generate(
     model: Annotated[Path, typer.Option(help="Folder of a transformers causal LM with its tokenizer.")],

@@ -16,20 +16,6 @@ from guided_plugin.spec.forms import KINDS
 if TYPE_CHECKING:
     from guided_plugin.grammar.vocabulary import Vocabulary
 
-__all__ = [
-    "InputError",
-    "known",
-    "known_names",
-    "load_grammar",
-    "load_model",
-    "load_spec",
-    "load_tokenizer",
-    "model_or_shape",
-    "model_vocabulary",
-    "read_json",
-    "read_text",
-]
-
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 _GRAMMARS = {".ebnf": "ebnf", ".gbnf": "ebnf", ".lark": "lark"}
 

@@ -16,8 +16,6 @@ from guided_plugin.cli.results import check_out, progress, show_table, write_jso
 if TYPE_CHECKING:
     from guided_plugin.bench.maskbench_result import FileResult, Flip
 
-__all__ = ["maskbench"]
-
 # Fits in 80 columns.
 _COLUMNS = (
     ("backend", "{backend}"),

@@ -15,8 +15,6 @@ from rich.table import Table
 
 from guided_plugin.cli.loading import InputError
 
-__all__ = ["Columns", "check_out", "deliver", "print_json", "progress", "show_table", "working", "write_json"]
-
 Columns = Sequence[tuple[str, str]]
 """Of a table: headings, and format strings for the figure of a line."""
 

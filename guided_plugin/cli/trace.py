@@ -15,8 +15,6 @@ from guided_plugin.cli.results import check_out, working
 from guided_plugin.config import MODES, Mode
 from guided_plugin.demo import MODEL_DIR
 
-__all__ = ["trace"]
-
 
 def trace(
     out: Annotated[Path, typer.Option(help="File to write: Chrome trace JSON.")] = Path("trace.json"),

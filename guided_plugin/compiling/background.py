@@ -12,8 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-__all__ = ["Background"]
-
 _MAX_THREADS = 64
 _IDLE_SECONDS = 5.0
 

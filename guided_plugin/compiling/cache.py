@@ -11,8 +11,6 @@ from typing import TypeVar
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["GrammarCache", "Latest"]
-
 T = TypeVar("T")
 
 

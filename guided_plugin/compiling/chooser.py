@@ -27,8 +27,6 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["Candidate", "Chooser"]
-
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R")

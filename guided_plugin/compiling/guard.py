@@ -25,8 +25,6 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["Allowance", "CompileGuard"]
-
 _ATTEMPTS = 5
 """Idle helpers may have ended: a request asks so many before it gives up."""
 

@@ -25,8 +25,6 @@ from guided_plugin.ipc.spawn import die_first, die_with
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["OUT_OF_MEMORY", "Answer", "Compile", "Greeting", "Ready", "Warm", "main"]
-
 OUT_OF_MEMORY = 75
 """The exit code of a helper whose compile reached the memory limit."""
 

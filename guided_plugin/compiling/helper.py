@@ -16,8 +16,6 @@ from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import Child, exit_reason
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["Helper", "HelperLost"]
-
 START_SECONDS = 120.0
 """Time limit for the start of a process, or of a backend in it: xgrammar imports torch, which takes long on
 a busy machine."""

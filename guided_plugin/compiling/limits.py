@@ -16,8 +16,6 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.keywords import KEYWORDS
 from guided_plugin.spec.schema import pointer, walk
 
-__all__ = ["check_limits", "is_small", "unrolled"]
-
 _MEMBERS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value.startswith("named schemas"))
 _LENGTHS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value == "count")
 

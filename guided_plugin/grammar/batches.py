@@ -14,8 +14,6 @@ from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["RunningRequest", "StepBatch"]
-
 _log = logging.getLogger(__name__)
 
 

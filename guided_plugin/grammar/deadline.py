@@ -15,8 +15,6 @@ from typing import Generic, TypeVar
 
 from guided_plugin.grammar.native import native
 
-__all__ = ["DeadlineCalls", "Overdue"]
-
 T = TypeVar("T")
 
 _POLL = 0.01

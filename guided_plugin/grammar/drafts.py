@@ -15,8 +15,6 @@ from guided_plugin.grammar.request_state import Phase, StateMark
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.step import NO_TOKEN
 
-__all__ = ["fill_with_drafts"]
-
 
 def fill_with_drafts(
     table: GrammarTable, slots: tuple[int, ...], mask: MaskArray, drafts: Sequence[Sequence[int]]

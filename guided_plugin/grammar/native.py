@@ -13,8 +13,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["native"]
-
 _LONGEST = 10.0
 """Seconds that the end waits at most."""
 

@@ -18,8 +18,6 @@ from guided_plugin.grammar.base import MaskArray, Matcher
 from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-__all__ = ["Renewals", "rebuilds_shared"]
-
 _log = logging.getLogger(__name__)
 
 _MOST = 0.25

@@ -21,8 +21,6 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
 
-__all__ = ["GrammarTable", "Phase"]
-
 _HEAD_WORDS = 64
 
 _GROUPS = 64

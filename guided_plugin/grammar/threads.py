@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["AdaptiveThreads"]
-
 _log = logging.getLogger(__name__)
 
 _SHARE = 0.3

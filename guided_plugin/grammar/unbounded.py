@@ -20,8 +20,6 @@ from guided_plugin.grammar.batches import RunningRequest, StepBatch
 from guided_plugin.grammar.deadline import DeadlineCalls, Overdue
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["Quarantine", "UnboundedBatch", "UnboundedCalls"]
-
 _log = logging.getLogger(__name__)
 
 _TOGETHER = 1.5

@@ -18,8 +18,6 @@ from typing import Any
 
 from guided_plugin.errors import PipelineError
 
-__all__ = ["MAX_BYTES", "Channel", "ChannelClosedError", "poll_until"]
-
 MAX_BYTES = 1 << 28
 """Size limit of a message: a broken process must not fill the memory of an engine."""
 

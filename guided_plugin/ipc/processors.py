@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 
-__all__ = ["count", "release"]
-
 _AT_IMPORT = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 

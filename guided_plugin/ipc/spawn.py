@@ -23,8 +23,6 @@ from typing import IO
 
 from guided_plugin.ipc import processors
 
-__all__ = ["Child", "die_first", "die_with", "exit_reason", "run"]
-
 _START_SECONDS = 120.0
 _PR_SET_PDEATHSIG = 1
 

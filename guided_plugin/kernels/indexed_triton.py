@@ -15,8 +15,6 @@ from guided_plugin.kernels.mask_triton import BLOCK, blocks, forbid
 from guided_plugin.kernels.tokens_triton import announce
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 
-__all__ = ["gather_drafts", "gather_tokens", "mask_rows", "write_tokens"]
-
 _GATHER = 128
 
 

@@ -14,8 +14,6 @@ import torch
 import triton
 from torch import Tensor
 
-__all__ = ["Launcher"]
-
 _DIRECT = triton.__version__.startswith("3.6.")
 
 

@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["mask_rows_cpu"]
-
 
 def mask_rows_cpu(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
     """See `kernels.mask_rows`."""

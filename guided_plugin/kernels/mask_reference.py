@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["mask_rows_reference"]
-
 
 def mask_rows_reference(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
     """See `kernels.mask_rows`."""

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from guided_plugin.kernels.launch import Launcher
 
-__all__ = ["BLOCK", "blocks", "forbid", "mask_rows_triton"]
-
 BLOCK = 4096
 """Columns of a program."""
 

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from guided_plugin.kernels.launch import Launcher
 
-__all__ = ["announce", "signed", "write_tokens"]
-
 _BLOCK = 128
 
 

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from guided_plugin.grammar.base import MaskArray
 
-__all__ = ["RING_DEPTH", "Buffers", "CudaBuffers", "HostBuffers", "make_buffers"]
-
 RING_DEPTH = 4
 
 

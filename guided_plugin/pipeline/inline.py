@@ -26,8 +26,6 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.layout import Shape
 
-__all__ = ["InlineRuntime"]
-
 
 class InlineRuntime:
     """A `GrammarRuntime` without a process: a table of grammars and its buffers."""

@@ -10,8 +10,6 @@ from guided_plugin.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["resolve_mode"]
-
 
 def resolve_mode(mode: Mode, device: torch.device) -> Mode:
     """`inline` or `process`. `auto` is a worker process where the logits are on CUDA."""

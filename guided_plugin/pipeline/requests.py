@@ -15,8 +15,6 @@ from guided_plugin.pipeline.slots import Slots
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, RequestInfo
 
-__all__ = ["PipelineRequests"]
-
 _MAX_CHOICES = 64
 
 

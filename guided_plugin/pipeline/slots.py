@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from guided_plugin.errors import PipelineError
 
-__all__ = ["Slots"]
-
 
 class Slots:
     """Gives out the numbers 0 .. capacity-1, the lowest free one first."""

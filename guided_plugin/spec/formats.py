@@ -6,8 +6,6 @@ the other readings too. All other formats are annotations, as the JSON Schema st
 
 from __future__ import annotations
 
-__all__ = ["FORMATS"]
-
 _YEAR = r"(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 # Of the years that end in 00, only every fourth is a leap year.
 _LEAP_YEAR = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"

@@ -8,19 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-__all__ = [
-    "ANNOTATIONS",
-    "ASSERTIONS",
-    "KEYWORDS",
-    "STRUCTURE",
-    "Keyword",
-    "constraining",
-    "draft_of",
-    "idle_reason",
-    "later_than",
-    "names_draft",
-]
-
 Role = Literal["assertion", "annotation", "structure"]
 HoldsSchemas = Literal["schema", "schemas", "schema or schemas", "named schemas", "named schemas or names"]
 Plain = Literal["anything", "count", "number", "bound", "divisor", "text", "names", "types", "values"]

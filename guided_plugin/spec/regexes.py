@@ -13,21 +13,6 @@ from typing import NamedTuple
 
 from guided_plugin.errors import UnsupportedSpecError
 
-__all__ = [
-    "Construct",
-    "Piece",
-    "character",
-    "control_in_class",
-    "counted_options",
-    "misplaced_anchor",
-    "quoted_pattern",
-    "refuse_unsupported",
-    "scan",
-    "spelt_out_classes",
-    "unsupported_construct",
-    "wide_class",
-]
-
 
 class Piece(NamedTuple):
     """A piece of a pattern."""

@@ -14,18 +14,6 @@ from urllib.parse import unquote
 from guided_plugin.errors import SpecError, did_you_mean
 from guided_plugin.spec.keywords import KEYWORDS
 
-__all__ = [
-    "TYPES",
-    "Schema",
-    "check_schema",
-    "misspelt_keywords",
-    "pointer",
-    "pointer_steps",
-    "resolve_pointer",
-    "subschemas",
-    "walk",
-]
-
 Schema = Mapping[str, Any] | bool
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")

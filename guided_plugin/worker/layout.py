@@ -35,9 +35,6 @@ from numpy.typing import NDArray
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.base import MaskArray
 
-__all__ = ["FENCED", "PLAN_DEPTH", "TOKEN_DEPTH", "Counter", "PlanField", "Region", "Shape", "Time"]
-__all__ += ["fence", "unwrap"]
-
 PLAN_DEPTH = 4
 """Steps in flight: one that is masked, one that is filled, and room for a host that runs ahead."""
 

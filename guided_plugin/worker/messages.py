@@ -11,9 +11,6 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission
 from guided_plugin.worker.layout import Shape
 
-__all__ = ["Add", "Compile", "Crashed", "Failed", "Hello", "Ready", "Remove", "Retires"]
-__all__ += ["Sync", "Synced", "Verdict", "Warm"]
-
 
 @dataclass(frozen=True, slots=True)
 class Hello:

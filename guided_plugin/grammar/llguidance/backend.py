@@ -26,8 +26,6 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["LLGuidanceBackend"]
-
 # An object of n optional properties needs n items in a row: llguidance's own limit of 2,000 would end such
 # requests in the middle. A mask of so many takes 10 ms. Patterns that meet length bounds need fuel: requests
 # that end with its limit of 200,000 work with this one. Its verbose errors may quote a client's schema.

@@ -17,8 +17,6 @@ from typing import Any
 
 from guided_plugin.grammar.native import native
 
-__all__ = ["LexerPool", "Lexers", "Share"]
-
 _MOST = 4
 """Lexers for each thread, at most: threads take rows from one another, and rows with one lexer then wait for
 each other. Four keep most of them apart."""

@@ -17,8 +17,6 @@ from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.llguidance.lexers import Share
 from guided_plugin.grammar.threads import AdaptiveThreads
 
-__all__ = ["LLGuidanceBatch", "LLGuidanceMatcher", "first_line"]
-
 # So many tokens are accepted sooner in this thread, which keeps the GIL, than others are woken up for them:
 # each takes 5 us. (Fills release the GIL, and next to a busy thread each of them would wait for it.)
 _FEW = 32

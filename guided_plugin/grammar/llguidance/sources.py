@@ -16,8 +16,6 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.regexes import refuse_unsupported
 from guided_plugin.spec.schema import pointer, walk
 
-__all__ = ["ESCAPES", "Source", "json_source", "sources"]
-
 # With escapes by number a name in `properties` could be written so that it counts as another one's. Without
 # them every text has one spelling; what is lost are control characters that have no short escape.
 ESCAPES = 'nrbtf\\"'

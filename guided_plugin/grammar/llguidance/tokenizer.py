@@ -13,8 +13,6 @@ import numpy as np
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-__all__ = ["Tokenizers"]
-
 # Tokens whose masks are precomputed: a state that allows all of a slice adds it as one piece. llguidance's
 # own slices of strings end at 10, 30 and any length. Finer ones pay near the end of a bounded string (a fifth
 # of the mean mask, two fifths of the 99th percentile), but each new state costs more: for much used grammars.

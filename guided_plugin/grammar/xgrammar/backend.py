@@ -27,8 +27,6 @@ from guided_plugin.grammar.xgrammar.tags import tag_text, tag_texts
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["XGrammarBackend"]
-
 _LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
 # A compiled grammar as text is up to ten times its size. A megabyte takes a quarter of a second to write and
 # a tenth to read, and more beyond the first bound

@@ -30,8 +30,6 @@ from guided_plugin.spec.regexes import (
 )
 from guided_plugin.spec.schema import pointer, resolve_pointer, walk
 
-__all__ = ["check_regex", "places", "prepared_schema", "refusal"]
-
 _Path = tuple[str | int, ...]
 
 # Keywords that xgrammar never reads.

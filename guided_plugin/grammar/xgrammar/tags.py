@@ -14,8 +14,6 @@ from guided_plugin.grammar.xgrammar.schema import check_regex, places, prepared_
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import check_schema, pointer
 
-__all__ = ["tag_text", "tag_texts"]
-
 _Path = tuple[str | int, ...]
 
 

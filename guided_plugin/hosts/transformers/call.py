@@ -29,8 +29,6 @@ from guided_plugin.hosts.transformers.surroundings import ONE_BY_ONE, Surroundin
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, DecodeStep
 
-__all__ = ["GenerateCall"]
-
 _log = logging.getLogger(__name__)
 _warned = threading.Event()
 

@@ -16,8 +16,6 @@ from guided_plugin.grammar.request_state import Phase, RequestState
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.call import GenerateCall
 
-__all__ = ["Generated", "option", "outputs", "prompt_tensors", "without_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Generated:

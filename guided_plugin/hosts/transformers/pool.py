@@ -19,8 +19,6 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.pipeline.pipeline import StepPipeline
 
-__all__ = ["Loan", "PipelinePool"]
-
 _LEAST_SLOTS = 64
 _MOST_IDLE = 4
 

@@ -16,8 +16,6 @@ from guided_plugin.hosts.transformers.surroundings import Surroundings
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED
 
-__all__ = ["GuidedRows"]
-
 _log = logging.getLogger(__name__)
 
 _call_numbers = itertools.count()

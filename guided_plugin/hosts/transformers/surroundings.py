@@ -16,8 +16,6 @@ from torch import Tensor
 
 from guided_plugin.errors import ConfigError
 
-__all__ = ["DECODERS", "ONE_BY_ONE", "Surroundings", "surroundings"]
-
 DECODERS = {"_beam_search": "beam search", "_assisted_decoding": "assisted generation"}
 """Methods of `GenerationMixin` that call processors out of turn, or on rows that move."""
 

@@ -33,8 +33,6 @@ from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.hosts.vllm.reasoning import reasoning_end
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["REASONING", "Admitted", "Gate", "gate_of", "refusal"]
-
 _log = logging.getLogger(__name__)
 
 REASONING = "guided_reasoning"

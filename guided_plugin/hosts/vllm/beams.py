@@ -19,8 +19,6 @@ from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm.admission import gate_of, refusal
 from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
-__all__ = ["install_beams"]
-
 _log = logging.getLogger(__name__)
 
 _REQUEST = "_guided_request"

@@ -17,24 +17,6 @@ from guided_plugin.errors import ConfigError, GuidedError, RequestError, SpecErr
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
-__all__ = [
-    "ADMITTED",
-    "GUIDED",
-    "HEALTH",
-    "METRICS",
-    "OPTIONS_KEY",
-    "PREPARE",
-    "REQUEST",
-    "SUPPORTED",
-    "options_of",
-    "read_spec",
-    "spec_of",
-    "stop_tokens",
-    "unsupported_reason",
-    "vllm_version",
-    "vocabulary_of",
-]
-
 GUIDED = "guided"
 """The key of `extra_args` (and of `vllm_xargs`) that holds a request's spec."""
 

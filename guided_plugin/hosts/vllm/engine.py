@@ -43,8 +43,6 @@ from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission
 
-__all__ = ["Engine"]
-
 _log = logging.getLogger(__name__)
 
 _OWN = "vllm-"

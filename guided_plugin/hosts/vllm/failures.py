@@ -20,8 +20,6 @@ from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.hosts.vllm.common import GUIDED, REQUEST
 from guided_plugin.hosts.vllm.wrapping import Known, mismatch, wrap
 
-__all__ = ["FAILED", "attach", "install", "unreported", "wrap_worker"]
-
 _log = logging.getLogger(__name__)
 
 FAILED = "guided_failed"

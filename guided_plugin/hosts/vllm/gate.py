@@ -25,8 +25,6 @@ from guided_plugin.hosts.vllm.common import GUIDED, PREPARE, read_spec
 from guided_plugin.hosts.vllm.failures import install as install_failures
 from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
-__all__ = ["check_params", "install"]
-
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.02

@@ -13,8 +13,6 @@ from http import HTTPStatus
 
 from guided_plugin.hosts.vllm.common import HEALTH
 
-__all__ = ["Health"]
-
 _SECONDS = 0.25
 """How long an answer holds."""
 

@@ -22,8 +22,6 @@ from guided_plugin.hosts.vllm.wrapping import Known, mismatch, wrap
 from guided_plugin.plugins import Plugins
 from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
 
-__all__ = ["StepHooks", "wrap_v2_sample"]
-
 _log = logging.getLogger(__name__)
 
 _V2_RUNNER: Known = (

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["AT_ONCE", "DeadRows", "Ledger", "to_host"]
-
 AT_ONCE = -1
 """In place of a step: the request was closed before its first one."""
 

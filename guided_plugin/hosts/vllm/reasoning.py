@@ -8,8 +8,6 @@ from typing import Any
 from guided_plugin.errors import RequestError
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-__all__ = ["reasoning_end"]
-
 
 def reasoning_end(
     name: str,

@@ -16,8 +16,6 @@ from torch import Tensor
 from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.step import UNGUIDED
 
-__all__ = ["ForcedRows", "Fragile", "close_indexed", "close_rows", "spare_indexed", "spare_rows", "upload"]
-
 
 class Fragile(NamedTuple):
     """A request whose options may leave a row nothing."""

@@ -27,8 +27,6 @@ from guided_plugin.hosts.vllm.wrapping import Known, mismatch, wrap
 from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 
-__all__ = ["V1Runner", "wrap_sampler"]
-
 
 class _Row:
     """A guided request at its place in the batch."""

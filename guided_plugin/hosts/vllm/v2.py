@@ -27,8 +27,6 @@ from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, spare_rows, up
 from guided_plugin.kernels.indexed import indexed_kernels
 from guided_plugin.step import NEVER, UNGUIDED, TokenSink
 
-__all__ = ["V2Runner"]
-
 
 class V2Runner:
     """The processor behind `GuidedLogitsProcessor` in a V2 runner."""

@@ -20,8 +20,6 @@ from guided_plugin.hosts.vllm.rows import close_indexed, spare_indexed
 from guided_plugin.hosts.vllm.v2 import V2Runner
 from guided_plugin.step import NEVER
 
-__all__ = ["V2DraftRunner"]
-
 
 class V2DraftRunner(V2Runner):
     """The processor behind `GuidedLogitsProcessor` in a V2 runner with a speculative config."""

@@ -13,8 +13,6 @@ from typing import Any
 
 from guided_plugin.errors import RequestError
 
-__all__ = ["Call", "Known", "mismatch", "wrap"]
-
 Known = tuple[str, dict[str, tuple[str, ...]]]
 """A class of vLLM's as `module:name`, and its methods with their arguments; "..." at the end allows more."""
 

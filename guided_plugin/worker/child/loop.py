@@ -22,8 +22,6 @@ from guided_plugin.worker.child.steps import DraftSteps, PlainSteps, StepPace
 from guided_plugin.worker.layout import Region
 from guided_plugin.worker.messages import Add, Compile, Hello, Remove, Sync, Synced
 
-__all__ = ["GrammarWorker", "WorkerRetires"]
-
 _PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 3e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
 

@@ -19,8 +19,6 @@ from guided_plugin.worker.child.loop import GrammarWorker, WorkerRetires
 from guided_plugin.worker.layout import Region
 from guided_plugin.worker.messages import Crashed, Ready, Retires
 
-__all__ = ["main"]
-
 _PR_SET_TIMERSLACK = 29
 
 

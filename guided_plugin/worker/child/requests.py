@@ -19,8 +19,6 @@ from guided_plugin.step import Admission
 from guided_plugin.worker.child.rings import Plan, WorkerRings
 from guided_plugin.worker.messages import Add, Compile, Failed, Verdict, Warm
 
-__all__ = ["Compiles", "WorkerRequests"]
-
 _log = logging.getLogger(__name__)
 
 _THREADS = 8

@@ -11,8 +11,6 @@ from guided_plugin.grammar.base import MaskArray
 from guided_plugin.step import UNGUIDED
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, PlanField, Region, Time, unwrap
 
-__all__ = ["Plan", "WorkerRings"]
-
 
 @dataclass(slots=True, eq=False)
 class Plan:

@@ -14,8 +14,6 @@ from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import Plan, WorkerRings
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Time
 
-__all__ = ["DraftSteps", "PlainSteps", "StepPace"]
-
 _PACE_EVERY = 16
 """Steps after which backends are told the time between them; a quarter of these times were shorter."""
 

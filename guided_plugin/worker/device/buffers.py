@@ -18,8 +18,6 @@ from guided_plugin.metrics import Recent
 from guided_plugin.step import TokenSink
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 
-__all__ = ["MaskUploads", "TokenWrites", "Waits", "WorkerBuffers", "host_buffers"]
-
 
 class Waits:
     """What steps waited for their masks, of those that were looked at. Seconds."""

@@ -23,8 +23,6 @@ from guided_plugin.worker.device.cuda_tokens import CudaTokens
 from guided_plugin.worker.device.streamops import register_host, supported, unregister_host
 from guided_plugin.worker.layout import Counter, Region
 
-__all__ = ["cuda_buffers"]
-
 
 def cuda_buffers(
     region: Region, device: torch.device, wait: Callable[[int], None], *, stream_ops: bool | None = None

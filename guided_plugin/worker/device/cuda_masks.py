@@ -14,8 +14,6 @@ from guided_plugin.worker.device.buffers import Waits
 from guided_plugin.worker.device.streamops import load_stream_ops
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Region
 
-__all__ = ["CudaMasks", "CurrentStream"]
-
 _SAMPLE_EVERY = 16
 """Steps between two looks at what the device waited for: timed events cost more than plain ones."""
 

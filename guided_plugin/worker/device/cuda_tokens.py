@@ -12,8 +12,6 @@ from guided_plugin.kernels.tokens_triton import write_tokens
 from guided_plugin.step import TokenSink
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 
-__all__ = ["CudaTokens"]
-
 
 class CudaTokens:
     """`TokenWrites` on CUDA. Row numbers change rarely; each change takes a fresh entry."""

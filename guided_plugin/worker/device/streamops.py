@@ -13,8 +13,6 @@ from typing import Any
 
 from guided_plugin.errors import PipelineError
 
-__all__ = ["StreamOps", "load_stream_ops", "register_host", "supported", "unregister_host"]
-
 _WAIT_GEQ = 0
 """Greater or equal by signed difference, so that step numbers may wrap."""
 

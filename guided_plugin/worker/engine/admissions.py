@@ -13,8 +13,6 @@ from guided_plugin.spec import OutputSpec, language_of
 from guided_plugin.step import Admission
 from guided_plugin.worker.messages import Compile, Verdict
 
-__all__ = ["Admissions"]
-
 _KNOWN_SPECS = 4096
 """Specs that are known to compile, so that a request with one of them need not wait for the verdict."""
 

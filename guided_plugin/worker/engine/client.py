@@ -29,8 +29,6 @@ from guided_plugin.worker.engine.steps import StepRing, forked
 from guided_plugin.worker.layout import Region, Shape
 from guided_plugin.worker.messages import Add, Remove, Sync
 
-__all__ = ["WorkerClient"]
-
 _Moment = tuple[int, int, int]
 
 

@@ -14,8 +14,6 @@ from guided_plugin.step import Closure
 from guided_plugin.worker.engine.journal import LiveRequest
 from guided_plugin.worker.layout import Counter, Region
 
-__all__ = ["Closures"]
-
 
 class Closures:
     """The closed requests of one engine, each told once."""

@@ -13,8 +13,6 @@ from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.request_state import Phase, RequestState
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["LiveRequest"]
-
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:

@@ -11,8 +11,6 @@ import time
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.layout import Counter
 
-__all__ = ["START_SECONDS", "Pulse"]
-
 START_SECONDS = 120.0
 """Until a worker must be there, imports on a cold machine included."""
 

@@ -15,8 +15,6 @@ from guided_plugin.worker.engine.journal import LiveRequest
 from guided_plugin.worker.engine.steps import StepRing
 from guided_plugin.worker.layout import Region
 
-__all__ = ["LiveRequests"]
-
 
 class LiveRequests:
     """Requests by slot."""

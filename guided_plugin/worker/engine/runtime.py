@@ -25,8 +25,6 @@ from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.engine.timing import worker_metrics
 from guided_plugin.worker.layout import Region
 
-__all__ = ["WorkerRuntime"]
-
 
 class WorkerRuntime:
     """A `GrammarRuntime` over one worker at a time. A step goes from here straight to the rings and the

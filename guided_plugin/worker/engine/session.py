@@ -14,8 +14,6 @@ from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.layout import Counter
 from guided_plugin.worker.messages import Failed, Hello, Ready, Synced, Verdict
 
-__all__ = ["Session"]
-
 
 class Session:
     """The sessions of one client with its workers; at most one at a time."""

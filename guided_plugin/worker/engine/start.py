@@ -16,8 +16,6 @@ from guided_plugin.errors import PipelineError
 from guided_plugin.ipc.channel import poll_until
 from guided_plugin.ipc.spawn import Child
 
-__all__ = ["ForkServer", "WorkerProcess", "borrow_server", "return_server"]
-
 _ENVIRONMENT = {
     # No threads before a fork. What xgrammar imports asks torch for GPUs, and torch asks the driver, which
     # starts a thread, unless this says NVML.

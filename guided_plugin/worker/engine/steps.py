@@ -30,8 +30,6 @@ from guided_plugin.worker.layout import (
     unwrap,
 )
 
-__all__ = ["Published", "StepRing", "forked"]
-
 # Looked up here once: members of an enumeration cost as much as the store they are for.
 _STEP, _FOLLOWS, _MESSAGES = int(PlanField.STEP), int(PlanField.FOLLOWS), int(PlanField.MESSAGES)
 _PLAN_ID, _COUNT, _SLOTS = int(PlanField.PLAN_ID), int(PlanField.COUNT), int(PlanField.SLOTS)

@@ -28,8 +28,6 @@ from guided_plugin.worker.engine.start import ForkServer, WorkerProcess, borrow_
 from guided_plugin.worker.layout import Counter
 from guided_plugin.worker.messages import Crashed, Retires, Warm
 
-__all__ = ["Supervisor"]
-
 _log = logging.getLogger(__name__)
 
 DEATHS = 3

@@ -13,8 +13,6 @@ from guided_plugin.worker.layout import Region, Time
 if TYPE_CHECKING:
     from guided_plugin.worker.device.buffers import Waits
 
-__all__ = ["step_times", "worker_metrics"]
-
 
 def step_times(region: Region, newest: int) -> NDArray[np.int64]:
     """The rows of the ring whose step was planned and filled, oldest first; columns as in `Time`."""

@@ -25,8 +25,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 from guided_plugin.grammar.llguidance.lark.document import Document, Path
 from guided_plugin.spec.schema import pointer
 
-__all__ = ["ALL", "Algebra", "Shape", "anything", "nothing"]
-
 Shape = dict[str, tuple[Constraint, ...]]
 
 ALL: Mapping[str, tuple[Constraint, ...]] = {

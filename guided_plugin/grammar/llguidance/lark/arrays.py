@@ -23,8 +23,6 @@ from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import COMMA
 
-__all__ = ["all_of", "array_rule", "remembering"]
-
 OPEN, CLOSE = Text('"["'), Text('"]"')
 
 _MAX_VALUES = 48

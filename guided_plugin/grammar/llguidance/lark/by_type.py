@@ -23,8 +23,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
 )
 
-__all__ = ["demands"]
-
 Keywords = Mapping[str, Any]
 
 C = TypeVar("C", String, Array, Object)

@@ -16,23 +16,6 @@ from typing import TypeVar
 
 from guided_plugin.grammar.llguidance.lark import patterns
 
-__all__ = [
-    "TRUE",
-    "Array",
-    "Boolean",
-    "Bound",
-    "Constraint",
-    "Contains",
-    "Exists",
-    "Items",
-    "Literals",
-    "Null",
-    "Number",
-    "Object",
-    "Properties",
-    "String",
-]
-
 Literals = frozenset[tuple[bool, int]]
 """A conjunction: (True, n) for schema n, (False, n) for its negation."""
 

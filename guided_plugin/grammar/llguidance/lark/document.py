@@ -18,8 +18,6 @@ from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason, names_draft
 from guided_plugin.spec.schema import pointer, pointer_steps, walk
 
-__all__ = ["Document", "Numbered"]
-
 Path = tuple[str | int, ...]
 
 _ROOT = "guided://schema"

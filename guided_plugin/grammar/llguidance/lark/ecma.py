@@ -13,11 +13,6 @@ from typing import NoReturn
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.spec.regexes import Piece, character, scan
 
-__all__ = [
-    *("Alternation", "Anchor", "Characters", "Look", "Node", "Repeat", "Sequence"),
-    *("children", "nullable", "parse"),
-]
-
 MAX_CODE = sys.maxunicode
 
 

@@ -42,8 +42,6 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
 )
 from guided_plugin.spec.schema import pointer
 
-__all__ = ["Emitter", "Style"]
-
 
 @dataclass(frozen=True, slots=True)
 class Style:

@@ -12,8 +12,6 @@ from fractions import Fraction
 
 from guided_plugin.grammar.llguidance.lark.constraints import Bound, Number, Value
 
-__all__ = ["number_terms", "plain"]
-
 _INTEGER = "(?:0|[1-9][0-9]*)"
 _ANY = rf"-?{_INTEGER}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _WRITTEN_OUT = rf"-?{_INTEGER}(?:\.[0-9]+)?"

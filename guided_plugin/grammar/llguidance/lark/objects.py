@@ -29,8 +29,6 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     string_terminal,
 )
 
-__all__ = ["object_rule"]
-
 OPEN, CLOSE = Text('"{"'), Text('"}"')
 
 # The parameter: a bit for each of so many properties, then one for each `Exists`, then a counter.

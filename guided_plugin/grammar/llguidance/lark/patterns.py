@@ -18,8 +18,6 @@ from guided_plugin.grammar.llguidance.lark import ecma
 from guided_plugin.grammar.llguidance.lark.ecma import Alternation, Anchor, Characters, Look, Node, Repeat
 from guided_plugin.spec.formats import FORMATS
 
-__all__ = ["ANY_CHARACTER", "Pattern", "literal", "matches", "matches_format", "pattern", "quoted_format"]
-
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _ESCAPED = [*range(32), 34, 92]
 _RAW = r'[^"\\\x00-\x1F]'

@@ -28,8 +28,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 )
 from guided_plugin.spec.schema import pointer
 
-__all__ = ["closed", "read_schema"]
-
 
 def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
     """The shape of a numbered schema, or of its negation."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Alternative", "Grammar", "Reference", "Repeated", "Symbol", "Text"]
-
 
 @dataclass(frozen=True, slots=True)
 class Text:

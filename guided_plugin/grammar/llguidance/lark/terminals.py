@@ -10,11 +10,6 @@ from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.rules import Text
 
-__all__ = [
-    *("COLON", "COMMA", "NULL", "any_of", "excluding", "expression", "key_text", "lead", "matching"),
-    "string_terminal",
-]
-
 NULL, COMMA, COLON = Text('"null"'), Text('","'), Text('":"')
 
 

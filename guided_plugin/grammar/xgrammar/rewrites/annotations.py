@@ -10,8 +10,6 @@ from typing import Any
 from guided_plugin.grammar.xgrammar.rewrites.traversal import Context
 from guided_plugin.spec.keywords import ANNOTATIONS, ASSERTIONS, idle_reason, names_draft
 
-__all__ = ["drop_annotations"]
-
 
 def drop_annotations(node: dict[str, Any], context: Context) -> Any:
     """The subschema with the keywords that count."""

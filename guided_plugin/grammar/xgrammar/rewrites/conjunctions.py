@@ -16,8 +16,6 @@ from guided_plugin.grammar.xgrammar.rewrites.values import canonical
 from guided_plugin.spec.keywords import ASSERTIONS
 from guided_plugin.spec.schema import resolve_pointer
 
-__all__ = ["merge_conjunctions"]
-
 # How many merges one subschema may take: nested alternatives multiply.
 _BUDGET = 400
 _MOST_BRANCHES = 24

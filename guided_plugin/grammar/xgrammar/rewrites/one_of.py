@@ -14,8 +14,6 @@ from guided_plugin.grammar.xgrammar.rewrites.traversal import Context
 from guided_plugin.grammar.xgrammar.rewrites.values import canonical, type_of
 from guided_plugin.spec.schema import TYPES, resolve_pointer
 
-__all__ = ["all_disjoint", "disjoint", "open_exclusive"]
-
 # How deep to look into references and properties: discriminators lie at the top.
 _DEPTH = 6
 

@@ -7,8 +7,6 @@ from typing import Any
 from guided_plugin.grammar.xgrammar.rewrites.traversal import Context
 from guided_plugin.spec.formats import FORMATS
 
-__all__ = ["formats_to_pattern", "lengths_to_pattern"]
-
 # Formats that xgrammar reads differently: its dates include the 30th of February, its IPv4 addresses leading
 # zeros. (Its host names have labels of any length and its mailboxes no short domains, but patterns for those
 # take it seconds to compile.)

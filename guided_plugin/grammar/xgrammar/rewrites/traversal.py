@@ -12,8 +12,6 @@ from urllib.parse import unquote
 from guided_plugin.spec.keywords import draft_of
 from guided_plugin.spec.schema import walk
 
-__all__ = ["Context", "Rewrite", "rewritten"]
-
 _NAMES = ("$id", "id", "$anchor", "$dynamicAnchor")
 
 

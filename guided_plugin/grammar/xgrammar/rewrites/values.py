@@ -8,8 +8,6 @@ from typing import Any
 
 from guided_plugin.grammar.xgrammar.rewrites.traversal import Context
 
-__all__ = ["canonical", "fold_values", "type_of"]
-
 
 def fold_values(node: dict[str, Any], context: Context) -> Any:
     """The subschema with the values that its other keywords allow, and without those keywords."""
