@@ -18,7 +18,9 @@ import guided_plugin
 from guided_plugin.hosts.vllm import beams as vllm_beams
 from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import gate as vllm_gate
+from guided_plugin.hosts.vllm import hooks as vllm_hooks
 from guided_plugin.hosts.vllm import v1 as vllm_v1
+from guided_plugin.hosts.vllm import v2 as vllm_v2
 from guided_plugin.hosts.vllm import wrapping as vllm_wrapping
 
 PACKAGE = pathlib.Path(guided_plugin.__file__).parent
@@ -40,6 +42,7 @@ def test_every_method_that_is_wrapped_or_added_is_in_the_table():
     vllm_gate.install()
     vllm_beams.install_beams()
     vllm_v1.V1Runner(runner_config(), torch.device("cpu"))
+    vllm_hooks.wrap_v2_sample(vllm_v2.V2Runner)
     vllm_failures.attach(Output(), lambda output: {})
     for module, _ in vllm_beams._PROTOCOLS:
         importlib.import_module(module)
