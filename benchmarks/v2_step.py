@@ -3,8 +3,8 @@
     python benchmarks/v2_step.py [--rows 64] [--steps 2000] [--package DIR] [--out FILE]
 
 Needs vLLM and a CUDA device. The runner's tables are made here, the device is kept busy for a millisecond a
-step, and the host waits for the step before, as vLLM does. `--package` measures the package in another folder,
-such as an older commit's: take turns, since hosts differ from minute to minute. Prints microseconds.
+step, and the host waits for the step before, as vLLM does. `--package` measures the package in another
+folder, such as an older commit's: take turns, since hosts differ from minute to minute. Prints microseconds.
 """
 
 from __future__ import annotations

@@ -66,6 +66,8 @@ class StepPipeline(PipelineRequests):
         self.drafts = drafts
         # At the latest when the interpreter exits. The runtime holds no reference to this object.
         self._finalizer = weakref.finalize(self, self.runtime.close)
+        self.vocabulary_size = compiler.vocabulary.size
+        """Columns of the logits from here on are forbidden."""
         self._on_cuda = self.device.type == "cuda"
         self._plan = _NOTHING
         self._stage = _PLANNED
@@ -121,7 +123,7 @@ class StepPipeline(PipelineRequests):
         if rows[-1] >= logits.shape[0]:
             raise PipelineError(f"row {rows[-1]} is planned, the logits have {logits.shape[0]} rows")
         self.mask, rows_dev = self.runtime.masks()
-        mask_rows(logits, self.mask, rows_dev, self.compiler.vocabulary.size)
+        mask_rows(logits, self.mask, rows_dev, self.vocabulary_size)
         self._clock[2] = time.perf_counter() - start
         return logits
 

@@ -116,7 +116,7 @@ class V2Runner:
 
     def _mask(self, logits: Tensor, context: Any) -> None:
         masks = self._pipeline.take_masks(logits)
-        size = self._pipeline.compiler.vocabulary.size
+        size = self._pipeline.vocabulary_size
         self._kernels.mask_rows(logits, masks, context.expanded_idx_mapping, self._table, size)
         self._applied = True
 

@@ -42,7 +42,7 @@ class V2DraftRunner(V2Runner):
         places = self._table, indices, positions, context.input_ids, self._pipeline.drafts
         tokens = self._kernels.gather_drafts(self._order, *self._histories, *places)
         masks = self._pipeline.judge_drafts(self._slots, tokens, logits)
-        size = self._pipeline.compiler.vocabulary.size
+        size = self._pipeline.vocabulary_size
         self._kernels.mask_rows(logits, masks, indices, self._table, size, positions, len(self._planned))
 
     def _force_stop(self, logits: Tensor, context: Any) -> None:
