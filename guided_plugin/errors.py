@@ -1,4 +1,4 @@
-"""Every error this package raises. Touches nothing else.
+"""Every error this package raises. Depends on nothing.
 
     GuidedError                     the root: catch this one
     ├── SpecError                   a spec is malformed; `where` is the path inside it

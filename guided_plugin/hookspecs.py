@@ -1,4 +1,4 @@
-"""The hooks a plugin may implement. Touches nothing that runs; imports no torch.
+"""The hooks a plugin may implement. Depends on nothing that runs.
 
 Setup hooks are named `register_*`, are called once when a host starts, and get a callback. Step hooks
 are called once per batch, never per row: a call costs one or two microseconds.

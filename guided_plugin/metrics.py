@@ -1,6 +1,6 @@
 """Numbers about a running pipeline: plain values, and Prometheus metrics where its client is installed.
 
-Touches nothing of the package: a pipeline makes these values, whoever wants them reads them.
+Depends on nothing of the package: a pipeline makes these values, others read them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loads plugins and holds what they register. Touches hookspecs and errors; imports no torch.
+"""Loads plugins and holds what they register. Depends on hookspecs and errors.
 
 Built-ins are ordinary plugins of the same hooks. Third parties register through the entry-point group
 `guided_plugin`. A broken or disabled plugin is always named.

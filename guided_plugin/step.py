@@ -1,4 +1,4 @@
-"""What crosses the hook boundary: steps, requests, statistics. Touches errors; imports no torch."""
+"""What hooks and hosts exchange: steps, plans, requests. Depends on errors and specs."""
 
 from __future__ import annotations
 

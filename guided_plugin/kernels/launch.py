@@ -1,4 +1,4 @@
-"""Launches Triton kernels that were compiled before without looking them up anew. Imports Triton.
+"""Launches Triton kernels that were compiled before without looking them up again. Imports Triton.
 
 Launching through the just-in-time compiler costs 12 us a call, most of it to find the kernel that was
 compiled for these types and sizes. Its own launcher costs 3, but is no public interface: only versions

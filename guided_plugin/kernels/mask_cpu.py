@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def mask_rows_cpu(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
-    """See `kernels.mask_rows`."""
+    """`kernels.mask_rows` on the CPU."""
     width = min(logits.shape[1], vocabulary_size)
     bits = np.unpackbits(mask.numpy().view(np.uint8), axis=1, bitorder="little", count=width)
     forbidden = torch.from_numpy(bits).logical_not()

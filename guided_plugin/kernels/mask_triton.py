@@ -50,7 +50,7 @@ _launch = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
 
 
 def mask_rows_triton(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
-    """See `kernels.mask_rows`."""
+    """`kernels.mask_rows` on CUDA: one launch for all rows."""
     width, device, address = logits.shape[1], logits.get_device(), logits.data_ptr()
     sizes = width, vocabulary_size, *logits.stride(), mask.stride(0)
     key = None if address & 15 else (device, logits.dtype, sizes)

@@ -14,8 +14,8 @@ _BLOCK = 128
 
 @triton.jit
 def announce(word, step):  # type: ignore[no-untyped-def]
-    """After all that this program has stored: raise a word for whoever looks, the host included. Kernels that
-    do this have one program, or somebody would see the word raised before another's stores."""
+    """After all that this program has stored: raise a word for every reader, the host included. Kernels that
+    do this have one program; with two, a reader could see the word raised before the other's stores."""
     tl.debug_barrier()
     # Everybody's stores are before the barrier, and the release is for the whole system.
     tl.inline_asm_elementwise(

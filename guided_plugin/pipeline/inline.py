@@ -1,4 +1,5 @@
-"""`InlineRuntime`: the grammar side of a pipeline in the calling thread. Touches the table and the buffers.
+"""`InlineRuntime`: the grammars of a pipeline work in the calling thread. Depends on the table and the
+buffers.
 
 On CUDA nothing but the wait for a step's own token copy blocks the host: `finish` accepts at once what
 has landed and leaves the rest to the next `fill`, which a host calls when its next forward pass is

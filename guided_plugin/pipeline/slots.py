@@ -1,4 +1,5 @@
-"""Slots: a request keeps its slot from start to end; rows change every step, slots don't. Touches errors."""
+"""Slots: a request keeps its slot from start to end; rows change every step, slots don't. Depends on
+errors."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
 def _token_ids(name: str, value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
-    # Bytes are text that somebody forgot to decode, though they iterate as whole numbers.
+    # Bytes are text that was not decoded, though they iterate as whole numbers.
     listed = isinstance(value, Iterable) and not isinstance(value, bytes)
     ids = (value,) if isinstance(value, int) else tuple(value) if listed else ()
     if not ids or not all(
