@@ -69,24 +69,19 @@ class Matcher(Protocol):
 
     def accept(self, token: int) -> bool:
         """Move past a token; False, and no move, when the grammar forbids it."""
-        ...
 
     def accept_text(self, text: bytes) -> bool:
         """Move past bytes, whatever tokens they come in; False, and no move, when they don't fit."""
-        ...
 
     def rollback(self, tokens: int) -> None:
         """Take the last tokens back."""
-        ...
 
     def fork(self) -> Matcher:
         """An independent matcher in the same position."""
-        ...
 
     @property
     def complete(self) -> bool:
         """Whether the tokens so far are a complete output."""
-        ...
 
 
 class MatcherBatch(Protocol):
@@ -94,11 +89,9 @@ class MatcherBatch(Protocol):
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token. Plain ints: other integers cost a conversion each."""
-        ...
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         """Write the mask of matcher i into mask[rows[i]]."""
-        ...
 
 
 class Backend(Protocol):
@@ -114,20 +107,15 @@ class Backend(Protocol):
 
     def compile(self, spec: OutputSpec) -> Grammar:
         """Compile a spec in this process, or raise a GrammarError."""
-        ...
 
     def prepare(self, spec: OutputSpec) -> Prepared:
         """Do the expensive half in a helper process, or raise a GrammarError."""
-        ...
 
     def load(self, prepared: Prepared) -> Grammar:
         """Do the other half, which costs no more time and memory than preparing did."""
-        ...
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> Matcher:
         """A matcher at the beginning."""
-        ...
 
     def batch(self, matchers: Sequence[Matcher]) -> MatcherBatch:
         """A batch of matchers of this backend; no matcher twice."""
-        ...

@@ -27,31 +27,24 @@ class Buffers(Protocol):
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """The logits rows that are guided from this step on."""
-        ...
 
     def mask_np(self, entry: int) -> MaskArray:
         """[max_rows, words] host memory to fill the masks of a step into."""
-        ...
 
     def upload(self, entry: int, count: int) -> None:
         """Start copying the first `count` mask rows to the device."""
-        ...
 
     def mask_dev(self, entry: int, count: int) -> tuple[Tensor, Tensor]:
         """The masks and row numbers on the device; what is launched next sees them complete."""
-        ...
 
     def download(self, entry: int, tokens: Tensor) -> None:
         """Start copying the guided rows' sampled tokens to the host, after what is launched so far."""
-        ...
 
     def landed(self, entry: int) -> bool:
         """Whether those tokens are on the host."""
-        ...
 
     def tokens(self, entry: int) -> list[int]:
         """Those tokens, as plain ints; waits for them."""
-        ...
 
 
 def make_buffers(device: torch.device, max_rows: int, words: int, max_tokens: int = 0) -> Buffers:

@@ -26,70 +26,53 @@ class GrammarRuntime(Protocol):
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Have a spec compiled; doesn't wait."""
-        ...
 
     def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         """Start a request in a slot, after the tokens it had produced before."""
-        ...
 
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves."""
-        ...
 
     def plan(self, plan: StepPlan) -> None:
         """Announce the next step; it has at least one row."""
-        ...
 
     def fill(self) -> None:
         """Get the step's masks on their way to the device."""
-        ...
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """Masks and row numbers on the device; what is launched next sees them complete."""
-        ...
 
     def sampled(self, tokens: Tensor) -> None:
         """Get the step's tokens on their way to the grammars."""
-        ...
 
     def token_sink(self) -> TokenSink | None:
         """Where a kernel may write the step's tokens itself, if it may; then it must."""
-        ...
 
     def finish(self) -> None:
         """The step is over: tokens that are there may be accepted."""
-        ...
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         """What the request in a slot has produced, once all that happened to it is known."""
-        ...
 
     def phase(self, slot: int) -> Phase:
         """The phase of the request in a slot, once all that happened to it is known."""
-        ...
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         """Slots whose requests failed since the last call."""
-        ...
 
     @property
     def newest(self) -> int:
         """The number of the newest planned step."""
-        ...
 
     def take_closed(self) -> list[Closure]:
         """Requests that were closed since the last call, each with the first step that is closed for it.
         Complete for every step whose masks are there. From any thread."""
-        ...
 
     def refusal(self) -> GuidedError | None:
         """Why a new request would be refused now, if it would. From any thread."""
-        ...
 
     def metrics(self) -> WorkerMetrics:
         """Figures of the worker, if there is one."""
-        ...
 
     def close(self) -> None:
         """End what runs."""
-        ...

@@ -49,15 +49,12 @@ class MaskUploads(Protocol):
 
     def claim(self, step: int) -> None:
         """Make sure that the worker may fill a step's place in the ring."""
-        ...
 
     def upload(self, step: int, count: int) -> None:
         """Bring the first `count` masks of a step to the device once they are filled."""
-        ...
 
     def fetch(self, step: int, count: int) -> Tensor:
         """[count, words] int32: the masks; what is launched next sees them complete."""
-        ...
 
 
 class TokenWrites(Protocol):
@@ -68,15 +65,12 @@ class TokenWrites(Protocol):
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """The logits rows that are guided from this step on."""
-        ...
 
     def write(self, step: int, tokens: Tensor) -> None:
         """Bring the guided rows' sampled tokens to the ring, then say that they are there."""
-        ...
 
     def sink(self, step: int) -> TokenSink | None:
         """Where a kernel may write the tokens itself."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
