@@ -1,6 +1,5 @@
 """What can happen to a grammar worker, and what comes of it: right output or a clear error, in time."""
 
-import dataclasses
 import os
 import pathlib
 import re
@@ -9,23 +8,13 @@ import threading
 import time
 
 import pytest
-import torch
 from vocabularies import BYTES
+from worker_runs import END, LONG, PAREN, Run, faulty, gone, until
 
 import guided_plugin as gp
 from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.worker.engine import supervisor as supervisor_module
-
-END = BYTES.stop_token_ids[0]
-WIDTH = BYTES.size + 3
-LONG = gp.OutputSpec.regex("[a-c]{12,14}", backend="xgrammar")
-PAREN = gp.OutputSpec.grammar('root ::= "(" root ")" | "x"', backend="xgrammar")
-
-
-def faulty(directive, marker=None):
-    text = f"@{directive}" + (f" {marker}" if marker is not None else "")
-    return gp.OutputSpec.choice([text, "abcdefgh"], backend="faulty")
 
 
 @pytest.fixture
@@ -43,68 +32,6 @@ def make(fork_server, monkeypatch):
     yield make
     for pipe in made:
         pipe.close()
-
-
-class Run:
-    """Decodes over random logits, one row a request and a last one that is unguided."""
-
-    def __init__(self, pipe, **specs):
-        self.pipe, self.specs = pipe, specs
-        self.slots = {name: pipe.add_request(name, spec) for name, spec in specs.items()}
-        self.out = {name: [] for name in specs}
-        self.generator = torch.Generator().manual_seed(7)
-        self.slowest = 0.0
-
-    def step(self, names=None):
-        names = list(self.slots) if names is None else names
-        logits = torch.rand(len(names) + 1, WIDTH, generator=self.generator)
-        # "abcdefgh" rather than the directive, where both are allowed
-        logits[:, ord("@")] -= 2.0
-        before = logits[-1].clone()
-        start = time.monotonic()
-        self.pipe.plan([*(self.slots[name] for name in names), gp.UNGUIDED])
-        self.pipe.fill_mask()
-        self.pipe.apply_mask(logits)
-        self.slowest = max(self.slowest, time.monotonic() - start)
-        assert torch.equal(logits[-1], before)
-        tokens = logits.argmax(-1)
-        self.pipe.schedule_update(tokens)
-        self.pipe.finish_update()
-        for name, token in zip(names, tokens.tolist(), strict=False):
-            self.out[name].append(token)
-
-    def steps(self, count):
-        for _ in range(count):
-            self.step()
-
-    def check(self, *, failed=()):
-        """Every request that didn't fail has only what its grammar allows, all of it in its journal."""
-        assert {name for name in self.specs if self.pipe.request(name).error is not None} == set(failed)
-        compiler = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1))
-        for name, spec in self.specs.items():
-            counted = self.pipe.tokens(name)
-            # Not with `faulty`: it would do here what it is told.
-            grammar = compiler.compile(dataclasses.replace(spec, backend="xgrammar"))
-            matcher = compiler.backend("xgrammar").start(grammar, (END,))
-            assert all(matcher.accept(token) for token in counted), (name, counted)
-            if name not in failed:
-                end = self.out[name].index(END) + 1 if END in self.out[name] else None
-                assert counted == tuple(self.out[name][:end])
-
-
-def until(what, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.005)
-
-
-def gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
 @pytest.mark.parametrize("phase", ["compile 1", "start 1", "fill 1", "fill 4", "accept 1", "accept 3"])

@@ -3,150 +3,21 @@
 Here tokens land when the test says so: what a CPU host never does, and a GPU always.
 """
 
-import gc
-import os
-import socket
-import sys
-import threading
 import time
 from collections import deque
 
 import pytest
-from vocabularies import BYTES
+from worker_engine import ABC, END, XYZ
 
 import guided_plugin as gp
 from guided_plugin.errors import GrammarError, RequestError
-from guided_plugin.grammar.table import GrammarTable, Phase
-from guided_plugin.ipc.channel import Channel, ChannelClosedError
-from guided_plugin.step import StepPlan
-from guided_plugin.worker.child import loop, process
-from guided_plugin.worker.engine.client import WorkerClient
-from guided_plugin.worker.engine.session import Session
-from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter
-from guided_plugin.worker.messages import Crashed, Retires
-
-END = BYTES.stop_token_ids[0]
-ABC = gp.OutputSpec.choice(["abcdef"], backend="xgrammar")
-XYZ = gp.OutputSpec.choice(["xyzxyz"], backend="xgrammar")
+from guided_plugin.grammar.table import Phase
+from guided_plugin.worker.layout import Counter
+from guided_plugin.worker.messages import Crashed
 
 
-class Engine:
-    """A client, the device's part of its steps, and a worker in a thread."""
-
-    def __init__(self, first_step=0, **config):
-        config = gp.GuidedConfig(threads=1, **config)
-        plugins = gp.Plugins(entry_points=False)
-        self.client = WorkerClient(
-            gp.GrammarCompiler(BYTES, config=config, plugins=plugins), 4, first_step=first_step
-        )
-        self.session = Session(self.client)
-        self.region = self.client.region
-        self.codes = []
-        self.said = []
-        self.plans = {}
-        self.begin()
-
-    def begin(self, *, isolate=False):
-        """A new worker, as after a death."""
-        ours, theirs = socket.socketpair()
-        self.channel = Channel(ours)
-        arguments = theirs.detach(), os.dup(self.region.fd)
-        self.thread = threading.Thread(target=lambda: self.codes.append(process.main(*arguments)))
-        self.thread.start()
-        self.session.begin(self.channel, isolate=isolate)
-
-    def end(self):
-        """It goes as if it had been killed."""
-        self.session.end()
-        self.channel.close()
-        self.thread.join(10)
-        assert not self.thread.is_alive()
-
-    def listen(self):
-        self.channel.flush()
-        try:
-            messages = self.channel.receive()
-        except ChannelClosedError:
-            return
-        for message in messages:
-            self.said.append(message)
-            self.session.received(message)
-
-    def until(self, what, seconds=10.0):
-        end = time.monotonic() + seconds
-        while not what():
-            assert time.monotonic() < end, "did not happen in time"
-            self.listen()
-            time.sleep(0.001)
-
-    def never(self, what, seconds=0.1):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.listen()
-            assert not what()
-            time.sleep(0.001)
-
-    def plan(self, *slots):
-        self.client.publish(StepPlan(tuple(range(len(slots))), slots))
-        step = self.client.steps.announce()
-        self.plans[step] = slots
-        return step
-
-    def first_step(self):
-        """A request in slot 0, sampled once; its token has yet to land."""
-        self.client.add(0, "one", ABC, ())
-        step = self.plan(0)
-        self.until(lambda: self.filled(step))
-        self.schedule(step)
-        return step
-
-    def filled(self, step):
-        return self.client.steps.filled >= step
-
-    def allowed(self, step, row):
-        self.until(lambda: self.filled(step))
-        words = self.region.masks[step % PLAN_DEPTH, row].view("uint32").tolist()
-        return {32 * i + b for i, word in enumerate(words) for b in range(32) if word >> b & 1}
-
-    def schedule(self, step):
-        self.client.steps.scheduled(step)
-
-    def land(self, step, *tokens):
-        self.region.tokens[step % TOKEN_DEPTH, : len(tokens)] = tokens
-        self.region.store(Counter.SAMPLED, step)
-
-    def accepted(self, step):
-        return self.region.load(Counter.ACCEPTED) == step & 0xFFFFFFFF
-
-    def request(self, slot):
-        """`client.request` waits for a supervisor's thread; there is none."""
-        found = []
-        thread = threading.Thread(target=lambda: found.append(self.client.request(slot)))
-        thread.start()
-        self.until(lambda: bool(found))
-        thread.join()
-        return found[0]
-
-
-@pytest.fixture
-def make():
-    made = []
-    interval = sys.getswitchinterval()
-
-    def make(**options):
-        made.append(Engine(**options))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.end()
-        engine.client.close()
-    sys.setswitchinterval(interval)
-    gc.unfreeze()
-
-
-def test_masks_follow_the_tokens_as_they_land(make):
-    engine = make()
+def test_masks_follow_the_tokens_as_they_land(make_engine):
+    engine = make_engine()
     engine.client.add(2, "one", ABC, ())
     first = engine.plan(2)
     assert engine.allowed(first, 0) == {ord("a")}
@@ -162,8 +33,8 @@ def test_masks_follow_the_tokens_as_they_land(make):
     assert bytes(engine.request(2).counted()) == b"ab"
 
 
-def test_messages_take_effect_between_the_plans_they_were_sent_between(make):
-    engine = make()
+def test_messages_take_effect_between_the_plans_they_were_sent_between(make_engine):
+    engine = make_engine()
     engine.client.add(0, "old", ABC, ())
     first = engine.plan(0)
     engine.schedule(first)
@@ -185,8 +56,8 @@ def test_messages_take_effect_between_the_plans_they_were_sent_between(make):
     assert engine.request(0).error is None
 
 
-def test_steps_that_were_not_sampled_are_skipped(make):
-    engine = make(first_step=2**32 - 3)
+def test_steps_that_were_not_sampled_are_skipped(make_engine):
+    engine = make_engine(first_step=2**32 - 3)
     engine.client.add(0, "one", ABC, ())
     for _ in range(5):
         dropped = engine.plan(0)
@@ -201,8 +72,8 @@ def test_steps_that_were_not_sampled_are_skipped(make):
     assert bytes(engine.request(0).counted()) == b"ab"
 
 
-def test_a_broken_token_fails_its_request_alone(make):
-    engine = make()
+def test_a_broken_token_fails_its_request_alone(make_engine):
+    engine = make_engine()
     engine.client.add(0, "bad", ABC, ())
     engine.client.add(1, "good", XYZ, ())
     step = engine.plan(0, 1)
@@ -227,8 +98,8 @@ def unheard(engine, step):
     return engine.client.requests.take_closed()
 
 
-def test_a_failure_is_known_as_soon_as_the_masks_of_its_first_closed_step_are_there(make):
-    engine = make()
+def test_a_failure_is_known_as_soon_as_the_masks_of_its_first_closed_step_are_there(make_engine):
+    engine = make_engine()
     engine.client.add(0, "bad", ABC, ())
     engine.client.add(1, "good", XYZ, ())
     step = engine.plan(0, 1)
@@ -245,15 +116,15 @@ def test_a_failure_is_known_as_soon_as_the_masks_of_its_first_closed_step_are_th
     assert engine.client.requests.take_closed() == []  # it is told once
 
 
-def test_a_request_without_a_grammar_is_closed_before_its_first_mask(make):
-    engine = make()
+def test_a_request_without_a_grammar_is_closed_before_its_first_mask(make_engine):
+    engine = make_engine()
     engine.client.add(0, "bad", gp.OutputSpec.regex("(?=a)b"), ())
     (closure,) = unheard(engine, engine.plan(0))
     assert closure[:2] == ("bad", engine.client.steps.planned)
 
 
-def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(make):
-    engine = make()
+def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(make_engine):
+    engine = make_engine()
     for slot, name in enumerate(("left", "stays", "next")):
         engine.client.add(slot, name, ABC, ())
     step = engine.plan(0, 1, 2)
@@ -275,8 +146,8 @@ def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(
     assert engine.allowed(engine.plan(1), 0) == {END}
 
 
-def test_steps_that_the_engine_closes_are_told_with_their_numbers(make):
-    engine = make()
+def test_steps_that_the_engine_closes_are_told_with_their_numbers(make_engine):
+    engine = make_engine()
     engine.client.add(0, "one", ABC, ())
     engine.client.add(1, "two", XYZ, ())
     engine.client.add(2, "idle", XYZ, ())
@@ -298,8 +169,8 @@ def test_steps_that_the_engine_closes_are_told_with_their_numbers(make):
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-def test_the_next_worker_goes_on_in_the_middle_of_everything(make, isolate):
-    engine = make(first_step=2**32 - 2)
+def test_the_next_worker_goes_on_in_the_middle_of_everything(make_engine, isolate):
+    engine = make_engine(first_step=2**32 - 2)
     engine.client.add(0, "one", ABC, ())
     engine.client.add(1, "two", XYZ, [ord("x")])
     engine.client.add(2, "gone", ABC, ())
@@ -329,8 +200,8 @@ def test_the_next_worker_goes_on_in_the_middle_of_everything(make, isolate):
     assert engine.region.load(Counter.DOING) == 0
 
 
-def test_tokens_still_to_come_reach_the_next_worker(make):
-    engine = make()
+def test_tokens_still_to_come_reach_the_next_worker(make_engine):
+    engine = make_engine()
     step = engine.first_step()
     engine.end()
     engine.begin(isolate=True)
@@ -339,8 +210,8 @@ def test_tokens_still_to_come_reach_the_next_worker(make):
     assert engine.allowed(engine.plan(0), 0) == {ord("b")}
 
 
-def test_what_failed_stays_closed_with_the_next_worker(make):
-    engine = make()
+def test_what_failed_stays_closed_with_the_next_worker(make_engine):
+    engine = make_engine()
     engine.client.add(0, "bad", gp.OutputSpec.choice(["ab"], stop_token_ids=[7]), [ord("q")])
     engine.client.add(1, "good", ABC, ())
     assert "breaks the grammar" in str(engine.request(0).error)
@@ -357,23 +228,8 @@ def test_what_failed_stays_closed_with_the_next_worker(make):
     assert engine.allowed(engine.plan(0), 0) == {ord("x")}
 
 
-@pytest.fixture
-def go_on(monkeypatch):
-    """Until this is set, specs that say they are slow don't get compiled."""
-    compile = gp.GrammarCompiler.compile
-    go_on = threading.Event()
-
-    def slow(self, spec):
-        if "slow" in spec.text:
-            go_on.wait(20)
-        return compile(self, spec)
-
-    monkeypatch.setattr(gp.GrammarCompiler, "compile", slow)
-    return go_on
-
-
-def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make, go_on):
-    engine = make(worker_grammar_ms=300)
+def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make_engine, go_on):
+    engine = make_engine(worker_grammar_ms=300)
     engine.client.add(0, "good", ABC, ())
     engine.client.add(1, "slow", gp.OutputSpec.choice(["slow"]), ())
     verdict = engine.client.prepare(gp.OutputSpec.choice(["slow as well"]))
@@ -388,8 +244,8 @@ def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make, go_on):
     assert verdict.result().backend == "xgrammar"
 
 
-def test_a_spec_that_compiles_no_more_fails_its_request(make):
-    engine = make()
+def test_a_spec_that_compiles_no_more_fails_its_request(make_engine):
+    engine = make_engine()
     engine.client.add(0, "bad", gp.OutputSpec.regex("a(?=b)"), ())
     assert engine.allowed(engine.plan(0), 0) == {END}
     error = engine.request(0).error
@@ -400,8 +256,8 @@ def test_a_spec_that_compiles_no_more_fails_its_request(make):
     assert isinstance(verdict.exception(), GrammarError)
 
 
-def test_a_worker_says_why_it_gives_up(make):
-    engine = make()
+def test_a_worker_says_why_it_gives_up(make_engine):
+    engine = make_engine()
     engine.until(lambda: bool(engine.said))
     engine.end()
     engine.region._map[0] ^= 1
@@ -417,8 +273,8 @@ def test_a_worker_says_why_it_gives_up(make):
     assert engine.codes[-1] == 1
 
 
-def test_refusals_close_rows_without_a_worker(make):
-    engine = make()
+def test_refusals_close_rows_without_a_worker(make_engine):
+    engine = make_engine()
     engine.client.add(0, "one", ABC, ())
     engine.until(lambda: bool(engine.said))
     engine.end()
@@ -437,10 +293,10 @@ def test_refusals_close_rows_without_a_worker(make):
     assert engine.allowed(step, 1) == {ord("x")}
 
 
-def test_backends_hear_how_far_apart_the_steps_are(make, monkeypatch):
+def test_backends_hear_how_far_apart_the_steps_are(make_engine, monkeypatch):
     paces = []
     monkeypatch.setattr(gp.GrammarCompiler, "pace", lambda compiler, seconds: paces.append(seconds))
-    engine = make()
+    engine = make_engine()
     letters = gp.OutputSpec.regex("a{100}", backend="xgrammar")
     engine.client.add(0, "r", letters, ())
     for _ in range(33):
@@ -452,87 +308,3 @@ def test_backends_hear_how_far_apart_the_steps_are(make, monkeypatch):
     engine.until(lambda: engine.accepted(step))
     assert len(paces) == 2
     assert all(0.004 <= seconds < 0.5 for seconds in paces)
-
-
-def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(make, monkeypatch):
-    """Beside them nobody could tell who ended the next worker."""
-    doing = []
-    compile = gp.GrammarCompiler.compile
-
-    def watched(compiler, spec, **options):
-        if spec.kind == "regex":
-            doing.append((engine.filled(step), engine.region.load(Counter.DOING)))
-        return compile(compiler, spec, **options)
-
-    monkeypatch.setattr(gp.GrammarCompiler, "compile", watched)
-    engine = make()
-    engine.land(engine.first_step(), ord("a"))
-    engine.end()
-    step = engine.plan(0)
-    verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
-    engine.begin(isolate=True)
-    engine.until(verdict.done)
-    assert doing == [(True, 0)]
-    assert engine.allowed(step, 0) == {ord("b")}
-
-
-def test_they_do_not_wait_for_ever(make):
-    engine = make()
-    engine.first_step()
-    engine.end()
-    engine.plan(0)  # whose tokens don't come
-    verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
-    engine.begin(isolate=True)
-    engine.until(verdict.done)
-    assert verdict.result().backend
-
-
-@pytest.mark.parametrize("order", [(None, 0), (0, None)])
-@pytest.mark.parametrize("planned", [False, True])
-def test_a_death_at_a_request_may_be_a_compiles(make, go_on, order, planned):
-    """Compiles run beside all that is done for requests: who is worked on at that moment is merely near."""
-    engine = make()
-    engine.client.add(0, "good", ABC, ())
-    engine.client.add(1, "planned", XYZ, ())
-    verdict = engine.client.prepare(gp.OutputSpec.regex("slow"))
-    if planned:
-        assert engine.allowed(engine.plan(1), 0) == {ord("x")}
-    for slot in order:
-        assert not verdict.done()
-        engine.session.blame(slot, "was ended by SIGKILL")
-    assert "compiling this spec ended the grammar worker twice" in str(verdict.exception(0))
-    assert engine.client.requests.take_failures() == []
-    go_on.set()
-
-
-def test_a_request_that_ends_workers_takes_no_compile_along(make, go_on):
-    engine = make()
-    engine.client.add(0, "deadly", ABC, ())
-    verdict = engine.client.prepare(gp.OutputSpec.regex("slow"))
-    for _ in range(2):
-        engine.session.blame(0, "was ended by SIGKILL")
-    [(slot, error)] = engine.client.requests.take_failures()
-    assert slot == 0
-    assert "working on this request ended the grammar worker twice" in str(error)
-    assert not verdict.done()
-    go_on.set()
-    engine.until(verdict.done)
-    assert verdict.result().backend
-
-
-@pytest.mark.parametrize("cause", ["time", "memory"])
-def test_a_call_that_was_given_up_ends_its_worker_when_it_costs_too_much(make, monkeypatch, cause):
-    seconds, resident = 1.0, 5 << 30
-    monkeypatch.setattr(GrammarTable, "overdue", lambda self: seconds)
-    monkeypatch.setattr(loop, "_resident_bytes", lambda: resident)
-    engine = make()
-    engine.first_step()
-    engine.never(lambda: engine.codes, 0.6)
-    if cause == "time":
-        seconds = 61.0
-    else:
-        resident += (1 << 30) + 1
-    engine.until(lambda: any(isinstance(message, Retires) for message in engine.said))
-    (last,) = [message for message in engine.said if isinstance(message, Retires)]
-    assert "goes on after" in last.reason
-    assert not any(isinstance(message, Crashed) for message in engine.said)

@@ -1,43 +1,15 @@
 """The llguidance backend: what it takes and refuses, its stop tokens, its batches."""
 
 import json
-import threading
-import time
 
 import numpy as np
 import pytest
-from lexer_bases import Base
+from llguidance_specs import CONTROL, END, OTHER_END, PERSON, VOCABULARY, allowed, takes
 
 from guided_plugin import GuidedConfig, OutputSpec, Plugins, Vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
-from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
-
-END, OTHER_END, CONTROL = 256, 257, 258
-VOCABULARY = Vocabulary.from_tokens(
-    [*(bytes([byte]) for byte in range(256)), b"</s>", b"<other>", b"<ctrl>"], [END], [OTHER_END, CONTROL]
-)
-
-
-@pytest.fixture(scope="module")
-def backend():
-    return LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
-
-
-def takes(backend, spec, text):
-    matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
-    return matcher.accept_text(text.encode()) and matcher.complete
-
-
-def allowed(backend, matchers):
-    mask = np.zeros((len(matchers), VOCABULARY.words), np.int32)
-    backend.batch(matchers).fill(mask, list(range(len(matchers))))
-    bits = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")
-    return [set(np.flatnonzero(row).tolist()) for row in bits]
-
-
-PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
 @pytest.mark.parametrize(
@@ -271,122 +243,6 @@ def test_random_walks_are_accepted_by_a_fresh_matcher_and_parse(backend):
         value = json.loads(bytes(tokens[:-1]))
         assert 3 <= value["a"] <= 40
         assert value["b"] in ("x", None)
-
-
-def settled(lexers):
-    deadline = time.monotonic() + 10
-    while lexers._growing and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return len(lexers)
-
-
-def test_a_grammar_has_lexers_for_those_that_use_it_at_the_same_time():
-    lexers = Lexers(Base(), Base, LexerPool(2))
-    shares = []
-    for users, wanted in ((1, 1), (2, 1), (3, 2), (8, 4), (15, 8), (16, 8), (60, 8)):
-        while len(shares) < users:
-            shares.append(lexers.take()[1])
-        assert settled(lexers) == wanted, users
-    assert len({share.place for share in shares}) == 8
-    del shares[:]
-    # One after the other they get the first one: it has learned most.
-    assert [lexers.take()[1].number for _ in range(5)] == [0] * 5
-
-
-def test_a_share_lasts_as_long_as_a_matcher_holds_it(backend):
-    grammar = backend.compile(OutputSpec.json_schema(PERSON))
-    lexers = grammar.handle.lexers
-    matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
-    fork = matcher.fork()
-    del matcher
-    assert lexers._users == [1]
-    del fork
-    assert lexers._users == [0]
-
-
-def test_fewer_lexers_do_where_more_can_not_be_made():
-    failing = Lexers(Base(), lambda: Base(error=True), LexerPool(2))
-    shares = [failing.take()[1] for _ in range(9)]
-    assert settled(failing) == 1
-    shares.append(failing.take()[1])
-    assert not failing._growing
-    alone = Lexers(Base(), Base, LexerPool(1))
-    shares += [alone.take()[1] for _ in range(20)]
-    assert settled(alone) == 1
-
-
-def taken(lexers, users):
-    shares = []
-    for _ in range(users):
-        shares.append(lexers.take()[1])
-        settled(lexers)
-    return shares
-
-
-def test_grammars_do_not_take_from_one_another_what_was_just_made():
-    made, all_came = [], threading.Event()
-
-    def make():
-        all_came.wait(10)
-        time.sleep(0.002)
-        made.append(Base())
-        return made[-1]
-
-    pool = LexerPool(1)
-    pool.threads = 2  # room for eight, and each of the grammars wants four besides its first
-    grammars = [Lexers(Base(), make, pool) for _ in range(20)]
-    # No request uses the lexers that are made: all have come before.
-    shares = [grammar.take()[1] for _ in range(9) for grammar in grammars]
-    all_came.set()
-    assert sum(map(settled, grammars)) == len(grammars) + pool.most
-    assert len(made) == pool.most
-    del shares
-
-
-def test_a_grammar_may_grow_again_after_a_lexer_could_not_be_made(monkeypatch):
-    failed = []
-    monkeypatch.setattr(threading, "excepthook", failed.append)
-    answers = [RuntimeError("no memory"), Base(), Base()]
-
-    def make():
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    lexers = Lexers(Base(), make, LexerPool(2))
-    shares = [lexers.take()[1] for _ in range(3)]
-    assert settled(lexers) == 1
-    shares += [lexers.take()[1] for _ in range(2)]
-    assert settled(lexers) == 3
-    assert [str(args.exc_value) for args in failed] == ["no memory"]
-
-
-@pytest.mark.parametrize(("threads", "there"), [(1, False), (2, True)])
-def test_slices_are_cut_before_requests_come(threads, there):
-    compiler = GrammarCompiler(VOCABULARY, config=GuidedConfig(threads=threads, isolate_compiles=False))
-    compiler.warm_up("llguidance")
-    assert (compiler.backend("llguidance")._tokenizers._fine is not None) == there
-
-
-def test_all_grammars_together_have_a_bounded_number_of_lexers():
-    pool = LexerPool(2)
-    grammars = [Lexers(Base(), Base, pool) for _ in range(4)]
-    first, second = taken(grammars[0], 16), taken(grammars[1], 16)
-    assert [len(grammar) for grammar in grammars] == [8, 8, 1, 1]
-    third = taken(grammars[2], 16)
-    assert len(grammars[2]) == 1 + pool.most - 14
-    # One that lexers are taken from keeps those that are used, and its first.
-    del first[4:]
-    grammars[2]._paused_until = 0.0
-    third += taken(grammars[2], 1)
-    assert [len(grammar) for grammar in grammars] == [1 + max(share.number for share in first), 8, 8, 1]
-    del second[:]
-    fourth = taken(grammars[3], 16)
-    assert len(grammars[3]) == 8
-    assert sum(len(grammar) - 1 for grammar in grammars) <= pool.most
-    for grammar, shares in zip(grammars, (first, [], third, fourth), strict=True):
-        assert max((share.number for share in shares), default=0) < len(grammar)
 
 
 CONTROL_NAMES = [b"<|im_start|>", b"[1", b"[", b"<s>", b"<s>x", b"</s>"]

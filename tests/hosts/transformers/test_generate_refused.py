@@ -1,0 +1,105 @@
+"""What `generate` may do that can't be guided: refused before the first step."""
+
+import pytest
+import torch
+from generate_calls import MIXED, PAD, STOP, generate
+from generating import PROMPTS, SPECS, encoded, random_model
+from transformers import LogitsProcessor, StoppingCriteria, set_seed
+
+from guided_plugin.errors import ConfigError, PipelineError
+from guided_plugin.hosts.transformers import call as transformers_step
+from guided_plugin.hosts.transformers.surroundings import Surroundings
+
+UNGUIDABLE = {
+    "beam search": {"num_beams": 3},
+    "beam sampling": {"num_beams": 2, "do_sample": True},
+    "beams returned": {"num_beams": 4, "num_return_sequences": 2},
+    "prompt lookup": {"prompt_lookup_num_tokens": 3},
+    "assisted": {"assistant_model": True},
+}
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("how", UNGUIDABLE)
+def test_what_moves_rows_is_refused_before_the_first_step(tokenizer, model, guide, how, alone, monkeypatch):
+    options = dict(UNGUIDABLE[how])
+    if "assistant_model" in options:
+        options["assistant_model"] = random_model(model.config.vocab_size, seed=5)
+    taken = []
+    monkeypatch.setattr(transformers_step.GenerateCall, "_after_sampling", lambda *given: taken.append(given))
+    kwargs = guide.generate_kwargs(SPECS[0])
+    if alone:
+        kwargs = {"logits_processor": [guide.logits_processor(SPECS[0])]}
+    with pytest.raises(ConfigError, match="can't be guided") as caught:
+        generate(model, encoded(tokenizer, PROMPTS[:1]), **options, **kwargs)
+    assert caught.value.hint
+    assert taken == []
+
+
+@pytest.mark.parametrize("how", UNGUIDABLE)
+def test_it_is_refused_even_where_the_stack_tells_nothing(tokenizer, model, guide, how, monkeypatch):
+    monkeypatch.setattr(transformers_step, "surroundings", lambda processor: Surroundings())
+    options = dict(UNGUIDABLE[how])
+    if "assistant_model" in options:
+        options["assistant_model"] = random_model(model.config.vocab_size, seed=5)
+    with pytest.raises(PipelineError) as caught:
+        generate(model, encoded(tokenizer, PROMPTS[:1]), **options, **guide.generate_kwargs(SPECS[0]))
+    assert caught.value.hint
+
+
+def test_what_the_stack_does_not_tell_changes_no_token(tokenizer, vocabulary, model, guide, monkeypatch):
+    inputs = encoded(tokenizer, PROMPTS)
+    options = {"do_sample": True, "num_return_sequences": 2, "min_new_tokens": 9}
+    seen = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
+    monkeypatch.setattr(transformers_step, "surroundings", lambda processor: Surroundings())
+    blind = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
+    assert seen.tolist() == blind.tolist()
+    doubled = encoded(tokenizer, [*PROMPTS, "other", "prompts", "here"])
+    with pytest.raises(ConfigError, match="3 specs for 6 rows"):
+        generate(model, doubled, **guide.generate_kwargs(MIXED))
+
+
+def test_the_stack_tells_what_is_relied_on(tokenizer, model, guide, monkeypatch):
+    found = []
+
+    def look(processor):
+        found.append(real(processor))
+        return found[-1]
+
+    real = transformers_step.surroundings
+    monkeypatch.setattr(transformers_step, "surroundings", look)
+    inputs = encoded(tokenizer, PROMPTS)
+    generate(model, inputs, max_new_tokens=2, do_sample=True, **guide.generate_kwargs(SPECS))
+    assert found[-1] == Surroundings("", 1, frozenset({STOP}), frozenset({PAD}), False, None, False, True)
+    options = {"min_new_tokens": 1, "num_return_sequences": 2, "do_sample": True, "output_logits": True}
+    options["return_dict_in_generate"] = True
+    set_seed(0)
+    model.generate(**inputs, max_new_tokens=2, **options, **guide.generate_kwargs(SPECS))
+    assert (found[-1].sequences, found[-1].keeps_logits, found[-1].first) == (2, True, False)
+
+
+def test_the_prompts_logits_are_not_kept(tokenizer, model, guide):
+    # Up to Python 3.12, reading a frame's variables leaves references to all of them in the frame.
+    import gc
+    import weakref
+
+    alive = []
+
+    class Watch(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            alive.append(weakref.ref(scores))
+            return scores.clone()
+
+    class Look(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            gc.collect()
+            alive.append(sum(isinstance(one, weakref.ref) and one() is not None for one in alive))
+            return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+
+    kwargs = guide.generate_kwargs(SPECS, logits_processor=[Watch()], stopping_criteria=[Look()])
+    generate(model, encoded(tokenizer, PROMPTS), max_new_tokens=3, **kwargs)
+    # The loop's own variable is one; the first step's logits must be gone in the second.
+    assert [one for one in alive if isinstance(one, int)][1:] == [1, 1]
+
+
+# Specs

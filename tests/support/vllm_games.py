@@ -1,0 +1,289 @@
+"""Both of vLLM's model runners as games: rows that move, prompts in chunks, preemption. Needs vLLM."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("vllm")
+from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+from vllm_support import END, VOCABULARY, WIDTH, runner_params, v2_states
+
+import guided_plugin as gp
+from guided_plugin.vllm import GuidedLogitsProcessor
+
+__all__ = ["COMPILER", "DRAFTS", "SPECS", "Request", "V1Game", "V2DraftGame", "V2Game", "assert_allowed"]
+
+SPECS = [
+    gp.OutputSpec.regex("[a-c]{3,20}"),
+    gp.OutputSpec.json_schema(
+        {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    ),
+    gp.OutputSpec.choice(["yes", "no", "perhaps"]),
+    None,
+    gp.OutputSpec.json_schema({"type": "string", "maxLength": 6}),
+]
+
+
+COMPILER = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False))
+
+
+def assert_allowed(spec, tokens):
+    """A fresh matcher takes all of it."""
+    grammar = COMPILER.compile(spec)
+    matcher = COMPILER.backend(grammar.backend).start(grammar, (END,))
+    assert all(matcher.accept(token) for token in tokens), (spec.summary(), tokens)
+
+
+class Request:
+    """One request of either game."""
+
+    def __init__(self, number, rng, **options):
+        self.number = number
+        self.spec = rng.choice(SPECS)
+        self.params = runner_params(self.spec, **options)
+        self.prompt = [rng.randrange(256) for _ in range(rng.choice([1, 3, 9]))]
+        self.tokens = []
+        self.computed = 0
+        self.listed = []
+        """V1: the list that vLLM shows."""
+
+    @property
+    def over(self):
+        return self.tokens[-1:] == [END] or len(self.tokens) >= 25
+
+    def check(self):
+        if self.spec is not None:
+            assert_allowed(self.spec, self.tokens)
+
+
+class V1Game:
+    """A persistent batch as the V1 runner keeps it."""
+
+    def __init__(self, guide, seed, *, placeholders):
+        self.guide, self.rng, self.placeholders = guide, random.Random(seed), placeholders
+        self.generator = torch.Generator().manual_seed(seed)
+        self.rows, self.waiting, self.done = [], [], []
+        self.count = 0
+
+    def step(self):
+        rng = self.rng
+        removed = [at for at, request in enumerate(self.rows) if request.over or rng.random() < 0.04]
+        added, moved = [], []
+        for at in removed:
+            request = self.rows[at]
+            if request.over or rng.random() < 0.3:  # finished or aborted
+                self.done.append(request)
+            else:  # preempted: all is computed again, or skipped for a while
+                request.computed = 0
+                self.waiting.append(request)
+        empty = sorted(removed)
+        came = []
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            if self.waiting and rng.random() < 0.5:
+                came.append(self.waiting.pop(0))
+            elif len(self.rows) - len(empty) + len(came) < 8:
+                self.count += 1
+                came.append(Request(self.count, rng))
+        left = list(empty)
+        for request in came:
+            if len(self.rows) - len(left) >= 8:
+                self.waiting.append(request)
+                continue
+            if self.placeholders:
+                request.listed = list(request.tokens)  # vLLM makes a new list of the tokens themselves
+            at = left.pop(0) if left else len(self.rows)
+            if at == len(self.rows):
+                self.rows.append(request)
+            self.rows[at] = request
+            added.append((at, request.params, request.prompt, request.listed))
+        still_removed = sorted(left, reverse=True)
+        for at in left:  # condense: the last row moves into the gap
+            while len(self.rows) - 1 in left and len(self.rows) - 1 > at:
+                left.remove(len(self.rows) - 1)
+                self.rows.pop()
+            if at >= len(self.rows) - 1:
+                del self.rows[at:]
+                break
+            moved.append((len(self.rows) - 1, at, MoveDirectionality.UNIDIRECTIONAL))
+            self.rows[at] = self.rows.pop()
+        if len(self.rows) > 1 and rng.random() < 0.1:
+            a, b = rng.sample(range(len(self.rows)), 2)
+            self.rows[a], self.rows[b] = self.rows[b], self.rows[a]
+            moved.append((a, b, MoveDirectionality.SWAP))
+        changed = still_removed or added or moved
+        update = BatchUpdate(len(self.rows), still_removed, added, moved) if changed else None
+        self.guide.update_state(update)
+        if not self.rows or rng.random() < 0.03:
+            return  # nothing was scheduled after all
+        logits = torch.randn(len(self.rows), WIDTH, generator=self.generator)
+        before = logits.clone()
+        masked = self.guide.apply(logits)
+        for at, request in enumerate(self.rows):
+            if request.spec is None:
+                assert torch.equal(masked[at], before[at])
+        sampled = masked.argmax(-1).to(torch.int32)
+        self.guide.runner.sampled(sampled.view(-1, 1))
+        for request, token in zip(self.rows, sampled.tolist(), strict=True):
+            request.computed += rng.choice([2, 100]) if request.computed < len(request.prompt) else 1
+            if request.computed >= len(request.prompt):
+                request.tokens.append(token)
+                request.listed.append(-1 if self.placeholders else token)
+
+    def finish(self):
+        for request in [*self.rows, *self.waiting, *self.done]:
+            request.check()
+
+
+class V2Game:
+    """The tables of a V2 runner: requests at indices that are used again, batches in any order."""
+
+    def __init__(self, vllm_config, seed):
+        self.rng = random.Random(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.total = torch.zeros(8, dtype=torch.int32)
+        self.tokens = torch.zeros(8, 64, dtype=torch.int32)
+        self.prompt_len, self.prefill_len = np.zeros(8, np.int32), np.zeros(8, np.int32)
+        states = v2_states(self.tokens, self.prompt_len, self.prefill_len, self.total)
+        self.guide = GuidedLogitsProcessor(vllm_config, states)
+        self.running, self.waiting, self.done, self.free = {}, [], [], list(range(8))
+        self.count = 0
+        self.processed = {}
+
+    def enter(self, request):
+        index = self.free.pop()
+        self.running[index] = request
+        fed = request.prompt + request.tokens
+        request.computed = 0
+        self.prompt_len[index], self.prefill_len[index] = len(request.prompt), len(fed)
+        self.total[index] = len(fed)
+        self.tokens[index, : len(fed)] = torch.tensor(fed, dtype=torch.int32)
+        self.processed[index] = self.guide.add_request(index, request.params)
+        assert self.processed[index] == (request.spec is not None)
+
+    def step(self):
+        rng = self.rng
+        for index, request in list(self.running.items()):
+            if request.over or rng.random() < 0.04:
+                del self.running[index]
+                self.free.append(index)
+                (self.done if request.over or rng.random() < 0.3 else self.waiting).append(request)
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            if not self.free:
+                break
+            if self.waiting and rng.random() < 0.5:
+                self.enter(self.waiting.pop(0))
+            else:
+                self.count += 1
+                self.enter(Request(self.count, rng))
+        self.guide.apply_staged_writes()
+        batch = [index for index in self.running if rng.random() < 0.93]  # some skip a step
+        rng.shuffle(batch)
+        if batch:
+            self.decode(batch)
+
+    def decode(self, batch):
+        rng = self.rng
+        logits = torch.randn(len(batch), WIDTH, generator=self.generator)
+        before = logits.clone()
+        mapping = torch.tensor(batch)
+        if any(self.processed[index] for index in batch):
+            context = LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
+            logits = self.guide.apply(logits, context)
+        sampled = logits.argmax(-1).tolist()
+        for row, index in enumerate(batch):
+            request = self.running[index]
+            if request.spec is None:
+                assert torch.equal(logits[row], before[row])
+            request.computed += rng.choice([2, 100]) if request.computed < self.prefill_len[index] else 1
+            if request.computed >= self.prefill_len[index]:
+                request.tokens.append(sampled[row])
+                self.tokens[index, self.total[index]] = sampled[row]
+                self.total[index] += 1
+
+    def finish(self):
+        for request in [*self.running.values(), *self.waiting, *self.done]:
+            request.check()
+
+
+DRAFTS = 3
+
+
+class V2DraftGame(V2Game):
+    """The same where requests draft: some rows each, judged as vLLM's rejection sampler does, in parts."""
+
+    def __init__(self, vllm_config, seed):
+        vllm_config.speculative_config = SimpleNamespace(
+            num_speculative_tokens=DRAFTS, rejection_sample_method="standard"
+        )
+        vllm_config.use_v2_model_runner = True
+        super().__init__(vllm_config, seed)
+        self.taken = 0
+        """Drafts that were taken."""
+
+    def decode(self, batch):
+        parts = [batch] if self.rng.random() < 0.7 else [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+        drafts = {index: self.draft(self.running[index]) for index in batch}
+        for part in parts:
+            if part:
+                self.judge(part, drafts)
+
+    def draft(self, request):
+        """Some tokens that fit, often; some that don't."""
+        if not request.tokens:
+            return []
+        tokens = []
+        if request.spec is not None and self.rng.random() < 0.8:
+            grammar = COMPILER.compile(request.spec)
+            backend = COMPILER.backend(grammar.backend)
+            matcher = backend.start(grammar, (END,))
+            for token in request.tokens:
+                matcher.accept(token)
+            mask = np.zeros((1, VOCABULARY.words), np.int32)
+            while len(tokens) < DRAFTS and END not in tokens:
+                backend.batch([matcher]).fill(mask, [0])
+                fits = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+                tokens.append(self.rng.choice(fits.tolist()))
+                matcher.accept(tokens[-1])
+        tokens += [self.rng.randrange(END + 1) for _ in range(DRAFTS - len(tokens))]
+        return tokens[: self.rng.randrange(DRAFTS + 1)]
+
+    def judge(self, batch, drafts):
+        rows = [(index, position) for index in batch for position in range(len(drafts[index]) + 1)]
+        fed = [([0, *drafts[index]])[position] for index, position in rows]
+        logits = torch.randn(len(rows), WIDTH, generator=self.generator)
+        before = logits.clone()
+        if any(self.processed[index] for index in batch):
+            context = LogitsContext(
+                expanded_idx_mapping=torch.tensor([index for index, _ in rows], dtype=torch.int32),
+                idx_mapping=torch.tensor(batch, dtype=torch.int32),
+                idx_mapping_np=np.array(batch, np.int32),
+                expanded_local_pos=torch.tensor([position for _, position in rows], dtype=torch.int32),
+                input_ids=torch.tensor(fed, dtype=torch.int32),
+                pos=None,
+                seq_lens_upper_bound_np=None,
+            )
+            logits = self.guide.apply(logits, context)
+        at = 0
+        for index in batch:
+            request, own = self.running[index], drafts[index]
+            mine = logits[at : at + len(own) + 1]
+            if request.spec is None:
+                assert torch.equal(mine, before[at : at + len(own) + 1])
+            at += len(own) + 1
+            request.computed += 100
+            new = []
+            for position, draft in enumerate(own):
+                if not mine[position, draft].isfinite() or self.rng.random() < 0.3:
+                    break
+                new.append(draft)
+                self.taken += 1
+            new.append(int(mine[len(new)].argmax()))
+            request.tokens += new
+            if END in request.tokens:  # vLLM cuts what comes after a stop token
+                del request.tokens[request.tokens.index(END) + 1 :]
+            self.tokens[index, self.total[index] : self.total[index] + len(new)] = torch.tensor(new).int()
+            self.total[index] += len(new)

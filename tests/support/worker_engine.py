@@ -1,0 +1,124 @@
+"""The engine's side of a worker that runs in a thread, with the device played by the test."""
+
+import os
+import socket
+import threading
+import time
+
+from vocabularies import BYTES
+
+import guided_plugin as gp
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.step import StepPlan
+from guided_plugin.worker.child import process
+from guided_plugin.worker.engine.client import WorkerClient
+from guided_plugin.worker.engine.session import Session
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter
+
+__all__ = ["ABC", "END", "XYZ", "Engine"]
+
+END = BYTES.stop_token_ids[0]
+
+
+ABC = gp.OutputSpec.choice(["abcdef"], backend="xgrammar")
+
+
+XYZ = gp.OutputSpec.choice(["xyzxyz"], backend="xgrammar")
+
+
+class Engine:
+    """A client, the device's part of its steps, and a worker in a thread."""
+
+    def __init__(self, first_step=0, **config):
+        config = gp.GuidedConfig(threads=1, **config)
+        plugins = gp.Plugins(entry_points=False)
+        self.client = WorkerClient(
+            gp.GrammarCompiler(BYTES, config=config, plugins=plugins), 4, first_step=first_step
+        )
+        self.session = Session(self.client)
+        self.region = self.client.region
+        self.codes = []
+        self.said = []
+        self.plans = {}
+        self.begin()
+
+    def begin(self, *, isolate=False):
+        """A new worker, as after a death."""
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        arguments = theirs.detach(), os.dup(self.region.fd)
+        self.thread = threading.Thread(target=lambda: self.codes.append(process.main(*arguments)))
+        self.thread.start()
+        self.session.begin(self.channel, isolate=isolate)
+
+    def end(self):
+        """It goes as if it had been killed."""
+        self.session.end()
+        self.channel.close()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+    def listen(self):
+        self.channel.flush()
+        try:
+            messages = self.channel.receive()
+        except ChannelClosedError:
+            return
+        for message in messages:
+            self.said.append(message)
+            self.session.received(message)
+
+    def until(self, what, seconds=10.0):
+        end = time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < end, "did not happen in time"
+            self.listen()
+            time.sleep(0.001)
+
+    def never(self, what, seconds=0.1):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.listen()
+            assert not what()
+            time.sleep(0.001)
+
+    def plan(self, *slots):
+        self.client.publish(StepPlan(tuple(range(len(slots))), slots))
+        step = self.client.steps.announce()
+        self.plans[step] = slots
+        return step
+
+    def first_step(self):
+        """A request in slot 0, sampled once; its token has yet to land."""
+        self.client.add(0, "one", ABC, ())
+        step = self.plan(0)
+        self.until(lambda: self.filled(step))
+        self.schedule(step)
+        return step
+
+    def filled(self, step):
+        return self.client.steps.filled >= step
+
+    def allowed(self, step, row):
+        self.until(lambda: self.filled(step))
+        words = self.region.masks[step % PLAN_DEPTH, row].view("uint32").tolist()
+        return {32 * i + b for i, word in enumerate(words) for b in range(32) if word >> b & 1}
+
+    def schedule(self, step):
+        self.client.steps.scheduled(step)
+
+    def land(self, step, *tokens):
+        self.region.tokens[step % TOKEN_DEPTH, : len(tokens)] = tokens
+        self.region.store(Counter.SAMPLED, step)
+
+    def accepted(self, step):
+        return self.region.load(Counter.ACCEPTED) == step & 0xFFFFFFFF
+
+    def request(self, slot):
+        """`client.request` waits for a supervisor's thread; there is none."""
+        found = []
+        thread = threading.Thread(target=lambda: found.append(self.client.request(slot)))
+        thread.start()
+        self.until(lambda: bool(found))
+        thread.join()
+        return found[0]

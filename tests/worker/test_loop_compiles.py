@@ -1,0 +1,94 @@
+"""Compiles in a worker next to requests that it may have died of."""
+
+import pytest
+from worker_engine import ABC, XYZ
+
+import guided_plugin as gp
+from guided_plugin.grammar.table import GrammarTable
+from guided_plugin.worker.child import loop
+from guided_plugin.worker.layout import Counter
+from guided_plugin.worker.messages import Crashed, Retires
+
+
+def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(make_engine, monkeypatch):
+    """Beside them nobody could tell who ended the next worker."""
+    doing = []
+    compile = gp.GrammarCompiler.compile
+
+    def watched(compiler, spec, **options):
+        if spec.kind == "regex":
+            doing.append((engine.filled(step), engine.region.load(Counter.DOING)))
+        return compile(compiler, spec, **options)
+
+    monkeypatch.setattr(gp.GrammarCompiler, "compile", watched)
+    engine = make_engine()
+    engine.land(engine.first_step(), ord("a"))
+    engine.end()
+    step = engine.plan(0)
+    verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
+    engine.begin(isolate=True)
+    engine.until(verdict.done)
+    assert doing == [(True, 0)]
+    assert engine.allowed(step, 0) == {ord("b")}
+
+
+def test_they_do_not_wait_for_ever(make_engine):
+    engine = make_engine()
+    engine.first_step()
+    engine.end()
+    engine.plan(0)  # whose tokens don't come
+    verdict = engine.client.prepare(gp.OutputSpec.regex("x"))
+    engine.begin(isolate=True)
+    engine.until(verdict.done)
+    assert verdict.result().backend
+
+
+@pytest.mark.parametrize("order", [(None, 0), (0, None)])
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_death_at_a_request_may_be_a_compiles(make_engine, go_on, order, planned):
+    """Compiles run beside all that is done for requests: who is worked on at that moment is merely near."""
+    engine = make_engine()
+    engine.client.add(0, "good", ABC, ())
+    engine.client.add(1, "planned", XYZ, ())
+    verdict = engine.client.prepare(gp.OutputSpec.regex("slow"))
+    if planned:
+        assert engine.allowed(engine.plan(1), 0) == {ord("x")}
+    for slot in order:
+        assert not verdict.done()
+        engine.session.blame(slot, "was ended by SIGKILL")
+    assert "compiling this spec ended the grammar worker twice" in str(verdict.exception(0))
+    assert engine.client.requests.take_failures() == []
+    go_on.set()
+
+
+def test_a_request_that_ends_workers_takes_no_compile_along(make_engine, go_on):
+    engine = make_engine()
+    engine.client.add(0, "deadly", ABC, ())
+    verdict = engine.client.prepare(gp.OutputSpec.regex("slow"))
+    for _ in range(2):
+        engine.session.blame(0, "was ended by SIGKILL")
+    [(slot, error)] = engine.client.requests.take_failures()
+    assert slot == 0
+    assert "working on this request ended the grammar worker twice" in str(error)
+    assert not verdict.done()
+    go_on.set()
+    engine.until(verdict.done)
+    assert verdict.result().backend
+
+
+@pytest.mark.parametrize("cause", ["time", "memory"])
+def test_a_call_that_was_given_up_ends_its_worker_when_it_costs_too_much(make_engine, monkeypatch, cause):
+    seconds, resident = 1.0, 5 << 30
+    monkeypatch.setattr(GrammarTable, "overdue", lambda self: seconds)
+    monkeypatch.setattr(loop, "_resident_bytes", lambda: resident)
+    engine = make_engine()
+    engine.first_step()
+    engine.never(lambda: engine.codes, 0.6)
+    if cause == "time":
+        seconds = 61.0
+    else:
+        resident += (1 << 30) + 1
+    engine.until(lambda: any(isinstance(message, Retires) for message in engine.said))
+    (last,) = [message for message in engine.said if isinstance(message, Retires)]
+    assert "goes on after" in last.reason
+    assert not any(isinstance(message, Crashed) for message in engine.said)
