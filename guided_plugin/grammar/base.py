@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from guided_plugin.step import Admission
+
 if TYPE_CHECKING:
     from guided_plugin.config import GuidedConfig
     from guided_plugin.grammar.vocabulary import Vocabulary
@@ -47,6 +49,10 @@ class Grammar:
     """Why this backend, and in what way it took the spec."""
     bounded: bool = False
     """Whether the backend bounds what each mask and each token costs. If not, calls have a deadline."""
+
+    def admission(self) -> Admission:
+        """What a host is told of it."""
+        return Admission(self.backend, self.seconds, self.warnings, self.reason)
 
 
 @dataclass(frozen=True, slots=True)

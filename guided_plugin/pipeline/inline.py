@@ -59,7 +59,7 @@ class InlineRuntime:
         def judge(done: Future[Grammar]) -> None:
             error = done.exception()
             if error is None:
-                verdict.set_result(_admission(done.result()))
+                verdict.set_result(done.result().admission())
             else:
                 verdict.set_exception(error)
 
@@ -161,7 +161,3 @@ class InlineRuntime:
         blocks, self._drafts = self._shape.split(self.buffers.tokens(entry), len(plan.slots))
         for tokens in blocks:
             self._table.accept(plan.slots, tokens)
-
-
-def _admission(grammar: Grammar) -> Admission:
-    return Admission(grammar.backend, grammar.seconds, grammar.warnings, grammar.reason)

@@ -50,7 +50,7 @@ class FakeBackend:
         self.broken = broken
         self.culprit = culprit
         self.limit = 0
-        """Rows from which on a fill raises, whoever they are."""
+        """Rows from which on a fill raises, of any request."""
         self.batches: list[int] = []
         self.live: dict[str, FakeMatcher] = {}
         """The matcher that was started last, by the text of its spec."""

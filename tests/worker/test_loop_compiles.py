@@ -11,7 +11,7 @@ from guided_plugin.worker.messages import Crashed, Retires
 
 
 def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(make_engine, monkeypatch):
-    """Beside them nobody could tell who ended the next worker."""
+    """Next to them it could not be told which of them ended the next worker."""
     doing = []
     compile = gp.GrammarCompiler.compile
 

@@ -12,7 +12,6 @@ import itertools
 import json
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import ConfigError, GuidedError, PipelineError
+from guided_plugin.hosts.step_hooks import SafeStepHooks
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
@@ -85,8 +85,8 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._rows: list[_Entry | None] = []
         """Of the step that is not over yet."""
         self._closed_rows: list[int] = []
-        self._hooks_failed = False
         self._step_numbers = itertools.count()
+        self._hooks = SafeStepHooks(self._compiler.plugins)
         self._step: DecodeStep | None = None
         """The same step, if plugins listen to it."""
         self._errors: dict[str, GuidedError] = {}
@@ -181,20 +181,10 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self.pipeline.schedule_update(tokens)
         if step is not None:
             step.tokens = tokens
-            self._call(self._compiler.plugins.post_sampling, step)
+            self._hooks.post_sampling(step)
         self.pipeline.finish_update()
         if step is not None:
-            self._call(self._compiler.plugins.after_stop_criteria, step)
-
-    def _call(self, hook: Callable[[DecodeStep], None], step: DecodeStep) -> None:
-        """A plugin that fails must not end the manager's loop. It is named once, and hears no more steps."""
-        if self._hooks_failed:
-            return
-        try:
-            hook(step)
-        except GuidedError as error:
-            self._hooks_failed = True
-            _log.error("step hooks are no longer called: %s", error)
+            self._hooks.after_stop_criteria(step)
 
     def _forget(self, coming: set[str]) -> None:
         """Remove requests that have ended. If the slots run out, also those that wait: they are replayed."""

@@ -1,23 +1,22 @@
 """The step hooks of third-party plugins in vLLM: `post_sampling` and `after_stop_criteria`.
 
 `post_sampling` fires when the sampler of a model runner returns, `after_stop_criteria` when
-`Worker.sample_tokens`
-returns: the runner has appended the tokens by then, and what ends a request is checked from here on. V2's
-sampler has no hook, so `GPUModelRunner.sample` is wrapped, in engines where a plugin implements a step hook,
-and only there.
+`Worker.sample_tokens` returns: the runner has appended the tokens by then, and what ends a request is checked
+from here on. V2's sampler has no hook, so `GPUModelRunner.sample` is wrapped, in engines where a plugin
+implements a step hook, and only there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pkgutil import resolve_name
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from guided_plugin.errors import GuidedError
+from guided_plugin.hosts.step_hooks import SafeStepHooks
 from guided_plugin.hosts.vllm.wrapping import Known, mismatch, wrap
 from guided_plugin.plugins import Plugins
 from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
@@ -30,13 +29,12 @@ _V2_RUNNER: Known = (
 )
 
 
-class StepHooks:
+class StepHooks(SafeStepHooks):
     """Tells the plugins of one engine about its steps."""
 
     def __init__(self, plugins: Plugins) -> None:
-        self._plugins = plugins
+        super().__init__(plugins)
         self._index = 0
-        self._failed = False
         self._step: DecodeStep | None = None
         """Sampled, and not appended yet."""
 
@@ -45,23 +43,13 @@ class StepHooks:
         missing = tokens.shape[0] - len(slots)
         step = self._step = DecodeStep(self._index, [*slots, *[UNGUIDED] * missing], tokens)
         self._index += 1
-        self._call(self._plugins.post_sampling, step)
+        self.post_sampling(step)
 
     def appended(self) -> None:
         """They are appended. Does nothing for a step that sampled none."""
         step, self._step = self._step, None
         if step is not None:
-            self._call(self._plugins.after_stop_criteria, step)
-
-    def _call(self, hook: Callable[[DecodeStep], None], step: DecodeStep) -> None:
-        """A plugin that fails must not end the engine. It is named once, and no step hook is called again."""
-        if self._failed:
-            return
-        try:
-            hook(step)
-        except GuidedError as error:
-            self._failed = True
-            _log.error("step hooks are no longer called: %s", error)
+            self.after_stop_criteria(step)
 
 
 class _Runner(Protocol):

@@ -15,7 +15,6 @@ from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission
 from guided_plugin.worker.child.rings import Plan, WorkerRings
 from guided_plugin.worker.messages import Add, Compile, Failed, Verdict, Warm
 
@@ -209,9 +208,7 @@ class Compiles:
         if error is not None:
             self._channel.send(Verdict(ticket, _as_guided_error(error)))
             return
-        grammar = done.result()
-        admission = Admission(grammar.backend, grammar.seconds, grammar.warnings, grammar.reason)
-        self._channel.send(Verdict(ticket, admission))
+        self._channel.send(Verdict(ticket, done.result().admission()))
 
     def close(self) -> None:
         """Compile no more."""

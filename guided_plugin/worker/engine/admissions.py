@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from guided_plugin.compiling.cache import Latest
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError
 from guided_plugin.spec import OutputSpec, language_of
@@ -30,8 +30,8 @@ class Admissions:
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
-        self._known: OrderedDict[OutputSpec, Future[Admission]] = OrderedDict()
-        """Verdicts that have come; the same one for everybody."""
+        self._known: Latest[Future[Admission]] = Latest(_KNOWN_SPECS)
+        """Verdicts that have come; the same one for all requests."""
         self._tickets: dict[int, _Ticket] = {}
         self._numbers: dict[OutputSpec, int] = {}
         """The ticket of each spec that has one."""
@@ -70,8 +70,6 @@ class Admissions:
             return
         self._known[ticket.spec] = ticket.verdict
         self._compiler.trust(ticket.spec)
-        if len(self._known) > _KNOWN_SPECS:
-            self._known.popitem(last=False)
         ticket.verdict.set_result(message.answer)
 
     def blame(self, error: GuidedError) -> bool:

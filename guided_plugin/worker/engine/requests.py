@@ -49,10 +49,12 @@ class LiveRequests:
         """Whether a request still has its slot."""
         return self._by_slot.get(request.slot) is request
 
-    def find(self, *, serial: int = -1, slot: int | None = None) -> LiveRequest | None:
-        """A running request by its number, or by its slot."""
-        if slot is not None:
-            return self._by_slot.get(slot)
+    def get(self, slot: int) -> LiveRequest | None:
+        """The request in a slot, if there is one."""
+        return self._by_slot.get(slot)
+
+    def by_serial(self, serial: int) -> LiveRequest | None:
+        """A running request by its number."""
         return next((one for one in self._by_slot.values() if one.serial == serial), None)
 
     def publish(self, plan: StepPlan, plan_id: int) -> None:

@@ -121,7 +121,7 @@ class WorkerRuntime:
 
     def take_closed(self) -> list[Closure]:
         """Requests that were closed since the last call. From any thread."""
-        closures = self._requests.closures
+        closures = self._requests.closures  # looked at here, because this is called in each step
         return self._requests.take_closed() if closures.word[0] != closures.seen or closures.untold else []
 
     def refusal(self) -> GuidedError | None:

@@ -74,7 +74,7 @@ class Session:
             if isinstance(message, Verdict):
                 client.admissions.judge(message)
             elif isinstance(message, Failed):
-                request = client.requests.find(serial=message.serial)
+                request = client.requests.by_serial(message.serial)
                 if request is not None:
                     client.requests.fail(request, message.error, message.count)
                     if isinstance(message.error, BudgetError):
@@ -95,7 +95,7 @@ class Session:
         """
         client = self.client
         with client.steps.lock:
-            request = None if slot is None else client.requests.find(slot=slot)
+            request = None if slot is None else client.requests.get(slot)
             if request is not None:
                 request.deaths += 1
                 if request.deaths >= 2 or hung:
