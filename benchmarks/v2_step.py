@@ -95,7 +95,7 @@ def measure(rows: int, steps: int) -> dict[str, Any]:
     context = LogitsContext(indices, indices, batch, *[None] * 4)
     every = torch.arange(rows, device=device)
     ends = [torch.cuda.Event() for _ in range(2)]
-    wall, processor = [], []
+    plans, masks, wall, processor = [], [], [], []
     for step in range(steps):
         start, start_cpu = time.perf_counter(), time.thread_time()
         guide.apply_staged_writes()
@@ -110,6 +110,8 @@ def measure(rows: int, steps: int) -> dict[str, Any]:
         ends[step % 2].record()
         if step:
             ends[1 - step % 2].synchronize()
+        plans.append(middle - start)
+        masks.append(end - again)
         wall.append(middle - start + end - again)
         processor.append(middle_cpu - start_cpu + end_cpu - again_cpu)
     runner = getattr(guide, "runner", None) or guide._runner
@@ -123,6 +125,8 @@ def measure(rows: int, steps: int) -> dict[str, Any]:
         "failed": failed,
         "wall_us": round(statistics.median(wall[kept]) * 1e6, 2),
         "wall_p90_us": round(statistics.quantiles(wall[kept], n=10)[8] * 1e6, 2),
+        "plan_us": round(statistics.median(plans[kept]) * 1e6, 2),
+        "mask_us": round(statistics.median(masks[kept]) * 1e6, 2),
         "cpu_us": round(statistics.mean(processor[kept]) * 1e6, 2),
         "torch": torch.__version__,
     }
