@@ -96,11 +96,6 @@ def constraining(kind: str) -> frozenset[str]:
     return frozenset(name for name, keyword in KEYWORDS.items() if kind in keyword.types)
 
 
-def later_than(draft: int) -> frozenset[str]:
-    """The keywords that a draft doesn't have yet."""
-    return frozenset(name for name, keyword in KEYWORDS.items() if keyword.since > draft)
-
-
 _DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, "2020-12": 2020}
 
 

@@ -16,7 +16,6 @@ from stopping import Walk, Walker, special_vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError
-from guided_plugin.grammar.llguidance import sources
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
@@ -53,12 +52,6 @@ def compiler(request: pytest.FixtureRequest) -> GrammarCompiler:
     return GrammarCompiler(vocabulary, config=config, plugins=Plugins(entry_points=False))
 
 
-@pytest.fixture
-def lowered_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower every schema, also those that llguidance would take."""
-    monkeypatch.setattr(sources, "lowering_pays", lambda schema: "a test wants it")
-
-
 def assert_clean(walk: Walk) -> None:
     assert walk.early == []
     assert walk.leaks == []
@@ -79,15 +72,13 @@ def walk_case(compiler: GrammarCompiler, case: Case, name: str, **options: Any) 
     return True
 
 
-@pytest.mark.usefixtures("lowered_first")
 @pytest.mark.parametrize("family", sorted({name.partition(":")[0] for name in CASES}))
-def test_lowered_constructs(compiler, family):
+def test_constructs(compiler, family):
     cases = {name: case for name, case in CASES.items() if name.startswith(f"{family}:")}
     walked = [walk_case(compiler, case, name, strict=False) for name, case in cases.items()]
     assert sum(walked) > len(walked) / 2
 
 
-@pytest.mark.usefixtures("lowered_first")
 def test_with_whitespace_and_closed_objects(compiler):
     for name, case in list(CASES.items())[::7]:
         walk_case(compiler, case, name, whitespace="flexible")

@@ -26,7 +26,6 @@ from equality_oracle import OracleError, oracle
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError
-from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import walk
@@ -50,22 +49,14 @@ class Disagreement:
 
 
 class Judge:
-    """A schema compiled once, and the oracle for it.
-
-    `backend` is a backend's name, `auto`, or `lowering`: what the lowering makes of any schema.
-    """
+    """A schema compiled once, and the oracle for it."""
 
     def __init__(
         self, schema: Any, backend: str = "auto", *, compiler: GrammarCompiler | None = None
     ) -> None:
         self.compiler = compiler or COMPILER
         self.valid = oracle(schema)
-        if backend == "lowering":
-            # The padding after the stop token, as the llguidance backend would have it.
-            source = schema_to_lark(schema, strict=False, flexible=False, impossible_token=BYTES.size)
-            spec = OutputSpec.grammar(source, "lark", backend="llguidance")
-        else:
-            spec = OutputSpec.json_schema(schema, strict=False, backend=backend)
+        spec = OutputSpec.json_schema(schema, strict=False, backend=backend)
         self.grammar = self.compiler.compile(spec)
         owner = self.compiler.backend(self.grammar.backend)
         self._start = owner.start(self.grammar, BYTES.stop_token_ids)

@@ -9,17 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceBatch, LLGuidanceMatcher, first_line
-from guided_plugin.grammar.llguidance.sources import ESCAPES, json_source, sources
+from guided_plugin.grammar.llguidance.sources import source_text
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -81,48 +80,27 @@ class LLGuidanceBackend:
         self._lexers = LexerPool(self._threads)
         self._tokenizers = Tokenizers(vocabulary)
 
-    @cached_property
-    def _keeps_names_apart(self) -> bool:
-        """Whether a name of `properties` spelled with an escape is not taken for another one. Before 1.9
-        llguidance limits the escapes of texts, but not those of names."""
-        source = json_source({"properties": {"a": {"type": "integer"}}}, json_allowed_escapes=ESCAPES)
-        tokenizer = self._tokenizers.plain
-        matcher = self._ll.LLMatcher(tokenizer, source, log_level=0, limits=self._limits)
-        tokens = tokenizer.tokenize_bytes(b'{"\\u0061":"x"}')
-        return not matcher.is_error() and 0 <= matcher.validate_tokens(tokens) < len(tokens)
-
     def compile(self, spec: OutputSpec) -> Grammar:
         """Compile a spec, or raise a GrammarError."""
         start = time.perf_counter()
-        return self._grammar(spec, *self._first_source(spec), start)
+        text = self._text(spec)
+        return self._grammar(spec, text, self._first(spec, text), start)
 
     def prepare(self, spec: OutputSpec) -> Prepared:
         """The text of a grammar that compiled."""
-        text, _, reason = self._first_source(spec)
-        return Prepared(spec, self.name, text, reason)
+        text = self._text(spec)
+        self._first(spec, text)
+        return Prepared(spec, self.name, text)
 
     def load(self, prepared: Prepared) -> Grammar:
         """The grammar of a text."""
         start, text = time.perf_counter(), str(prepared.payload)
-        return self._grammar(prepared.spec, text, self._first(prepared.spec, text), prepared.reason, start)
+        return self._grammar(prepared.spec, text, self._first(prepared.spec, text), start)
 
-    def _first_source(self, spec: OutputSpec) -> tuple[str, Any, str]:
-        """The first text for a spec that compiles, a matcher at its beginning, and why this text."""
-        refusals: list[GrammarError] = []
-        for source in sources(
-            spec,
-            unenforced=self._unenforced,
-            impossible_token=self._tokenizers.impossible_token,
-            keeps_names_apart=lambda: self._keeps_names_apart,
-        ):
-            try:
-                text = source.write()
-                return text, self._first(spec, text), source.reason
-            except GrammarError as error:
-                refusals.append(error)
-        # The lowering names the keyword and its place.
-        telling = (UnsupportedSpecError, UnsatisfiableSpecError)
-        raise max(refusals, key=lambda error: isinstance(error, telling))
+    def _text(self, spec: OutputSpec) -> str:
+        return source_text(
+            spec, unenforced=self._unenforced, impossible_token=self._tokenizers.impossible_token
+        )
 
     def _matcher(self, spec: OutputSpec, text: str, tokenizer: Any) -> Any:
         limits = self._client_limits if spec.kind in ("grammar", "regex") else self._limits
@@ -143,7 +121,7 @@ class LLGuidanceBackend:
             raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
         return first
 
-    def _grammar(self, spec: OutputSpec, text: str, first: Any, reason: str, start: float) -> Grammar:
+    def _grammar(self, spec: OutputSpec, text: str, first: Any, start: float) -> Grammar:
         def another() -> Any:
             # With one thread there is no other lexer than the first, and the finer slices may not be there.
             tokenizer = self._tokenizers.fine if self._threads > 1 else self._tokenizers.plain
@@ -156,7 +134,7 @@ class LLGuidanceBackend:
         compiled = _Compiled(lexers, impossible if named else None)
         seconds = time.perf_counter() - start
         size = _BYTES_PER_CHARACTER * len(text)
-        return Grammar(spec, self.name, compiled, size, seconds, reason=reason, bounded=True)
+        return Grammar(spec, self.name, compiled, size, seconds, bounded=True)
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
         """A matcher at the beginning; it shares the lexer states that others have built."""

@@ -218,14 +218,6 @@ def test_any_character_has_every_legal_spelling(char):
     assert bool(body.fullmatch(char)) == raw_is_legal
 
 
-@pytest.mark.parametrize(
-    ("pattern", "everything"),
-    [("", True), (".*", True), (".+", False), ("a*", True), ("^a*$", False), ("^", True)],
-)
-def test_matches_everything(pattern, everything):
-    assert patterns.matches_everything(pattern) == everything
-
-
 @pytest.mark.parametrize("name", formats.FORMATS)
 def test_formats_allow_nothing_that_their_rfc_forbids(name):
     source = random.Random(name)

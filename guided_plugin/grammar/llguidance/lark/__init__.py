@@ -1,4 +1,4 @@
-"""JSON Schema written as a grammar, for what llguidance doesn't take as a schema.
+"""JSON Schema written as a grammar.
 
 document.py     the schema as the standard reads it: drafts, references, which keywords count
 algebra.py      each schema, or its negation, as alternatives of constraints (constraints.py)
@@ -9,7 +9,7 @@ terminals.py    what texts look like: numbers.py, patterns.py (from ecma.py)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
@@ -22,10 +22,9 @@ from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
 from guided_plugin.grammar.llguidance.lark.objects import object_rule
 from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Reference
-from guided_plugin.spec.keywords import ASSERTIONS, draft_of, later_than
-from guided_plugin.spec.schema import pointer, walk
+from guided_plugin.spec.schema import pointer
 
-__all__ = ["HEADER", "lowering_pays", "schema_to_lark"]
+__all__ = ["HEADER", "schema_to_lark"]
 
 # Without this, where a grammar leaves one text only, llguidance allows one spelling of it alone: the first
 # token of its own tokenization. A model must be free to take any token that fits.
@@ -91,33 +90,3 @@ def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecE
                     where = pointer((*node.path, *place))
                     return UnsupportedSpecError(error.what, where=where, hint=error.hint)
     return error
-
-
-def lowering_pays(schema: Any) -> str:
-    """Why a schema is better lowered even where a backend would take it as it is, or nothing."""
-    draft = draft_of(schema)
-    later = later_than(draft)
-    for _, node in walk(schema):
-        if not isinstance(node, Mapping):
-            continue
-        if draft <= 7 and "$ref" in node and len(ASSERTIONS.intersection(node)) > 1:
-            return f"what stands next to $ref doesn't count in draft {draft}"
-        if not later.isdisjoint(node):
-            return f"keywords of later drafts don't count in draft {draft}"
-        described = node.get("properties")
-        if isinstance(described, Mapping) and len(described) > _MANY_PROPERTIES:
-            return "masks of so many properties are cheaper that way"
-        sources = [node["pattern"]] if isinstance(node.get("pattern"), str) else []
-        matching = node.get("patternProperties")
-        sources += matching if isinstance(matching, Mapping) else ()
-        for source in sources:
-            try:
-                if patterns.pattern(source).lead is not None or patterns.matches_everything(source):
-                    return "a pattern is searched for, which is cheaper that way"
-            except UnsupportedSpecError:
-                continue
-    return ""
-
-
-# llguidance's own way costs the square of their number: at 900 optional ones 18 ms a mask instead of 4.
-_MANY_PROPERTIES = 300

@@ -62,11 +62,6 @@ def _pattern(parts: list[Node]) -> Pattern:
     return Pattern((*positive, searched), tuple(negative), None if positive or negative else lead)
 
 
-def matches_everything(source: str) -> bool:
-    """Whether every text matches."""
-    return pattern(source).positive == (f'"{ANY_CHARACTER}*"',) and not pattern(source).negative
-
-
 @lru_cache(maxsize=4096)
 def _compiled(source: str) -> re.Pattern[str]:
     return re.compile(_text(ecma.parse(source), _python), re.DOTALL)
