@@ -23,8 +23,8 @@ MOST = {
     "draft4": (0, 6, 17),
     "draft6": (0, 12, 31),
     "draft7": (0, 12, 32),
-    "draft2019-09": (2, 17, 51),
-    "draft2020-12": (2, 18, 58),
+    "draft2019-09": (0, 13, 50),
+    "draft2020-12": (0, 13, 53),
 }
 
 # llguidance before 1.9 refuses -4.5 as a multiple of 1.5.

@@ -25,7 +25,6 @@ REFUSED: dict[str, set[str]] = {"arrays": {"unique at all"}}
 NARROWER: list[tuple[str, str, str]] = [
     ("numbers: multiple of seven", r"\d\.0\b", "whole numbers are written without a fraction"),
     ("formats: (date-)?time", r"t\d|z\"", "`T` and `Z` are capitals"),
-    ("unevaluated of branches", "b", "a value is taken by one branch, which must describe all of it"),
 ]
 
 

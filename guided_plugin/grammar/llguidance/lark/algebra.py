@@ -20,6 +20,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Number,
     Object,
     String,
+    evaluates,
     merged,
 )
 from guided_plugin.grammar.llguidance.lark.document import Document, Path
@@ -91,6 +92,23 @@ class Algebra:
             schema = node.schema is not False
         return TRUE if schema is positive else frozenset({(True, self.document.number(False))})
 
+    def negated(self, literals: Literals) -> Literals:
+        """The negation of a conjunction."""
+        others = [frozenset({(not positive, number)}) for positive, number in sorted(literals)]
+        if len(others) == 1:
+            return others[0]
+        return self.either_of(others)
+
+    def either_of(self, options: Iterable[Literals]) -> Literals:
+        """At least one of some conjunctions."""
+        distinct = tuple(dict.fromkeys(options))
+        if TRUE in distinct:
+            return TRUE
+        if len(distinct) == 1:
+            return distinct[0]
+        number = self.document.either(distinct) if distinct else self.document.number(False)
+        return frozenset({(True, number)})
+
     def shape(self, literals: Literals) -> Shape:
         """The values that satisfy all of them."""
         found = self._conjunctions.get(literals)
@@ -106,6 +124,10 @@ class Algebra:
         for literal in literals:
             return self._of(literal)
         return anything()
+
+    def all_in_place(self, literals: Literals) -> Shape:
+        """The shape of a conjunction of parts."""
+        return self.all_of(self._of(literal) for literal in sorted(literals))
 
     def empty(self, literals: Literals) -> bool:
         """Whether no value satisfies all of them. False where that is not known."""
@@ -208,7 +230,7 @@ class Algebra:
                 where="json_schema",
                 hint="use fewer alternatives under allOf, oneOf and not, or give them a discriminating const",
             )
-        if ALL[kind][0] in met:
+        if ALL[kind][0] in met and not (self.document.unevaluated and any(map(evaluates, met))):
             return ALL[kind]
         if kind != "object" or not 1 < len(met) <= _MAX_COMPARED:
             return tuple(met)

@@ -180,6 +180,8 @@ class Items:
     prefix: tuple[Literals, ...] = ()
     rest: Literals | None = None
     """None: not mentioned, so anything, and not evaluated either."""
+    evaluates: bool = True
+    """Whether the items count as evaluated; under `not`, and by `const` or `enum`, they don't."""
 
     def at(self, index: int) -> Literals:
         """What the item at an index must satisfy."""
@@ -194,6 +196,8 @@ class Contains:
     start: int = 0
     least: int = 1
     most: int | None = None
+    evaluates: bool = True
+    """Whether the items that satisfy this count as evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +244,7 @@ class Properties:
     others: Literals | None = None
     """None: not mentioned, so anything, and not evaluated either."""
     evaluates: bool = True
-    """Whether what it names counts as described; what stands under `not` doesn't."""
+    """Whether the properties count as evaluated; under `not`, and by `const` or `enum`, they don't."""
 
     def of(self, name: str) -> Literals:
         """What the value of a property must satisfy."""
@@ -326,13 +330,36 @@ def _least(one: int | None, two: int | None) -> int | None:
 
 
 def _union(one: tuple[T, ...], two: Iterable[T]) -> tuple[T, ...]:
-    known = set(one)
-    return one + tuple(item for item in two if item not in known)
+    return tuple(dict.fromkeys((*one, *two)))
 
 
 def merged(one: Constraint, two: Constraint) -> Constraint | None:
     """`meet` for two constraints of the same type."""
     return one.meet(two)  # type: ignore[arg-type]
+
+
+def unannotated(constraint: Constraint) -> Constraint:
+    """The same values, of which nothing counts as evaluated."""
+    match constraint:
+        case Array():
+            items = (replace(each, evaluates=False) for each in constraint.items)
+            contains = (replace(each, evaluates=False) for each in constraint.contains)
+            return replace(constraint, items=_union((), items), contains=_union((), contains))
+        case Object():
+            properties = (replace(each, evaluates=False) for each in constraint.properties)
+            return replace(constraint, properties=_union((), properties))
+    return constraint
+
+
+def evaluates(constraint: Constraint) -> bool:
+    """Whether any item or property counts as evaluated."""
+    match constraint:
+        case Array():
+            found = [each.evaluates for each in constraint.items]
+            return any([*found, *(each.evaluates for each in constraint.contains)])
+        case Object():
+            return any(each.evaluates for each in constraint.properties)
+    return False
 
 
 def with_properties(constraint: Object, properties: Properties) -> Object:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urldefrag, urljoin
 
 from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark.constraints import Literals
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason, names_draft
 from guided_plugin.spec.schema import pointer, pointer_steps, walk
@@ -21,6 +22,9 @@ from guided_plugin.spec.schema import pointer, pointer_steps, walk
 Path = tuple[str | int, ...]
 
 _ROOT = "guided://schema"
+
+EITHER = "either"
+"""The keyword of schemas that are not in the document: its value lists conjunctions of numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Document:
         self.nodes: list[Numbered] = []
         self._numbers: dict[tuple[str, str], int] = {}
         self._by_identity: dict[tuple[int, str], int] = {}
+        self._unions: dict[tuple[Literals, ...], int] = {}
         self._kept: list[Any] = []
         self._enforced = ASSERTIONS - frozenset(unenforced)
         self._names_draft = names_draft(root)
@@ -82,6 +87,14 @@ class Document:
             self._kept.append(schema)
         self._by_identity[id(schema), base] = number
         self._kept.append(schema)
+        return number
+
+    def either(self, options: tuple[Literals, ...]) -> int:
+        """The number of a schema that is not in the document: all of some conjunction must hold."""
+        number = self._unions.get(options)
+        if number is None:
+            number = self._unions[options] = len(self.nodes)
+            self.nodes.append(Numbered(None, _ROOT, (), {EITHER: options}))
         return number
 
     def resolve(self, reference: Any, base: str, path: Path) -> tuple[Any, str, Path]:
@@ -182,7 +195,9 @@ class Document:
             enforced.pop("format", None)
         kept = {}
         for key, value in enforced.items():
-            if idle_reason(enforced, key, self.draft, named=self._names_draft):
+            # An `if` alone decides nothing, but what it describes is evaluated.
+            lonely = key == "if" and self.unevaluated and self.draft >= 2019
+            if idle_reason(enforced, key, self.draft, named=self._names_draft) and not lonely:
                 continue
             if isinstance(value, float):
                 if not math.isfinite(value):

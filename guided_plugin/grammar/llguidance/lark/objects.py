@@ -59,7 +59,8 @@ class _Member:
 
 def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
     """The rule of an object constraint."""
-    if emitter.style.closed and (constraint.declared or constraint.properties):
+    opened = any(properties.others is not None for properties in constraint.properties)
+    if emitter.style.closed and not opened and (constraint.declared or constraint.properties):
         constraint = closed(constraint, emitter.algebra.literals(False, "", ()))
     return _Writer(emitter, constraint).rule()
 

@@ -5,9 +5,10 @@ Negation is pushed down to the subschemas. Depends on the algebra.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, cast
 
 from guided_plugin.errors import UnsupportedSpecError
@@ -17,6 +18,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Array,
     Boolean,
+    Constraint,
     Items,
     Literals,
     Null,
@@ -24,9 +26,15 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     Properties,
     String,
+    evaluates,
+    unannotated,
     with_properties,
 )
+from guided_plugin.grammar.llguidance.lark.negation import negated
 from guided_plugin.spec.schema import pointer
+
+# Beyond so many sets of branches, some sets of more than one count as one of them alone.
+_MAX_TOGETHER = 64
 
 
 def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
@@ -37,11 +45,23 @@ def read_schema(algebra: Algebra, number: int, positive: bool) -> Shape:
     reader = _Reader(algebra, number, positive)
     if positive:
         return reader.unevaluated(algebra.all_of(reader.parts()))
-    shape = algebra.pruned(algebra.either(reader.parts()))
-    for keyword in ("unevaluatedProperties", "unevaluatedItems"):
+    shape = algebra.either(reader.parts())
+    for keyword, kind in (("unevaluatedProperties", "object"), ("unevaluatedItems", "array")):
         if keyword in node.keywords:
-            raise reader.refusal(keyword, "under not")
-    return shape
+            # What satisfies the schema satisfies one of its alternatives; the rest breaks each of them.
+            broken = [tuple(negated(each, algebra.negated)) for each in reader.whole(kind)]
+            shape = {**shape, kind: algebra.all_of({**anything(), kind: each} for each in broken)[kind]}
+    return unevaluating(algebra, algebra.pruned(shape))
+
+
+def unevaluating(algebra: Algebra, shape: Shape) -> Shape:
+    """The same values, of which nothing counts as evaluated."""
+    if not algebra.document.unevaluated:
+        return shape
+    return {
+        kind: every if every is ALL[kind] else tuple(dict.fromkeys(map(unannotated, every)))
+        for kind, every in shape.items()
+    }
 
 
 class _Reader:
@@ -49,6 +69,7 @@ class _Reader:
 
     def __init__(self, algebra: Algebra, number: int, positive: bool) -> None:
         self.algebra = algebra
+        self.number = number
         self.node = algebra.document.nodes[number]
         self.keywords = self.node.keywords
         self.positive = positive
@@ -79,14 +100,17 @@ class _Reader:
                 case "allOf" | "anyOf":
                     shapes = [self.shape(positive, schema, keyword, i) for i, schema in enumerate(value)]
                     every = (keyword == "allOf") is positive
-                    yield self.algebra.all_of(shapes) if every else self.algebra.either(shapes)
+                    yield self.algebra.all_of(shapes) if every else self.any_of(shapes)
+                case "either":
+                    yield self.either(value)
                 case "oneOf":
                     yield self.one_of(value)
                 case "not":
                     yield self.shape(not positive, value, "not")
                 case "if":
                     yield self.conditional()
-        for kind, constraints in demands(self.keywords, self.literals, positive):
+        negate = self.algebra.negated
+        for kind, constraints in demands(self.keywords, self.literals, negate, positive):
             yield {**(anything() if positive else nothing()), kind: constraints}
         yield from self.dependencies()
 
@@ -114,7 +138,7 @@ class _Reader:
             dict.fromkeys(v for v in values if isinstance(v, int | float) and not isinstance(v, bool))
         )
         compound = [self.described(v) for v in values if isinstance(v, list | dict)]
-        shapes = [self.shape(self.positive, schema, "enum") for schema in compound]
+        shapes = [unevaluating(self.algebra, self.shape(self.positive, v, "enum")) for v in compound]
         if self.positive:
             shape: Shape = {
                 "null": (Null(),) if None in values else (),
@@ -141,6 +165,33 @@ class _Reader:
         schema = {"type": "array", "minItems": len(value), "maxItems": len(value)}
         prefix = "items" if self.draft <= 2019 else "prefixItems"
         return {**schema, prefix: [{"enum": [member]} for member in value]} if value else schema
+
+    def any_of(self, shapes: list[Shape]) -> Shape:
+        """One of some shapes holds. Those that hold at once evaluate together, so they are joined too."""
+        algebra = self.algebra
+        found = list(shapes)
+        if self.positive and algebra.document.unevaluated:
+            structured = [{**nothing(), "array": s["array"], "object": s["object"]} for s in shapes]
+            telling = [shape for shape in structured if any(map(evaluates, _members(shape)))]
+            pending = deque(enumerate(telling))
+            while pending and len(found) < _MAX_TOGETHER:
+                last, joined = pending.popleft()
+                for index in range(last + 1, len(telling)):
+                    both = algebra.pruned(algebra.both(joined, telling[index]))
+                    if any(both.values()):
+                        found.append(both)
+                        pending.append((index, both))
+        return algebra.either(found)
+
+    def either(self, options: tuple[Literals, ...]) -> Shape:
+        """One of some conjunctions holds; under negation none."""
+        algebra = self.algebra
+        if self.positive:
+            return algebra.either(algebra.all_in_place(option) for option in options)
+        return algebra.all_of(
+            algebra.either(algebra.in_place(frozenset({(not holds, number)})) for holds, number in option)
+            for option in options
+        )
 
     def one_of(self, schemas: list[Any]) -> Shape:
         algebra = self.algebra
@@ -189,6 +240,11 @@ class _Reader:
                 met = algebra.both(present, self.shape(self.positive, needed, keyword, name))
                 yield algebra.either([absent, met]) if self.positive else met
 
+    def whole(self, kind: str) -> tuple[Constraint, ...]:
+        """The values of one type that satisfy the schema, not its negation."""
+        reader = _Reader(self.algebra, self.number, True)
+        return reader.unevaluated(self.algebra.all_of(reader.parts()))[kind]
+
     def unevaluated(self, shape: Shape) -> Shape:
         """With `unevaluatedProperties` and `unevaluatedItems`, which apply to each alternative."""
         if "unevaluatedProperties" in self.keywords:
@@ -201,12 +257,19 @@ class _Reader:
         return self.algebra.pruned(shape)
 
     def with_rest(self, array: Array, rest: Literals) -> Array:
-        if any(items.rest is not None for items in array.items):
+        described = [items for items in array.items if items.evaluates]
+        if any(items.rest is not None for items in described):
             return array
-        if array.contains and self.draft >= 2020:
-            raise self.refusal("unevaluatedItems", "next to contains")
-        prefix = (TRUE,) * array.prefix_length
-        return replace(array, items=(*array.items, Items(prefix, rest)))
+        if self.draft >= 2020:
+            # An item that `contains` looks for is evaluated.
+            found = [each.item for each in array.contains if each.evaluates and each.start == 0]
+            rest = self.algebra.either_of([rest, *found])
+        prefix = (TRUE,) * max((len(items.prefix) for items in described), default=0)
+        return replace(array, items=tuple(dict.fromkeys((*array.items, Items(prefix, rest)))))
+
+
+def _members(shape: Shape) -> Iterator[Constraint]:
+    return chain.from_iterable(shape.values())
 
 
 def closed(constraint: Object, rest: Literals) -> Object:
