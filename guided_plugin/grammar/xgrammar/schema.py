@@ -14,9 +14,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.xgrammar.checks import (
+    check_array,
+    check_number,
+    check_object,
+    check_string,
+    refusal,
+)
 from guided_plugin.grammar.xgrammar.rewrites import REWRITES, rewritten
 from guided_plugin.grammar.xgrammar.rewrites.one_of import all_disjoint
-from guided_plugin.grammar.xgrammar.rewrites.values import canonical
 from guided_plugin.spec.keywords import ASSERTIONS, draft_of
 from guided_plugin.spec.regexes import (
     control_in_class,
@@ -28,7 +34,9 @@ from guided_plugin.spec.regexes import (
     unsupported_construct,
     wide_class,
 )
-from guided_plugin.spec.schema import pointer, resolve_pointer, walk
+from guided_plugin.spec.schema import resolve_pointer, walk
+
+__all__ = ["check_regex", "places", "prepared_schema", "refusal"]
 
 _Path = tuple[str | int, ...]
 
@@ -40,14 +48,6 @@ _UNREAD = {
 }
 # xgrammar looks for these in this order and reads nothing next to the first it finds.
 _ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
-# Formats that xgrammar turns into a pattern of their own; any other is an annotation to it.
-_FORMATS = {
-    *("email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri"),
-    *("uri-reference", "uri-template", "json-pointer", "relative-json-pointer"),
-}
-# Larger divisors are dropped, and so are all of a range of 10,000 numbers or with an open end.
-_MOST_DIVISOR = 1024
-_WIDEST_RANGE = 5_000
 # In open objects, xgrammar keeps names of properties apart from further ones by their text, without escapes.
 _PLAIN_NAME = re.compile(r"[ !#-\[\]-~]*\Z")
 _ESCAPED = re.compile("[%~]")
@@ -60,7 +60,7 @@ def prepared_schema(document: Any, *, strict: bool) -> Any:
     found = list(places(document))
     names = {id(node.get("propertyNames")) for _, node in found}
     for path, node in found:
-        _check(node, path, is_name=id(node) in names)
+        _check(node, path, is_name=id(node) in names, strict=strict)
         _check_reference(node, path, document)
         _check_names(node, path, strict)
         branches = node.get("oneOf")
@@ -95,7 +95,7 @@ def places(document: Any) -> Iterator[tuple[_Path, dict[str, Any]]]:
                     pending.append((tuple(reference[2:].split("/")), target))
 
 
-def _check(node: Mapping[str, Any], path: _Path, *, is_name: bool) -> None:
+def _check(node: Mapping[str, Any], path: _Path, *, is_name: bool, strict: bool) -> None:
     """Refuse what xgrammar would drop from one schema."""
     asserted = [key for key in node if key in ASSERTIONS and (key != "uniqueItems" or node[key])]
     alone = next((keyword for keyword in _ALONE if keyword in node), None)
@@ -113,10 +113,10 @@ def _check(node: Mapping[str, Any], path: _Path, *, is_name: bool) -> None:
         if keyword in _UNREAD or not types:
             what = f"`{keyword}`" if "type" in node else f"`{keyword}` without `type`"
             raise refusal(what, (*path, keyword), _HINT)
-    _check_string(node, path)
-    _check_array(node, path)
-    _check_object(node, path)
-    _check_number(node, types, path)
+    check_string(node, path)
+    check_array(node, path)
+    check_object(node, path, strict=strict)
+    check_number(node, types, path)
 
 
 def _types(node: Mapping[str, Any]) -> list[str]:
@@ -127,37 +127,6 @@ def _types(node: Mapping[str, Any]) -> list[str]:
     if "properties" in node or "additionalProperties" in node:
         return ["object"]
     return ["array"] if "items" in node or "prefixItems" in node else []
-
-
-def _check_string(node: Mapping[str, Any], path: _Path) -> None:
-    read = [keyword for keyword in ("pattern", "format", "minLength", "maxLength") if keyword in node]
-    if node.get("format") not in _FORMATS and "format" in read:
-        read.remove("format")
-    if len(read) > 1 and read[0] in ("pattern", "format"):
-        hint = "put the length into the pattern, as in ^[a-z]{1,8}$"
-        raise refusal(f"`{read[0]}` next to `{read[1]}`", (*path, read[0]), hint)
-
-
-def _check_number(node: Mapping[str, Any], types: list[str], path: _Path) -> None:
-    for keyword in ("exclusiveMinimum", "exclusiveMaximum"):
-        if isinstance(node.get(keyword), bool):
-            raise refusal(f"a boolean `{keyword}`", (*path, keyword), "write the bound itself")
-    if "multipleOf" not in node or not {"integer", "number"}.intersection(types):
-        return
-    where, divisor = (*path, "multipleOf"), node["multipleOf"]
-    if "number" in types:
-        raise refusal("`multipleOf` of numbers", where, "use integers")
-    if divisor % 1 or divisor > _MOST_DIVISOR:
-        hint = f"use a whole number from 1 to {_MOST_DIVISOR}, or an enum"
-        raise refusal(f"`multipleOf` {divisor!r}", where, hint)
-    lowest = [node[keyword] for keyword in ("minimum", "exclusiveMinimum") if keyword in node]
-    highest = [node[keyword] for keyword in ("maximum", "exclusiveMaximum") if keyword in node]
-    if bool(lowest) != bool(highest) or (lowest and min(highest) - max(lowest) > _WIDEST_RANGE):
-        raise refusal(
-            f"`multipleOf` next to `{'minimum' if lowest else 'maximum'}`",
-            where,
-            f"leave both bounds out, or give two that are at most {_WIDEST_RANGE} apart",
-        )
 
 
 def _check_reference(node: Mapping[str, Any], path: _Path, document: Any) -> None:
@@ -206,37 +175,6 @@ def _check_names(node: Mapping[str, Any], path: _Path, strict: bool) -> None:
             )
 
 
-def _check_array(node: Mapping[str, Any], path: _Path) -> None:
-    if node.get("uniqueItems"):
-        raise refusal("`uniqueItems`", (*path, "uniqueItems"), "no grammar can: check it afterwards")
-    if isinstance(node.get("items"), list):
-        raise refusal("a list in `items`", (*path, "items"), "call it prefixItems")
-
-
-def _check_object(node: Mapping[str, Any], path: _Path) -> None:
-    described, required = node.get("properties") or {}, node.get("required")
-    missing = [name for name in required if name not in described] if isinstance(required, list) else []
-    if missing:
-        raise refusal(
-            f"`required` property {missing[0]!r} that `properties` doesn't describe",
-            (*path, "required"),
-            f'add "{missing[0]}": {{}} to properties',
-        )
-    where = (*path, "patternProperties")
-    others = ["properties"] if described else []
-    others += [key for key in ("propertyNames", "minProperties", "maxProperties") if key in node]
-    if "patternProperties" in node and others:
-        raise refusal(f"`patternProperties` next to `{others[0]}`", where, "describe them apart")
-    if "propertyNames" in node and described:
-        raise refusal("`propertyNames` next to `properties`", (*path, "propertyNames"), "leave one out")
-    if "propertyNames" in node and node.get("additionalProperties") is False:
-        what = "`additionalProperties` next to `propertyNames`"
-        raise refusal(what, (*path, "additionalProperties"), "leave one out")
-    if len({canonical(value) for value in (node.get("patternProperties") or {}).values()}) > 1:
-        what = "`patternProperties` with several patterns, of which two may match one name,"
-        raise refusal(what, where, "use one pattern")
-
-
 def _quote_patterns(node: dict[str, Any], path: _Path) -> None:
     if "pattern" in node:
         node["pattern"] = _quoted(node["pattern"], (*path, "pattern"))
@@ -283,8 +221,3 @@ def check_regex(pattern: str, where: str) -> None:
             where=f"{where}, character {anchor.position}",
             hint="leave the anchor out: the whole text must match anyway",
         )
-
-
-def refusal(what: str, path: _Path, hint: str) -> UnsupportedSpecError:
-    """The error for something that xgrammar would drop."""
-    return UnsupportedSpecError(f"{what} is not enforced by xgrammar", where=pointer(path), hint=hint)

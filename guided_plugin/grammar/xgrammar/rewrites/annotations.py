@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from guided_plugin.grammar.xgrammar.rewrites.traversal import Context
+from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.keywords import ANNOTATIONS, ASSERTIONS, idle_reason, names_draft
 
 
@@ -27,4 +28,6 @@ def _decides_nothing(node: dict[str, Any], keyword: str, context: Context) -> bo
         or (keyword in ("minLength", "minItems", "minProperties") and value == 0)
         or (keyword == "required" and not value)
         or (keyword in ("items", "propertyNames") and value is True)
+        or (keyword == "format" and value not in FORMATS)
+        or (keyword == "patternProperties" and not value)
     )

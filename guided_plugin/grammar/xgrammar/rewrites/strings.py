@@ -7,37 +7,40 @@ from typing import Any
 from guided_plugin.grammar.xgrammar.rewrites.traversal import Context
 from guided_plugin.spec.formats import FORMATS
 
-# Formats that xgrammar reads differently: its dates include the 30th of February, its IPv4 addresses leading
-# zeros. (Its host names have labels of any length and its mailboxes no short domains, but patterns for those
-# take it seconds to compile.)
+# The letters may be lower case, too.
 _FORMATS = {
-    "date": FORMATS["date"],
-    # The letters may be lower case, too.
     "date-time": FORMATS["date-time"].replace("T", "[Tt]").replace("Z", "[Zz]"),
-    "ipv4": FORMATS["ipv4"],
+    "time": FORMATS["time"].replace("Z", "[Zz]"),
 }
 # Beyond this xgrammar's patterns get slower than its bounds
 # (docs/decisions/xgrammar.md#length-bounds-as-patterns).
 _LONGEST = 128
 
 
-def formats_to_pattern(node: dict[str, Any], context: Context) -> Any:
-    """The schema with its format, and that of its property names, written as a pattern."""
+def names_are_strings(node: dict[str, Any], context: Context) -> Any:
+    """The schema with the type of its property names: without it, xgrammar takes them for any values."""
     names = node.get("propertyNames")
-    if isinstance(names, dict) and "type" not in names:
-        # Names are strings, whether or not their schema says so.
-        node = {**node, "propertyNames": _with_pattern(names)}
-    kind = node.get("type")
-    return _with_pattern(node) if "string" in (kind if isinstance(kind, list) else [kind]) else node
+    if not isinstance(names, dict) or context.is_target("propertyNames"):
+        return node
+    if isinstance(names.get("enum"), list):
+        strings = [value for value in names["enum"] if isinstance(value, str)]
+        return {**node, "propertyNames": {**names, "enum": strings}} if strings else node
+    types = names.get("type", "string")
+    if "const" in names or "string" not in types:
+        return node
+    return {**node, "propertyNames": {**names, "type": "string"}}
 
 
-def _with_pattern(node: dict[str, Any]) -> dict[str, Any]:
-    name = node.get("format")
+def formats_to_pattern(node: dict[str, Any], context: Context) -> Any:
+    """The schema with its format written as a pattern: xgrammar's own readings of formats allow more."""
+    name, kind = node.get("format"), node.get("type")
     others = {"pattern", "minLength", "maxLength", "enum", "const", "$ref"}
-    if not isinstance(name, str) or name not in _FORMATS or not others.isdisjoint(node):
+    if not isinstance(name, str) or name not in FORMATS or not others.isdisjoint(node):
+        return node
+    if "string" not in (kind if isinstance(kind, list) else [kind]):
         return node
     rest = {key: value for key, value in node.items() if key != "format"}
-    return {**rest, "pattern": f"^(?:{_FORMATS[name]})$"}
+    return {**rest, "pattern": f"^(?:{_FORMATS.get(name, FORMATS[name])})$"}
 
 
 def lengths_to_pattern(node: dict[str, Any], context: Context) -> Any:
