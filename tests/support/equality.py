@@ -21,7 +21,7 @@ from decimal import Decimal
 from typing import Any
 
 from equality_instances import instances
-from equality_oracle import OracleError, oracle
+from equality_oracle import OracleError, oracle, read_exactly
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
@@ -80,7 +80,7 @@ class Judge:
                 continue
             seen.add(text)
             # Judged as it is read back: 1.0 and 1 are two texts of one number.
-            if not self.valid(json.loads(text)):
+            if not self.valid(read_exactly(text)):
                 yield from (Disagreement("wrong accept", t) for t in (text, *respelt(value)) if self.takes(t))
             elif not self.takes(text):
                 ordered = self.takes(text_of(_reordered(value, self._rank)))

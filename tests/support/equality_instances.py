@@ -207,7 +207,8 @@ class _Maker:
     def _number(self, found: Mapping[str, Any], kind: str) -> int | float:
         bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
         ends = [found[key] for key in bounds if _is_number(found.get(key))] or [0, 1, 100]
-        value = self.random.choice(ends) + self.random.choice((0, 0, 1, -1, 0.5, 3))
+        value = self.random.choice(ends)
+        value += self.random.choice((0, 0, 1, -1, 0.5, 3)) if abs(value) < 1e300 else 0
         step = found.get("multipleOf")
         if _is_number(step) and step > 0:
             value = round(value / step) * step
@@ -338,7 +339,7 @@ class _Maker:
             case 1:
                 return float(value) if abs(value) < 1e15 else value
             case _:
-                moved = value + self.random.choice(steps)
+                moved = value + self.random.choice(steps) if abs(value) < 1e300 else value // 2
                 return round(moved, 9) if isinstance(moved, float) else moved
 
 

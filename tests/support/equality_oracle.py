@@ -1,6 +1,6 @@
 """What JSON Schema says of an instance: the `jsonschema` package, with its known inexactness mended.
 
-Exact arithmetic, ECMA's regular expressions, uniqueness that tells 1 from true at any depth, the enforced
+Exact decimals, ECMA's regular expressions, uniqueness that tells 1 from true at any depth, the enforced
 formats in every draft, and the older forms of `items` and `dependencies` where a newer draft is named.
 """
 
@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
 import jsonschema
 from equality_formats import FORMATS
+from equality_unevaluated import unevaluated_items, unevaluated_properties
 from jsonschema import _keywords, _legacy_keywords, validators
 
 from guided_plugin.spec.schema import resolve_pointer, walk
 
-__all__ = ["OracleError", "ecma_to_python", "oracle"]
+__all__ = ["OracleError", "ecma_to_python", "oracle", "read_exactly"]
+
+_MOST_DIGITS = 5_000
+"""Numbers with a larger exponent are not written out."""
 
 
 class OracleError(Exception):
@@ -29,26 +34,39 @@ class OracleError(Exception):
 
 
 def oracle(schema: Any) -> Callable[[Any], bool]:
-    """Whether an instance is valid, for a schema of any draft. Siblings of $ref count from 2019-09 on."""
+    """Whether an instance is valid, for a schema of any draft. Siblings of $ref count from 2019-09 on.
+
+    Numbers are compared as decimals: those of an instance should be read with `read_exactly`.
+    """
     base = validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
-        base.check_schema(_modern(schema))
+        # Without formats: patterns are ECMA's, and read below.
+        base.check_schema(_modern(schema), format_checker=jsonschema.FormatChecker(formats=()))
     except jsonschema.SchemaError as error:
         raise OracleError(f"no valid schema: {error.message[:200]}") from error
     keywords: dict[str, Any] = {"multipleOf": _multiple_of, "uniqueItems": _unique}
     if base in (jsonschema.Draft201909Validator, jsonschema.Draft202012Validator):
         keywords["dependencies"] = _legacy_keywords.dependencies_draft4_draft6_draft7
+        keywords["unevaluatedProperties"] = unevaluated_properties
+        keywords["unevaluatedItems"] = unevaluated_items
     if base is jsonschema.Draft202012Validator:
         keywords["items"] = _items
         keywords["additionalItems"] = _additional_items
     checker = jsonschema.FormatChecker(formats=())
     for name, check in FORMATS.items():
         checker.checks(name)(_on_strings(check))
-    validator = validators.extend(base, keywords)(_with_python_patterns(schema), format_checker=checker)
+    types = base.TYPE_CHECKER
+    if base not in (jsonschema.Draft3Validator, jsonschema.Draft4Validator):
+        types = types.redefine("integer", _is_integer)
+    exact = _as_decimals(_with_python_patterns(schema))
+    if isinstance(exact, dict):
+        # A reference to a schema that names its draft would end in the package's own validator of that draft.
+        exact.pop("$schema", None)
+    validator = validators.extend(base, keywords, type_checker=types)(exact, format_checker=checker)
 
     def valid(instance: Any) -> bool:
         try:
-            return bool(validator.is_valid(instance))
+            return bool(validator.is_valid(_as_decimals(instance)))
         except RecursionError as error:
             raise OracleError("recursion without an end") from error
         except Exception as error:
@@ -72,8 +90,38 @@ def _modern(schema: Any) -> Any:
     return result
 
 
+def read_exactly(text: str | bytes, **options: Any) -> Any:
+    """The value of a JSON text, with numbers as the text has them."""
+    return json.loads(text, parse_float=_decimal, **options)
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise OracleError(f"the number {text[:80]}") from None
+    if value and abs(value.adjusted()) > _MOST_DIGITS:
+        raise OracleError(f"the number {text[:80]}")
+    return value
+
+
+def _as_decimals(value: Any) -> Any:
+    """A copy with decimals in place of floats: 0.1 is a tenth."""
+    if isinstance(value, dict):
+        return {name: _as_decimals(child) for name, child in value.items()}
+    if isinstance(value, list):
+        return [_as_decimals(child) for child in value]
+    return _decimal(repr(value)) if isinstance(value, float) else value
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _is_integer(checker: Any, value: Any) -> bool:
+    if isinstance(value, Decimal):
+        return value.is_finite() and value == value.to_integral_value()
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -81,9 +129,9 @@ def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> It
         yield jsonschema.ValidationError(f"{instance} is no multiple of {divisor}")
 
 
-def _exact(number: int | float) -> Fraction:
+def _exact(number: int | float | Decimal) -> Fraction:
     """The number as its text says: 0.1 is a tenth."""
-    return Fraction(Decimal(repr(number)))
+    return Fraction(Decimal(repr(number)) if isinstance(number, float) else number)
 
 
 def _unique(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:

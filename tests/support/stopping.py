@@ -67,6 +67,10 @@ class Walk:
     """Positions where stop tokens and completeness disagree."""
     leaks: list[str] = field(default_factory=list)
     """Positions where other special tokens, or ids that no token owns, are allowed."""
+    text: bytes = b""
+    """What was accepted."""
+    stuck: bool = False
+    """Whether it ended where no token is allowed."""
 
 
 class Walker:
@@ -100,17 +104,30 @@ class Walker:
         steps: int,
         whole: Whole = is_json,
         named: Collection[int] = (),
+        *,
+        begin: str = "",
+        finish: int = 0,
     ) -> Walk:
-        """Tokens at random, of those that the masks allow; those that may end something come more often."""
-        left = iter(range(steps))
+        """Tokens at random, of those that the masks allow; those that may end something come more often.
+
+        `begin`: a text to start with. `finish`: so many steps more to end the output, if it may end.
+        """
+        left, more = iter(range(steps)), iter(range(finish))
+        first = iter(self._tokens(begin))
         ending = {i for i, name in enumerate(self._names) if name and set(name) <= set(b'"]}')}
 
         def choose(allowed: set[int]) -> int | None:
+            token = next(first, None)
             candidates = sorted(allowed - self._specials)
-            if next(left, None) is None or not candidates:
+            if token is not None or not candidates:
+                return token
+            late = next(left, None) is None
+            if late and (not allowed.isdisjoint(self._stops) or next(more, None) is None):
                 return None
             likely = sorted(allowed & ending)
-            return chance.choice(likely if likely and chance.random() < 0.4 else candidates)
+            return chance.choice(
+                likely if likely and chance.random() < (0.9 if late else 0.4) else candidates
+            )
 
         return self._walk(grammar, choose, whole, named)
 
@@ -138,6 +155,7 @@ class Walker:
                 found.early.append(f"{where}: complete, and no whole output")
             if others:
                 found.leaks.append(f"{where}: {self._shown(others)}")
+            found.stuck = not allowed
             token = choose(allowed)
             if token is None:
                 found.accepted = bool(stops)
@@ -145,6 +163,7 @@ class Walker:
             if token not in allowed or not batch.accept([token])[0]:
                 return found
             before += self._names[token]
+            found.text = before
 
     def _allowed(self) -> set[int]:
         return set(np.flatnonzero(np.unpackbits(self._row.view(np.uint8), bitorder="little")).tolist())

@@ -1,0 +1,220 @@
+"""Random schemas, their grammars and an oracle: where do they disagree.
+
+    python tests/support/fuzz.py [--count N] [--seed S] [--backend NAME] [--json OUT]
+
+Each schema is compiled in a mode of its own (strict or not, compact or flexible whitespace, by itself or in a
+structural tag). Instances around it, and outputs at random from its masks, are judged by `equality_oracle`.
+Prints a table, and of each kind of fault the smallest schemas found. The exit status is 1 after a wrong
+accept, a dead end, an early stop or a crash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from equality_oracle import OracleError
+from fuzz_check import Finding, Mode, Outcome, Subject, check
+from fuzz_schemas import random_schema
+from fuzz_shrink import shrink
+
+from guided_plugin.errors import GuidedError
+
+__all__ = ["SERIOUS", "Fault", "Report", "fuzz", "smallest"]
+
+SERIOUS = ("wrong accept", "dead end", "early stop", "crash")
+"""Faults that no output may ever meet. A wrong refusal is a shorter list of what can be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One schema with something wrong about it."""
+
+    number: int
+    """Which schema of the seed."""
+    mode: Mode
+    schema: Any
+    finding: Finding
+
+    def line(self) -> str:
+        """The smallest schema and text first."""
+        schema = json.dumps(self.schema, ensure_ascii=False)
+        return f"{self.finding.kind}: {schema}  {self.finding.text[:200]!r}  ({self.mode}; #{self.number})"
+
+
+@dataclass(slots=True)
+class Report:
+    """The sums of one run."""
+
+    totals: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    refused_satisfiable: Counter[str] = field(default_factory=Counter)
+    faults: list[Fault] = field(default_factory=list)
+    slowest: tuple[float, int] = (0.0, 0)
+    """Seconds, and which schema."""
+
+    def add(self, number: int, mode: Mode, schema: Any, outcome: Outcome, seconds: float) -> None:
+        """Count one schema."""
+        place = "in tags" if mode.tag else "strict" if mode.strict else "standard"
+        self.totals["schemas"] += 1
+        self.totals[outcome.status] += 1
+        if outcome.status == "refused":
+            self.totals["refused, but satisfiable"] += outcome.satisfiable
+            reason = reason_kind(outcome.reason)
+            self.refused[reason] += 1
+            self.refused_satisfiable[reason] += outcome.satisfiable
+        self.totals["walks"] += outcome.walks
+        self.totals["unfinished walks"] += outcome.unfinished
+        self.totals["invalid instances"] += outcome.invalid
+        self.totals["valid instances"] += outcome.valid * (not mode.strict)
+        self.totals[f"valid instances, {place}"] += outcome.valid
+        for finding in outcome.findings:
+            self.totals[finding.kind] += 1
+            self.totals[f"{finding.kind}, {place}"] += 1
+            self.faults.append(Fault(number, mode, schema, finding))
+        self.slowest = max(self.slowest, (seconds, number))
+
+    def lines(self) -> Iterator[str]:
+        """The table."""
+        total = self.totals
+        for name in ("schemas", "checked", "refused", "refused, but satisfiable", "beyond the oracle"):
+            yield f"{name:28}{total[name]:>10,}"
+        for name in ("valid instances", "invalid instances", "walks", "unfinished walks"):
+            yield f"{name:28}{total[name]:>10,}"
+        for kind in (*SERIOUS, "wrong refusal"):
+            places = ", ".join(f"{p} {total[f'{kind}, {p}']:,}" for p in ("standard", "strict", "in tags"))
+            schemas = len({fault.number for fault in self.faults if fault.finding.kind == kind})
+            yield f"{kind:28}{total[kind]:>10,}  of {schemas:,} schemas ({places})"
+        for place in ("standard", "in tags"):
+            valid = total[f"valid instances, {place}"]
+            share = total[f"wrong refusal, {place}"] / max(1, valid)
+            yield f"wrong refusals, {place:12}{share:>10.3%}  of {valid:,} valid instances"
+        yield f"slowest schema: #{self.slowest[1]}, {self.slowest[0]:.1f} s"
+        yield "refused for (in brackets: although an instance is valid):"
+        for reason, count in self.refused.most_common(25):
+            yield f"    {count:>6,} ({self.refused_satisfiable[reason]:,})  {reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "totals": dict(self.totals),
+            "refused": dict(self.refused),
+            "refused_satisfiable": dict(self.refused_satisfiable),
+            "faults": [fault.line() for fault in self.faults[:200]],
+        }
+
+
+def reason_kind(reason: str) -> str:
+    """A reason without its numbers and names."""
+    text = re.sub(r"'[^']*'|\"[^\"]*\"|-?\d+(\.\d+)?(e[+-]?\d+)?", "*", reason)
+    return text.splitlines()[0][:100] if text else "no reason given"
+
+
+def fuzz(
+    numbers: Iterable[int],
+    seed: int,
+    *,
+    backend: str = "auto",
+    instances: int = 60,
+    enough: Callable[[], bool] = lambda: False,
+) -> Report:
+    """Check the schemas of these numbers; `enough` ends it early."""
+    report = Report()
+    for number in numbers:
+        if enough():
+            break
+        source = Random(f"{seed}:{number}")
+        schema, mode = random_schema(source), _random_mode(source, backend)
+        start = time.perf_counter()
+        outcome = check(schema, mode, source, count=instances)
+        report.add(number, mode, schema, outcome, time.perf_counter() - start)
+    return report
+
+
+def _random_mode(source: Random, backend: str) -> Mode:
+    return Mode(
+        strict=source.random() < 0.25,
+        whitespace="flexible" if source.random() < 0.3 else "compact",
+        tag=source.choice(("tag", "triggered_tags")) if source.random() < 0.2 else "",
+        backend=backend,
+    )
+
+
+def smallest(fault: Fault) -> Fault:
+    """The same fault of a smaller schema."""
+    again = Random(f"shrink:{fault.number}").randrange(2**32)
+
+    def fails(schema: Any) -> bool:
+        return isinstance(schema, dict) and _fails(schema, fault, again)
+
+    return Fault(fault.number, fault.mode, shrink(fault.schema, fails), fault.finding)
+
+
+def _fails(schema: Any, fault: Fault, seed: int) -> bool:
+    kind, text = fault.finding.kind, fault.finding.text
+    try:
+        if kind in ("crash", "early stop"):
+            outcome = check(schema, fault.mode, Random(seed), count=20, walks=6)
+            return any(finding.kind == kind for finding in outcome.findings)
+        subject = Subject(schema, fault.mode)
+        if kind == "dead end":
+            return subject.stuck(text.encode())
+        instance = subject.instance_in(text)
+        return subject.allows(instance) == (kind == "wrong refusal") != subject.takes(text)
+    except (GuidedError, OracleError, ValueError):
+        return False
+    except Exception:
+        return kind == "crash"
+
+
+def main() -> int:
+    """Fuzz, and print what was found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=2_000, help="schemas (default 2000)")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="begin with the Nth of the seed")
+    parser.add_argument("--seed", type=int, default=None, help="default: another one each time")
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--instances", type=int, default=60, help="instances a schema (default 60)")
+    parser.add_argument("--show", type=int, default=10, metavar="N", help="schemas shown of each fault")
+    parser.add_argument("--json", type=Path, default=None, metavar="OUT", help="write the sums, compressed")
+    options = parser.parse_args()
+    seed = Random().randrange(10**6) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    numbers = range(options.first, options.first + options.count)
+    report = fuzz(numbers, seed, backend=options.backend, instances=options.instances)
+    print(*report.lines(), sep="\n", flush=True)
+    _show(report.faults, options.show)
+    if options.json:
+        document = {"seed": seed, "backend": options.backend, **report.to_dict()}
+        options.json.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
+    return int(any(report.totals[kind] for kind in SERIOUS))
+
+
+def _show(faults: list[Fault], most: int) -> None:
+    """Each kind's smallest schemas, each once."""
+    for kind in (*SERIOUS, "wrong refusal"):
+        shown: set[str] = set()
+        tried: set[int] = set()
+        for fault in sorted(faults, key=lambda fault: len(json.dumps(fault.schema))):
+            if fault.finding.kind != kind or fault.number in tried or len(tried) >= most:
+                continue
+            tried.add(fault.number)
+            small = smallest(fault)
+            shape = " ".join(sorted(set(re.findall(r'"(\$?[a-zA-Z]{3,})":', json.dumps(small.schema)))))
+            if shape not in shown:
+                print(small.line(), flush=True)
+            shown.add(shape)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
