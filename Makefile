@@ -9,7 +9,7 @@ VLLM_STAMP := $(VLLM)/.installed
 VLLM_NEXT_VERSION := 0.33.0
 VLLM_NEXT := $(CURDIR)/.vllm-next/$(VLLM_NEXT_VERSION)
 
-.PHONY: demo test lint figures types unit vllm-test vllm-next-test older-test coverage gpu-test pretrained-test bench clean help
+.PHONY: demo test lint figures types unit vllm-test vllm-next-test older-test coverage gpu-test pretrained-test fuzz conformance bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
@@ -21,6 +21,8 @@ help:
 	@echo "make figures   check that every figure quoted in README and docs stands in a raw file"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
 	@echo "make pretrained-test  the tests with a real pretrained model, which it installs (230 MB)"
+	@echo "make fuzz      random schemas against an oracle (COUNT=20000 SEED=1 ARGS=...)"
+	@echo "make conformance  docs/conformance.md, from SUITE, SAMPLE and TOKENIZER (ARGS=...)"
 	@echo "make bench     the reference-loop benchmark"
 	@echo "make clean     remove .venv and caches"
 
@@ -88,6 +90,12 @@ gpu-test:
 pretrained-test: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,pretrained-test]'
 	$(BIN)/python -m pytest -m pretrained $(ARGS)
+
+# SEED empty: another one each time; it is printed.
+COUNT := 20000
+SEED :=
+fuzz: $(STAMP)
+	$(BIN)/python tests/support/fuzz.py --count $(COUNT) $(addprefix --seed ,$(SEED)) $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/guided-plugin bench loop

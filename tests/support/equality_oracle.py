@@ -220,8 +220,11 @@ _OUTSIDE = {
 
 
 def ecma_to_python(source: str) -> str:
-    """A regular expression of ECMA 262 in Python's syntax. A dot leaves out line feed and return only."""
-    result, at, inside = "", 0, False
+    """A regular expression of ECMA 262 in Python's syntax. A dot leaves out line feed and return only.
+
+    Never empty: `jsonschema` would take that for no pattern.
+    """
+    result, at, inside = "(?:)" if not source else "", 0, False
     while at < len(source):
         if source[at] == "\\":
             escape = _ESCAPE.match(source, at)

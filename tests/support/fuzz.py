@@ -18,13 +18,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from equality_oracle import OracleError
-from fuzz_check import Finding, Mode, Outcome, Subject, check
+from equality_oracle import OracleError, oracle, read_exactly
+from fuzz_check import Finding, Mode, Outcome, Subject, check, instance_in, says_unsatisfiable
 from fuzz_schemas import random_schema
 from fuzz_shrink import shrink
 
@@ -33,7 +33,9 @@ from guided_plugin.errors import GuidedError
 __all__ = ["SERIOUS", "Fault", "Report", "fuzz", "smallest"]
 
 SERIOUS = ("wrong accept", "dead end", "early stop", "crash")
-"""Faults that no output may ever meet. A wrong refusal is a shorter list of what can be said."""
+"""Faults that no output may ever meet."""
+MINOR = ("wrong refusal", "called unsatisfiable")
+"""Valid values that can't be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Report:
             yield f"{name:28}{total[name]:>10,}"
         for name in ("valid instances", "invalid instances", "walks", "unfinished walks"):
             yield f"{name:28}{total[name]:>10,}"
-        for kind in (*SERIOUS, "wrong refusal"):
+        for kind in (*SERIOUS, *MINOR):
             places = ", ".join(f"{p} {total[f'{kind}, {p}']:,}" for p in ("standard", "strict", "in tags"))
             schemas = len({fault.number for fault in self.faults if fault.finding.kind == kind})
             yield f"{kind:28}{total[kind]:>10,}  of {schemas:,} schemas ({places})"
@@ -157,12 +159,19 @@ def smallest(fault: Fault) -> Fault:
     def fails(schema: Any) -> bool:
         return isinstance(schema, dict) and _fails(schema, fault, again)
 
-    return Fault(fault.number, fault.mode, shrink(fault.schema, fails), fault.finding)
+    # First in a plainer mode, if it fails there too.
+    parts = ({"strict": False}, {"whitespace": "compact"})
+    for part in parts:
+        other = replace(fault, mode=fault.mode._replace(**part))
+        fault = other if _fails(fault.schema, other, again) else fault
+    return replace(fault, schema=shrink(fault.schema, fails))
 
 
 def _fails(schema: Any, fault: Fault, seed: int) -> bool:
     kind, text = fault.finding.kind, fault.finding.text
     try:
+        if kind == "called unsatisfiable":
+            return _called_unsatisfiable(schema, fault)
         if kind in ("crash", "early stop"):
             outcome = check(schema, fault.mode, Random(seed), count=20, walks=6)
             return any(finding.kind == kind for finding in outcome.findings)
@@ -175,6 +184,15 @@ def _fails(schema: Any, fault: Fault, seed: int) -> bool:
         return False
     except Exception:
         return kind == "crash"
+
+
+def _called_unsatisfiable(schema: Any, fault: Fault) -> bool:
+    instance = read_exactly(instance_in(fault.finding.text) if fault.mode.tag else fault.finding.text)
+    try:
+        Subject(schema, fault.mode)
+    except GuidedError as error:
+        return says_unsatisfiable(error) and oracle(schema)(instance)
+    return False
 
 
 def main() -> int:
@@ -202,7 +220,7 @@ def main() -> int:
 
 def _show(faults: list[Fault], most: int) -> None:
     """Each kind's smallest schemas, each once."""
-    for kind in (*SERIOUS, "wrong refusal"):
+    for kind in (*SERIOUS, *MINOR):
         shown: set[str] = set()
         tried: set[int] = set()
         for fault in sorted(faults, key=lambda fault: len(json.dumps(fault.schema))):

@@ -14,11 +14,21 @@ from stopping import Walker, special_vocabulary
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GuidedError
+from guided_plugin.errors import GuidedError, UnsatisfiableSpecError
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["COMPILER", "Finding", "Mode", "Outcome", "Subject", "check", "is_whole"]
+__all__ = [
+    "COMPILER",
+    "Finding",
+    "Mode",
+    "Outcome",
+    "Subject",
+    "check",
+    "instance_in",
+    "is_whole",
+    "says_unsatisfiable",
+]
 
 BEGIN, END = "<f>", "</f>"
 COMPILER = GrammarCompiler(
@@ -28,6 +38,7 @@ COMPILER = GrammarCompiler(
 )
 _WALKER = Walker(COMPILER)
 _STEPS, _FINISH = 60, 200
+_NONE = object()
 
 
 class Mode(NamedTuple):
@@ -71,7 +82,7 @@ class Finding:
     """One text that a grammar treats wrongly."""
 
     kind: str
-    """`wrong accept`, `wrong refusal`, `dead end`, `early stop` or `crash`."""
+    """`wrong accept`, `wrong refusal`, `dead end`, `early stop`, `crash`, or `called unsatisfiable`."""
     text: str
     """A whole output; of a dead end or an early stop, what stands before it."""
 
@@ -119,7 +130,7 @@ class Subject:
 
     def instance_in(self, output: str) -> str:
         """The text of the instance in a whole output: in its first tag, if it has tags."""
-        return _instance_in(output) if self.mode.tag else output
+        return instance_in(output) if self.mode.tag else output
 
     def allows(self, instance: str) -> bool:
         """Whether each reading of a JSON text is valid: of two equal names, one or the other may count."""
@@ -137,7 +148,12 @@ def check(schema: Any, mode: Mode, source: Random, *, count: int = 60, walks: in
         except GuidedError as error:
             outcome.status, outcome.reason = "refused", error.what
             valid = oracle(schema)
-            outcome.satisfiable = any(_judged(valid, value) for value in _near(schema, (), source, count))
+            found = next(
+                (value for value in _near(schema, (), source, count) if _judged(valid, value)), _NONE
+            )
+            outcome.satisfiable = found is not _NONE
+            if outcome.satisfiable and not mode.strict and says_unsatisfiable(error):
+                outcome.findings.append(Finding("called unsatisfiable", mode.text(text_of(found))))
             return outcome
         outputs = [text for _ in range(walks) if (text := _walk(subject, source, outcome)) is not None]
         seeds = [json.loads(text) for text in outputs]
@@ -150,6 +166,11 @@ def check(schema: Any, mode: Mode, source: Random, *, count: int = 60, walks: in
         outcome.status, outcome.reason = "crash", f"{type(error).__name__}: {error}"
         outcome.findings.append(Finding("crash", outcome.reason))
     return outcome
+
+
+def says_unsatisfiable(error: GuidedError) -> bool:
+    """Whether a refusal says that no value is valid, and not that something can't be enforced."""
+    return isinstance(error, UnsatisfiableSpecError) or "allows nothing" in error.what
 
 
 def _judged(valid: Any, value: Any) -> bool:
@@ -245,7 +266,7 @@ def is_whole(text: bytes) -> bool:
     return True
 
 
-def _instance_in(text: str) -> str:
+def instance_in(text: str) -> str:
     """The JSON in the first tag of an output."""
     rest = text.partition(BEGIN)[2].lstrip()
     return rest[: json.JSONDecoder().raw_decode(rest)[1]]

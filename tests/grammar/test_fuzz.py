@@ -1,0 +1,86 @@
+"""Random schemas: grammars allow what the oracle allows, and always have a way to the end."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+import pytest
+from fuzz import SERIOUS, Fault, fuzz, smallest
+from fuzz_check import Finding, Mode, Subject, check, is_whole
+from fuzz_shrink import shrink
+
+SEED, COUNT, SECONDS = 20, 700, 40.0
+
+# Faults known today, by kind: this many at most in this seed. They can only become fewer.
+KNOWN = {"wrong accept": 6, "dead end": 8, "early stop": 0, "crash": 0}
+
+
+@pytest.mark.timeout(120)
+def test_random_schemas() -> None:
+    end = time.monotonic() + SECONDS
+    report = fuzz(range(COUNT), SEED, enough=lambda: time.monotonic() > end)
+    print(*report.lines(), sep="\n")
+    assert report.totals["checked"] > 20
+    assert report.totals["valid instances"] > 100
+    for kind in SERIOUS:
+        found = [fault.line() for fault in report.faults if fault.finding.kind == kind]
+        assert len(found) <= KNOWN[kind], found
+
+
+def test_the_same_seed_gives_the_same_schemas() -> None:
+    runs = [fuzz(range(25), seed, instances=10) for seed in (1, 1, 2)]
+    totals = [run.totals for run in runs]
+    assert totals[0] == totals[1] != totals[2]
+
+
+@pytest.mark.parametrize("tag", ["", "tag", "triggered_tags"])
+@pytest.mark.parametrize(("allowed", "kind"), [(True, "wrong refusal"), (False, "wrong accept")])
+def test_a_fault_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch, allowed, kind, tag) -> None:
+    # An oracle that allows everything, or nothing, is at odds with every grammar.
+    monkeypatch.setattr("fuzz_check.oracle", lambda schema: lambda value: allowed)
+    schema = {"type": "array", "items": {"type": "boolean"}, "maxItems": 2, "title": "t"}
+    mode = Mode(tag=tag)
+    found = [one for one in check(schema, mode, Random(3)).findings if one.kind == kind]
+    assert found
+    fault = smallest(Fault(0, mode, schema, found[0]))
+    assert len(fault.schema) < len(schema)
+    assert kind in fault.line()
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        (b"", True),
+        (b"free text", True),
+        (b'<f>{"a": "</f>"}</f>', True),
+        (b"<f>1</f> and <f>2</f>", True),
+        (b"<f>1", False),
+        (b"<f>[1</f>", False),
+        (b"<f>1</f><f>", False),
+    ],
+)
+def test_whole_outputs_of_tags(text, whole) -> None:
+    assert is_whole(text) is whole
+
+
+def test_a_position_without_a_token_is_stuck() -> None:
+    subject = Subject({"type": "array", "items": {"type": "boolean"}}, Mode())
+    assert not subject.stuck(b"[tru")
+    assert subject.takes("[true]")
+    assert not subject.takes("[true")
+
+
+def test_shrinking_keeps_what_fails() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"minimum": 17, "title": "x"}, "b": {}},
+        "required": ["b"],
+    }
+    assert shrink(schema, lambda value: "minimum" in str(value)) == {"minimum": 0}
+    assert shrink(schema, lambda value: value == schema) == schema
+
+
+def test_findings_say_where_they_come_from() -> None:
+    fault = Fault(7, Mode(), {"type": "null"}, Finding("dead end", "[1"))
+    assert fault.line() == 'dead end: {"type": "null"}  \'[1\'  (standard, compact, no tag; #7)'
