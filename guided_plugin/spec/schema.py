@@ -88,7 +88,8 @@ def check_schema(schema: Any) -> None:
             complaint = check(value) if check else None
             if complaint:
                 raise SpecError(complaint[0], where=pointer((*path, keyword)), hint=complaint[1])
-        _check_bounds(node, path)
+        if not path:
+            _check_bounds(node)
         reference = node.get("$ref")
         if isinstance(reference, str):
             if anchors is None:
@@ -192,17 +193,25 @@ _BOUNDS = (
 )
 
 
-def _check_bounds(node: Mapping[str, Any], path: tuple[str | int, ...]) -> None:
-    # Bounds that cross rule out one type only: an error where nothing else is left, legal otherwise.
-    only = node.get("type")
+def crossed_bounds(node: Mapping[str, Any]) -> Complaint:
+    """The complaint about a minimum above its maximum. Values of one type are ruled out by it, no others."""
     for low, high in _BOUNDS:
-        crossed = low in node and high in node and node[low] > node[high]
-        if crossed and isinstance(only, str) and only in KEYWORDS[low].types:
-            raise SpecError(
+        ends = node.get(low), node.get(high)
+        if all(isinstance(end, int | float) for end in ends) and node[low] > node[high]:
+            return (
                 f"{low} {node[low]} is above {high} {node[high]}: it allows nothing",
-                where=pointer((*path, low)),
-                hint=f"lower {low} or raise {high}",
+                f"lower {low} or raise {high}",
             )
+    return None
+
+
+def _check_bounds(node: Mapping[str, Any]) -> None:
+    # An error where nothing else is left: only at the root, since other schemas need not be used.
+    complaint, only = crossed_bounds(node), node.get("type")
+    if complaint and isinstance(only, str):
+        low = complaint[0].split()[0]
+        if only in KEYWORDS[low].types:
+            raise SpecError(complaint[0], where=pointer((low,)), hint=complaint[1])
 
 
 def _names(document: Any) -> set[str]:

@@ -9,7 +9,7 @@ terminals.py    what texts look like: numbers.py, patterns.py (from ecma.py)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
@@ -22,7 +22,7 @@ from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
 from guided_plugin.grammar.llguidance.lark.objects import object_rule
 from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Reference
-from guided_plugin.spec.schema import pointer
+from guided_plugin.spec.schema import crossed_bounds, pointer, walk
 
 __all__ = ["HEADER", "schema_to_lark"]
 
@@ -64,12 +64,22 @@ def schema_to_lark(
     except UnsupportedSpecError as error:
         raise _placed(error, document) from None
     if isinstance(start, Reference) and not emitter.grammar.productive(start.rule):
-        raise UnsatisfiableSpecError(
-            "allows no output at all",
-            where="json_schema",
-            hint="look for a recursion without an end, or for parts that contradict each other",
-        )
+        raise _unsatisfiable(schema)
     return emitter.grammar.lark(start, _FLEXIBLE_HEADER if flexible else HEADER)
+
+
+def _unsatisfiable(schema: Any) -> UnsatisfiableSpecError:
+    """An error with the first bounds that cross, if there are any."""
+    for path, node in walk(schema):
+        complaint = crossed_bounds(node) if isinstance(node, Mapping) else None
+        if complaint:
+            where = pointer((*path, complaint[0].split()[0]))
+            return UnsatisfiableSpecError(f"allows no output at all: {complaint[0]}", where=where)
+    return UnsatisfiableSpecError(
+        "allows no output at all",
+        where="json_schema",
+        hint="look for a recursion without an end, or for parts that contradict each other",
+    )
 
 
 def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecError:

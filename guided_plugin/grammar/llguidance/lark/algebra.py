@@ -250,6 +250,10 @@ class Algebra:
 
     def _possible(self, constraint: Constraint) -> bool:
         match constraint:
+            case Array(shortest=least, longest=int(most)) | Object(shortest=least, longest=int(most)) if (
+                least > most
+            ):
+                return False
             case Object():
                 return not any(
                     not self.allows_name(constraint, name) or self.empty(constraint.of(name))

@@ -1,16 +1,19 @@
 """Arrays as rules. Depends on the emitter.
 
-Plain ones are sequences. `contains` and `uniqueItems` need a memory of what came before: a rule's 64-bit
-parameter, in which bits and counters are set as items go by and asked for at the end.
+Plain ones are sequences. `contains` and `uniqueItems` need a memory of what came before: a rule for each
+state, or a rule's 64-bit parameter, in which bits and counters are set as items go by.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.constraints import (
+    TRUE,
     Array,
     Boolean,
     Contains,
@@ -26,20 +29,42 @@ from guided_plugin.grammar.llguidance.lark.terminals import COMMA
 OPEN, CLOSE = Text('"["'), Text('"]"')
 
 _MAX_VALUES = 48
-_MAX_CONTAINS = 3
-_SPARE_BIT = 63
+_MAX_CONTAINS = 8
+# How many states of counts and lengths are rules of their own.
+_MAX_STATES = 2_000
+_MAX_COUNT = 1_000_000
 
 
 def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
     """The rule of an array constraint."""
     if constraint.repeats:
         raise emitter.refusal("uniqueItems", "can't be enforced under not")
+    constraint = _plain_contains(emitter.algebra, constraint)
+    if constraint.longest is not None and constraint.shortest > constraint.longest:
+        return emitter.grammar.define(emitter.grammar.name("a"), [])
     if constraint.unique and (constraint.longest is None or constraint.longest > 1):
         return _unique(emitter, constraint)
-    contains = [c for c in constraint.contains if c.least > 0 or c.most is not None]
-    if contains:
-        return _containing(emitter, constraint, contains)
+    if constraint.contains:
+        return _containing(emitter, constraint, list(constraint.contains))
     return emitter.grammar.rule((OPEN, *_from(emitter, constraint, 0), CLOSE))
+
+
+def _plain_contains(algebra: Algebra, constraint: Array) -> Array:
+    """The same arrays, with lengths instead of each `contains` that counts all items or none."""
+    found: dict[tuple[Literals, int], Contains] = {}
+    shortest, longest = constraint.shortest, constraint.longest
+    for each in constraint.contains:
+        if not each.item:
+            shortest = max(shortest, each.start + each.least) if each.least else shortest
+            if each.most is not None:
+                end = each.start + each.most
+                longest = end if longest is None else min(longest, end)
+        elif each.least or (each.most is not None and not algebra.empty(each.item)):
+            other = found.get((each.item, each.start), each)
+            limits = [limit for limit in (each.most, other.most) if limit is not None]
+            most = min(limits) if limits else None
+            found[each.item, each.start] = Contains(each.item, each.start, max(each.least, other.least), most)
+    return replace(constraint, contains=tuple(found.values()), shortest=shortest, longest=longest)
 
 
 def _from(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...]:
@@ -64,16 +89,14 @@ def _from(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...]
 def remembering(emitter: Emitter, value: Symbol, target: str, functions: Sequence[str]) -> tuple[Symbol, ...]:
     """A value, then a rule whose parameter went through functions.
 
-    A rule takes one function, so the others get rules between. These carry the value and have two
-    alternatives that cover every case: llguidance 1.9 drops the parameter of a rule that consists of one
-    other rule, and folds rules of one alternative.
+    A rule takes one function, so the others get rules between. These carry the value, since llguidance 1.9
+    drops the parameter of a rule that consists of one other rule.
     """
     if len(functions) <= 1:
         return (value, Reference(target, functions[0] if functions else "_"))
     name = emitter.grammar.name("z")
     inner = remembering(emitter, value, target, functions[1:])
-    either = [Alternative(inner, f"bit_clear({_SPARE_BIT})"), Alternative(inner, f"bit_set({_SPARE_BIT})")]
-    emitter.grammar.define(name, either, parameter=True)
+    emitter.grammar.define(name, [Alternative(inner)], parameter=True)
     return (Reference(name, functions[0]),)
 
 
@@ -115,78 +138,120 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     return emitter.grammar.rule(filled, *([(OPEN, CLOSE)] if constraint.shortest == 0 else []))
 
 
-class _Fields:
-    """Bits and counters in a parameter."""
+@dataclass(frozen=True, slots=True)
+class _State:
+    """How far an array is: its items so far, and how many of them each `contains` has counted."""
 
-    def __init__(self, emitter: Emitter) -> None:
-        self.emitter = emitter
-        self.used = 0
-
-    def counter(self, most: int) -> str:
-        """A field that counts to one more than `most`."""
-        width = (most + 1).bit_length() + 1
-        low, self.used = self.used, self.used + width
-        if self.used > _SPARE_BIT:
-            raise self.emitter.refusal("contains", "with counts or length bounds too large to remember")
-        return f"[{low}:{self.used}]"
+    length: int
+    counts: tuple[int, ...]
 
 
 def _containing(emitter: Emitter, constraint: Array, contains: list[Contains]) -> Symbol:
+    """A rule for each state, so that those from which no end can be reached are removed."""
+    # From here on all items are alike.
+    loop = max([constraint.prefix_length, *(each.start for each in contains)])
+    last = constraint.longest if constraint.longest is not None else max(constraint.shortest, loop, 1)
+    states = (last + 1) * math.prod(_last_count(each) + 1 for each in contains)
     if len(contains) > _MAX_CONTAINS:
         raise emitter.refusal("contains", f"can be enforced {_MAX_CONTAINS} times in one array at most")
-    fields = _Fields(emitter)
-    counters = [fields.counter(max(each.least, each.most or 0)) for each in contains]
-    ends = []
-    for counter, each in zip(counters, contains, strict=True):
-        ends.append(f"ge({counter}, {each.least})" if each.least else "")
-        ends.append(f"le({counter}, {each.most})" if each.most is not None else "")
-    # Positions that differ are rules of their own; from `loop` on all are alike.
-    loop = max([constraint.prefix_length, *(each.start for each in contains)])
-    shortest, longest = constraint.shortest, constraint.longest
-    counted = shortest > loop or longest is not None
-    length = fields.counter(max(shortest, longest or 0)) if counted else ""
-    fits = f"lt({length}, {longest})" if longest is not None else ""
-    name = emitter.grammar.name("c")
-    for index in range(loop + 1):
-        target = f"{name}n{min(index + 1, loop)}"
-        counting = [f"incr({length})"] if length else []
-        steps = [
-            remembering(emitter, emitter.value(literals), target, counting + functions)
-            for literals, functions in _choices(constraint, contains, counters, index)
-        ]
-        if index == 0:
-            emitter.grammar.define(f"{name}h", [Alternative(step) for step in steps], parameter=True)
-            if loop:
+    if states > _MAX_STATES and (loop or len(contains) > 1):
+        raise emitter.refusal("contains", "with counts or length bounds too large to remember")
+    if states > _MAX_STATES:
+        return _counting(emitter, constraint, contains[0])
+    grammar, name = emitter.grammar, emitter.grammar.name("c")
+    start = _State(0, (0,) * len(contains))
+    numbers, pending = {start: 0}, [start]
+    choices: dict[tuple[int, tuple[bool, ...]], Symbol | None] = {}
+    while pending:
+        state = pending.pop()
+        ends = state.length >= constraint.shortest and all(map(_enough, contains, state.counts))
+        alternatives = [Alternative(())] if ends else []
+        index = min(state.length, loop)
+        for chosen in itertools.product((True, False), repeat=len(contains)):
+            after = _after(state, chosen, constraint, contains, last)
+            if after is None:
                 continue
-        going_on = [Alternative((COMMA, *step), fits) for step in steps]
-        enough = f"ge({length}, {shortest})" if length and shortest > index else ""
-        end = [Alternative((), all_of([*ends, enough]))] if index >= shortest or index == loop else []
-        emitter.grammar.define(f"{name}n{index}", [*end, *going_on], parameter=True)
-    filled = (OPEN, Reference(f"{name}h", "0x0"), CLOSE)
-    empty = shortest == 0 and all(each.least == 0 for each in contains)
-    return emitter.grammar.rule(filled, *([(OPEN, CLOSE)] if empty else []))
+            if (index, chosen) not in choices:
+                choices[index, chosen] = _chosen_item(emitter, constraint, contains, index, chosen)
+            item = choices[index, chosen]
+            if item is None:
+                continue
+            if after not in numbers:
+                numbers[after] = len(numbers)
+                pending.append(after)
+            comma = (COMMA,) if state.length else ()
+            alternatives.append(Alternative((*comma, item, Reference(f"{name}s{numbers[after]}"))))
+        grammar.define(f"{name}s{numbers[state]}", alternatives)
+    return grammar.rule((OPEN, Reference(f"{name}s0"), CLOSE))
 
 
-def _choices(
-    constraint: Array, contains: list[Contains], counters: list[str], index: int
-) -> Iterator[tuple[Literals, list[str]]]:
-    """What the item at an index may be: each choice of the demands that it counts for, and how it counts."""
-    active = [
-        (each, counter) for each, counter in zip(contains, counters, strict=True) if index >= each.start
-    ]
-    for chosen in itertools.product((True, False), repeat=len(active)):
-        literals, functions = constraint.at(index), []
-        for (each, counter), counts in zip(active, chosen, strict=True):
-            if counts:
-                literals |= each.item
-                functions.append(f"incr({counter})")
-            elif each.most is not None:
-                # What is not counted must be known not to count.
-                if not each.item:
-                    break
-                literals |= frozenset((not positive, number) for positive, number in each.item)
-        else:
-            yield literals, functions
+def _last_count(contains: Contains) -> int:
+    return contains.least if contains.most is None else contains.most
+
+
+def _enough(contains: Contains, count: int) -> bool:
+    return count >= contains.least
+
+
+def _after(
+    state: _State, chosen: tuple[bool, ...], constraint: Array, contains: list[Contains], last: int
+) -> _State | None:
+    """The state after an item that these `contains` count; None where there is none, or no need for it."""
+    if state.length == constraint.longest:
+        return None
+    counts = []
+    for each, count, counted in zip(contains, state.counts, chosen, strict=True):
+        # What has enough needs no more, and what lies before its start doesn't count.
+        if counted and (state.length < each.start or count == _last_count(each)):
+            return None
+        counts.append(count + counted)
+    return _State(min(state.length + 1, last), tuple(counts))
+
+
+def _chosen_item(
+    emitter: Emitter, constraint: Array, contains: list[Contains], index: int, chosen: tuple[bool, ...]
+) -> Symbol | None:
+    """An item that these `contains` count; None where there is no such item."""
+    literals = [constraint.at(index)]
+    for each, counted in zip(contains, chosen, strict=True):
+        if counted:
+            literals.append(each.item)
+        elif each.most is not None and index >= each.start:
+            # What is not counted must be known not to count.
+            literals.append(emitter.algebra.negated(each.item))
+    item = TRUE.union(*literals)
+    return None if emitter.algebra.empty(item) else emitter.value(item)
+
+
+def _counting(emitter: Emitter, constraint: Array, contains: Contains) -> Symbol:
+    """Large counts, in the fields of a parameter: items that count, items that don't, and all of them."""
+    algebra, grammar, name = emitter.algebra, emitter.grammar, emitter.grammar.name("c")
+    least, most, shortest, longest = contains.least, contains.most, constraint.shortest, constraint.longest
+    if max(least, most or 0, shortest, longest or 0) > _MAX_COUNT:
+        raise emitter.refusal("contains", "with counts or length bounds too large to remember")
+    counted, others, length = "[0:20]", "[20:40]", "[40:60]"
+    fits = "" if longest is None else f"lt({length}, {longest})"
+    counts = all_of([fits, "" if most is None else f"lt({counted}, {most})"])
+    # Room is kept for those that must still come.
+    counts_not = all_of([fits, "" if longest is None else f"lt({others}, {longest - least})"])
+    item = constraint.at(0)
+    # Known not to count, so that one text is counted in one way.
+    other = item | algebra.negated(contains.item)
+    first, later = [], []
+    for literals, field, condition in (
+        (item | contains.item, counted, counts),
+        (other, others, counts_not),
+    ):
+        if not algebra.empty(literals):
+            functions = [f"incr({field})", f"incr({length})"]
+            step = remembering(emitter, emitter.value(literals), f"{name}t", functions)
+            first.append(Alternative(step, condition))
+            later.append(Alternative((COMMA, *step), condition))
+    ends = [f"ge({counted}, {least})" if least else "", f"ge({length}, {shortest})" if shortest else ""]
+    grammar.define(f"{name}t", [Alternative((), all_of(ends)), *later], parameter=True)
+    grammar.define(name, first, parameter=True)
+    empty = [(OPEN, CLOSE)] if shortest == least == 0 else []
+    return grammar.rule((OPEN, Reference(name, "0x0"), CLOSE), *empty)
 
 
 def _known_values(algebra: Algebra, literals: Literals) -> list[object] | None:

@@ -65,7 +65,7 @@ def _numbers(keywords: Keywords, positive: bool) -> Iterator[Number]:
 def _strings(keywords: Keywords, positive: bool) -> Iterator[tuple[String, ...]]:
     for least, most in _lengths(keywords, "Length"):
         if positive:
-            yield (String(shortest=least, longest=most),)
+            yield (String(shortest=least, longest=most),) if most is None or least <= most else ()
             continue
         shorter = [String(longest=least - 1)] if least else []
         yield (*shorter, *([String(shortest=most + 1)] if most is not None else []))

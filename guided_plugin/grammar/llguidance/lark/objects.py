@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from guided_plugin.grammar.llguidance.lark.arrays import all_of, remembering
-from guided_plugin.grammar.llguidance.lark.constraints import TRUE, Exists, Literals, Object, String
+from guided_plugin.grammar.llguidance.lark.constraints import (
+    TRUE,
+    Exists,
+    Literals,
+    Object,
+    Properties,
+    String,
+    with_properties,
+)
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.patterns import ANY_CHARACTER, matches
 from guided_plugin.grammar.llguidance.lark.reader import closed
@@ -31,12 +39,15 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
 
 OPEN, CLOSE = Text('"{"'), Text('"}"')
 
-# The parameter: a bit for each of so many properties, then one for each `Exists`, then a counter.
-_NAMED = 48
-_EXISTS = 50
+# The parameter: a bit for each of so many properties, then a counter.
+_NAMED = 40
+_COUNTER = "[40:62]"
+_MAX_COUNT = 4_000_000
 _MAX_EXISTS = 5
-_COUNTER = "[56:63]"
-_MAX_COUNT = 126
+# How many states of `Exists` and counts are rules of their own.
+_MAX_STATES = 500
+# How many ways there may be to let listed properties answer.
+_MAX_ANSWERS = 64
 
 # Up to so many patterns of names, each set of them that one name may match is a class of its own.
 _MAX_CROSSED = 5
@@ -55,6 +66,8 @@ class _Member:
     name: str | None = None
     bit: int | None = None
     """Set when the property was there."""
+    possible: tuple[int, ...] = ()
+    """The demands that a property of this name might answer, with another value."""
 
 
 def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
@@ -62,7 +75,12 @@ def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
     opened = any(properties.others is not None for properties in constraint.properties)
     if emitter.style.closed and not opened and (constraint.declared or constraint.properties):
         constraint = closed(constraint, emitter.algebra.literals(False, "", ()))
-    return _Writer(emitter, constraint).rule()
+    writer = _Writer(emitter, constraint)
+    unanswered = writer.listed_answers()
+    if unanswered is None:
+        return writer.rule()
+    rules = {object_rule(emitter, each): None for each in unanswered}
+    return emitter.grammar.define(emitter.grammar.name("o"), [Alternative((rule,)) for rule in rules])
 
 
 class _Writer:
@@ -79,20 +97,46 @@ class _Writer:
         self.live = [name for name in self.listed if self.alive(name)]
         self.open = list(self.open_members(strings))
 
+    def listed_answers(self) -> list[Object] | None:
+        """A demand that only listed properties can answer, as alternatives, one for each of these."""
+        answered = {index for member in self.open for index in member.exists}
+        for index, exists in enumerate(self.object.exists):
+            if index in answered:
+                continue
+            others = tuple(each for each in self.object.exists if each != exists)
+            options = []
+            for name in self.live:
+                if self.answers_as(exists, name) and not self.algebra.empty(
+                    self.object.of(name) | exists.value
+                ):
+                    demand = Properties(named=((name, exists.value),), evaluates=False)
+                    required = (*(each for each in self.object.required if each != name), name)
+                    plain = replace(self.object, exists=others, required=required)
+                    options.append(with_properties(plain, demand) if exists.value else plain)
+            if len(options) > 1 and len(options) ** len(self.object.exists) > _MAX_ANSWERS:
+                raise self.emitter.refusal("not", "asks for one of too many properties")
+            return options
+        return None
+
     def rule(self) -> Symbol:
         required = self.required
-        fewest = self.object.shortest if self.object.shortest > len(required) else 0
+        # Those that are not required: the required ones are there at the end in any case.
+        fewest = max(0, self.object.shortest - len(required))
         most = self.object.longest
-        if most is not None and not self.open and most >= len(self.live):
+        if most is not None:
+            most -= len(required)
+        free = len(self.live) - len(required)
+        if most is not None and not self.open and most >= free:
             most = None
-        if any(name not in self.live for name in required) or (not self.open and fewest > len(self.live)):
+        impossible = (most is not None and most < fewest) or (not self.open and fewest > free)
+        if impossible or any(name not in self.live for name in required):
             return self.grammar.define(self.grammar.name("o"), [])
         plain = not fewest and most is None and not self.object.exists
         if plain and (self.emitter.style.ordered or not self.live or len(required) > _NAMED):
             return self.ordered()
         if len(required) > _NAMED:
             raise self.emitter.refusal("required", f"with over {_NAMED} names, next to counts or negations")
-        filled = () if most == 0 else self.any_order(fewest, most)
+        filled = () if most == 0 and not required else self.any_order(fewest, most)
         empty = not required and not fewest and not self.object.exists
         return self.grammar.rule(*filled, *([(OPEN, CLOSE)] if empty else []))
 
@@ -146,7 +190,11 @@ class _Writer:
                     continue
                 terminal = self.grammar.terminal(" & ".join([*body, *keys]))
                 key = terminal if keys else self.emitter.led(terminal, characters)
-                yield _Member(key, self.emitter.value(combined), chosen)
+                # What asks for a name alone is answered by whatever has the name.
+                possible = tuple(
+                    i for i, e in enumerate(self.object.exists) if e.value and _may_answer(e, matched)
+                )
+                yield _Member(key, self.emitter.value(combined), chosen, possible=possible)
 
     def patterns(self) -> list[str]:
         found: dict[str, None] = {}
@@ -185,7 +233,8 @@ class _Writer:
                 combined = value.union(*(self.object.exists[i].value for i in chosen))
                 if not chosen or not self.algebra.empty(combined):
                     key = Text(key_text(name))
-                    yield _Member(key, self.emitter.value(combined), chosen, name, bits.get(name))
+                    value_rule = self.emitter.value(combined)
+                    yield _Member(key, value_rule, chosen, name, bits.get(name), tuple(possible))
 
     def answers_as(self, exists: Exists, name: str) -> bool:
         if exists.name is not None:
@@ -220,38 +269,105 @@ class _Writer:
         return self.grammar.rule(*((OPEN, *head, CLOSE) for head in reversed(heads)))
 
     def any_order(self, fewest: int, most: int | None) -> list[tuple[Symbol, ...]]:
-        """Objects with at least one property, as alternatives: none, or one."""
-        if len(self.object.exists) > _MAX_EXISTS:
-            raise self.emitter.refusal("not", f"asks for over {_MAX_EXISTS} properties in one object")
+        """Objects with at least one property, as alternatives: none, or one.
+
+        `fewest` and `most` count the properties that are not required.
+        """
         members = [*self.named_members(), *self.open]
         if not members:
             return []
-        by_bits = not self.open and len(self.live) <= _NAMED
-        counted = fewest > 0 or most is not None
-        field = f"[0:{_NAMED}]" if by_bits else _COUNTER
-        count = "bit_count_" if by_bits else ""
-        if counted and not by_bits and max(fewest, most or 0) > _MAX_COUNT:
-            keyword = "maxProperties" if most is not None else "minProperties"
-            raise self.emitter.refusal(keyword, f"over {_MAX_COUNT}")
-        ends = [f"is_ones([0:{len(self.required)}])" if self.required else ""]
-        ends += [f"bit_set({_EXISTS + i})" for i in range(len(self.object.exists))]
-        ends.append(f"{count}ge({field}, {fewest})" if fewest else "")
-        fits = f"{count}lt({field}, {most})" if most is not None else ""
-        counting = [f"incr({_COUNTER})"] if counted and not by_bits else []
+        limit = fewest if most is None else most
+        if limit > _MAX_COUNT:
+            raise self.emitter.refusal("minProperties" if most is None else "maxProperties", "is too large")
+        self.refuse_repeated(fewest, members)
+        name = self.grammar.name("o")
+        if self.object.exists:
+            self.states(name, members, fewest, most)
+        else:
+            self.counter(name, members, fewest, most)
+        return [(OPEN, Reference(f"{name}s0x0", "0x0"), CLOSE)]
 
-        rule = self.grammar.name("o")
-        tail = f"{rule}t"
+    def refuse_repeated(self, fewest: int, members: list[_Member]) -> None:
+        """Refuse to count properties of which one might come twice, unless names are checked elsewhere."""
+        if fewest > 1 and not self.emitter.style.distinct_names and any(m.bit is None for m in members):
+            raise self.emitter.refusal(
+                "minProperties", "counts properties that are not listed, and these might come twice"
+            )
+
+    def counter(self, name: str, members: list[_Member], fewest: int, most: int | None) -> None:
+        """Objects whose properties are counted in the parameter."""
+        counted = fewest > 0 or most is not None
+        start, tail = f"{name}s0x0", f"{name}t"
+        ends = [self.complete, f"ge({_COUNTER}, {fewest})" if fewest else ""]
+        fits = f"lt({_COUNTER}, {most})" if most is not None else ""
         first, later = [], []
         for each in members:
-            bits = [*([] if each.bit is None else [each.bit]), *(_EXISTS + i for i in each.exists)]
-            step = (each.key, COLON, *remembering(self.emitter, each.value, tail, [*counting, *_set(bits)]))
-            first.append(Alternative(step))
-            fresh = "" if each.bit is None else f"bit_clear({each.bit})"
-            later.append(Alternative((COMMA, *step), all_of([fresh, fits])))
-        needs = tuple(each.value for each in members if each.name in self.required and not each.exists)
+            counts = counted and each.name not in self.required
+            functions = [*([f"incr({_COUNTER})"] if counts else []), *_set(each)]
+            step = (each.key, COLON, *remembering(self.emitter, each.value, tail, functions))
+            if most != 0 or not counts:
+                first.append(Alternative(step))
+            later.append(Alternative((COMMA, *step), all_of([_fresh(each), fits if counts else ""])))
         self.grammar.define(tail, [Alternative((), all_of(ends)), *later], parameter=True)
-        self.grammar.define(rule, first, parameter=True, needs=needs)
-        return [(OPEN, Reference(rule, "0x0"), CLOSE)]
+        self.grammar.define(start, first, parameter=True, needs=self.needed(members))
+
+    def states(self, name: str, members: list[_Member], fewest: int, most: int | None) -> None:
+        """Objects with a rule for each state, so that those from which no end can be reached are removed.
+
+        A state is which demands were answered, as bits, and how many properties there were.
+        """
+        last = fewest if most is None else most
+        everything = (1 << len(self.object.exists)) - 1
+        if len(self.object.exists) > _MAX_EXISTS or (everything + 1) * (last + 1) > _MAX_STATES:
+            raise self.emitter.refusal("not", "asks for too many properties in one object, or counts too far")
+        for answered, count in itertools.product(range(everything + 1), range(last + 1)):
+            whole = answered == everything and count >= fewest
+            alternatives = [Alternative((), self.complete)] if whole else []
+            head: list[Alternative] | None = [] if answered == count == 0 else None
+            for each in members:
+                step = self.step(name, each, answered, count, last, most)
+                if step is not None:
+                    alternatives.append(Alternative((COMMA, *step), _fresh(each)))
+                    if head is not None:
+                        head.append(Alternative(step))
+            self.grammar.define(f"{name}n{answered}x{count}", alternatives, parameter=True)
+            if head is not None:
+                needs = self.needed(members)
+                self.grammar.define(f"{name}s0x0", head, parameter=True, needs=needs)
+
+    def step(
+        self, name: str, member: _Member, answered: int, count: int, last: int, most: int | None
+    ) -> tuple[Symbol, ...] | None:
+        """A property, and the state after it; None where there is no such property in this state."""
+        counts = member.name not in self.required
+        if counts and count == most:
+            return None
+        repeatable = member.bit is None and not self.emitter.style.distinct_names
+        undoes = any(answered >> index & 1 and index not in member.exists for index in member.possible)
+        if repeatable and undoes:
+            # It might be one that was there, and the last value of a name is what counts.
+            return None
+        for index in member.exists:
+            answered |= 1 << index
+        target = f"{name}n{answered}x{min(count + counts, last)}"
+        return (member.key, COLON, *remembering(self.emitter, member.value, target, _set(member)))
+
+    @property
+    def complete(self) -> str:
+        """The condition that all required properties were there."""
+        return f"is_ones([0:{len(self.required)}])" if self.required else ""
+
+    def needed(self, members: list[_Member]) -> tuple[Symbol, ...]:
+        """What must be possible for any object to be."""
+        return tuple(each.value for each in members if each.name in self.required and not each.exists)
+
+
+def _fresh(member: _Member) -> str:
+    return "" if member.bit is None else f"bit_clear({member.bit})"
+
+
+def _set(member: _Member) -> list[str]:
+    return [] if member.bit is None else [f"set_bit({member.bit})"]
 
 
 def _may_answer(exists: Exists, matched: tuple[str, ...]) -> bool:
@@ -260,12 +376,6 @@ def _may_answer(exists: Exists, matched: tuple[str, ...]) -> bool:
     if exists.pattern is not None:
         return exists.pattern in matched
     return exists.besides is not None and exists.besides[1].isdisjoint(matched)
-
-
-def _set(bits: list[int]) -> list[str]:
-    if len(bits) == 1:
-        return [f"set_bit({bits[0]})"]
-    return [f"bit_or({hex(sum(1 << bit for bit in bits))})"] if bits else []
 
 
 def _subsets(sources: list[str]) -> Iterable[tuple[str, ...]]:

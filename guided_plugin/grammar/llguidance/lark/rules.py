@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+SPARE_BIT = 63
+"""A bit of parameters that no rule sets."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -130,7 +133,11 @@ class Grammar:
         for name in rules:
             rule = self.rules[name]
             head = f"{name}::_" if rule.parameter else name
-            lines.append(f"{head}: " + "\n  | ".join(map(_alternative, rule.alternatives)))
+            alternatives = rule.alternatives
+            if rule.parameter and len(alternatives) == 1:
+                # llguidance folds rules of one alternative, and then forgets the parameter.
+                alternatives = _both_ways(alternatives[0])
+            lines.append(f"{head}: " + "\n  | ".join(map(_alternative, alternatives)))
         lines += [f"{name}: {body}" for body, name in self._terminals.items() if name in terminals]
         return "\n".join(lines) + "\n"
 
@@ -163,6 +170,13 @@ def _reachable(rules: dict[str, _Rule], start: Symbol) -> tuple[list[str], set[s
             for alternative in rules[symbol.rule].alternatives:
                 pending += alternative.symbols
     return list(seen), terminals
+
+
+def _both_ways(alternative: Alternative) -> list[Alternative]:
+    """The same as two alternatives, by a bit of the parameter."""
+    ways = [f"bit_clear({SPARE_BIT})", f"bit_set({SPARE_BIT})"]
+    given = alternative.condition
+    return [Alternative(alternative.symbols, f"and({given}, {way})" if given else way) for way in ways]
 
 
 def _alternative(alternative: Alternative) -> str:
