@@ -16,6 +16,10 @@ import numpy as np
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
+from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
+from guided_plugin.grammar.llguidance.distinct.demands import Demands
+from guided_plugin.grammar.llguidance.distinct.spellings import BYTES, Spellings
+from guided_plugin.grammar.llguidance.lark import DISTINCT, demands_of
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceBatch, LLGuidanceMatcher, first_line
 from guided_plugin.grammar.llguidance.sources import source_text
@@ -60,6 +64,8 @@ class _Compiled:
     lexers: Lexers
     impossible_token: int | None
     """A token that the grammar names and no mask may show."""
+    distinct: DistinctRules | None
+    """What the grammar can't remember."""
 
 
 class LLGuidanceBackend:
@@ -79,6 +85,8 @@ class LLGuidanceBackend:
         self._executors: AdaptiveThreads[Any] = AdaptiveThreads(llguidance.LLExecutor, self._threads)
         self._lexers = LexerPool(self._threads)
         self._tokenizers = Tokenizers(vocabulary)
+        self._spellings = Spellings(vocabulary)
+        self._byte_tokenizers = Tokenizers(BYTES)
 
     def compile(self, spec: OutputSpec) -> Grammar:
         """Compile a spec, or raise a GrammarError."""
@@ -131,10 +139,22 @@ class LLGuidanceBackend:
         # Grammars that clients write may name any control token; those that are lowered name this one alone.
         impossible = self._tokenizers.impossible_token
         named = spec.kind == "json_schema" and impossible is not None and f"<[{impossible}]>" in text
-        compiled = _Compiled(lexers, impossible if named else None)
+        distinct = self._distinct_rules(spec) if text.endswith(DISTINCT) else None
+        compiled = _Compiled(lexers, impossible if named else None, distinct)
         seconds = time.perf_counter() - start
         size = _BYTES_PER_CHARACTER * len(text)
         return Grammar(spec, self.name, compiled, size, seconds, bounded=True)
+
+    def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
+        def bytewise() -> Any:
+            text = source_text(spec, unenforced=self._unenforced, impossible_token=None)
+            return self._matcher(spec, text, self._byte_tokenizers.plain)
+
+        first = bytewise()
+        strict = spec.strict and spec.kind == "json_schema"
+        algebra, root = demands_of(spec.document(), strict=strict, unenforced=self._unenforced)
+        self._spellings.prepare()
+        return DistinctRules(Demands(algebra, root), self._spellings, first.deep_copy)
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
         """A matcher at the beginning; it shares the lexer states that others have built."""
@@ -142,7 +162,8 @@ class LLGuidanceBackend:
         compiled: _Compiled = grammar.handle
         handle, share = compiled.lexers.take()
         tokenizer = self._tokenizers.plain
-        return LLGuidanceMatcher(handle, tokenizer, own, self._stops, share, compiled.impossible_token)
+        check = DistinctCheck(compiled.distinct) if compiled.distinct is not None else None
+        return LLGuidanceMatcher(handle, tokenizer, own, self._stops, share, compiled.impossible_token, check)
 
     def warm_up(self) -> None:
         """Cut the vocabulary into slices now: that stops all other threads for a third of a second."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from guided_plugin.errors import GrammarError
 from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck
 from guided_plugin.grammar.llguidance.lexers import Share
 from guided_plugin.grammar.threads import AdaptiveThreads
 
@@ -34,7 +35,15 @@ def first_line(message: str) -> str:
 class LLGuidanceMatcher:
     """One request's position in its grammar: a `Matcher`."""
 
-    __slots__ = ("_tokenizer", "handle", "impossible_token", "share", "stop_token_ids", "usual_stops")
+    __slots__ = (
+        "_tokenizer",
+        "distinct",
+        "handle",
+        "impossible_token",
+        "share",
+        "stop_token_ids",
+        "usual_stops",
+    )
 
     def __init__(
         self,
@@ -44,8 +53,11 @@ class LLGuidanceMatcher:
         usual_stops: tuple[int, ...],
         share: Share,
         impossible_token: int | None,
+        distinct: DistinctCheck | None = None,
     ) -> None:
         self.handle = handle
+        self.distinct = distinct
+        """What its grammar can't remember."""
         self.share = share
         """Of the lexer whose lock it needs."""
         self.impossible_token = impossible_token
@@ -62,6 +74,8 @@ class LLGuidanceMatcher:
                 return bool(self.handle.is_accepting())
             if token in self.usual_stops:
                 return False
+        if self.distinct is not None and not self.distinct.accept(token):
+            return False
         return bool(self.handle.consume_token(token))
 
     def accept_text(self, text: bytes) -> bool:
@@ -71,12 +85,16 @@ class LLGuidanceMatcher:
             return not text
         if self.handle.validate_tokens(tokens) != len(tokens):
             return False
+        if self.distinct is not None and not self.distinct.accept_all(tokens):
+            return False
         return bool(self.handle.consume_tokens(tokens))
 
     def rollback(self, tokens: int) -> None:
         """Take the last tokens back. Raises where llguidance can't: after an error, or with some lexemes."""
         if not self.handle.rollback(tokens):
             raise GrammarError(self.handle.get_error() or "tokens can't be taken back", where="llguidance")
+        if self.distinct is not None:
+            self.distinct.rollback(tokens)
 
     def fork(self) -> LLGuidanceMatcher:
         """An independent matcher in the same position."""
@@ -87,6 +105,7 @@ class LLGuidanceMatcher:
             self.usual_stops,
             self.share,
             self.impossible_token,
+            self.distinct and self.distinct.fork(),
         )
 
     @property
@@ -115,7 +134,16 @@ class LLGuidanceMatcher:
 class LLGuidanceBatch:
     """Matchers that are worked on together: a `MatcherBatch`."""
 
-    __slots__ = ("_executors", "_handles", "_impossible", "_matchers", "_order", "_own_stops", "_texts")
+    __slots__ = (
+        "_distinct",
+        "_executors",
+        "_handles",
+        "_impossible",
+        "_matchers",
+        "_order",
+        "_own_stops",
+        "_texts",
+    )
 
     def __init__(
         self, executors: AdaptiveThreads[Any], matchers: list[LLGuidanceMatcher], first_texts: MaskArray
@@ -130,6 +158,7 @@ class LLGuidanceBatch:
         # Matchers of one lexer side by side: threads take neighbours, and then don't wait for each other.
         self._order = sorted(range(len(matchers)), key=lambda i: matchers[i].share.place)
         self._own_stops = [i for i, matcher in enumerate(matchers) if matcher.stop_token_ids]
+        self._distinct = [(i, m.distinct) for i, m in enumerate(matchers) if m.distinct is not None]
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token."""
@@ -142,6 +171,8 @@ class LLGuidanceBatch:
             verdicts = self._executors.executor.consume_token_par(pairs)
             for i, verdict in zip(self._order, verdicts, strict=True):
                 accepted[i] = verdict
+            for i, check in self._distinct:
+                accepted[i] = accepted[i] and check.accept(tokens[i])
         self._executors.accepted(time.perf_counter() - start)
         return accepted
 
@@ -158,6 +189,8 @@ class LLGuidanceBatch:
             mask[own, word] &= _cleared(bit)
         for i in self._own_stops:
             self._matchers[i].fix_stops(mask[rows[i]])
+        for i, check in self._distinct:
+            check.restrict(mask[rows[i]])
         # At a dead end or a limit a matcher shows a stop token, as if the output were whole. To ask each
         # of them costs more than to look for rows that show nothing else.
         head = mask[rows, : len(self._texts)] & self._texts

@@ -16,7 +16,7 @@ from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.arrays import array_rule
-from guided_plugin.grammar.llguidance.lark.constraints import Array, Object
+from guided_plugin.grammar.llguidance.lark.constraints import Array, Literals, Object
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
 from guided_plugin.grammar.llguidance.lark.objects import object_rule
@@ -24,11 +24,14 @@ from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Reference
 from guided_plugin.spec.schema import crossed_bounds, pointer, walk
 
-__all__ = ["HEADER", "schema_to_lark"]
+__all__ = ["DISTINCT", "HEADER", "demands_of", "schema_to_lark"]
 
 # Without this, where a grammar leaves one text only, llguidance allows one spelling of it alone: the first
 # token of its own tokenization. A model must be free to take any token that fits.
 HEADER = '%llguidance {"no_forcing": true}\n'
+DISTINCT = "// distinct\n"
+"""At the end of a grammar whose output must be checked for items that are not distinct."""
+
 _FLEXIBLE_HEADER = """%llguidance {"no_forcing": true, "ignore_once": true}
 %ignore /[\\x20\\x0A\\x0D\\x09]+/
 """
@@ -48,8 +51,8 @@ def schema_to_lark(
     they come in any order. `impossible_token`, if there is one, must be masked out always; it makes some
     patterns cheaper. Raises an UnsupportedSpecError with the keyword and its place.
     """
-    document = Document(schema, unenforced=unenforced)
-    algebra = Algebra(document, read_schema, closing=strict)
+    algebra, root = demands_of(schema, strict=strict, unenforced=unenforced)
+    document = algebra.document
     style = Style(
         closed=strict,
         ordered=strict,
@@ -58,14 +61,22 @@ def schema_to_lark(
     )
     emitter = Emitter(algebra, style, {Array: array_rule, Object: object_rule})
     try:
-        start = emitter.root(algebra.literals(schema, document.root_base, ()))
+        start = emitter.root(root)
     except RecursionError as error:
         raise UnsupportedSpecError("is nested too deep", where="json_schema") from error
     except UnsupportedSpecError as error:
         raise _placed(error, document) from None
     if isinstance(start, Reference) and not emitter.grammar.productive(start.rule):
         raise _unsatisfiable(schema)
-    return emitter.grammar.lark(start, _FLEXIBLE_HEADER if flexible else HEADER)
+    text = emitter.grammar.lark(start, _FLEXIBLE_HEADER if flexible else HEADER)
+    return text + DISTINCT if emitter.distinct else text
+
+
+def demands_of(schema: Any, *, strict: bool, unenforced: Iterable[str] = ()) -> tuple[Algebra, Literals]:
+    """What a schema demands, and of the whole text: for the grammar, and for checks next to it."""
+    document = Document(schema, unenforced=unenforced)
+    algebra = Algebra(document, read_schema, closing=strict)
+    return algebra, algebra.literals(schema, document.root_base, ())
 
 
 def _unsatisfiable(schema: Any) -> UnsatisfiableSpecError:

@@ -44,6 +44,10 @@ def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
         return emitter.grammar.define(emitter.grammar.name("a"), [])
     if constraint.unique and (constraint.longest is None or constraint.longest > 1):
         return _unique(emitter, constraint)
+    return _plain(emitter, constraint)
+
+
+def _plain(emitter: Emitter, constraint: Array) -> Symbol:
     if constraint.contains:
         return _containing(emitter, constraint, list(constraint.contains))
     return emitter.grammar.rule((OPEN, *_from(emitter, constraint, 0), CLOSE))
@@ -110,14 +114,11 @@ def all_of(conditions: Sequence[str]) -> str:
 
 def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     values = _known_values(emitter.algebra, constraint.at(0))
-    if values is None or constraint.prefix_length or constraint.contains:
-        raise emitter.refusal(
-            "uniqueItems", "can only be enforced where the items are a few known values (enum or const)"
-        )
-    if len(values) > _MAX_VALUES:
-        raise emitter.refusal(
-            "uniqueItems", f"over {len(values)} values, of {_MAX_VALUES} that can be remembered"
-        )
+    if values is None or len(values) > _MAX_VALUES or constraint.prefix_length or constraint.contains:
+        # The grammar can't remember them: tokens that would repeat one are taken out of its masks.
+        emitter.distinct = True
+        with emitter.compared():
+            return _plain(emitter, constraint)
     if constraint.shortest > len(values):
         return emitter.grammar.define(emitter.grammar.name("u"), [])
     name = emitter.grammar.name("u")

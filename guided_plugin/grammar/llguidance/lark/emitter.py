@@ -7,7 +7,8 @@ objects.py write the rules of the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     String,
 )
-from guided_plugin.grammar.llguidance.lark.numbers import number_terms, plain
+from guided_plugin.grammar.llguidance.lark.numbers import ONE_SPELLING, number_terms, plain
 from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
     Grammar,
@@ -73,14 +74,17 @@ class Emitter:
         self.style = style
         self.grammar = Grammar()
         self._writers = writers
-        self._values: dict[Literals, Symbol] = {}
-        self._pending: list[tuple[str, Literals]] = []
+        self._values: dict[tuple[Literals, bool], Symbol] = {}
+        self._pending: list[tuple[str, Literals, bool]] = []
+        self.comparing = False
+        self.distinct = False
+        """Whether the output needs the check that items or names are distinct."""
 
     def root(self, literals: Literals) -> Symbol:
         """The rule of a whole document, everything that it needs included."""
         symbol = self.value(literals)
         while self._pending:
-            name, literals = self._pending.pop()
+            name, literals, self.comparing = self._pending.pop()
             alternatives = dict.fromkeys(self._constraints(literals))
             self.grammar.define(name, [Alternative((symbol,)) for symbol in alternatives])
         return symbol
@@ -89,20 +93,30 @@ class Emitter:
         """A value that satisfies all of them. Its rule is written later, so recursion is fine."""
         if not literals:
             return self.anything()
-        symbol = self._values.get(literals)
+        key = literals, self.comparing
+        symbol = self._values.get(key)
         if symbol is None:
             shape = self.algebra.shape(literals)
             if shape["array"] or shape["object"]:
                 symbol = Reference(self.grammar.name("v"))
-                self._pending.append((symbol.rule, literals))
+                self._pending.append((symbol.rule, *key))
             else:
                 symbol = self.grammar.rule(*((scalar,) for scalar in self._constraints(literals)))
-            self._values[literals] = symbol
+            self._values[key] = symbol
         return symbol
+
+    @contextmanager
+    def compared(self) -> Iterator[None]:
+        """Of values that are compared with each other: numbers are written in one way only."""
+        before, self.comparing = self.comparing, True
+        try:
+            yield
+        finally:
+            self.comparing = before
 
     def anything(self) -> Symbol:
         """Any JSON value."""
-        value = Reference("any")
+        value = Reference("anyone" if self.comparing else "any")
         if value.rule not in self.grammar.rules:
             scalars = [self._constraint(each) for each in (String(), Boolean(), Number(), Null())]
             array = (Text('"["'), Repeated((value, Repeated((COMMA, value), 0, None)), 0, 1), Text('"]"'))
@@ -157,6 +171,8 @@ class Emitter:
         if terms is None:
             return self._multiple(number)
         required, excluded = terms
+        if self.comparing:
+            required = [*required, ONE_SPELLING]
         return self.grammar.terminal(
             " & ".join([*(f"/{term}/" for term in required), *(f"~/{term}/" for term in excluded)])
         )
@@ -173,4 +189,5 @@ class Emitter:
         multiples = sorted(number.multiples, key=float)
         parts = [{**schema, "multipleOf": float(plain(m)) if isinstance(m, float) else m} for m in multiples]
         body = parts[0] if len(parts) == 1 else {"allOf": parts}
-        return self.grammar.rule((Text("%json " + json.dumps(body)),), (Text('"-0"'),))
+        counted = Text("%json " + json.dumps(body))
+        return counted if self.comparing else self.grammar.rule((counted,), (Text('"-0"'),))

@@ -18,6 +18,9 @@ _WRITTEN_OUT = rf"-?{_INTEGER}(?:\.[0-9]+)?"
 _FRACTIONAL = rf"-?{_INTEGER}\.[0-9]*[1-9][0-9]*"
 _ZEROS = r"(?:\.0+)?"
 
+ONE_SPELLING = rf"{_INTEGER}|-[1-9][0-9]*|-?{_INTEGER}\.[0-9]*[1-9]"
+"""Every number in one way only: written out, without zeros at the end."""
+
 
 def number_terms(number: Number, *, fraction_zero: bool) -> tuple[list[str], list[str]] | None:
     """Expressions of which all must match and of which none may; None where a `multipleOf` has none.

@@ -132,7 +132,9 @@ class _Writer:
         if impossible or any(name not in self.live for name in required):
             return self.grammar.define(self.grammar.name("o"), [])
         plain = not fewest and most is None and not self.object.exists
-        if plain and (self.emitter.style.ordered or not self.live or len(required) > _NAMED):
+        # Of closed objects that are compared, each must have one text: nothing else says that one is new.
+        ordered = self.emitter.style.ordered or (self.emitter.comparing and not self.open)
+        if plain and (ordered or not self.live or len(required) > _NAMED):
             return self.ordered()
         if len(required) > _NAMED:
             raise self.emitter.refusal("required", f"with over {_NAMED} names, next to counts or negations")

@@ -1,0 +1,321 @@
+"""One request's check that items are distinct, next to its matcher.
+
+Masks lose the tokens that would repeat a value, and those after which nothing but a repeated value could
+come. For the latter a second matcher, over single bytes, is asked what may come. Depends on the scanner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.llguidance.distinct.demands import Demands
+from guided_plugin.grammar.llguidance.distinct.scanner import Frame, Mode, Scan, State
+from guided_plugin.grammar.llguidance.distinct.seen import Seen, continues_scalar, insides, is_scalar, living
+from guided_plugin.grammar.llguidance.distinct.spellings import Spelled, Spellings, both, forbid
+
+_MAX_REVISED = 32
+"""So many values are looked at again for each item, where what an item may be changes from item to item."""
+
+
+class DistinctRules:
+    """What the checks of one grammar share."""
+
+    def __init__(self, demands: Demands, spellings: Spellings, bytewise: Callable[[], Any]) -> None:
+        """`bytewise`: a matcher of the same grammar whose token i is byte i."""
+        self.start = State(demands.root)
+        self.spellings = spellings
+        self.bytewise = bytewise
+
+    def new_seen(self) -> Seen:
+        """For an array or object that begins."""
+        return Seen(self.spellings)
+
+
+class DistinctCheck:
+    """Follows one output, and takes tokens out of its masks."""
+
+    __slots__ = ("_bytewise", "_moved", "_raw", "_rules", "_states")
+
+    def __init__(self, rules: DistinctRules) -> None:
+        self._rules = rules
+        self._states = [rules.start]
+        """Before each token, and now."""
+        self._raw = bytearray()
+        """The output."""
+        self._bytewise: Any = None
+        """Made with the first item that must be distinct."""
+        self._moved = 0
+        """How many bytes of the output it has taken."""
+
+    def accept(self, token: int) -> bool:
+        """Move past a token; False where it repeats a value."""
+        tokens = self._rules.spellings.tokens
+        data = tokens[token] if token < len(tokens) else b""
+        finished: list[tuple[Seen, int]] = []
+
+        def finish(frame: Frame, text: bytes, raw_end: int) -> Seen | None:
+            seen = _remembering(frame)
+            if seen is None or not seen.add(frame.count, text):
+                return None
+            finished.append((seen, raw_end))
+            return seen
+
+        scan = Scan(self._states[-1], finish, self._rules.new_seen)
+        if not scan.feed(data):
+            return False
+        self._raw += data
+        self._states.append(scan.state())
+        for seen, raw_end in finished:
+            frame = _frame_of(scan.frame, seen)
+            if frame is not None:
+                self._look_ahead(frame, seen, raw_end)
+        return True
+
+    def accept_all(self, tokens: list[int]) -> bool:
+        """Move past tokens; False, and no move, where one of them repeats a value."""
+        for moved, token in enumerate(tokens):
+            if not self.accept(token):
+                self.rollback(moved)
+                return False
+        return True
+
+    def rollback(self, tokens: int) -> None:
+        """Take the last tokens back."""
+        if tokens <= 0:
+            return
+        del self._states[-tokens:]
+        state = self._states[-1]
+        del self._raw[state.raw :]
+        frame = state.frame
+        while frame is not None:
+            if frame.seen is not None:
+                frame.seen.cut(frame.count)
+            frame = frame.parent
+        if self._bytewise is not None and self._moved > state.raw:
+            if not self._bytewise.rollback(self._moved - state.raw) or self._bytewise.is_error():
+                self._bytewise, self._moved = None, 0
+            else:
+                self._moved = state.raw
+
+    def fork(self) -> DistinctCheck:
+        """An independent check in the same position."""
+        other = DistinctCheck(self._rules)
+        other._raw = bytearray(self._raw)
+        seen: dict[int, Seen] = {}
+        frames: dict[int, Frame] = {}
+        other._states = [replace(state, frame=_copied(state.frame, seen, frames)) for state in self._states]
+        return other
+
+    def restrict(self, row: MaskArray) -> None:
+        """Take the tokens out of a mask that would repeat a value, or lead to nothing else."""
+        state = self._states[-1]
+        spellings = self._rules.spellings
+        spelled = spellings.inside if state.mode >= Mode.STRING else spellings.outside
+        doubtful = both(row, spelled.crossing)
+        if state.pending and state.active:
+            doubtful += both(row, spellings.quotes)
+        closed: list[Seen] = []
+        frame, depth = state.frame, 0
+        while frame is not None:
+            if frame.seen is not None:
+                if frame.count:
+                    self._restrict_in(row, state, frame, depth, spelled)
+                if frame.array and (frame.seen.full or self._may_fill(state, frame, depth)):
+                    closed.append(frame.seen)
+                    doubtful += both(row, spelled.commas)
+            frame, depth = frame.parent, depth + 1
+        if doubtful:
+            wrong = [token for token in dict.fromkeys(doubtful) if not self._passes(state, token, closed)]
+            if wrong:
+                forbid(row, np.array(wrong, np.int64))
+
+    def _restrict_in(self, row: MaskArray, state: State, frame: Frame, depth: int, spelled: Spelled) -> None:
+        seen = frame.seen
+        if seen is None or (frame.start < 0 and not frame.array and not state.naming):
+            return
+        text = b"" if frame.start < 0 else state.text[frame.start :] + state.pending.lower()
+        for ids in seen.banned.get(text, ()):
+            forbid(row, ids)
+        if frame.start < 0:
+            return
+        if depth == 0 and state.mode is Mode.SCALAR and text + b"," not in seen.dead and seen.has(text):
+            # An equal number in another spelling.
+            for end in (b",", b"]", b"}", b" "):
+                forbid(row, spelled.beginning(end, True))
+        if depth and seen.compound:
+            _close(row, seen, text, depth, spelled)
+
+    def _passes(self, state: State, token: int, closed: list[Seen]) -> bool:
+        """Whether a token leads neither to a repeated value nor to where nothing else can come.
+
+        `closed`: arrays in which no item may follow the one in progress.
+        """
+        data = self._rules.spellings.tokens[token]
+        added: dict[int, tuple[Seen, list[bytes]]] = {}
+
+        def finish(frame: Frame, text: bytes, raw_end: int) -> Seen | None:
+            seen = frame.seen
+            if seen is None or (len(seen) and seen.has(text)):
+                return None
+            _, others = added.setdefault(id(seen), (seen, []))
+            if text in others:
+                return None
+            others.append(text)
+            return seen
+
+        scan = Scan(state, finish, self._rules.new_seen)
+        if not scan.feed(data) or any(seen is each for seen in scan.continued for each in closed):
+            return False
+        now, frame = scan.state(), scan.frame
+        while frame is not None:
+            if frame.seen is not None and frame.start >= 0:
+                text = now.text[frame.start :]
+                first = max(1, len(text) - len(data) - 12)
+                if any(text[:end] in frame.seen.dead for end in range(first, len(text) + 1)):
+                    return False
+                # What can come after the item that ends in this token is not known yet.
+                _, others = added.get(id(frame.seen), (None, []))
+                if (len(text) > 1 or is_scalar(text)) and any(each.startswith(text) for each in others):
+                    return False
+            frame = frame.parent
+        return True
+
+    def _may_fill(self, state: State, frame: Frame, depth: int) -> bool:
+        """Whether the item in progress may be the last value that is left."""
+        seen = frame.seen
+        if seen is None or frame.start < 0 or state.pending:
+            return False
+        matcher = self._matcher_at(state.raw)
+        if matcher is None:
+            return False
+        text = state.text[frame.start :]
+        string = state.mode >= Mode.STRING
+        ways = {
+            b"," if state.mode is Mode.SCALAR and depth == 0 and byte in b",] \t\n\r" else bytes([byte])
+            for byte in _allowed(matcher)
+            if string or byte not in b" \t\n\r" or continues_scalar(text)
+        }
+        ways = {way for way in ways if text + way not in seen.dead}
+        if len(ways) != 1:
+            return False
+        (way,) = ways
+        if depth == 0 and state.mode is Mode.SCALAR:
+            whole, lead = text, b","
+        elif (depth == 0 and way == b'"') or (depth == 1 and not string and way in b"]}"):
+            whole, lead = text + way, way + b","
+        else:
+            # Only one thing can come, and it is not the end: what comes after it is not known yet.
+            return True
+        if not seen.add(frame.count, whole):
+            return True
+        if not _changes(replace(frame, index=frame.index + 1)):
+            self._explore(seen, [whole], state.raw, lead)
+        elif len(seen) <= _MAX_REVISED:
+            other = seen.copy(afresh=True)
+            self._explore(other, other.texts(), state.raw, lead)
+            seen.cut(frame.count)
+            return other.full
+        full = seen.full
+        seen.cut(frame.count)
+        return full
+
+    # What may come
+
+    def _look_ahead(self, frame: Frame, seen: Seen, raw_end: int) -> None:
+        """Find out which beginnings of the values can no longer become anything else."""
+        if frame.array:
+            texts = seen.texts() if _changes(frame) else seen.texts()[-1:]
+            if len(texts) <= _MAX_REVISED:
+                self._explore(seen, texts, raw_end, b",")
+        elif frame.place is not None and frame.place.distinct_names and frame.raw_start >= self._moved:
+            self._explore(seen, seen.texts()[-1:], frame.raw_start, b"")
+
+    def _explore(self, seen: Seen, texts: list[bytes], at: int, lead: bytes) -> None:
+        matcher = self._matcher_at(at)
+        if matcher is None or matcher.validate_tokens(list(lead)) != len(lead):
+            return
+        matcher.consume_tokens(list(lead))
+        for text in texts:
+            inside, _ = insides(text)
+            inside.append(False)
+            nodes = list(text if is_scalar(text) else text[:-1])
+            if matcher.validate_tokens(nodes) != len(nodes):
+                continue
+            matcher.consume_tokens(nodes)
+            for end in range(len(nodes), -1, -1):
+                if living(text[:end], inside[end], _allowed(matcher), seen.dead):
+                    break
+                seen.kill(text[:end])
+                if end:
+                    matcher.rollback(1)
+            if end:
+                matcher.rollback(end)
+        matcher.rollback(len(lead))
+        if matcher.is_error():
+            self._bytewise, self._moved = None, 0
+
+    def _matcher_at(self, at: int) -> Any:
+        """The matcher over bytes, behind so many of the output; None where it can't follow."""
+        if self._bytewise is None:
+            self._bytewise, self._moved = self._rules.bytewise(), 0
+        if self._moved > at or not self._bytewise.consume_tokens(list(self._raw[self._moved : at])):
+            return None
+        self._moved = at
+        return self._bytewise
+
+
+def _allowed(matcher: Any) -> Any:
+    bits = int.from_bytes(matcher.compute_bitmask()[:32], "little")
+    return (byte for byte in range(256) if bits >> byte & 1)
+
+
+def _close(row: MaskArray, seen: Seen, text: bytes, depth: int, spelled: Spelled) -> None:
+    """Forbid the tokens that would end a compound item that is there already, in any order of its names."""
+    closers = spelled.closers(depth)
+    allowed = (row[closers.ids >> 5] >> (closers.ids & 31)) & 1 != 0
+    if not allowed.any():
+        return
+    length, total = len(text), sum(text)
+    for group in np.unique(closers.group[allowed]).tolist():
+        head = closers.heads[group]
+        if seen.has_compound(length + len(head), total + sum(head), text, head):
+            forbid(row, closers.ids[allowed & (closers.group == group)])
+
+
+def _changes(frame: Frame) -> bool:
+    """Whether the next item may be something else than this one might have been."""
+    place = frame.place
+    return place is not None and (place.contains or frame.index <= place.prefix_length)
+
+
+def _remembering(frame: Frame) -> Seen | None:
+    """The values of a frame, to add one. What is dead for one item may live in the next."""
+    seen = frame.seen
+    changing = frame.array and _changes(replace(frame, index=frame.index + 1))
+    if seen is not None and changing and 0 < frame.count <= _MAX_REVISED:
+        return seen.copy(frame.count, afresh=True)
+    return seen
+
+
+def _frame_of(frame: Frame | None, seen: Seen) -> Frame | None:
+    while frame is not None and frame.seen is not seen:
+        frame = frame.parent
+    return frame
+
+
+def _copied(frame: Frame | None, seen: dict[int, Seen], frames: dict[int, Frame]) -> Frame | None:
+    if frame is None:
+        return None
+    found = frames.get(id(frame))
+    if found is None:
+        own = frame.seen
+        if own is not None and id(own) not in seen:
+            seen[id(own)] = own.copy()
+        copy = None if own is None else seen[id(own)]
+        found = frames[id(frame)] = replace(frame, parent=_copied(frame.parent, seen, frames), seen=copy)
+    return found
