@@ -16,7 +16,14 @@ from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.llguidance.distinct.demands import Demands
 from guided_plugin.grammar.llguidance.distinct.scanner import Frame, Mode, Scan, State
 from guided_plugin.grammar.llguidance.distinct.seen import Seen, continues_scalar, insides, is_scalar, living
-from guided_plugin.grammar.llguidance.distinct.spellings import Spelled, Spellings, both, forbid
+from guided_plugin.grammar.llguidance.distinct.spellings import (
+    SPACES,
+    Spelled,
+    Spellings,
+    both,
+    forbid,
+    only_opens,
+)
 
 _MAX_REVISED = 32
 """So many values are looked at again for each item, where what an item may be changes from item to item."""
@@ -130,7 +137,12 @@ class DistinctCheck:
                     doubtful += both(row, spelled.commas)
             frame, depth = frame.parent, depth + 1
         if doubtful:
-            wrong = [token for token in dict.fromkeys(doubtful) if not self._passes(state, token, closed)]
+            parts = spelled.parts if state.active < 2 and not state.pending and not closed else {}
+            wrong = [
+                token
+                for token in dict.fromkeys(doubtful)
+                if not (_fresh(state, parts.get(token)) or self._passes(state, token, closed))
+            ]
             if wrong:
                 forbid(row, np.array(wrong, np.int64))
 
@@ -180,7 +192,7 @@ class DistinctCheck:
                     return False
                 # What can come after the item that ends in this token is not known yet.
                 _, others = added.get(id(frame.seen), (None, []))
-                if (len(text) > 1 or is_scalar(text)) and any(each.startswith(text) for each in others):
+                if not only_opens(text) and any(each.startswith(text) for each in others):
                     return False
             frame = frame.parent
         return True
@@ -195,16 +207,20 @@ class DistinctCheck:
             return False
         text = state.text[frame.start :]
         string = state.mode >= Mode.STRING
-        ways = {
-            b"," if state.mode is Mode.SCALAR and depth == 0 and byte in b",] \t\n\r" else bytes([byte])
-            for byte in _allowed(matcher)
-            if string or byte not in b" \t\n\r" or continues_scalar(text)
-        }
-        ways = {way for way in ways if text + way not in seen.dead}
-        if len(ways) != 1:
+        number = depth == 0 and state.mode is Mode.SCALAR
+        ways: set[bytes] = set()
+        for byte in _allowed(matcher):
+            if not string and byte in SPACES and not continues_scalar(text):
+                continue
+            way = b"," if number and byte in b",] \t\n\r" else bytes([byte])
+            if text + way not in seen.dead:
+                ways.add(way)
+                if len(ways) > 1:
+                    return False
+        if not ways:
             return False
         (way,) = ways
-        if depth == 0 and state.mode is Mode.SCALAR:
+        if number:
             whole, lead = text, b","
         elif (depth == 0 and way == b'"') or (depth == 1 and not string and way in b"]}"):
             whole, lead = text + way, way + b","
@@ -213,7 +229,7 @@ class DistinctCheck:
             return True
         if not seen.add(frame.count, whole):
             return True
-        if not _changes(replace(frame, index=frame.index + 1)):
+        if not _changes(frame, 1):
             self._explore(seen, [whole], state.raw, lead)
         elif len(seen) <= _MAX_REVISED:
             other = seen.copy(afresh=True)
@@ -269,6 +285,20 @@ class DistinctCheck:
         return self._bytewise
 
 
+def _fresh(state: State, parts: tuple[bytes, ...] | None) -> bool:
+    """Whether a token of these parts surely adds new scalars to an array."""
+    frame = state.frame
+    if not parts or frame is None or not frame.array or frame.seen is None:
+        return False
+    first = parts[0] if frame.start < 0 else state.text[frame.start :] + parts[0]
+    whole, rest = [*([first] if first else []), *parts[1:-1]], parts[-1]
+    if len(set(whole)) < len(whole) or any(frame.seen.has(text) for text in whole):
+        return False
+    if any(text.startswith(rest) for text in whole) and not only_opens(rest):
+        return False
+    return not any(rest[:end] in frame.seen.dead for end in range(1, len(rest) + 1))
+
+
 def _allowed(matcher: Any) -> Any:
     bits = int.from_bytes(matcher.compute_bitmask()[:32], "little")
     return (byte for byte in range(256) if bits >> byte & 1)
@@ -287,16 +317,16 @@ def _close(row: MaskArray, seen: Seen, text: bytes, depth: int, spelled: Spelled
             forbid(row, closers.ids[allowed & (closers.group == group)])
 
 
-def _changes(frame: Frame) -> bool:
-    """Whether the next item may be something else than this one might have been."""
+def _changes(frame: Frame, ahead: int = 0) -> bool:
+    """Whether the next item, or a later one, may be something else than the one before it might have been."""
     place = frame.place
-    return place is not None and (place.contains or frame.index <= place.prefix_length)
+    return place is not None and (place.contains or frame.index + ahead <= place.prefix_length)
 
 
 def _remembering(frame: Frame) -> Seen | None:
     """The values of a frame, to add one. What is dead for one item may live in the next."""
     seen = frame.seen
-    changing = frame.array and _changes(replace(frame, index=frame.index + 1))
+    changing = frame.array and _changes(frame, 1)
     if seen is not None and changing and 0 < frame.count <= _MAX_REVISED:
         return seen.copy(frame.count, afresh=True)
     return seen
@@ -317,5 +347,5 @@ def _copied(frame: Frame | None, seen: dict[int, Seen], frames: dict[int, Frame]
         if own is not None and id(own) not in seen:
             seen[id(own)] = own.copy()
         copy = None if own is None else seen[id(own)]
-        found = frames[id(frame)] = replace(frame, parent=_copied(frame.parent, seen, frames), seen=copy)
+        found = frames[id(frame)] = frame.copied(_copied(frame.parent, seen, frames), copy)
     return found

@@ -27,9 +27,9 @@ class Mode(IntEnum):
     NAME = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Frame:
-    """An open container."""
+    """An open container. Never changed: frozen classes take several times longer to make."""
 
     parent: Frame | None
     array: bool
@@ -47,10 +47,23 @@ class Frame:
     child: Place | None = None
     """The place of the property whose name was last."""
 
+    def between(self, seen: Seen | None, count: int, index: int, child: Place | None) -> Frame:
+        """The same container, with no item in progress."""
+        return Frame(self.parent, self.array, self.place, seen, count, index, -1, self.raw_start, child)
 
-@dataclass(frozen=True, slots=True)
+    def within(self, start: int, raw_start: int) -> Frame:
+        """The same container, with an item in progress."""
+        place, seen, child = self.place, self.seen, self.child
+        return Frame(self.parent, self.array, place, seen, self.count, self.index, start, raw_start, child)
+
+    def copied(self, parent: Frame | None, seen: Seen | None) -> Frame:
+        """The same container, with values of its own."""
+        return replace(self, parent=parent, seen=seen)
+
+
+@dataclass(slots=True, eq=False)
 class State:
-    """Where an output is."""
+    """Where an output is. Never changed."""
 
     place: Place | None
     """Of the whole text."""
@@ -197,7 +210,7 @@ class Scan:
         if not self.active:
             self.text = b""
         self.active += 1
-        self.frame = replace(frame, start=len(self.text), raw_start=self.raw)
+        self.frame = frame.within(len(self.text), self.raw)
 
     def _open(self, array: bool) -> None:
         frame, place = self.frame, self._place
@@ -218,7 +231,7 @@ class Scan:
             return True
         if frame.seen is None:
             if frame.place is not None:
-                self.frame = replace(frame, index=frame.index + 1)
+                self.frame = frame.between(None, 0, frame.index + 1, None)
             return True
         return self._end(frame)
 
@@ -229,12 +242,12 @@ class Scan:
         if frame.place is not None:
             name, listed = _decoded(self.name), frame.place.listed
             child = frame.place.member(name)
-            if child is not frame.child:
-                frame = self.frame = replace(frame, child=child)
             if frame.seen is not None and name in listed:
                 self.active -= 1
-                self.frame = replace(frame, start=-1)
+                self.frame = frame.between(frame.seen, frame.count, 0, child)
                 return True
+            if child is not frame.child:
+                frame = self.frame = replace(frame, child=child)
         return frame.seen is None or self._end(frame)
 
     def _end(self, frame: Frame) -> bool:
@@ -242,7 +255,7 @@ class Scan:
         seen = self._finish(frame, self.text[frame.start :], self.raw)
         if seen is None:
             return False
-        self.frame = replace(frame, seen=seen, count=frame.count + 1, index=frame.index + 1, start=-1)
+        self.frame = frame.between(seen, frame.count + 1, frame.index + 1, frame.child)
         return True
 
 

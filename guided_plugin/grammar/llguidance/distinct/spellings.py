@@ -28,6 +28,8 @@ SCALAR = frozenset(b"0123456789+-.eEtrufalsn")
 PLAIN = re.compile(rb'[^"\\]+')
 ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|[^u])")
 
+_OPENING = re.compile(rb'[\[{]*["-]?')
+
 _SHORT = {8: b"b", 9: b"t", 10: b"n", 12: b"f", 13: b"r", 34: b'"', 92: b"\\"}
 
 # Pieces that a token may begin, end or consist of outside a string.
@@ -59,7 +61,9 @@ class Spelling:
     comma: bool = False
     """it has a comma between values;"""
     crossing: bool = False
-    """after such a comma it begins a value, with more than a bracket or quote."""
+    """after such a comma it begins a value, with more than brackets and quotes."""
+    parts: tuple[bytes, ...] = ()
+    """What stands between commas, if it crosses one and opens and closes no container."""
     closes: list[int] = field(default_factory=list)
     """Where in the text the first, second, ... container ends that was open before."""
 
@@ -68,6 +72,7 @@ def spelling(token: bytes, inside: bool) -> Spelling:
     """How a token reads inside a string, or outside."""
     found, out = Spelling(), bytearray()
     at, depth, space, tail = 0, 0, False, -1
+    commas, flat = [-1], True
     while at < len(token):
         if inside:
             plain = PLAIN.match(token, at) or ESCAPE.match(token, at)
@@ -93,17 +98,21 @@ def spelling(token: bytes, inside: bool) -> Spelling:
             inside = True
         elif byte == 44:
             found.comma = True
+            commas.append(len(out) - 1)
             tail = len(out) if tail < 0 else tail
         elif byte in b"[{":
-            depth += 1
+            depth, flat = depth + 1, False
         elif byte in b"]}":
-            depth -= 1
+            depth, flat = depth - 1, False
             if -depth > len(found.closes):
                 found.closes.append(len(out))
     if space:
         out.append(32)
     found.text = bytes(out)
-    found.crossing = tail >= 0 and found.text[tail:] not in (b"", b'"', b"[", b"{", b"-")
+    found.crossing = tail >= 0 and not only_opens(found.text[tail:])
+    if found.crossing and flat and not space and b":" not in found.text:
+        ends = [*commas[1:], len(out)]
+        found.parts = tuple(found.text[low + 1 : high] for low, high in zip(commas, ends, strict=True))
     return found
 
 
@@ -149,6 +158,8 @@ class Spelled:
         self._all = _Sorted((each.text, number) for number, each in found)
         self._ending = _Sorted((each.text, number) for number, each in found if each.quote or not inside)
         self.crossing = self._bits(number for number, each in found if each.crossing)
+        self.parts = {number: each.parts for number, each in found if each.parts}
+        """What stands between the commas of tokens with nothing but scalars."""
         self.commas = self._bits(number for number, each in found if each.comma)
         self._closing = [(number, each) for number, each in found if each.closes]
         self._closers: dict[int, Closers] = {}
@@ -209,6 +220,11 @@ class Spellings:
         bits = np.zeros(32 * ((len(self.tokens) + 31) // 32), np.uint8)
         bits[[number for number, token in enumerate(self.tokens) if b'"' in token]] = 1
         return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def only_opens(text: bytes) -> bool:
+    """Whether a value has only just begun, so that nearly all may come of it."""
+    return _OPENING.fullmatch(text) is not None
 
 
 def both(mask: MaskArray, bits: MaskArray) -> list[int]:
