@@ -28,7 +28,7 @@ class Place:
         self._objects = [cast("Object", entries) for shape in shapes for entries in shape["object"]]
         self.distinct_items = any(array.unique for array in self._arrays)
         """Whether an array here must have distinct items, by any of the alternatives."""
-        self.distinct_names = any(o.shortest > len(o.required) for o in self._objects)
+        self.distinct_names = any(entries.counts_names for entries in self._objects)
         """Whether an object's names are counted, which must not count one twice."""
         self.prefix_length = max((array.prefix_length for array in self._arrays), default=0)
         self.contains = any(array.contains for array in self._arrays)

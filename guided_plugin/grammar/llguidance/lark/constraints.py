@@ -301,6 +301,11 @@ class Object:
         """What the value of a property must satisfy."""
         return TRUE.union(*(properties.of(name) for properties in self.properties))
 
+    @property
+    def counts_names(self) -> bool:
+        """Whether an object could satisfy this by a name that comes twice, though not as it is read back."""
+        return self.shortest > len(self.required) + 1 or any(exists.value for exists in self.exists)
+
     def covers(self, other: Object) -> bool:
         """Whether every demand of this one is among the other's, so that the other adds nothing."""
         return (

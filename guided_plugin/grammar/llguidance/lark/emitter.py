@@ -54,8 +54,6 @@ class Style:
     """Properties come in the order of the schema, where that order can be kept."""
     fraction_zero: bool
     """Integers may be written with a fraction of zero, as 1.0."""
-    distinct_names: bool = False
-    """Names that come twice in one object are refused outside the grammar."""
     impossible_token: int | None = None
     """A token that is never sampled."""
 

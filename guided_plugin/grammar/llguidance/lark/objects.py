@@ -66,8 +66,6 @@ class _Member:
     name: str | None = None
     bit: int | None = None
     """Set when the property was there."""
-    possible: tuple[int, ...] = ()
-    """The demands that a property of this name might answer, with another value."""
 
 
 def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
@@ -192,11 +190,7 @@ class _Writer:
                     continue
                 terminal = self.grammar.terminal(" & ".join([*body, *keys]))
                 key = terminal if keys else self.emitter.led(terminal, characters)
-                # What asks for a name alone is answered by whatever has the name.
-                possible = tuple(
-                    i for i, e in enumerate(self.object.exists) if e.value and _may_answer(e, matched)
-                )
-                yield _Member(key, self.emitter.value(combined), chosen, possible=possible)
+                yield _Member(key, self.emitter.value(combined), chosen)
 
     def patterns(self) -> list[str]:
         found: dict[str, None] = {}
@@ -235,8 +229,7 @@ class _Writer:
                 combined = value.union(*(self.object.exists[i].value for i in chosen))
                 if not chosen or not self.algebra.empty(combined):
                     key = Text(key_text(name))
-                    value_rule = self.emitter.value(combined)
-                    yield _Member(key, value_rule, chosen, name, bits.get(name), tuple(possible))
+                    yield _Member(key, self.emitter.value(combined), chosen, name, bits.get(name))
 
     def answers_as(self, exists: Exists, name: str) -> bool:
         if exists.name is not None:
@@ -281,20 +274,16 @@ class _Writer:
         limit = fewest if most is None else most
         if limit > _MAX_COUNT:
             raise self.emitter.refusal("minProperties" if most is None else "maxProperties", "is too large")
-        self.refuse_repeated(fewest, members)
+        repeatable = [member for member in members if member.bit is None]
+        if repeatable and self.object.counts_names:
+            # The grammar can't remember these names, and the last value of a name is what counts.
+            self.emitter.distinct = True
         name = self.grammar.name("o")
         if self.object.exists:
             self.states(name, members, fewest, most)
         else:
             self.counter(name, members, fewest, most)
         return [(OPEN, Reference(f"{name}s0x0", "0x0"), CLOSE)]
-
-    def refuse_repeated(self, fewest: int, members: list[_Member]) -> None:
-        """Refuse to count properties of which one might come twice, unless names are checked elsewhere."""
-        if fewest > 1 and not self.emitter.style.distinct_names and any(m.bit is None for m in members):
-            raise self.emitter.refusal(
-                "minProperties", "counts properties that are not listed, and these might come twice"
-            )
 
     def counter(self, name: str, members: list[_Member], fewest: int, most: int | None) -> None:
         """Objects whose properties are counted in the parameter."""
@@ -343,11 +332,6 @@ class _Writer:
         """A property, and the state after it; None where there is no such property in this state."""
         counts = member.name not in self.required
         if counts and count == most:
-            return None
-        repeatable = member.bit is None and not self.emitter.style.distinct_names
-        undoes = any(answered >> index & 1 and index not in member.exists for index in member.possible)
-        if repeatable and undoes:
-            # It might be one that was there, and the last value of a name is what counts.
             return None
         for index in member.exists:
             answered |= 1 << index
