@@ -63,13 +63,13 @@ class DistinctCheck:
         """Move past a token; False where it repeats a value."""
         tokens = self._rules.spellings.tokens
         data = tokens[token] if token < len(tokens) else b""
-        finished: list[tuple[Seen, int]] = []
+        finished: list[tuple[Seen, bytes, int]] = []
 
         def finish(frame: Frame, text: bytes, raw_end: int) -> Seen | None:
             seen = _remembering(frame)
             if seen is None or not seen.add(frame.count, text):
                 return None
-            finished.append((seen, raw_end))
+            finished.append((seen, text, raw_end))
             return seen
 
         scan = Scan(self._states[-1], finish, self._rules.new_seen)
@@ -77,10 +77,10 @@ class DistinctCheck:
             return False
         self._raw += data
         self._states.append(scan.state())
-        for seen, raw_end in finished:
+        for seen, text, raw_end in finished:
             frame = _frame_of(scan.frame, seen)
             if frame is not None:
-                self._look_ahead(frame, seen, raw_end)
+                self._look_ahead(frame, seen, text, raw_end)
         return True
 
     def accept_all(self, tokens: list[int]) -> bool:
@@ -132,7 +132,7 @@ class DistinctCheck:
             if frame.seen is not None:
                 if frame.count:
                     self._restrict_in(row, state, frame, depth, spelled)
-                if frame.array and (frame.seen.full or self._may_fill(state, frame, depth)):
+                if frame.seen.full or (frame.array and self._may_fill(state, frame, depth)):
                     closed.append(frame.seen)
                     doubtful += both(row, spelled.commas)
             frame, depth = frame.parent, depth + 1
@@ -165,7 +165,7 @@ class DistinctCheck:
     def _passes(self, state: State, token: int, closed: list[Seen]) -> bool:
         """Whether a token leads neither to a repeated value nor to where nothing else can come.
 
-        `closed`: arrays in which no item may follow the one in progress.
+        `closed`: arrays and objects in which nothing may follow what is in progress.
         """
         data = self._rules.spellings.tokens[token]
         added: dict[int, tuple[Seen, list[bytes]]] = {}
@@ -183,19 +183,30 @@ class DistinctCheck:
         scan = Scan(state, finish, self._rules.new_seen)
         if not scan.feed(data) or any(seen is each for seen in scan.continued for each in closed):
             return False
-        now, frame = scan.state(), scan.frame
+        frame = scan.frame
         while frame is not None:
             if frame.seen is not None and frame.start >= 0:
-                text = now.text[frame.start :]
-                first = max(1, len(text) - len(data) - 12)
-                if any(text[:end] in frame.seen.dead for end in range(first, len(text) + 1)):
+                text = scan.text[frame.start :]
+                if _dead(frame.seen, text, len(text) - len(data) - 12):
                     return False
-                # What can come after the item that ends in this token is not known yet.
                 _, others = added.get(id(frame.seen), (None, []))
                 if not only_opens(text) and any(each.startswith(text) for each in others):
-                    return False
+                    return self._goes_on(token)
             frame = frame.parent
         return True
+
+    def _goes_on(self, token: int) -> bool:
+        """Whether something else can come after a token that ends a value and begins as that value did."""
+        if not self.accept(token):
+            return False
+        state = self._states[-1]
+        frame, alive = state.frame, True
+        while frame is not None and alive:
+            if frame.seen is not None and frame.start >= 0:
+                alive = not _dead(frame.seen, state.text[frame.start :])
+            frame = frame.parent
+        self.rollback(1)
+        return alive
 
     def _may_fill(self, state: State, frame: Frame, depth: int) -> bool:
         """Whether the item in progress may be the last value that is left."""
@@ -242,14 +253,14 @@ class DistinctCheck:
 
     # What may come
 
-    def _look_ahead(self, frame: Frame, seen: Seen, raw_end: int) -> None:
+    def _look_ahead(self, frame: Frame, seen: Seen, text: bytes, raw_end: int) -> None:
         """Find out which beginnings of the values can no longer become anything else."""
         if frame.array:
-            texts = seen.texts() if _changes(frame) else seen.texts()[-1:]
+            texts = seen.texts() if _changes(frame) else [text]
             if len(texts) <= _MAX_REVISED:
                 self._explore(seen, texts, raw_end, b",")
         elif frame.place is not None and frame.place.distinct_names and frame.raw_start >= self._moved:
-            self._explore(seen, seen.texts()[-1:], frame.raw_start, b"")
+            self._explore(seen, [text], frame.raw_start, b"")
 
     def _explore(self, seen: Seen, texts: list[bytes], at: int, lead: bytes) -> None:
         matcher = self._matcher_at(at)
@@ -296,7 +307,12 @@ def _fresh(state: State, parts: tuple[bytes, ...] | None) -> bool:
         return False
     if any(text.startswith(rest) for text in whole) and not only_opens(rest):
         return False
-    return not any(rest[:end] in frame.seen.dead for end in range(1, len(rest) + 1))
+    return not _dead(frame.seen, rest)
+
+
+def _dead(seen: Seen, text: bytes, known: int = 0) -> bool:
+    """Whether nothing new can come of a text; its first `known` bytes are known to live."""
+    return any(text[:end] in seen.dead for end in range(max(1, known), len(text) + 1))
 
 
 def _allowed(matcher: Any) -> Any:

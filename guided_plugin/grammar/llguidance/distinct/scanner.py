@@ -105,7 +105,7 @@ class Scan:
         self._finish = finish
         self._new_seen = new_seen
         self.continued: list[Seen] = []
-        """Arrays that have got a comma."""
+        """Arrays and objects that have got a comma."""
 
     def state(self) -> State:
         """Where it is now."""
@@ -190,7 +190,7 @@ class Scan:
             self._put(byte)
             frame = self.frame
             self.naming = byte == b"," and frame is not None and not frame.array
-            if byte == b"," and frame is not None and frame.array and frame.seen is not None:
+            if byte == b"," and frame is not None and frame.seen is not None:
                 self.continued.append(frame.seen)
         else:
             self._begin_value()

@@ -1,0 +1,328 @@
+"""Items and names that must be distinct: no mask leads to a repeated one, or to where nothing is left."""
+
+from __future__ import annotations
+
+import functools
+import json
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from stopping import Walker, special_vocabulary
+
+from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.grammar.drafts import fill_with_drafts
+from guided_plugin.grammar.table import GrammarTable
+
+BYTES = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
+# Tokens in which items end and others begin, or whole ones repeat.
+CROSSING = (b'","', b'",', b'"]', b"0,", b",0", b"0,0", b'"","",', b"1,1]", b"},{", b'"},{"', b"true,", b"[]")
+CROSSING += (
+    b'a","a',
+    b'a","b","a"',
+    b"{}",
+    b",{}",
+    b'"a"',
+    b',"a"',
+    b" ,",
+    b" ",
+    b"\n",
+    b"], [",
+    b"e}",
+    b'":',
+)
+CROSSING += (b",[]", b"10", b",1", b"0.")
+VOCABULARIES = {
+    "bytes": BYTES,
+    "special": special_vocabulary(padded=True),
+    "crossing": Vocabulary.from_tokens([*BYTES.tokens[:256], *CROSSING, b"</s>"], [256 + len(CROSSING)]),
+}
+
+UNIQUE = {"type": "array", "uniqueItems": True}
+BOOLEAN = {"type": "boolean"}
+
+
+def closed(*required: str, **properties: Any) -> dict[str, Any]:
+    shape = {"type": "object", "properties": properties, "required": [*required]}
+    return {**shape, "additionalProperties": False}
+
+
+@functools.cache
+def walker(name: str) -> tuple[GrammarCompiler, Walker]:
+    compiler = GrammarCompiler(VOCABULARIES[name], config=GuidedConfig(threads=1, isolate_compiles=False))
+    return compiler, Walker(compiler)
+
+
+def spec_of(schema: Any, *, strict: bool = False, flexible: bool = False) -> OutputSpec:
+    whitespace = "flexible" if flexible else "compact"
+    return OutputSpec.json_schema(schema, strict=strict, whitespace=whitespace)
+
+
+TEXTS = [
+    (
+        {**UNIQUE, "items": {"type": "string"}},
+        ['["a","b"]', '["a","ab","abc"]', "[]", '["",","]', '["\\n","\\\\n","n"]', '["é","e"]'],
+        ['["a","a"]', '["a","b","a"]', '["","a",""]', '["\\n","\\n"]', '["\\u0001","\\u0001"]', '["é","é"]'],
+    ),
+    (
+        {**UNIQUE, "items": {"type": "integer"}},
+        ["[1,2]", "[0,-1,1,10,100]", "[10,1,0]"],
+        ["[1,1]", "[0,0]", "[0,-1,1,10,100,1]", "[1,1.0]", "[0,-0]", "[2,12,2,1]"],
+    ),
+    (
+        {**UNIQUE, "items": {"type": "number"}},
+        ["[1,1.5]", "[0.5,0.05]"],
+        ["[0.5,0.5]", "[0.5,0.50]", "[1,1e0]", "[100,1e2]", "[0,-0.0]", "[1.0,1]", "[12,120e-1]"],
+    ),
+    (
+        UNIQUE,
+        ["[1,true]", '[1,"1",null,[],{}]', "[[1],[1,1]]", "[[true],[1]]", "[0,false]", '[{"a":1},{"a":2}]'],
+        [
+            *("[{},{}]", "[[],[]]", "[null,null]", "[true,true]", "[[1],[1]]", '["a","a"]'),
+            '[{"a":1,"b":2},{"b":2,"a":1}]',
+            '[{"a":{"c":[1,"x"],"b":null}},{"a":{"b":null,"c":[1,"x"]}}]',
+            '[{"a":2},{"a":1,"a":2}]',
+        ],
+    ),
+    (
+        {"type": "object", "properties": {"x": {**UNIQUE, "items": {"type": "string"}}}},
+        ['{"x":["a","b"],"y":["a","a"]}', '{"x":["a"],"z":"a"}'],
+        ['{"x":["a","a"]}', '{"y":1,"x":["a","a"]}', '{"\\u0078":1,"x":["a","b","b"]}'],
+    ),
+    (
+        {**UNIQUE, "items": {**UNIQUE, "items": {"type": "integer"}}},
+        ["[[1,2],[2,1]]", "[[1],[]]"],
+        ["[[1,1]]", "[[1,2],[1,2]]", "[[],[]]"],
+    ),
+    (
+        {**UNIQUE, "prefixItems": [{"type": "string"}, {"type": "string"}], "items": {"type": "integer"}},
+        ['["a","b",1]', '["a"]'],
+        ['["a","a"]', '["a","b",1,1]'],
+    ),
+    (
+        {**UNIQUE, "contains": {"const": "a"}, "items": {"type": "string"}},
+        ['["b","a"]', '["a"]'],
+        ['["a","a"]', '["b"]', '["b","b","a"]'],
+    ),
+    (
+        {"$ref": "#/$defs/tree", "$defs": {"tree": {**UNIQUE, "items": {"$ref": "#/$defs/tree"}}}},
+        ["[[],[[]]]", "[[[],[[]]],[]]"],
+        ["[[],[]]", "[[[],[]]]", "[[[]],[[]]]"],
+    ),
+    (
+        {**UNIQUE, "$schema": "http://json-schema.org/draft-04/schema#", "items": [{"type": "integer"}]},
+        ["[1,2,3]"],
+        ["[1,1]", "[1,2,1]"],
+    ),
+    (
+        {"type": "object", "minProperties": 2, "additionalProperties": {"type": "integer"}},
+        ['{"a":1,"b":1}', '{"a":1,"b":1,"ab":1}'],
+        ['{"a":1,"a":2}', '{"a":1,"b":1,"a":1}', '{"a":1}'],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flexible", [False, True])
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@pytest.mark.parametrize(("schema", "good", "bad"), TEXTS)
+def test_texts(schema, good, bad, vocabulary, flexible):
+    compiler, walks = walker(vocabulary)
+    grammar = compiler.compile(spec_of(schema, flexible=flexible))
+    if flexible:
+        good = [*good, *(spaced(text) for text in good)]
+        bad = [*bad, *(spaced(text) for text in bad)]
+    for text in [*good, *bad]:
+        walk = walks.walk(grammar, text)
+        assert (walk.accepted, walk.early, walk.leaks) == (text in good, [], []), text
+
+
+def spaced(text: str) -> str:
+    """With white space between all parts."""
+    found, inside = "", False
+    for before, char in zip(" " + text, text, strict=False):
+        inside ^= char == '"' and before != "\\"
+        found += char if inside else {",": " ,\n ", ":": " : ", "]": "\n]", "[": "[ "}.get(char, char)
+    return found
+
+
+FINITE = [
+    {**UNIQUE, "items": {"type": "integer", "minimum": 0, "maximum": 60}},
+    {**UNIQUE, "items": {"type": "integer", "minimum": -3, "maximum": 3}, "minItems": 4},
+    {**UNIQUE, "items": {"type": "integer"}},
+    {**UNIQUE, "items": {"type": "number"}},
+    {**UNIQUE, "items": {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.1}},
+    {**UNIQUE, "items": {"type": "string", "maxLength": 1, "pattern": "^[a-e]*$"}},
+    {**UNIQUE, "items": {"type": "string", "pattern": "^(a|b[0-9]+)$"}},
+    {**UNIQUE, "items": {"type": "string", "format": "date"}},
+    {**UNIQUE, "items": {"type": ["boolean", "null", "integer"]}},
+    {**UNIQUE, "items": closed("a", "b", a=BOOLEAN, b={"enum": [1, 2]})},
+    {**UNIQUE, "items": closed(a=BOOLEAN, b={"enum": ["x", "yy"]})},
+    {**UNIQUE, "items": closed("n", "b", n={"type": "string", "pattern": "^[ab]?$"}, b=BOOLEAN)},
+    {**UNIQUE, "items": {**UNIQUE, "items": BOOLEAN}},
+    {**UNIQUE, "items": {"type": "array", "items": BOOLEAN, "maxItems": 2}},
+    {**UNIQUE, "items": {"type": "integer", "multipleOf": 3, "minimum": 0, "maximum": 9}},
+    {
+        **UNIQUE,
+        "prefixItems": [{"enum": ["a", "b"]}, {"enum": ["a", "b", "c"]}],
+        "items": {"enum": ["a", "b", "c", "d"]},
+    },
+    {**UNIQUE, "items": {"type": "string", "pattern": "^[abc]$"}, "contains": {"const": "b"}},
+    UNIQUE,
+    {"patternProperties": {"^[ab]$": BOOLEAN}, "minProperties": 2} | closed(),
+    {"type": "object", "minProperties": 3, "additionalProperties": BOOLEAN},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flexible", [False, True])
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@pytest.mark.parametrize("schema", FINITE)
+def test_no_walk_repeats_a_value_or_ends_without_a_token(schema, vocabulary, flexible):
+    ended = 0
+    for seed in range(4):
+        text = wander(vocabulary, spec_of(schema, strict=bool(seed % 2), flexible=flexible), Random(seed))
+        if text is not None:
+            ended += 1
+            assert repeats(json.loads(text, object_pairs_hook=Members), schema) == [], text
+    assert ended or flexible
+
+
+class Members(list[tuple[str, Any]]):
+    """An object's members, repeated ones too."""
+
+
+def repeats(value: Any, schema: Any) -> list[Any]:
+    items = [key(item) for item in value] if not isinstance(value, Members) else [name for name, _ in value]
+    return [item for index, item in enumerate(items) if item in items[:index]]
+
+
+def key(value: Any) -> Any:
+    """Equal for equal values."""
+    if isinstance(value, Members):
+        return "object", frozenset((name, key(member)) for name, member in dict(value).items())
+    if isinstance(value, list):
+        return "array", tuple(map(key, value))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return ("number", Decimal(repr(value))) if number else (type(value), value)
+
+
+def wander(name: str, spec: OutputSpec, chance: Random, steps: int = 160) -> bytes | None:
+    """A random output; it ends once few tokens are left to it."""
+    compiler, _ = walker(name)
+    vocabulary, grammar = VOCABULARIES[name], compiler.compile(spec)
+    backend = compiler.backend(grammar.backend)
+    batch = backend.batch([backend.start(grammar, vocabulary.stop_token_ids)])
+    row = np.zeros((1, vocabulary.words), np.int32)
+    text = b""
+    for step in range(3 * steps):
+        batch.fill(row, [0])
+        allowed = set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
+        assert allowed, text
+        if allowed & set(vocabulary.stop_token_ids):
+            return text
+        ids = sorted(token for token in allowed if vocabulary.tokens[token].strip()) or sorted(allowed)
+        closing = [token for token in ids if vocabulary.tokens[token][:1] in (b"]", b"}")]
+        others = [token for token in ids if token not in closing]
+        if step < steps and others:
+            ids = others
+        elif closing and step >= steps:
+            ids = closing
+        likely = [token for token in ids if set(vocabulary.tokens[token]) <= set(b'",]}:')]
+        plain = [token for token in ids if set(vocabulary.tokens[token]) <= set(b"abcdentrufls0123xy")]
+        roll = chance.random()
+        token = chance.choice(likely if likely and roll < 0.45 else plain if plain and roll < 0.95 else ids)
+        assert batch.accept([token]) == [True], (text, vocabulary.tokens[token])
+        text += vocabulary.tokens[token]
+    return None
+
+
+@pytest.mark.parametrize("schema", FINITE)
+def test_going_back_and_forking_leave_no_trace(schema):
+    """After random moves, steps back and forks a mask is that of a matcher which came there directly."""
+    compiler, _ = walker("crossing")
+    vocabulary, chance = VOCABULARIES["crossing"], Random(5)
+    grammar = compiler.compile(spec_of(schema, flexible=True))
+    backend = compiler.backend(grammar.backend)
+    stops = vocabulary.stop_token_ids
+    matcher, taken = backend.start(grammar, stops), []
+    row = np.zeros((1, vocabulary.words), np.int32)
+    direct = row.copy()
+    for step in range(120):
+        backend.batch([matcher]).fill(row, [0])
+        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+        ids = [token for token in allowed if token not in stops and vocabulary.tokens[token].strip()]
+        likely = [token for token in ids if set(vocabulary.tokens[token]) <= set(b'",]}:01a')]
+        if ids and chance.random() < 0.8:
+            token = chance.choice(likely or ids)
+            assert matcher.accept(token)
+            taken.append(token)
+        else:
+            back = chance.randint(0, min(len(taken), 9))
+            matcher.rollback(back)
+            taken = taken[: len(taken) - back]
+        if step % 7 == 0:
+            left = matcher
+            matcher = left.fork()
+            for token in ids[:1]:
+                left.accept(token)
+        fresh = backend.start(grammar, stops)
+        assert all(fresh.accept(token) for token in taken)
+        backend.batch([fresh]).fill(direct, [0])
+        backend.batch([matcher]).fill(row, [0])
+        assert np.array_equal(row, direct), b"".join(vocabulary.tokens[token] for token in taken)
+
+
+def test_a_repeated_value_is_refused_by_every_way_in():
+    compiler, _ = walker("bytes")
+    spec = spec_of({**UNIQUE, "items": {"type": "string"}})
+    grammar = compiler.compile(spec)
+    backend = compiler.backend(grammar.backend)
+    matcher = backend.start(grammar, BYTES.stop_token_ids)
+    assert matcher.accept_text(b'["a","b","')
+    assert not matcher.accept_text(b'a"')
+    assert matcher.accept_text(b"a")
+    assert backend.batch([matcher]).accept([ord('"')]) == [False]
+
+
+def test_many_rows_are_checked_in_threads():
+    compiler = GrammarCompiler(BYTES, config=GuidedConfig(threads=2, isolate_compiles=False))
+    checked, plain = ({**UNIQUE, "items": {"type": "string"}}, {"type": "array", "items": {"type": "string"}})
+    grammars = [compiler.compile(spec_of(schema)) for schema in (checked, plain)]
+    backend = compiler.backend("llguidance")
+    matchers = [backend.start(grammars[i % 2], BYTES.stop_token_ids) for i in range(40)]
+    batch = backend.batch(matchers)
+    for byte in b'["a","a':
+        assert all(batch.accept([byte] * 40))
+    rows = np.zeros((40, BYTES.words), np.int32)
+    batch.fill(rows, list(range(40)))
+    quotes = [bool(row[1] >> 2 & 1) for row in rows]
+    assert quotes == [i % 2 == 1 for i in range(40)]
+    assert batch.accept([34] * 40) == quotes
+
+
+def test_drafts_and_replay():
+    compiler, _ = walker("bytes")
+    spec = spec_of({**UNIQUE, "items": {"type": "string"}})
+    grammar = compiler.compile(spec)
+    backend = compiler.backend(grammar.backend)
+    history = list(b'["a","b"')
+    table = GrammarTable(BYTES)
+    table.add(0, "r", spec, grammar, backend, history)
+    for drafts in (b',"a"', b',"ba', b',"c","c"', b',"c"]', b',"aa","aa'):
+        rows = np.zeros((len(drafts) + 1, BYTES.words), np.int32)
+        fill_with_drafts(table, (0,), rows, [[byte] for byte in drafts])
+        for place in range(len(drafts) + 1):
+            fresh, row = GrammarTable(BYTES), np.zeros((1, BYTES.words), np.int32)
+            fresh.add(0, "r", spec, grammar, backend, [*history, *drafts[:place]])
+            fresh.fill((0,), row)
+            assert np.array_equal(rows[place], row[0]), drafts[:place]
+        assert table.failures == []
+
+
+def test_other_grammars_have_no_check():
+    compiler, _ = walker("bytes")
+    for schema in ({**UNIQUE, "items": {"enum": [1, 2]}}, {**UNIQUE, "maxItems": 1}, {"type": "array"}):
+        grammar = compiler.compile(spec_of(schema))
+        assert compiler.backend("llguidance").start(grammar, BYTES.stop_token_ids).distinct is None
