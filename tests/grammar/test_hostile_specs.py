@@ -97,7 +97,7 @@ def text_schema(**keywords: Any) -> Schema:
 
 DEEP = "CompileLimitError: deep"
 LIMIT = "CompileLimitError: over the limit"
-UNSUPPORTED = "UnsupportedSpecError: is not supported"
+UNSUPPORTED = "UnsupportedSpecError: at position"
 
 CASES: dict[str, Case] = {
     # Size
@@ -245,7 +245,7 @@ CASES |= {
     "multipleOf 1e-300": schema({"type": "number", "multipleOf": 1e-300}),
     "multipleOf a large prime": schema({"type": "integer", "multipleOf": 1_000_000_007}),
     # What no grammar expresses
-    "lookahead": regex("(?=a)b", error=UNSUPPORTED),
+    "lookahead": regex("(?=a)[ab]"),
     "lookbehind": regex("a(?<!b)c", error=UNSUPPORTED),
     "a backreference": regex(r"(a)\1", error=UNSUPPORTED),
     "a named backreference": regex(r"(?<x>a)\k<x>", error=UNSUPPORTED),

@@ -214,15 +214,14 @@ _OUTSIDE = {
     "(?<": "(?P<",
     "{,": r"\{,",
     "$": r"\Z",
-    ".": r"[^\n\r]",
+    ".": r"[^\n\r\u2028\u2029]",
 }
 """What means something else to Python, the longest first."""
 
 
 def ecma_to_python(source: str) -> str:
-    """A regular expression of ECMA 262 in Python's syntax. A dot leaves out line feed and return only.
-
-    Never empty: `jsonschema` would take that for no pattern.
+    """A regular expression of ECMA 262 in Python's syntax. Never empty: `jsonschema` would take that for no
+    pattern.
     """
     result, at, inside = "(?:)" if not source else "", 0, False
     while at < len(source):

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import cast
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
+from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.regexes import refuse_unsupported
 
 
 def source_text(spec: OutputSpec, *, unenforced: Iterable[str], impossible_token: int | None) -> str:
@@ -28,11 +27,7 @@ def source_text(spec: OutputSpec, *, unenforced: Iterable[str], impossible_token
             impossible_token=impossible_token,
         )
     if spec.kind == "regex":
-        from llguidance import LLMatcher
-
-        refuse_unsupported(spec.text, "regex")
-        wrapped = json.loads(LLMatcher.grammar_from_regex(spec.text))
-        return HEADER + cast("str", wrapped["grammars"][0]["lark_grammar"])
+        return f"{HEADER}start: TEXT\nTEXT: {_regex(spec.text)}"
     if spec.kind == "choice":
         choices = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in spec.document())
         return f"{HEADER}start: {choices}"
@@ -40,3 +35,10 @@ def source_text(spec: OutputSpec, *, unenforced: Iterable[str], impossible_token
         return spec.text if "%llguidance" in spec.text else HEADER + spec.text
     what = "structural tags" if spec.kind == "structural_tag" else "EBNF grammars"
     raise UnsupportedSpecError(f"{what} are not supported by llguidance", where=spec.kind)
+
+
+def _regex(source: str) -> str:
+    try:
+        return whole_text(source)
+    except UnsupportedSpecError as error:
+        raise UnsupportedSpecError(error.what, where="regex", hint=error.hint) from None

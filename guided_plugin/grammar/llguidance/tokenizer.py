@@ -13,12 +13,13 @@ import numpy as np
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-# Tokens whose masks are precomputed: a state that allows all of a slice adds it as one piece. llguidance's
-# own slices of strings end at 10, 30 and any length. Finer ones pay near the end of a bounded string (a fifth
-# of the mean mask, two fifths of the 99th percentile), but each new state costs more: for much used grammars.
-_FINE_SLICES = [r"[\x20\x0A\x0D\x09]+"]
-_FINE_SLICES += [rf'[^"\\\x00-\x1F\x7F]{{1,{most}}}' for most in (2, 4, 8, 16, 30)]
-_FINE_SLICES += [r'[^"\\\x00-\x1F\x7F]+']
+# Tokens whose masks are precomputed: a state that allows all of a slice adds it as one piece. These are
+# llguidance's own, without the characters that a dot leaves out; those of strings end at 10, 30, any length.
+# Finer ones pay near the end of a bounded string (a fifth of the mean mask, two fifths of the 99th
+# percentile), but each new state costs more: for much used grammars.
+_BLANKS, _STRING = r"[\x20\x0A\x0D\x09]+", r'[^"\\\x00-\x1F\x7F\x{2028}\x{2029}]'
+_PLAIN_SLICES = [_BLANKS, *(rf"{_STRING}{{1,{most}}}" for most in (10, 30)), f"{_STRING}+"]
+_FINE_SLICES = [_BLANKS, *(rf"{_STRING}{{1,{most}}}" for most in (2, 4, 8, 16, 30)), f"{_STRING}+"]
 
 # llguidance writes this in front of the name of a control token. No text contains it.
 _MARKER = b"\xff"
@@ -42,14 +43,14 @@ class Tokenizers:
 
     @property
     def plain(self) -> Any:
-        """With llguidance's own slices."""
+        """With few slices."""
         import llguidance
 
         with self._lock:
             if self._plain is None:
                 wrapper = llguidance.TokenizerWrapper(_Tokens(self._vocabulary))
                 stops = list(self._vocabulary.stop_token_ids)
-                self._plain = llguidance.LLTokenizer(wrapper, eos_token=stops)
+                self._plain = llguidance.LLTokenizer(wrapper, eos_token=stops, slices=_PLAIN_SLICES)
             return self._plain
 
     @property

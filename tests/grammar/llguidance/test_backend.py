@@ -46,7 +46,7 @@ def test_languages(backend, spec, good, bad):
             UnsupportedSpecError,
             "#/items/not/uniqueItems",
         ),
-        (OutputSpec.regex("a(?=b)"), UnsupportedSpecError, "lookahead"),
+        (OutputSpec.regex("a(?<=b)"), UnsupportedSpecError, "lookbehind"),
         (OutputSpec.regex("["), GrammarError, "regex"),
         (OutputSpec.grammar('root ::= "a"'), UnsupportedSpecError, "EBNF"),
         (OutputSpec.structural_tag({"format": {}}), UnsupportedSpecError, "structural tags"),

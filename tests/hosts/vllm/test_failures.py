@@ -187,7 +187,7 @@ def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_do
 
 @pytest.mark.parametrize("kind", RUNNERS)
 def test_what_is_not_guided_at_all_is_told_with_the_first_output(kind):
-    lookahead = gp.OutputSpec.regex("(?=a)b")
+    lookahead = gp.OutputSpec.regex("(?<=a)b")
     runner = kind(runner_config(), ["bad", "good"], [params_of("bad", lookahead), params_of("good")])
     output = runner.step()
     assert list(getattr(output, FAILED)) == ["bad"]

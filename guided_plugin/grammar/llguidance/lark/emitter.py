@@ -25,6 +25,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
 )
 from guided_plugin.grammar.llguidance.lark.numbers import ONE_SPELLING, number_terms, plain
+from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
     Grammar,
@@ -37,7 +38,6 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
     NULL,
-    expression,
     lead,
     string_terminal,
 )

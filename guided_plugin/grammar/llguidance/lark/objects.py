@@ -22,7 +22,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     with_properties,
 )
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
-from guided_plugin.grammar.llguidance.lark.patterns import ANY_CHARACTER, matches
+from guided_plugin.grammar.llguidance.lark.patterns import ANY_CHARACTER, expression, matches, pattern
 from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import (
@@ -30,10 +30,8 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     COMMA,
     any_of,
     excluding,
-    expression,
     key_text,
     lead,
-    matching,
     string_terminal,
 )
 
@@ -181,8 +179,8 @@ class _Writer:
             body = (
                 [] if matched and strings is None else [*base]
             )  # A pattern's expression is a string already.
-            body += [matching(source) for source in matched]
-            body += [f"~{matching(source)}" for source in sources if source not in matched]
+            body += [pattern(source) for source in matched]
+            body += [f"~{pattern(source)}" for source in sources if source not in matched]
             body += excluding(self.listed)
             for chosen, keys, extra in self.answers(matched):
                 combined = value | extra

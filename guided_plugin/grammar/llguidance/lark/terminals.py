@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.constraints import String
+from guided_plugin.grammar.llguidance.lark.patterns import expression, pattern
 from guided_plugin.grammar.llguidance.lark.rules import Text
 
 NULL, COMMA, COLON = Text('"null"'), Text('","'), Text('":"')
@@ -17,12 +18,12 @@ def string_terminal(string: String) -> str:
     """The strings of a constraint, quotes included."""
     if string.values is not None:
         return " | ".join(map(key_text, string.values))
-    required = [matching(source) for source in sorted(string.patterns)]
+    required = [pattern(source) for source in sorted(string.patterns)]
     required += [expression(patterns.quoted_format(name)) for name in sorted(string.formats)]
     if string.shortest or string.longest is not None:
         longest = "" if string.longest is None else string.longest
         required.append(expression(f'"{patterns.ANY_CHARACTER}{{{string.shortest},{longest}}}"'))
-    refused = [matching(source) for source in sorted(string.no_patterns)]
+    refused = [pattern(source) for source in sorted(string.no_patterns)]
     refused += [expression(patterns.quoted_format(name)) for name in sorted(string.no_formats)]
     required = required or [expression(f'"{patterns.ANY_CHARACTER}*"')]
     return " & ".join([*required, *(f"~{body}" for body in refused), *excluding(string.excluded)])
@@ -39,29 +40,17 @@ def any_of(bodies: list[str]) -> str:
     return "(" + " | ".join(f"({body})" for body in bodies) + ")"
 
 
-def matching(source: str) -> str:
-    """A part of a terminal for a pattern; `~` before it is its complement."""
-    found = patterns.pattern(source)
-    parts = [expression(body) for body in found.positive] + [f"~{expression(b)}" for b in found.negative]
-    return parts[0] if len(parts) == 1 else f"({' & '.join(parts)})"
-
-
 def lead(string: String) -> str | None:
     """The characters that such a string may begin with in any number, where those are nearly all."""
     bounded = string.shortest or string.longest is not None
     if bounded or string.no_patterns or string.formats or string.no_formats:
         return None
-    leads = {patterns.pattern(source).lead for source in string.patterns}
+    leads = {patterns.lead(source) for source in string.patterns}
     # Each pattern can still be met after what the others began with, so the narrowest lead will do.
     narrow = leads - {patterns.ANY_CHARACTER}
     if None in leads or len(narrow) > 1:
         return None
     return next(iter(narrow or leads), None)
-
-
-def expression(body: str) -> str:
-    """A regular expression as the grammar writes it."""
-    return "/" + body.replace("/", "\\/") + "/"
 
 
 def key_text(text: str) -> str:

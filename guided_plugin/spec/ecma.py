@@ -1,0 +1,364 @@
+"""Regular expressions as trees: one dialect, ECMA 262 with its `u` flag. Depends on errors and properties.
+
+Every construct means what the dialect says or is refused, with its place. Refused are those that describe no
+regular language (backreferences, word boundaries, lookbehind) and those that only other dialects have.
+Accepted beyond the standard is what all dialects read the same: escaped punctuation, lone `{`, `}` and `]`, a
+hyphen next to a class. Laziness is dropped: it doesn't change a language.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import NoReturn
+
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.spec.properties import canonical_property
+
+MAX_CODE = sys.maxunicode
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Characters:
+    """One character out of ranges and Unicode properties; out of nothing, it matches no text."""
+
+    ranges: Ranges = ()
+    properties: tuple[str, ...] = ()
+    """Without the backslash: `p{L}`, `P{Script=Greek}`."""
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One after the other."""
+
+    parts: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alternation:
+    """Any of them."""
+
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Between `low` and `high` times; `high` None: without end."""
+
+    part: Node
+    low: int
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The beginning or the end of the text."""
+
+    start: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A lookahead."""
+
+    part: Node
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """What each of them matches. Parsing makes none: it is what lookahead becomes."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Every text but those that this matches. Parsing makes none."""
+
+    part: Node
+
+
+Node = Characters | Sequence | Alternation | Repeat | Anchor | Look | Both | Not
+
+DIGITS: Ranges = ((48, 57),)
+WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
+SPACES: Ranges = (
+    (9, 13),
+    (32, 32),
+    (0xA0, 0xA0),
+    (0x1680, 0x1680),
+    (0x2000, 0x200A),
+    (0x2028, 0x2029),
+    (0x202F, 0x202F),
+    (0x205F, 0x205F),
+    (0x3000, 0x3000),
+    (0xFEFF, 0xFEFF),
+)
+LINE_ENDS: Ranges = ((10, 10), (13, 13), (0x2028, 0x2029))
+"""What a dot leaves out."""
+
+_CLASSES = {"d": DIGITS, "w": WORD, "s": SPACES}
+
+
+def complement(ranges: Ranges) -> Ranges:
+    """Every other code point."""
+    result, next_code = [], 0
+    for low, high in sorted(ranges):
+        if low > next_code:
+            result.append((next_code, low - 1))
+        next_code = max(next_code, high + 1)
+    if next_code <= MAX_CODE:
+        result.append((next_code, MAX_CODE))
+    return tuple(result)
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The parts of a node."""
+    match node:
+        case Sequence(parts) | Alternation(parts) | Both(parts):
+            return parts
+        case Repeat(part, _, _) | Look(part, _) | Not(part):
+            return (part,)
+        case _:
+            return ()
+
+
+def parse(pattern: str) -> Node:
+    """The tree of a pattern. Raises an UnsupportedSpecError with what is refused, and its position."""
+    parser = _Parser(pattern)
+    node = parser.alternation(0)
+    if parser.at < len(pattern):
+        parser.refuse("a ) without its (", _ESCAPE_IT)
+    return node
+
+
+_ESCAPE_IT = "put a backslash before it if it stands for itself"
+_NOT_REGULAR = "write the pattern without it: grammars express regular languages only"
+_OTHER_DIALECT = "patterns are regular expressions of ECMA 262; write it in its syntax"
+
+_QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
+_NEARLY = re.compile(r"\{\s*(?:[0-9]+\s*(?:,\s*[0-9]*\s*)?|,\s*[0-9]*\s*)\}")
+"""What other dialects read as a quantifier."""
+_GROUP = re.compile(r"\((?:\?(?::|=|!|P?<[A-Za-z_$][A-Za-z0-9_$]*>)|(?!\?))")
+_HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]+)\}")
+_LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
+_PROPERTY = re.compile(r"[pP]\{([A-Za-z0-9_]+(?:=[A-Za-z0-9_]+)?)\}")
+_POSIX = re.compile(r"\[[:.=][^\]]*[:.=]\]")
+
+_CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
+_REFUSED_ESCAPES = {
+    "b": ("a word boundary", _NOT_REGULAR),
+    "B": ("a word boundary", _NOT_REGULAR),
+    "k": ("a backreference", _NOT_REGULAR),
+    **dict.fromkeys("123456789", ("a backreference", _NOT_REGULAR)),
+    "A": ("\\A, which ECMA 262 has not,", "write ^"),
+    "z": ("\\z, which ECMA 262 has not,", "write $"),
+    "Z": ("\\Z, which ECMA 262 has not,", "write $"),
+    "h": ("\\h, which ECMA 262 has not,", r"write [ \t]"),
+    "R": ("\\R, which ECMA 262 has not,", r"write \r?\n"),
+    "Q": ("\\Q, which ECMA 262 has not,", "escape each character"),
+    "a": ("\\a, which ECMA 262 has not,", r"write \x07"),
+    "e": ("\\e, which ECMA 262 has not,", r"write \x1b"),
+}
+
+
+class _Parser:
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.at = 0
+        self.bracket_in_class = False
+        """Whether a class so far may end elsewhere in other dialects."""
+
+    def refuse(self, what: str, hint: str) -> NoReturn:
+        raise UnsupportedSpecError(
+            f"{what} at position {self.at} of {self.pattern[:80]!r}", where="pattern", hint=hint
+        )
+
+    def startswith(self, text: str) -> bool:
+        return self.pattern.startswith(text, self.at)
+
+    def take(self, text: str) -> bool:
+        taken = self.startswith(text)
+        self.at += len(text) if taken else 0
+        return taken
+
+    def alternation(self, depth: int) -> Node:
+        if depth > 100:
+            self.refuse("a group nested over 100 deep", "flatten it")
+        options = [self.sequence(depth)]
+        while self.take("|"):
+            options.append(self.sequence(depth))
+        return options[0] if len(options) == 1 else Alternation(tuple(options))
+
+    def sequence(self, depth: int) -> Node:
+        parts: list[Node] = []
+        while self.at < len(self.pattern) and self.pattern[self.at] not in "|)":
+            parts.append(self.quantified(self.atom(depth)))
+        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+
+    def quantified(self, node: Node) -> Node:
+        found = _QUANTIFIER.match(self.pattern, self.at)
+        if found is None:
+            return node
+        low, high = self.bounds(found)
+        self.at = found.end()
+        # Lazy or not, a quantifier allows the same texts.
+        self.take("?")
+        if self.startswith("+") and self.pattern[self.at - 1] != "?":
+            self.refuse("a possessive quantifier", _NOT_REGULAR)
+        if _QUANTIFIER.match(self.pattern, self.at):
+            self.refuse("a quantifier after a quantifier", "put the first one into a group")
+        if not isinstance(node, Anchor | Look):
+            return Repeat(node, low, high)
+        # An assertion repeated is the same assertion; one that may be left out says nothing.
+        return node if low else Sequence()
+
+    def bounds(self, found: re.Match[str]) -> tuple[int, int | None]:
+        if found[1] is None:
+            return {"*": (0, None), "+": (1, None), "?": (0, 1)}[found[0]]
+        if max(len(found[1]), len(found[3] or "")) > 9:
+            self.refuse("a repetition of over a billion times", "lower its bounds")
+        low, high = int(found[1]), None if found[2] and not found[3] else int(found[3] or found[1])
+        if high is not None and high < low:
+            self.refuse("a repetition whose bounds are the wrong way round", "exchange the two")
+        return low, high
+
+    def atom(self, depth: int) -> Node:
+        char = self.pattern[self.at]
+        match char:
+            case "(":
+                return self.group(depth)
+            case "[":
+                return self.bracket()
+            case "\\":
+                return self.escape(in_class=False)
+            case "*" | "+" | "?":
+                self.refuse("a quantifier with nothing before it", _ESCAPE_IT)
+            case "{" if _NEARLY.match(self.pattern, self.at):
+                self.refuse("a misplaced or incomplete quantifier", "write {0,3} or \\{,3\\}")
+            case "]" if self.bracket_in_class:
+                self.refuse("a ] which dialects read differently", "escape the brackets inside [ ]")
+        self.at += 1
+        if char in "^$":
+            return Anchor(char == "^")
+        return Characters(LINE_ENDS, negated=True) if char == "." else _one(ord(char))
+
+    def group(self, depth: int) -> Node:
+        opening = _GROUP.match(self.pattern, self.at)
+        if opening is None:
+            if self.pattern.startswith(("(?<=", "(?<!"), self.at):
+                self.refuse("a lookbehind", _NOT_REGULAR)
+            self.refuse("flags or another extension of a group", _OTHER_DIALECT)
+        self.at = opening.end()
+        node = self.alternation(depth + 1)
+        if not self.take(")"):
+            self.refuse("a ( without its )", _ESCAPE_IT)
+        return Look(node, opening[0] == "(?!") if opening[0] in ("(?=", "(?!") else node
+
+    def escape(self, *, in_class: bool) -> Characters:
+        """An escape that stands for characters."""
+        start = self.at
+        rest = self.pattern[start + 1 : start + 2]
+        if not rest:
+            self.refuse("a backslash at the end", "write two for one that stands for itself")
+        found = None
+        if rest.lower() in _CLASSES and rest.isascii():
+            ranges = _CLASSES[rest.lower()]
+            found = Characters(ranges if rest.islower() else complement(ranges))
+        elif rest in _CONTROLS:
+            found = _one(_CONTROLS[rest])
+        elif rest == "b" and in_class:
+            found = _one(8)
+        elif rest == "0" and not self.pattern[start + 2 : start + 3].isdigit():
+            found = _one(0)
+        elif not rest.isalnum():
+            found = _one(ord(rest))
+        if found is not None:
+            self.at = start + 2
+            return found
+        if rest in "pP":
+            return self.property()
+        if rest in "xuc":
+            return _one(self.code())
+        if in_class and rest.isdigit():
+            self.refuse("an octal escape", r"write it as \x and two digits")
+        what, hint = _REFUSED_ESCAPES.get(rest, (f"the unknown escape \\{rest}", _OTHER_DIALECT))
+        return self.refuse("an octal escape" if rest == "0" else what, hint)
+
+    def property(self) -> Characters:
+        found = _PROPERTY.match(self.pattern, self.at + 1)
+        name = canonical_property(found[1]) if found else None
+        if found is None or name is None:
+            self.refuse(
+                "an unknown property",
+                r"known are categories, as in \p{Lu}, scripts, as in \p{Script=Greek}, and binary properties",
+            )
+        self.at = found.end()
+        return Characters(properties=(f"{found[0][0]}{{{name}}}",))
+
+    def code(self) -> int:
+        control = self.pattern[self.at + 2 : self.at + 3]
+        if self.startswith("\\c") and control.isascii() and control.isalpha():
+            self.at += 3
+            return ord(control) % 32
+        found = _HEX.match(self.pattern, self.at + 1)
+        code = int(found[found.lastindex or 0], 16) if found else MAX_CODE + 1
+        if found is None or code > MAX_CODE:
+            self.refuse("a broken escape", r"\x takes two digits, \u four, or more in { }; \c takes a letter")
+        self.at = found.end()
+        low = _LOW_SURROGATE.match(self.pattern, self.at)
+        if found[2] and 0xD800 <= code <= 0xDBFF and low:
+            self.at = low.end()
+            return 0x10000 + ((code - 0xD800) << 10) + int(low[1], 16) - 0xDC00
+        return code
+
+    def bracket(self) -> Characters:
+        opening = self.at
+        self.at += 1
+        negated = self.take("^")
+        self.bracket_in_class |= self.startswith("]")
+        ranges: list[tuple[int, int]] = []
+        properties: list[str] = []
+        while not self.take("]"):
+            first = self.member(opening)
+            ranges += first.ranges
+            properties += first.properties
+            # A hyphen at the end of the class, or next to a class, stands for itself.
+            if not _is_one(first) or not self.startswith("-") or self.startswith("-]"):
+                continue
+            hyphen = self.at
+            self.at += 1
+            last = self.member(opening)
+            if not _is_one(last):
+                self.at = hyphen
+            elif last.ranges < first.ranges:
+                self.refuse("a range whose ends are the wrong way round", "exchange the two")
+            else:
+                ranges[-1] = (ranges[-1][0], last.ranges[0][1])
+        return Characters(tuple(ranges), tuple(properties), negated)
+
+    def member(self, opening: int) -> Characters:
+        if self.at >= len(self.pattern):
+            self.at = opening
+            self.refuse("a [ without its ]", _ESCAPE_IT)
+        if self.startswith("\\"):
+            return self.escape(in_class=True)
+        if self.startswith("["):
+            if _POSIX.match(self.pattern, self.at):
+                self.refuse("a class of POSIX", "name its characters, as in [A-Za-z]")
+            self.bracket_in_class = True
+        self.at += 1
+        return _one(ord(self.pattern[self.at - 1]))
+
+
+def _one(code: int) -> Characters:
+    return Characters(((code, code),))
+
+
+def _is_one(found: Characters) -> bool:
+    return not found.properties and len(found.ranges) == 1 and found.ranges[0][0] == found.ranges[0][1]

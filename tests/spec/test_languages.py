@@ -1,0 +1,129 @@
+"""Patterns without anchors and lookahead, against Python's `re` on random patterns and all short texts.
+
+The random patterns are written twice, for ECMA and for Python, so that the parser is under test as well.
+"""
+
+import itertools
+import json
+import random
+import re
+
+import pytest
+from llguidance_specs import terminal_takes
+
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark import patterns
+from guided_plugin.spec.languages import EMPTY, NOTHING, matches, searched, whole
+
+TEXTS = ["".join(text) for length in range(5) for text in itertools.product('ab"', repeat=length)]
+TEXTS += ["c", "ac", "ca", "\n", "a\n", "\\a", "aaaaa", "aaaaaa", "ababab"]
+ATOMS = [
+    *(("a", "a"), ("b", "b"), ("[ab]", "[ab]"), ("[^a]", "[^a]"), (".", "[^\n\r\u2028\u2029]")),
+    *(("^", r"\A"), ("$", r"\Z"), ("c", "c"), ('"', '"')),
+]
+
+
+def random_pattern(chance, depth, looks):
+    """A pattern for ECMA, and the same for Python."""
+
+    def part():
+        return random_pattern(chance, depth - 1, looks)
+
+    kind = chance.random()
+    if depth == 0 or kind < 0.3:
+        return chance.choice(ATOMS)
+    if kind < 0.5:
+        pieces = ["", part(), part()]
+    elif kind < 0.65:
+        pieces = ["(?:", part(), "|", part(), ")"]
+    elif kind < 0.85:
+        pieces = ["(?:", part(), ")", chance.choice(["*", "+", "?", "{2}", "{1,2}", "{0,2}", "{2,}"])]
+    elif kind < 0.93 and looks:
+        pieces = [chance.choice(["(?=", "(?!"]), part(), ")"]
+    else:
+        pieces = [part(), part(), part()]
+    return tuple("".join(p if isinstance(p, str) else p[side] for p in pieces) for side in (0, 1))
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_random_patterns_agree_with_re(looks):
+    refused, chance = 0, random.Random(looks)
+    for _ in range(150):
+        pattern, python = random_pattern(chance, 3, looks)
+        search, full = re.compile(python), re.compile(rf"\A(?:{python})\Z")
+        try:
+            quoted, text_alone = patterns.pattern(pattern), patterns.whole_text(pattern)
+        except UnsupportedSpecError:
+            refused += 1
+            continue
+        for text in chance.sample(TEXTS, 20):
+            found = search.search(text) is not None
+            assert matches(pattern, text) == found, (pattern, text)
+            assert terminal_takes(quoted, json.dumps(text)) == found, (pattern, text)
+            assert terminal_takes(text_alone, text) == (full.search(text) is not None), (pattern, text)
+    assert refused < 10
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found", "missed"),
+    [
+        ("(?=.*a)", ["a", "ba", "xab"], ["", "b"]),
+        ("(?!a)", ["", "a", "b"], []),
+        ("b(?!a)", ["b", "bb", "ba b"], ["ba", "a"]),
+        ("a(?=b)", ["ab", "xabx"], ["a", "ba", "aab"[:2]]),
+        ("^(?=.*[0-9])(?=.*[a-z]).{3,}$", ["a1b", "12c"], ["abc", "123", "a1"]),
+        ("^((?!no).)*$", ["", "yes", "n o"], ["no", "a no b", "a\nb"]),
+        ("^(?:(?!--)[a-z-])+$", ["a-b", "-a-"], ["a--b", "", "A"]),
+        ("^(?:[a-z](?!x))+$", ["ab", "xa"], ["ax", "", "abxc"]),
+        ("^x(?:(?=[ab])[a-z])*$", ["x", "xab"], ["xc", "xac"]),
+        ("^(?!a$|b$)[ab]+$", ["ab", "aa"], ["a", "b", ""]),
+        ("(?:^(?!a)|b)c", ["c", "bc", "abc"], ["ac", "xc"]),
+        ("^(?:^a)+$", ["a"], ["", "aa"]),
+        ("(^a|b)*c", ["c", "xc", "abc"], ["a"]),
+        ("^(^a|b)*c$", ["c", "abbc", "bc"], ["bac", "aac"]),
+        ("^(a$)?", ["", "a", "ab"], []),
+        ("^(?:a$|b)+$", ["a", "ba", "b"], ["ab", "", "aa"]),
+        ("(?:a|^$)", ["", "a"], ["b"]),
+        ("$^", [""], ["a"]),
+        ("^$|^x", ["", "xa"], ["ax"]),
+        ("(?:^)*a", ["a", "ba"], ["b"]),
+        ("^(?:a?$|b){2}c?$", ["b", "ba", "bb", "bbc", "a"], ["c", "ab", "bc"]),
+    ],
+)
+def test_anchors_and_lookahead(pattern, found, missed):
+    for text in [*found, *missed]:
+        assert matches(pattern, text) == (text in found), text
+        assert terminal_takes(patterns.pattern(pattern), json.dumps(text)) == (text in found), text
+
+
+@pytest.mark.parametrize("pattern", ["a^", "^a^", "x(?=y)$", "[]", "a[]", "^b(?:^a){2}$"])
+def test_patterns_that_match_nothing(pattern):
+    assert (searched(pattern) == NOTHING) == ("^" in pattern)
+    assert not terminal_takes(patterns.pattern(pattern), '"a"')
+
+
+def test_anchors_around_a_whole_text_say_nothing():
+    assert whole("^ab$") == whole("ab") == whole("(?:^)ab(?:$)")
+    assert whole("^$") == EMPTY
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^(?:(?!a)b+)*c",
+        "(?:a(?=b)|b)*x",
+        "(^a?|b)" * 500,
+        "(?:(?=a)a|b){40}",
+    ],
+)
+def test_what_stays_out_of_reach_is_refused(pattern):
+    with pytest.raises(UnsupportedSpecError) as caught:
+        searched(pattern)
+    assert caught.value.where == "pattern"
+    assert caught.value.hint
+
+
+def test_a_property_that_python_does_not_know_is_refused_next_to_a_text():
+    assert matches(r"^\p{Lu}\P{Lu}$", "Éé")
+    with pytest.raises(UnsupportedSpecError, match="Emoji"):
+        matches(r"\p{Emoji}", "a")
