@@ -9,7 +9,8 @@ PACKAGE = pathlib.Path(guided_plugin.__file__).parent
 
 ROOMS = [
     *("_version", "errors", "metrics", "ipc", "config", "spec", "step", "kernels"),
-    *("grammar", "hookspecs", "grammar/llguidance/lark", "grammar/llguidance/distinct", "grammar/llguidance"),
+    *("grammar", "hookspecs", "grammar/llguidance/lark", "grammar/llguidance/distinct"),
+    *("grammar/llguidance/tags", "grammar/llguidance"),
     *("grammar/xgrammar/rewrites", "grammar/xgrammar"),
     *("plugins", "compiling", "worker", "worker/device", "worker/engine", "worker/child", "pipeline"),
     *("hosts", "hosts/transformers", "hosts/vllm", "vllm", "__init__", "demo", "check", "bench", "cli"),

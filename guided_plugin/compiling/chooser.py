@@ -43,6 +43,7 @@ class Candidate:
 _PREFERRED = {
     # It has no masks of milliseconds either, and xgrammar may take seconds to compile (docs/maskbench.md).
     "json_schema": Candidate("llguidance", "enforces most of JSON Schema and compiles it fastest"),
+    "structural_tag": Candidate("llguidance", "enforces the schemas in tags as it does others"),
     "lark": Candidate("llguidance", "reads Lark"),
 }
 
@@ -121,6 +122,9 @@ class Chooser:
             reasons.append("; ".join(filter(None, [candidate.reason, made.reason])))
             _log.debug("%s took %s: %s", candidate.backend, spec.summary(), reasons[-1])
             return dataclasses.replace(made, reason="; ".join(reasons))
+        if spec.kind == "structural_tag":
+            # The last backend takes the most forms of tags: what it refuses is wrong with the tag.
+            raise next((r for r in refusals if isinstance(r, UnsatisfiableSpecError)), refusals[-1])
         if spec.kind == "json_schema":
             # That nothing satisfies a schema is its author's fault, also where another backend can't enforce
             # it; and the name of a keyword that is not enforced tells more than a backend's own message.

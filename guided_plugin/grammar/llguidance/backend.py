@@ -107,7 +107,10 @@ class LLGuidanceBackend:
 
     def _text(self, spec: OutputSpec) -> str:
         return source_text(
-            spec, unenforced=self._unenforced, impossible_token=self._tokenizers.impossible_token
+            spec,
+            unenforced=self._unenforced,
+            impossible_token=self._tokenizers.impossible_token,
+            controls=self._tokenizers.controls,
         )
 
     def _matcher(self, spec: OutputSpec, text: str, tokenizer: Any) -> Any:
@@ -136,9 +139,9 @@ class LLGuidanceBackend:
             return self._matcher(spec, text, tokenizer)
 
         lexers = Lexers(first, another, self._lexers, quick=len(text) <= _QUICK_CHARACTERS)
-        # Grammars that clients write may name any control token; those that are lowered name this one alone.
+        # Grammars that clients write may name any control token, and structural tags those that they know.
         impossible = self._tokenizers.impossible_token
-        named = spec.kind == "json_schema" and impossible is not None and f"<[{impossible}]>" in text
+        named = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
         distinct = self._distinct_rules(spec) if text.endswith(DISTINCT) else None
         compiled = _Compiled(lexers, impossible if named else None, distinct)
         seconds = time.perf_counter() - start

@@ -1,23 +1,33 @@
 """A spec as text for llguidance: always Lark.
 
 JSON Schemas are lowered: llguidance's own reading of them means something else in too many places (patterns,
-formats, numbers, the order of properties). Depends on spec and lark. Nothing here
-compiles.
+formats, numbers, the order of properties). Structural tags become one grammar with their schemas.
+Depends on spec, lark and tags. Nothing here compiles.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
+from guided_plugin.grammar.llguidance.tags import tag_to_lark
 from guided_plugin.spec import OutputSpec
 
 
-def source_text(spec: OutputSpec, *, unenforced: Iterable[str], impossible_token: int | None) -> str:
-    """The grammar of a spec; raises a GrammarError where Lark doesn't express it."""
+def source_text(
+    spec: OutputSpec,
+    *,
+    unenforced: Iterable[str],
+    impossible_token: int | None,
+    controls: Mapping[int, str] | None = None,
+) -> str:
+    """The grammar of a spec; raises a GrammarError where Lark doesn't express it.
+
+    `controls`: names of the control tokens that a structural tag may name, by id.
+    """
     if spec.kind in ("json_schema", "json_object"):
         return schema_to_lark(
             spec.document() if spec.kind == "json_schema" else {"type": "object"},
@@ -33,8 +43,16 @@ def source_text(spec: OutputSpec, *, unenforced: Iterable[str], impossible_token
         return f"{HEADER}start: {choices}"
     if spec.kind == "grammar" and spec.syntax == "lark":
         return spec.text if "%llguidance" in spec.text else HEADER + spec.text
-    what = "structural tags" if spec.kind == "structural_tag" else "EBNF grammars"
-    raise UnsupportedSpecError(f"{what} are not supported by llguidance", where=spec.kind)
+    if spec.kind == "structural_tag":
+        return tag_to_lark(
+            spec.document(),
+            strict=spec.strict,
+            flexible=spec.whitespace == "flexible",
+            controls=controls or {},
+            unenforced=unenforced,
+            impossible_token=impossible_token,
+        )
+    raise UnsupportedSpecError("EBNF grammars are not supported by llguidance", where=spec.kind)
 
 
 def _regex(source: str) -> str:

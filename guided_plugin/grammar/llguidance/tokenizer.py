@@ -69,6 +69,13 @@ class Tokenizers:
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     @cached_property
+    def controls(self) -> dict[int, str]:
+        """The control tokens that a structural tag may name, with their names; none ends an output."""
+        vocabulary = self._vocabulary
+        ids = sorted(vocabulary.special_ids.difference(vocabulary.stop_token_ids))
+        return {token: vocabulary.tokens[token].decode(errors="replace") for token in ids}
+
+    @cached_property
     def impossible_token(self) -> int | None:
         """A token that no mask may show: padding, else a special token that doesn't stop."""
         if 32 * self._vocabulary.words > self._vocabulary.size:

@@ -40,6 +40,10 @@ def accepted(compiler: GrammarCompiler, spec: OutputSpec, texts: list[str]) -> l
     return found
 
 
+def tag_on_xgrammar(tag):
+    return OutputSpec.structural_tag(tag, backend="xgrammar")
+
+
 def on_xgrammar(schema: Any, **options: Any) -> OutputSpec:
     return OutputSpec.json_schema(schema, backend="xgrammar", **options)
 
@@ -108,14 +112,14 @@ class TestReferences:
     @pytest.mark.parametrize(("form", "place"), TAG_FORMS, ids=[place for _, place in TAG_FORMS])
     def test_in_structural_tags(self, compiler, form, place, reference):
         with pytest.raises(GrammarError) as caught:
-            compiler.compile(OutputSpec.structural_tag(form(referring(reference))))
+            compiler.compile(tag_on_xgrammar(form(referring(reference))))
         assert caught.value.where == f"{place}/json_schema/properties/p/items/$ref"
         assert caught.value.hint
 
     def test_in_the_older_form_of_tags(self, compiler):
         structures = [{"begin": "<f>", "schema": s, "end": "</f>"} for s in (True, referring("#anchor"))]
         with pytest.raises(UnsupportedSpecError) as caught:
-            compiler.compile(OutputSpec.structural_tag({"structures": structures, "triggers": ["<f"]}))
+            compiler.compile(tag_on_xgrammar({"structures": structures, "triggers": ["<f"]}))
         assert caught.value.where == "#/structures/1/schema/properties/p/items/$ref"
 
     @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ class TestReferences:
     def test_what_only_a_reference_leads_to_is_checked(self, compiler, part, keyword):
         schema = {"$ref": "#/components/A", "components": {"A": {"type": "array", "items": part}}}
         with pytest.raises(UnsupportedSpecError) as caught:
-            compiler.compile(OutputSpec.structural_tag({"format": content(schema)}))
+            compiler.compile(tag_on_xgrammar({"format": content(schema)}))
         assert caught.value.where == f"#/format/json_schema/components/A/items/{keyword}"
 
     def test_patterns_that_only_a_reference_leads_to_are_quoted(self, compiler):
@@ -167,7 +171,7 @@ class TestDynamicReferences:
         for spec, place in (
             (on_xgrammar(schema), "#"),
             (on_xgrammar({"$schema": OF_2019 if "rec" in keyword else NEWEST, **schema}), "#"),
-            (OutputSpec.structural_tag({"format": content(schema)}), "#/format/json_schema"),
+            (tag_on_xgrammar({"format": content(schema)}), "#/format/json_schema"),
         ):
             with pytest.raises(UnsupportedSpecError) as caught:
                 compiler.compile(spec)
@@ -243,7 +247,7 @@ class TestMultipleOf:
         for _ in range(depth):
             schema = {"type": "object", "properties": {"p": {"type": "array", "items": schema}}}
             place += "/properties/p/items"
-        in_tag = OutputSpec.structural_tag({"format": tag(content(schema))})
+        in_tag = tag_on_xgrammar({"format": tag(content(schema))})
         for spec, root in ((on_xgrammar(schema), "#"), (in_tag, "#/format/content/json_schema")):
             with pytest.raises(UnsupportedSpecError) as caught:
                 compiler.compile(spec)
@@ -287,7 +291,7 @@ class TestNames:
         fine = [f"{{{json.dumps(name)}:1}}", '{"other":"s"}', '{"plai":"s"}', '{"plainer":null}']
         spec = on_xgrammar(schema, strict=False)
         assert accepted(compiler, spec, [*wrong, *fine]) == fine
-        inside = OutputSpec.structural_tag({"format": tag(content({**schema, "additionalProperties": True}))})
+        inside = tag_on_xgrammar({"format": tag(content({**schema, "additionalProperties": True}))})
         assert accepted(compiler, inside, [f"<f>{text}</f>" for text in (*wrong, *fine)]) == [
             f"<f>{text}</f>" for text in fine
         ]
@@ -338,8 +342,8 @@ class TestStrings:
         specs = [
             on_xgrammar({"type": "string", "pattern": pattern}),
             OutputSpec.regex(pattern, backend="xgrammar"),
-            OutputSpec.structural_tag({"format": {"type": "regex", "pattern": pattern}}),
-            OutputSpec.structural_tag({"format": content({"type": "string", "pattern": pattern})}),
+            tag_on_xgrammar({"format": {"type": "regex", "pattern": pattern}}),
+            tag_on_xgrammar({"format": content({"type": "string", "pattern": pattern})}),
         ]
         for spec in specs:
             with pytest.raises(UnsupportedSpecError):
@@ -369,17 +373,17 @@ class TestTagOptions:
     def test_any_order_next_to_required(self, compiler):
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
         with pytest.raises(UnsupportedSpecError, match=r"^#/format/any_order: "):
-            compiler.compile(OutputSpec.structural_tag({"format": content(schema, any_order=True)}))
+            compiler.compile(tag_on_xgrammar({"format": content(schema, any_order=True)}))
 
     @pytest.mark.parametrize("beside", [{"maxLength": 3}, {"pattern": "^a+$"}, {"format": "date"}])
     def test_excludes_next_to_what_xgrammar_reads_in_its_place(self, compiler, beside):
         schema = {"type": "object", "properties": {"a": {"type": "string", **beside}}}
         with pytest.raises(UnsupportedSpecError, match=r"^#/format/content/excludes: "):
-            compiler.compile(OutputSpec.structural_tag({"format": tag(content(schema, excludes=["aa"]))}))
+            compiler.compile(tag_on_xgrammar({"format": tag(content(schema, excludes=["aa"]))}))
 
     def test_a_malformed_schema_is_named(self, compiler):
         schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": "3"}}}
         with pytest.raises(
             GrammarError, match=r"^#/format/json_schema/properties/a/multipleOf: must be a number"
         ):
-            compiler.compile(OutputSpec.structural_tag({"format": content(schema)}))
+            compiler.compile(tag_on_xgrammar({"format": content(schema)}))

@@ -12,9 +12,8 @@ VOCABULARY = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"
 def tag(schema):
     content = {"type": "json_schema", "json_schema": schema}
     tags = [{"type": "tag", "begin": "<call>", "content": content, "end": "</call>"}]
-    return OutputSpec.structural_tag(
-        {"format": {"type": "triggered_tags", "triggers": ["<call"], "tags": tags}}
-    )
+    form = {"type": "triggered_tags", "triggers": ["<call"], "tags": tags}
+    return OutputSpec.structural_tag({"format": form}, backend="xgrammar")
 
 
 def takes(schema, text):
@@ -54,7 +53,7 @@ def test_only_control_tokens_that_the_tag_names_are_allowed():
     }
     tags = [{"type": "tag", "begin": "<|call|>", "content": content, "end": "<|call|>"}]
     spec = OutputSpec.structural_tag(
-        {"format": {"type": "triggered_tags", "triggers": ["<|call|>"], "tags": tags}}
+        {"format": {"type": "triggered_tags", "triggers": ["<|call|>"], "tags": tags}}, backend="xgrammar"
     )
     compiler = GrammarCompiler(vocabulary)
     grammar = compiler.compile(spec)

@@ -10,6 +10,7 @@ terminals.py    what texts look like: numbers.py, patterns.py (from ecma.py)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
@@ -21,10 +22,10 @@ from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
 from guided_plugin.grammar.llguidance.lark.objects import object_rule
 from guided_plugin.grammar.llguidance.lark.reader import read_schema
-from guided_plugin.grammar.llguidance.lark.rules import Reference
+from guided_plugin.grammar.llguidance.lark.rules import Grammar, Reference, Symbol
 from guided_plugin.spec.schema import crossed_bounds, pointer, walk
 
-__all__ = ["DISTINCT", "HEADER", "demands_of", "schema_to_lark"]
+__all__ = ["DISTINCT", "HEADER", "Lowered", "demands_of", "lower_schema", "schema_to_lark"]
 
 # Without this, where a grammar leaves one text only, llguidance allows one spelling of it alone: the first
 # token of its own tokenization. A model must be free to take any token that fits.
@@ -51,25 +52,59 @@ def schema_to_lark(
     they come in any order. `impossible_token`, if there is one, must be masked out always; it makes some
     patterns cheaper. Raises an UnsupportedSpecError with the keyword and its place.
     """
-    algebra, root = demands_of(schema, strict=strict, unenforced=unenforced)
-    document = algebra.document
-    style = Style(
+    grammar = Grammar()
+    found = lower_schema(
+        schema,
+        grammar,
         closed=strict,
         ordered=strict,
-        fraction_zero=not strict and document.draft > 4,
+        unenforced=unenforced,
         impossible_token=impossible_token,
     )
-    emitter = Emitter(algebra, style, {Array: array_rule, Object: object_rule})
+    text = grammar.lark(found.symbol, _FLEXIBLE_HEADER if flexible else HEADER)
+    return text + DISTINCT if found.distinct else text
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A schema in a grammar."""
+
+    symbol: Symbol
+    types: frozenset[str]
+    """The types of its values."""
+    distinct: bool
+    """Whether items or names must differ in a way that the grammar can't see: see DISTINCT."""
+
+
+def lower_schema(
+    schema: Any,
+    grammar: Grammar,
+    *,
+    closed: bool,
+    ordered: bool,
+    unenforced: Iterable[str] = (),
+    impossible_token: int | None = None,
+) -> Lowered:
+    """Write a schema into a grammar, which may hold others. Strict ones are closed and ordered."""
+    algebra, root = demands_of(schema, strict=closed, unenforced=unenforced)
+    document = algebra.document
+    style = Style(
+        closed=closed,
+        ordered=ordered,
+        fraction_zero=not closed and document.draft > 4,
+        impossible_token=impossible_token,
+    )
+    emitter = Emitter(algebra, style, {Array: array_rule, Object: object_rule}, grammar)
     try:
         start = emitter.root(root)
+        types = frozenset(kind for kind, found in algebra.shape(root).items() if found)
     except RecursionError as error:
         raise UnsupportedSpecError("is nested too deep", where="json_schema") from error
     except UnsupportedSpecError as error:
         raise _placed(error, document) from None
-    if isinstance(start, Reference) and not emitter.grammar.productive(start.rule):
+    if isinstance(start, Reference) and not grammar.productive(start.rule):
         raise _unsatisfiable(schema)
-    text = emitter.grammar.lark(start, _FLEXIBLE_HEADER if flexible else HEADER)
-    return text + DISTINCT if emitter.distinct else text
+    return Lowered(start, types, emitter.distinct)
 
 
 def demands_of(schema: Any, *, strict: bool, unenforced: Iterable[str] = ()) -> tuple[Algebra, Literals]:

@@ -66,11 +66,12 @@ class Emitter:
         algebra: Algebra,
         style: Style,
         writers: Mapping[type[Constraint], Callable[[Emitter, Any], Symbol]],
+        grammar: Grammar,
     ) -> None:
-        """`writers`: what writes the rules of arrays and objects."""
+        """`writers`: what writes the rules of arrays and objects. `grammar` may hold other schemas."""
         self.algebra = algebra
         self.style = style
-        self.grammar = Grammar()
+        self.grammar = grammar
         self._writers = writers
         self._values: dict[tuple[Literals, bool], Symbol] = {}
         self._pending: list[tuple[str, Literals, bool]] = []

@@ -6,11 +6,19 @@ removed with every alternative that needs them: a grammar must not lead a model 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 SPARE_BIT = 63
 """A bit of parameters that no rule sets."""
+
+_SPACE = r"[\x20\x0A\x0D\x09]*"
+_SPACED = {
+    **{f'"{opening}"': rf"/\{opening}{_SPACE}/" for opening in "{["},
+    **{f'"{closing}"': rf"/{_SPACE}\{closing}/" for closing in "}]"},
+    **{f'"{between}"': f"/{_SPACE}{between}{_SPACE}/" for between in ",:"},
+}
+"""JSON's punctuation with whitespace around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +134,10 @@ class Grammar:
             rule.alternatives = [Alternative(_without_dead(a.symbols, lives), a.condition) for a in kept]
         return start in alive
 
-    def lark(self, start: Symbol, header: str) -> str:
-        """The text of the grammar."""
-        lines = [header + f"start: {_symbol(start)}"]
+    def lark(self, start: Symbol, header: str, *, spaced: bool = False) -> str:
+        """The text of the grammar. `spaced`: whitespace may be next to JSON's punctuation only."""
+        words = _SPACED if spaced else {}
+        lines = [header + f"start: {_symbol(start, words)}"]
         rules, terminals = _reachable(self.rules, start)
         for name in rules:
             rule = self.rules[name]
@@ -137,7 +146,7 @@ class Grammar:
             if rule.parameter and len(alternatives) == 1:
                 # llguidance folds rules of one alternative, and then forgets the parameter.
                 alternatives = _both_ways(alternatives[0])
-            lines.append(f"{head}: " + "\n  | ".join(map(_alternative, alternatives)))
+            lines.append(f"{head}: " + "\n  | ".join(_alternative(each, words) for each in alternatives))
         lines += [f"{name}: {body}" for body, name in self._terminals.items() if name in terminals]
         return "\n".join(lines) + "\n"
 
@@ -179,17 +188,18 @@ def _both_ways(alternative: Alternative) -> list[Alternative]:
     return [Alternative(alternative.symbols, f"and({given}, {way})" if given else way) for way in ways]
 
 
-def _alternative(alternative: Alternative) -> str:
-    text = " ".join(map(_symbol, alternative.symbols)) or '""'
+def _alternative(alternative: Alternative, words: Mapping[str, str]) -> str:
+    text = " ".join(_symbol(symbol, words) for symbol in alternative.symbols) or '""'
     return f"{text} %if {alternative.condition}" if alternative.condition else text
 
 
-def _symbol(symbol: Symbol) -> str:
+def _symbol(symbol: Symbol, words: Mapping[str, str]) -> str:
+    """`words`: how some literals are written instead."""
     if isinstance(symbol, Text):
-        return symbol.text
+        return words.get(symbol.text, symbol.text)
     if isinstance(symbol, Reference):
         return symbol.rule + (f"::{symbol.argument}" if symbol.argument else "")
-    inner = " ".join(map(_symbol, symbol.symbols))
+    inner = " ".join(_symbol(each, words) for each in symbol.symbols)
     match symbol.low, symbol.high:
         case 0, 1:
             return f"({inner})?"

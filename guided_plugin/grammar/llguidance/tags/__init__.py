@@ -1,0 +1,183 @@
+"""Structural tags written as one grammar, the schemas inside included.
+
+nodes.py       the parts of a tag
+reader.py      a tag's document as nodes; fields.py, leaves.py: what it is made of
+freetext.py    free text up to a trigger or an end
+lexing.py      whether a lexer reads all that as it is meant
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from guided_plugin.errors import GrammarError, UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark import HEADER, Lowered, lower_schema
+from guided_plugin.grammar.llguidance.lark.patterns import whole_text
+from guided_plugin.grammar.llguidance.lark.rules import Grammar, Repeated, Symbol
+from guided_plugin.grammar.llguidance.lark.rules import Text as Terminal
+from guided_plugin.grammar.llguidance.tags.lexing import misread
+from guided_plugin.grammar.llguidance.tags.nodes import (
+    Control,
+    Either,
+    Free,
+    Node,
+    Regex,
+    Repeat,
+    Schema,
+    Sequence,
+    Text,
+    Until,
+)
+from guided_plugin.grammar.llguidance.tags.reader import read_tag
+from guided_plugin.spec.schema import pointer, walk
+
+__all__ = ["tag_to_lark"]
+
+_NOT_EMPTY = "/(?s:.+)/"
+
+
+def tag_to_lark(
+    document: Mapping[str, Any],
+    *,
+    strict: bool,
+    flexible: bool,
+    controls: Mapping[int, str],
+    unenforced: Iterable[str] = (),
+    impossible_token: int | None = None,
+) -> str:
+    """A grammar, in llguidance's Lark, of the texts of a structural tag.
+
+    `controls`: the names of the control tokens that it may name, by id. The other options are those of
+    `schema_to_lark`. Raises an UnsupportedSpecError with a place in the whole tag.
+    """
+    try:
+        node = read_tag(document, controls, flexible=flexible)
+        named = impossible_token in _tokens(node)
+        writer = _Writer(strict, tuple(unenforced), None if named else impossible_token)
+        clash = misread(node, lambda schema: writer.lowered(schema).types)
+        if clash is not None:
+            raise UnsupportedSpecError(
+                f"can't be read from left to right: {clash}",
+                where="structural_tag (llguidance)",
+                hint="let the parts begin and end with texts that differ",
+            )
+        start = writer.symbol(node)
+    except RecursionError as error:
+        raise UnsupportedSpecError("is nested too deep", where="structural_tag") from error
+    return writer.grammar.lark(start, HEADER, spaced=flexible)
+
+
+def _tokens(node: Node) -> set[int]:
+    match node:
+        case Control(token):
+            return {token}
+        case Sequence(parts) | Either(parts):
+            return set().union(*map(_tokens, parts))
+        case Repeat(part):
+            return _tokens(part)
+        case _:
+            return set()
+
+
+@dataclass
+class _Writer:
+    """Writes nodes into one grammar."""
+
+    strict: bool
+    unenforced: tuple[str, ...]
+    impossible_token: int | None
+    grammar: Grammar = field(default_factory=Grammar)
+    _schemas: dict[tuple[str, bool], Lowered] = field(default_factory=dict)
+
+    def lowered(self, node: Schema) -> Lowered:
+        """A schema's rules; tags often repeat a schema."""
+        key = (json.dumps(node.schema), node.any_order)
+        if key not in self._schemas:
+            try:
+                self._schemas[key] = lower_schema(
+                    node.schema,
+                    self.grammar,
+                    closed=self.strict,
+                    ordered=self.strict and not node.any_order,
+                    unenforced=self.unenforced,
+                    impossible_token=self.impossible_token,
+                )
+            except GrammarError as error:
+                where = pointer(node.path) + (error.where[1:] if error.where.startswith("#") else "")
+                raise type(error)(error.what, where=where, hint=error.hint) from None
+            if self._schemas[key].distinct:
+                raise _not_distinct(node)
+        return self._schemas[key]
+
+    def symbol(self, node: Node) -> Symbol:
+        """The symbol of a node."""
+        match node:
+            case Text(text):
+                return self.grammar.terminal(_quoted(text))
+            case Control(token):
+                return Terminal(f"<[{token}]>")
+            case Free(stops):
+                return self.grammar.terminal(" & ".join([_NOT_EMPTY, *_lacking(stops, "*")]))
+            case Until(stop, stops):
+                return self.grammar.terminal(f"/(?s:.*){_escaped(stop)}/ & " + _lacking(stops, "+")[0])
+            case Regex(pattern):
+                return self.grammar.terminal(f"({whole_text(pattern)}) & {_NOT_EMPTY}")
+            case Schema():
+                return self.lowered(node).symbol
+            case Sequence(parts):
+                return self.grammar.rule(tuple(map(self.symbol, parts)))
+            case Either(options):
+                return self.grammar.rule(*map(self._symbols, options))
+            case Repeat(part, low, high):
+                return Repeated(self._symbols(part), low, high)
+            case _:
+                raise TypeError(f"free text was not written out: {node!r}")
+
+    def _symbols(self, node: Node) -> tuple[Symbol, ...]:
+        return tuple(map(self.symbol, node.parts)) if isinstance(node, Sequence) else (self.symbol(node),)
+
+
+def _lacking(stops: tuple[str, ...], after: str) -> list[str]:
+    """A part of a terminal for texts without a stop that has something (+) or anything (*) behind it."""
+    return [f"~/(?s:.*)({'|'.join(map(_escaped, stops))})(?s:.{after})/"] if stops else []
+
+
+def _quoted(text: str) -> str:
+    _check(text)
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _check(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise GrammarError(
+            f"has a lone surrogate, which no text can hold: {text!r}", where="structural_tag"
+        ) from None
+
+
+def _escaped(text: str) -> str:
+    """A literal text as a part of a regular expression."""
+    _check(text)
+    return "".join(char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):X}}}" for char in text)
+
+
+def _not_distinct(node: Schema) -> UnsupportedSpecError:
+    """The error for items or names that a check next to the grammar would keep apart: tags have none."""
+    keywords = ("uniqueItems", "minProperties", "maxProperties", "propertyNames")
+    places = (
+        (*path, k)
+        for path, each in walk(node.schema)
+        if isinstance(each, Mapping)
+        for k in keywords
+        if k in each
+    )
+    keyword = next(places, ())
+    return UnsupportedSpecError(
+        f"`{keyword[-1] if keyword else 'not'}` over open sets can't be enforced inside a structural tag",
+        where=pointer((*node.path, *keyword)),
+        hint="leave it out, or ask for the schema alone",
+    )

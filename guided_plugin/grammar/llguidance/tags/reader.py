@@ -1,0 +1,239 @@
+"""A structural tag's document as nodes: formats that have formats inside. Depends on fields and leaves.
+
+Reads what one grammar can express exactly; all else is refused, with its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from guided_plugin.grammar.llguidance.tags import leaves
+from guided_plugin.grammar.llguidance.tags.fields import (
+    Fields,
+    Reading,
+    flag,
+    known,
+    listed,
+    malformed,
+    refusal,
+    texts,
+)
+from guided_plugin.grammar.llguidance.tags.freetext import Rule, closed, written_out
+from guided_plugin.grammar.llguidance.tags.nodes import (
+    EMPTY,
+    Control,
+    Dispatch,
+    Node,
+    Path,
+    Repeat,
+    Text,
+    either,
+    optional,
+    sequence,
+)
+
+# So many times at most: a parser keeps count of each.
+_MAX_REPEAT = 1_000
+
+
+def read_tag(document: Fields, controls: Mapping[int, str], *, flexible: bool) -> Node:
+    """The whole tag. `controls`: names of the control tokens that it may name, by id."""
+    reading = Reading(controls, _FORMATS, flexible=flexible)
+    if "format" in document:
+        return written_out(reading.format(document["format"], ("format",)))
+    return written_out(_older(reading, document))
+
+
+def _older(reading: Reading, document: Fields) -> Node:
+    """The older form: `structures` next to `triggers`."""
+    tags = []
+    for index, tag in enumerate(listed(document, "structures", (), dict)):
+        path: Path = ("structures", index)
+        known(tag, ("begin", "schema", "end"), path)
+        content = leaves.schema_node(tag.get("schema", True), (*path, "schema"))
+        ends = reading.endings(tag, path)
+        tags.append((_text(tag, "begin", path), closed(content, ends, reading.names)))
+    return Dispatch(tuple(_by_trigger(reading, tags, texts(document, "triggers", ()), ())), ())
+
+
+def _sequence(reading: Reading, node: Fields, path: Path) -> Node:
+    result: Node = EMPTY
+    for index, part in enumerate(listed(node, "elements", path, dict)):
+        found = reading.format(part, (*path, "elements", index))
+        literal = part.get("type") == "const_string" and part["value"]
+        if literal or isinstance(found, Control):
+            result = closed(result, [Text(literal) if literal else found], reading.names)
+        else:
+            result = sequence([result, found])
+    return result
+
+
+def _or(reading: Reading, node: Fields, path: Path) -> Node:
+    elements = listed(node, "elements", path, dict)
+    if not elements:
+        raise malformed("must not be empty", (*path, "elements"))
+    return either([reading.format(part, (*path, "elements", i)) for i, part in enumerate(elements)])
+
+
+def _text(node: Fields, key: str, path: Path) -> str:
+    text = node.get(key)
+    if not isinstance(text, str):
+        raise malformed("must be a string", (*path, key))
+    return text
+
+
+def _token_begin(reading: Reading, node: Fields, path: Path) -> Control:
+    token = reading.part(node, "begin", path)
+    if not isinstance(token, Control):
+        raise malformed("must be a token", (*path, "begin"))
+    return token
+
+
+def _content(reading: Reading, node: Fields, path: Path) -> Node:
+    """The content of a tag with one of its ends."""
+    known(node, ("type", "begin", "content", "end"), path)
+    if node.get("type", "tag") != "tag":
+        raise malformed("must be a tag", path)
+    ends = reading.endings(node, path)
+    with reading.inside(ends):
+        content = reading.part(node, "content", path)
+    return closed(content, ends, reading.names)
+
+
+def _tag(reading: Reading, node: Fields, path: Path) -> Node:
+    if isinstance(node.get("begin"), str):
+        head = reading.names.spelled(node["begin"])
+    else:
+        head = _token_begin(reading, node, path)
+    return sequence([head, _content(reading, node, path)])
+
+
+def _triggered(reading: Reading, node: Fields, path: Path) -> Node:
+    tags = []
+    for index, tag in enumerate(listed(node, "tags", path, dict)):
+        tag_path = (*path, "tags", index)
+        tags.append((_text(tag, "begin", tag_path), _content(reading, tag, tag_path)))
+    rules = _by_trigger(reading, tags, texts(node, "triggers", path), path)
+    wholes = [sequence([reading.names.spelled(begin), rest]) for begin, rest in tags]
+    excludes = (*texts(node, "excludes", path), *reading.ends)
+    return _from_rules(rules, wholes, excludes, node, path)
+
+
+def _by_trigger(
+    reading: Reading, tags: list[tuple[str, Node]], triggers: list[str], path: Path
+) -> list[Rule]:
+    """A rule for each tag; exactly one trigger begins it."""
+    rules: list[Rule] = []
+    for begin, rest in tags:
+        fitting = [trigger for trigger in triggers if begin.startswith(trigger)]
+        if len(fitting) != 1:
+            raise malformed(f"exactly one must begin {begin!r}", (*path, "triggers"))
+        rules += reading.names.triggered(fitting[0], begin, rest)
+    used = {trigger for trigger, _ in rules}
+    if not rules or any(trigger not in used for trigger in triggers):
+        raise refusal("a trigger without a tag", (*path, "triggers"))
+    return rules
+
+
+def _from_rules(
+    rules: list[Rule], wholes: list[Node], excludes: tuple[str, ...], node: Fields, path: Path
+) -> Node:
+    """Free text with tags. `wholes`: the tags, begins included."""
+    once, first = flag(node, "stop_after_first", path), flag(node, "at_least_one", path)
+    if once and first:
+        return either(wholes)
+    dispatch = Dispatch(tuple(rules), excludes, loop=not once)
+    return sequence([either(wholes), dispatch]) if first else dispatch
+
+
+def _token_triggered(reading: Reading, node: Fields, path: Path) -> Node:
+    triggers = reading.tokens(node, "trigger_tokens", path)
+    reading.tokens(node, "exclude_tokens", path)  # Free text has no control tokens.
+    rules: list[Rule] = []
+    for index, tag in enumerate(listed(node, "tags", path, dict)):
+        tag_path = (*path, "tags", index)
+        begin = _token_begin(reading, tag, tag_path)
+        if begin.token not in triggers:
+            raise malformed("must be one of the trigger tokens", (*tag_path, "begin"))
+        rules.append((begin.token, _content(reading, tag, tag_path)))
+    if {trigger for trigger, _ in rules} != triggers or not triggers:
+        raise refusal("a trigger without a tag", (*path, "trigger_tokens"))
+    wholes = [sequence([Control(int(trigger)), rest]) for trigger, rest in rules]
+    return _from_rules(rules, wholes, (), node, path)
+
+
+def _dispatch(reading: Reading, node: Fields, path: Path) -> Node:
+    rules: list[Rule] = []
+    for index, rule in enumerate(listed(node, "rules", path, list)):
+        rule_path = (*path, "rules", index)
+        if len(rule) != 2 or not isinstance(rule[0], str) or not rule[0]:
+            raise malformed("must be a text and a format", rule_path)
+        content = reading.format(rule[1], (*rule_path, 1))
+        rules += reading.names.triggered(rule[0], rule[0], content)
+    excludes = tuple(texts(node, "excludes", path))
+    return Dispatch(tuple(rules), excludes, loop=flag(node, "loop", path, default=True))
+
+
+def _token_dispatch(reading: Reading, node: Fields, path: Path) -> Node:
+    rules: list[Rule] = []
+    reading.tokens(node, "exclude_tokens", path)
+    for index, rule in enumerate(listed(node, "rules", path, list)):
+        rule_path = (*path, "rules", index)
+        if len(rule) != 2:
+            raise malformed("must be a token and a format", rule_path)
+        trigger = reading.token(rule[0], (*rule_path, 0)).token
+        rules.append((trigger, reading.format(rule[1], (*rule_path, 1))))
+    return Dispatch(tuple(rules), (), loop=flag(node, "loop", path, default=True))
+
+
+def _separated(reading: Reading, node: Fields, path: Path) -> Node:
+    tags = listed(node, "tags", path, dict)
+    if not tags:
+        raise malformed("must not be empty", (*path, "tags"))
+    separator = _text(node, "separator", path)
+    tag = either([_tag(reading, each, (*path, "tags", index)) for index, each in enumerate(tags)])
+    if not flag(node, "stop_after_first", path):
+        more = sequence([reading.names.spelled(separator), tag])
+        tag = sequence([tag, Repeat(more, 0, None)])
+    return tag if flag(node, "at_least_one", path) else optional(tag)
+
+
+def _optional(reading: Reading, node: Fields, path: Path) -> Node:
+    return optional(reading.part(node, "content", path))
+
+
+def _plus(reading: Reading, node: Fields, path: Path) -> Node:
+    return Repeat(reading.part(node, "content", path), 1, None)
+
+
+def _star(reading: Reading, node: Fields, path: Path) -> Node:
+    return Repeat(reading.part(node, "content", path), 0, None)
+
+
+def _repeat(reading: Reading, node: Fields, path: Path) -> Node:
+    low, high = node.get("min"), node.get("max")
+    if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < -1 or -1 < high < low:
+        raise malformed("must have `min` and `max`, with at least as many", path)
+    if max(low, high) > _MAX_REPEAT:
+        raise refusal(f"a repetition over {_MAX_REPEAT} times", path)
+    content = reading.part(node, "content", path)
+    return Repeat(content, low, None if high == -1 else high) if high else EMPTY
+
+
+_TAGS = ("tags", "at_least_one", "stop_after_first")
+_FORMATS: Mapping[str, Any] = {
+    **leaves.FORMATS,
+    "sequence": (("elements",), _sequence),
+    "or": (("elements",), _or),
+    "tag": (("begin", "content", "end"), _tag),
+    "triggered_tags": (("triggers", "excludes", *_TAGS), _triggered),
+    "token_triggered_tags": (("trigger_tokens", "exclude_tokens", *_TAGS), _token_triggered),
+    "tags_with_separator": (("separator", *_TAGS), _separated),
+    "optional": (("content",), _optional),
+    "plus": (("content",), _plus),
+    "star": (("content",), _star),
+    "repeat": (("content", "min", "max"), _repeat),
+    "dispatch": (("rules", "loop", "excludes"), _dispatch),
+    "token_dispatch": (("rules", "loop", "exclude_tokens"), _token_dispatch),
+}

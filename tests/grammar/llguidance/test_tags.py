@@ -1,0 +1,241 @@
+"""Structural tags as one grammar: the texts that xgrammar takes, and schemas as they are outside."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from stopping import Walker, special_vocabulary
+from tag_forms import CALL, FORMS, VOCABULARY, const, follows, grown, json_of, tag, triggered
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+
+
+def compiler_of(vocabulary):
+    config = GuidedConfig(threads=1, isolate_compiles=False)
+    return GrammarCompiler(vocabulary, config=config, plugins=Plugins(entry_points=False))
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    return compiler_of(VOCABULARY)
+
+
+def compiled(compiler, form, backend="llguidance", **options):
+    return compiler.compile(OutputSpec.structural_tag({"format": form}, backend=backend, **options))
+
+
+def takes(compiler, form, text, **options):
+    return follows(compiler, compiled(compiler, form, **options), text)[1]
+
+
+ANY = {"type": "any_text"}
+
+
+class TestSameAsXgrammar:
+    @pytest.mark.parametrize("name", FORMS)
+    def test_takes_the_same_texts(self, compiler, name):
+        form = FORMS[name]
+        # xgrammar has whitespace in JSON always.
+        ours = compiled(compiler, form, whitespace="flexible")
+        grammars = ours, compiled(compiler, form, "xgrammar")
+        controls = CALL in str(form) or "257" in str(form)
+        texts = grown(compiler, grammars, name, 150)
+        # xgrammar reads control tokens as text; here they are only where a begin or an end names them.
+        judged = [(t, ours, theirs) for t, ours, theirs in texts if "\x01" not in t or (controls and ours[0])]
+        assert [found for found in judged if found[1] != found[2]] == []
+        assert any(ours[0] for _, ours, _ in judged)
+
+    def test_the_older_form(self, compiler):
+        schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+        older = {
+            "structures": [{"begin": f"<f={name}>", "schema": schema, "end": "</f>"} for name in "ab"],
+            "triggers": ["<f="],
+        }
+        grammars = [
+            compiler.compile(OutputSpec.structural_tag(older, backend=backend, whitespace="flexible"))
+            for backend in ("llguidance", "xgrammar")
+        ]
+        texts = grown(compiler, tuple(grammars), "older", 150)
+        judged = [(text, ours, theirs) for text, ours, theirs in texts if "\x01" not in text]
+        assert [found for found in judged if found[1] != found[2]] == []
+        assert any(ours[1] for _, ours, _ in judged)
+
+
+class TestControlTokens:
+    @pytest.mark.parametrize("name", [name for name in FORMS if "token" in name])
+    def test_only_those_that_the_tag_names_are_allowed(self, compiler, name):
+        grammar = compiled(compiler, FORMS[name])
+        backend = compiler.backend("llguidance")
+        chance = Random(name)
+        seen = False
+        for _ in range(20):
+            matcher = backend.start(grammar, (256,))
+            batch = backend.batch([matcher])
+            mask = np.zeros((1, VOCABULARY.words), np.int32)
+            for _ in range(12):
+                batch.fill(mask, [0])
+                bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+                assert not bits[258:].any()
+                assert bool(bits[256]) == matcher.complete
+                seen |= bool(bits[257])
+                allowed = [token for token in np.flatnonzero(bits).tolist() if token != 256]
+                if not allowed:
+                    break
+                token = 257 if bits[257] and chance.random() < 0.7 else chance.choice(allowed)
+                assert batch.accept([token]) == [True]
+        assert seen
+
+    @pytest.mark.parametrize("text", ["\x01", CALL])
+    def test_are_also_taken_as_text(self, compiler, text):
+        form = triggered(tag(f"{CALL}f:", json_of({"type": "null"}), CALL), triggers=(CALL,))
+        assert takes(compiler, form, f"so {text}f:null{text} and {text}f:null\x01.")
+        assert not takes(compiler, form, f"so {text}g:null{text}")
+
+    def test_a_stop_token_is_none_of_them(self, compiler):
+        with pytest.raises(UnsupportedSpecError, match=r"^#/format/end/token: "):
+            compiled(compiler, tag("<x>", ANY, {"type": "token", "token": "</s>"}))
+        assert takes(compiler, tag("<x>", ANY, "</s>"), "<x>a</s>")
+
+
+class TestSchemas:
+    @pytest.mark.parametrize(
+        ("schema", "place"),
+        [
+            ({"type": "array", "uniqueItems": True, "items": {}}, "/uniqueItems"),
+            ({"properties": {"a": {"type": "string", "pattern": "(a)\\1"}}}, "/properties/a/pattern"),
+            ({"not": {"multipleOf": 3}}, "/not/multipleOf"),
+        ],
+    )
+    def test_a_refusal_names_its_place_in_the_whole_tag(self, compiler, schema, place):
+        form = triggered(tag("<f=", json_of(True), "<"), tag("<f=g", json_of(schema), "<"))
+        with pytest.raises(UnsupportedSpecError) as caught:
+            compiled(compiler, form)
+        assert caught.value.where == f"#/format/tags/1/content/json_schema{place}"
+
+    def test_a_malformed_one_is_named(self, compiler):
+        form = tag("<f>", json_of({"properties": {"a": {"type": 1}}}), "</f>")
+        with pytest.raises(GrammarError) as caught:
+            compiled(compiler, form)
+        assert caught.value.where == "#/format/content/json_schema/properties/a/type"
+
+    def test_one_that_allows_nothing_is_refused(self, compiler):
+        with pytest.raises(UnsatisfiableSpecError) as caught:
+            compiled(compiler, tag("<f>", json_of({"type": "integer", "not": {}}), "</f>"), "auto")
+        assert caught.value.where == "#/format/content/json_schema"
+
+    def test_many_in_one_grammar_keep_apart(self, compiler):
+        schemas = [
+            {"type": "object", "properties": {"a": {"enum": [value]}, "b": {}}, "required": ["a"]}
+            for value in ("x", "y", 3)
+        ]
+        form = triggered(*(tag(f"<f={i}>", json_of(s), "</f>") for i, s in enumerate(schemas)))
+        for i, value in enumerate(('"x"', '"y"', "3")):
+            for other in ('"x"', '"y"', "3"):
+                text = f'<f={i}>{{"a":{other},"b":[1,{{"c":null}}]}}</f>'
+                assert takes(compiler, form, text) == (value == other)
+
+    def test_strict_and_any_order(self, compiler):
+        schema = {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a"],
+        }
+        form, free = tag("<", json_of(schema), ">"), tag("<", json_of(schema, any_order=True), ">")
+        turned, more, fewer = '<{"b":1,"a":1}>', '<{"a":1,"c":1}>', '<{"b":1}>'
+        assert [takes(compiler, form, text) for text in (turned, more, fewer)] == [False, False, False]
+        assert [takes(compiler, free, text) for text in (turned, more, fewer)] == [True, False, False]
+        open_ones = [takes(compiler, form, text, strict=False) for text in (turned, more, fewer)]
+        assert open_ones == [True, True, False]
+
+    def test_whitespace(self, compiler):
+        form = tag("{", {"type": "json_schema", "json_schema": {"items": {"type": "integer"}}}, "}")
+        spaced = '{{ "a" :\n[ 1 ,2 ] }}'
+        assert not takes(compiler, form, spaced)
+        assert takes(compiler, form, spaced, whitespace="flexible")
+        assert takes(compiler, form, '{{"a":[1,2]}}', whitespace="flexible")
+        for outside in ('{ {"a":1}}', '{{"a":1} }', ' {{"a":1}}', '{"a b"}'):
+            assert takes(compiler, form, outside, whitespace="flexible") == (outside == '{"a b"}')
+
+
+NUMBER = json_of({"type": "integer"})
+
+
+def pair(first, second):
+    return {"type": "sequence", "elements": [first, second]}
+
+
+def regex(pattern):
+    return {"type": "regex", "pattern": pattern}
+
+
+class TestWhatStaysWithXgrammar:
+    @pytest.mark.parametrize(
+        ("form", "says"),
+        [
+            (pair(NUMBER, const("0;")), "JSON in front of"),
+            (pair(NUMBER, ANY), "JSON in front of"),
+            (pair(regex("[a-z]+"), const("end")), "the regex"),
+            (pair({"type": "or", "elements": [const("a"), const("ab")]}, const("b")), "'a' next to 'ab'"),
+            ({"type": "or", "elements": [pair(const("<a>"), NUMBER), ANY]}, "'<a>' next to free text"),
+            ({"type": "or", "elements": [regex("[0-9]+,"), pair(NUMBER, const(";"))]}, "next to"),
+            (pair(ANY, const("x")), "free text in front of"),
+            ({"type": "star", "content": ANY}, "free text"),
+            ({"type": "any_text", "max_chars": 3}, "`max_chars`"),
+            (json_of({}, style="qwen_xml"), "qwen_xml"),
+            (json_of({}, excludes=["x"]), "`excludes`"),
+            ({"type": "grammar", "grammar": 'root ::= "a"'}, "'grammar'"),
+            ({"type": "exclude_token", "exclude_tokens": []}, "'exclude_token'"),
+            ({"type": "any_text", "later": 1}, "#/format/later"),
+        ],
+    )
+    def test_is_refused_here(self, compiler, form, says):
+        with pytest.raises(UnsupportedSpecError) as caught:
+            compiled(compiler, form)
+        assert says in str(caught.value)
+
+    def test_is_compiled_there(self, compiler):
+        grammar = compiled(compiler, pair(NUMBER, const("0;")), "auto")
+        assert grammar.backend == "xgrammar"
+        assert "llguidance refused" in grammar.reason
+        assert follows(compiler, grammar, "120;") == (True, True)
+
+    def test_all_else_is_compiled_here(self, compiler):
+        assert {compiled(compiler, form, "auto").backend for form in FORMS.values()} == {"llguidance"}
+
+
+@pytest.mark.parametrize("padded", [True, False], ids=["padded", "whole words"])
+def test_walks_have_no_dead_ends_and_end_complete(padded):
+    compiler = compiler_of(special_vocabulary(padded=padded))
+    walker, named = Walker(compiler), compiler.vocabulary.tokens.index(b"<tool_call>")
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "maxLength": 4}, "b": {"type": "integer"}},
+        "required": ["a"],
+    }
+    call = tag("<tool_call>\n", json_of(schema), "</tool_call>")
+    form = triggered(call, triggers=("<tool_call>",), stop_after_first=True, at_least_one=True)
+    closing = compiler.vocabulary.tokens.index(b"</tool_call>")
+    grammar = compiled(compiler, form)
+    for seed in range(15):
+        walk = walker.wander(grammar, Random(seed), 200, whole=lambda _: True, named=[named, closing])
+        assert walk.accepted, seed
+        assert walk.early == walk.leaks == []
+
+
+def test_rolls_back_and_forks(compiler):
+    grammar = compiled(compiler, FORMS["triggered"])
+    backend = compiler.backend("llguidance")
+    matcher = backend.start(grammar, (256,))
+    assert matcher.accept_text(b'so <f=a>{"a"')
+    fork = matcher.fork()
+    assert matcher.accept_text(b":12}</f> and")
+    assert matcher.complete
+    matcher.rollback(len(b":12}</f> and"))
+    for one in (matcher, fork):
+        assert not one.complete
+        assert one.accept_text(b":3}</f>")
+        assert one.complete
