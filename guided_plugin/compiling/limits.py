@@ -26,6 +26,7 @@ _SMALL_CLASSES = 12
 _SMALL_PATTERN = 256
 _SMALL_LENGTH = 2_000
 _SMALL_BRANCHES = 32
+_SMALL_STOPS = 512
 # Keywords whose cost doesn't follow from the length of a schema: products of alternatives, remainders.
 _ENTANGLING = frozenset(
     {
@@ -76,6 +77,10 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
         return classes <= (_SMALL_PATTERN if backend == "llguidance" else _SMALL_CLASSES)
     if backend != "llguidance":
         return spec.kind == "choice" and len(spec.text) <= _SMALL_SOURCE
+    if spec.kind == "structural_tag":
+        document = spec.document()
+        schemas = (schema for _, schema in _schemas_of_tag(document))
+        return _is_small_free_text(document) and all(map(_is_small_schema, schemas))
     return spec.kind == "choice" or (spec.kind == "json_schema" and _is_small_schema(spec.document()))
 
 
@@ -189,6 +194,20 @@ def _schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:
                     pending.append((f"{place}/{key}", value))
         elif isinstance(node, list):
             pending.extend((f"{place}/{index}", value) for index, value in enumerate(node))
+
+
+def _is_small_free_text(tag: Any) -> bool:
+    """Whether the texts at which free text of a tag may end are few: triggers, ends and what is excluded."""
+    characters = 0
+    pending = [tag]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            pending.extend(value for key, value in node.items() if key not in ("json_schema", "schema"))
+        elif isinstance(node, list):
+            pending.extend(node)
+            characters += sum(len(text) for text in node if isinstance(text, str))
+    return characters <= _SMALL_STOPS
 
 
 def _is_small_schema(document: Any) -> bool:

@@ -170,6 +170,8 @@ SMALL = [
     schema(type="object", properties={"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}),
     schema(type="array", items={"type": "string", "maxLength": 100}),
     schema(type="string", pattern="^[A-Z]{3}$"),
+    OutputSpec.structural_tag({"format": {"type": "any_text", "excludes": ["<x>"]}}),
+    tag({"type": "json_schema", "json_schema": {"type": "object", "properties": {"a": {}}}}),
 ]
 
 NOT_SMALL = [
@@ -177,7 +179,9 @@ NOT_SMALL = [
     OutputSpec.regex("(a|b)*a(a|b){255}"),
     OutputSpec.grammar("root ::= [^a]{1000}"),
     OutputSpec.grammar('root ::= "' + "a" * 2000 + '"'),
-    OutputSpec.structural_tag({"format": {"type": "any_text"}}),
+    OutputSpec.structural_tag({"format": {"type": "any_text", "excludes": [f"{i:0100}" for i in range(9)]}}),
+    tag({"type": "json_schema", "json_schema": {"not": {"type": "integer"}}}),
+    tag({"type": "regex", "pattern": "(a|b)*a(a|b){255}"}),
     schema(description="x" * 5000),
     schema(allOf=[{"type": "integer"}, {"minimum": 3}]),
     schema(multipleOf=99991),

@@ -239,3 +239,38 @@ def test_rolls_back_and_forks(compiler):
         assert not one.complete
         assert one.accept_text(b":3}</f>")
         assert one.complete
+
+
+class TestOverlaps:
+    """Triggers, ends and excluded texts that share characters."""
+
+    @pytest.mark.parametrize("exclude", ["<f=", "f=", "="])
+    def test_a_trigger_that_is_excluded_is_refused(self, compiler, exclude):
+        with pytest.raises(UnsupportedSpecError, match="never reached"):
+            compiled(compiler, triggered(tag("<f=", NUMBER, ">"), triggers=("<f=",), excludes=[exclude]))
+
+    def test_an_excluded_text_that_ends_with_a_trigger(self, compiler):
+        form = triggered(tag("<f=", NUMBER, ">"), triggers=("<f=",), excludes=["no <f="])
+        assert takes(compiler, form, "so <f=1> no")
+        assert follows(compiler, compiled(compiler, form), "no <f=") == (False, False)
+
+    def test_a_trigger_that_begins_an_excluded_text(self, compiler):
+        form = triggered(tag("<", NUMBER, ">"), triggers=("<",), excludes=["</y>"])
+        assert follows(compiler, compiled(compiler, form), "a</") == (False, False)
+        assert takes(compiler, form, "a<1>")
+
+    @pytest.mark.parametrize(
+        "loop",
+        [
+            {"type": "repeat", "min": 0, "max": 9, "content": {"type": "star", "content": const("ab")}},
+            {
+                "type": "star",
+                "content": {"type": "repeat", "min": 0, "max": 9, "content": const("ab")},
+            },
+            {"type": "repeat", "min": 2, "max": 9, "content": {"type": "optional", "content": const("ab")}},
+            pair({"type": "star", "content": const("ab")}, {"type": "plus", "content": const("ab")}),
+        ],
+    )
+    def test_repetitions_in_several_ways_are_refused(self, compiler, loop):
+        with pytest.raises(UnsupportedSpecError, match="several ways"):
+            compiled(compiler, loop)

@@ -121,8 +121,9 @@ class _Writer:
                 return Terminal(f"<[{token}]>")
             case Free(stops):
                 return self.grammar.terminal(" & ".join([_NOT_EMPTY, *_lacking(stops, "*")]))
-            case Until(stop, stops):
-                return self.grammar.terminal(f"/(?s:.*){_escaped(stop)}/ & " + _lacking(stops, "+")[0])
+            case Until(stop, stops, barred):
+                parts = [f"/(?s:.*){_escaped(stop)}/", *_lacking(stops, "+"), *_lacking(barred, "{0}")]
+                return self.grammar.terminal(" & ".join(parts))
             case Regex(pattern):
                 return self.grammar.terminal(f"({whole_text(pattern)}) & {_NOT_EMPTY}")
             case Schema():
@@ -132,7 +133,7 @@ class _Writer:
             case Either(options):
                 return self.grammar.rule(*map(self._symbols, options))
             case Repeat(part, low, high):
-                return Repeated(self._symbols(part), low, high)
+                return Repeated((self.symbol(part),), low, high)
             case _:
                 raise TypeError(f"free text was not written out: {node!r}")
 
@@ -141,7 +142,7 @@ class _Writer:
 
 
 def _lacking(stops: tuple[str, ...], after: str) -> list[str]:
-    """A part of a terminal for texts without a stop that has something (+) or anything (*) behind it."""
+    """A part of a terminal for texts without a stop that has so many characters behind it."""
     return [f"~/(?s:.*)({'|'.join(map(_escaped, stops))})(?s:.{after})/"] if stops else []
 
 

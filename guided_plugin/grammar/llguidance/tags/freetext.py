@@ -161,7 +161,7 @@ def _calls(node: Dispatch) -> Node:
     if not node.rules:
         return EMPTY
     options = [
-        sequence([_until(trigger, node.stops), written_out(rest)])
+        sequence([_until(trigger, node.stops, node.excludes), written_out(rest)])
         for trigger, rest in node.rules
         if isinstance(trigger, str)
     ]
@@ -175,11 +175,11 @@ def _calls(node: Dispatch) -> Node:
     return Repeat(either(options), 0, None) if node.loop else either(options)
 
 
-def _until(stop: str, stops: Sequence[str]) -> Until:
-    """Text up to a stop. Raises where another stop always comes first."""
-    if any(other in stop[:-1] for other in stops):
+def _until(stop: str, stops: Sequence[str], excludes: Sequence[str] = ()) -> Until:
+    """Text up to a stop, unless it ends with what is excluded. Raises where another stop always comes first."""
+    if any(other in stop[:-1] for other in stops) or any(map(stop.endswith, excludes)):
         raise UnsupportedSpecError(
             f"{stop!r} is never reached: it has another trigger, end or excluded text in it",
             where="structural_tag",
         )
-    return Until(stop, tuple(stops))
+    return Until(stop, tuple(stops), tuple(sorted({each for each in excludes if each.endswith(stop)})))

@@ -30,6 +30,8 @@ _NUMBER = frozenset(b"0123456789.eE+-")
 # Tags need some dozens of states.
 _MAX_STATES = 5_000
 
+_SEVERAL_WAYS = "repetitions that can be counted in several ways"
+
 _BEGINNINGS = {
     "null": frozenset(b"n"),
     "boolean": frozenset(b"tf"),
@@ -57,6 +59,12 @@ class _Positions:
 
     leaves: list[Leaf] = field(default_factory=list)
     follow: list[set[int]] = field(default_factory=list)
+    loops: list[int] = field(default_factory=list)
+    """The innermost loop around each leaf; 0: none. Odd ones count."""
+    ambiguous: bool = False
+    """Whether a loop's end may also be inside of it, where one of both counts."""
+    _loop: int = 0
+    _loop_count: int = 0
 
     def ends(self, node: Node) -> _Ends:
         match node:
@@ -68,17 +76,29 @@ class _Positions:
                 last = frozenset().union(*(each.last for each in found))
                 return _Ends(any(each.nullable for each in found), first, last)
             case Repeat(part, low, high):
-                inner = self.ends(part)
-                if high != 1:
-                    self._link(inner.last, inner.first)
+                inner = self._inside_loop(part, low, high) if high != 1 else self.ends(part)
                 return _Ends(inner.nullable or low == 0, inner.first, inner.last)
             case Text() | Control() | Free() | Until() | Regex() | Schema():
                 self.leaves.append(node)
                 self.follow.append(set())
+                self.loops.append(self._loop)
                 only = frozenset({len(self.leaves) - 1})
                 return _Ends(False, only, only)
             case _:
                 raise TypeError(f"free text was not written out: {node!r}")
+
+    def _inside_loop(self, part: Node, low: int, high: int | None) -> _Ends:
+        outer, start = self._loop, len(self.leaves)
+        counts = low > 1 or high is not None
+        self._loop_count += 1
+        self._loop = 2 * self._loop_count + counts
+        inner = self.ends(part)
+        again = any(self.follow[position] & inner.first for position in inner.last)
+        if (again or inner.nullable) and any(loop % 2 for loop in (self._loop, *self.loops[start:])):
+            self.ambiguous = True
+        self._link(inner.last, inner.first)
+        self._loop = outer
+        return inner
 
     def _sequence(self, parts: list[_Ends]) -> _Ends:
         whole = _Ends(True, frozenset(), frozenset())
@@ -106,12 +126,16 @@ class _Lexing:
         positions = _Positions()
         self._start = positions.ends(node).first
         self._leaves = positions.leaves
+        self._loops = positions.loops
+        self._ambiguous = positions.ambiguous
         self._follow = [frozenset(found) for found in positions.follow]
         self._types_of = types_of
         self._begins = [self._beginning(leaf) for leaf in self._leaves]
         self._next = [self._beginnings(found) for found in self._follow]
 
     def misread(self) -> str | None:
+        if self._ambiguous:
+            return _SEVERAL_WAYS
         for position, leaf in enumerate(self._leaves):
             if self._continuing(leaf) & self._next[position]:
                 return f"{_shown(leaf)} in front of what may be a part of it"
@@ -127,7 +151,11 @@ class _Lexing:
             found = self._clash(state)
             if found is not None:
                 return found
-            pending.extend(self._steps(state))
+            for group in self._groups(state):
+                loops = {self._loops[position] for position in group} - {0}
+                if len(loops) > 1 or (len(group) > 1 and any(loop % 2 for loop in loops)):
+                    return _SEVERAL_WAYS
+                pending.append(frozenset().union(*(self._follow[position] for position in group)))
         return None
 
     def _beginning(self, leaf: Leaf) -> frozenset[int]:
@@ -209,8 +237,8 @@ class _Lexing:
         rest = leaf.text[end:].encode(errors="replace")
         return bool(rest) and rest[0] in self._next[other]
 
-    def _steps(self, state: frozenset[int]) -> Iterator[frozenset[int]]:
-        """What may come after each leaf, together with the leaves that may end where it does."""
+    def _groups(self, state: frozenset[int]) -> Iterator[set[int]]:
+        """Leaves that may end at the same place."""
         groups: dict[object, set[int]] = {}
         for position in state:
             leaf = self._leaves[position]
@@ -223,7 +251,7 @@ class _Lexing:
         for key, group in groups.items():
             if isinstance(key, Text):
                 group |= {each for each in state if self._same_end(key.text, self._leaves[each])}
-            yield frozenset().union(*(self._follow[position] for position in group))
+            yield group
 
     def _same_end(self, text: str, leaf: Leaf) -> bool:
         return isinstance(leaf, Until) and text.endswith(leaf.stop)

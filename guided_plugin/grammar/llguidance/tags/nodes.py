@@ -40,6 +40,8 @@ class Until:
 
     stop: str
     stops: tuple[str, ...]
+    barred: tuple[str, ...] = ()
+    """Texts that it must not end with: those that end with `stop` and are excluded."""
 
 
 @dataclass(frozen=True, slots=True)
