@@ -176,7 +176,7 @@ def _calls(node: Dispatch) -> Node:
 
 
 def _until(stop: str, stops: Sequence[str], excludes: Sequence[str] = ()) -> Until:
-    """Text up to a stop, unless it ends with what is excluded. Raises where another stop always comes first."""
+    """Text up to a stop, unless that is excluded. Raises where another stop always comes first."""
     if any(other in stop[:-1] for other in stops) or any(map(stop.endswith, excludes)):
         raise UnsupportedSpecError(
             f"{stop!r} is never reached: it has another trigger, end or excluded text in it",
