@@ -22,6 +22,7 @@ from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableS
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
 from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.grammar.xgrammar.patterns import with_expressions, without_surrogates
 from guided_plugin.grammar.xgrammar.schema import check_regex, prepared_schema
 from guided_plugin.grammar.xgrammar.tags import tag_text, tag_texts
 from guided_plugin.hookspecs import hookimpl
@@ -174,30 +175,27 @@ class XGrammarBackend:
     def _compile(self, spec: OutputSpec) -> Any:
         compact: dict[str, Any] = {"any_whitespace": False, "separators": (",", ":")}
         layout = compact if spec.whitespace == "compact" else {"any_whitespace": True}
+        grammars = self._xgr.Grammar
         if spec.kind == "json_schema":
             schema = json.dumps(prepared_schema(spec.document(), strict=spec.strict), separators=(",", ":"))
-            layout["strict_mode"] = spec.strict
-            if _needs_repair(schema, spec.strict):
-                source = str(self._xgr.Grammar.from_json_schema(schema, **layout))
-                return self._compiler.compile_grammar(_repaired(source))
-            return self._compiler.compile_json_schema(schema, **layout)
+            return self._repaired(grammars.from_json_schema(schema, strict_mode=spec.strict, **layout))
         if spec.kind == "json_object":
-            return self._compiler.compile_json_schema(_ANY_OBJECT, strict_mode=True, **layout)
+            return self._repaired(grammars.from_json_schema(_ANY_OBJECT, strict_mode=True, **layout))
         if spec.kind == "regex":
             check_regex(spec.text, "regex")
-            return self._compiler.compile_regex(spec.text)
+            return self._repaired(grammars.from_regex(spec.text))
         if spec.kind == "choice":
             choices = " | ".join(_ebnf_literal(choice) for choice in spec.document())
             return self._compiler.compile_grammar(f"root ::= {choices}")
         if spec.kind == "structural_tag":
-            text = tag_text(spec)
-            if _needs_repair(text, strict=True):
-                source = str(self._xgr.Grammar.from_structural_tag(text))
-                return self._tag_compiler.compile_grammar(_repaired(source))
-            return self._tag_compiler.compile_structural_tag(text)
+            source = _repaired(str(grammars.from_structural_tag(tag_text(spec))))
+            return self._tag_compiler.compile_grammar(source)
         if spec.syntax == "lark":
-            return self._compiler.compile_lark(spec.text)
-        return self._compiler.compile_grammar(spec.text)
+            return self._repaired(grammars.from_lark(spec.text))
+        return self._repaired(grammars.from_ebnf(spec.text))
+
+    def _repaired(self, grammar: Any) -> Any:
+        return self._compiler.compile_grammar(_repaired(str(grammar)))
 
     def _check_satisfiable(self, grammar: Grammar) -> None:
         """Refuse a grammar that derives nothing: xgrammar compiles it, and no token would ever be allowed."""
@@ -304,15 +302,13 @@ class XGrammarBatch:
             mask[rows[i]] &= tokens
 
 
-def _needs_repair(schema: str, strict: bool) -> bool:
-    """Whether xgrammar's grammar may have rules that let more through than JSON, or than the schema."""
-    bounded = '"minLength"' in schema or '"maxLength"' in schema
-    return bounded or ('"properties"' in schema and (not strict or '"additionalProperties"' in schema))
-
-
 def _repaired(source: str) -> str:
-    """A grammar without raw control characters in bounded strings, and with one form for each name."""
-    return _KEY_RULE.sub(r"\1", source.replace(_BOUNDED, _BOUNDED_JSON))
+    """A grammar as xgrammar prints it, without the texts that it lets through beyond those that it should.
+
+    They are raw control characters in bounded strings, other spellings of names, and surrogates.
+    """
+    source = _KEY_RULE.sub(r"\1", source.replace(_BOUNDED, _BOUNDED_JSON))
+    return with_expressions(without_surrogates(source))
 
 
 def _first_line(error: Exception) -> str:

@@ -21,19 +21,11 @@ from guided_plugin.grammar.xgrammar.checks import (
     check_string,
     refusal,
 )
+from guided_plugin.grammar.xgrammar.patterns import json_pattern
 from guided_plugin.grammar.xgrammar.rewrites import REWRITES, rewritten
 from guided_plugin.grammar.xgrammar.rewrites.one_of import all_disjoint
 from guided_plugin.spec.keywords import ASSERTIONS, draft_of
-from guided_plugin.spec.regexes import (
-    control_in_class,
-    counted_options,
-    misplaced_anchor,
-    quoted_pattern,
-    refuse_unsupported,
-    spelt_out_classes,
-    unsupported_construct,
-    wide_class,
-)
+from guided_plugin.spec.regexes import misplaced_anchor, refuse_unsupported, unsupported_construct
 from guided_plugin.spec.schema import resolve_pointer, walk
 
 __all__ = ["check_regex", "places", "prepared_schema", "refusal"]
@@ -185,30 +177,14 @@ def _quote_patterns(node: dict[str, Any], path: _Path) -> None:
 
 
 def _quoted(pattern: str, path: _Path) -> str:
-    construct = unsupported_construct(pattern) or control_in_class(pattern) or misplaced_anchor(pattern)
+    construct = unsupported_construct(pattern) or misplaced_anchor(pattern)
     if construct is not None:
         what = f"{construct.name} in a pattern (character {construct.position})"
         raise refusal(what, path, "rewrite the pattern without it")
-    pattern = counted_options(spelt_out_classes(pattern))
-    quoted = quoted_pattern(pattern)
-    wide = wide_class(pattern) if quoted != pattern else None
-    if wide is not None:
-        # Next to an escaped quote, xgrammar no longer keeps raw ones out of classes.
-        raise refusal(
-            "a quote, backslash or control character next to a class that may hold one "
-            f"(character {wide.position})",
-            path,
-            "name the characters of the class, as in [a-z]",
-        )
-    # Next to a character outside ASCII, too: as escapes they do no harm.
-    return _BEYOND_ASCII.sub(lambda found: found[1] or _escape(ord(found[2])), quoted)
-
-
-_BEYOND_ASCII = re.compile(r"(\\[ -~])|\\?([^ -~])")
-
-
-def _escape(code: int) -> str:
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\u{{{code:x}}}"
+    try:
+        return json_pattern(pattern)
+    except UnsupportedSpecError as error:
+        raise refusal(f"{error.what} in a pattern", path, error.hint) from None
 
 
 def check_regex(pattern: str, where: str) -> None:
