@@ -40,6 +40,11 @@ class Group:
     tests: tuple[tuple[str, bool], ...]
     """Each instance as compact JSON, and whether it is valid."""
 
+    @property
+    def keyword(self) -> str:
+        """The file that it is in: most are named after a keyword."""
+        return self.name.partition(":")[0]
+
 
 @dataclass
 class Score:
@@ -66,20 +71,25 @@ class Score:
 
 
 @functools.cache
-def _files() -> dict[str, Any]:
-    with tarfile.open(ARCHIVE) as archive:
+def _files(source: Path) -> dict[str, Any]:
+    """The JSON files of the suite's tests: of a folder or of an archive."""
+    if source.is_dir():
+        found = sorted(source.rglob("tests/**/*.json"))
+        return {path.relative_to(source).as_posix(): json.loads(path.read_bytes()) for path in found}
+    with tarfile.open(source) as archive:
         return {
             member.name: json.load(archive.extractfile(member))  # type: ignore[arg-type]
             for member in archive
-            if member.isfile() and member.name.endswith(".json") and "/optional/" not in member.name
+            if member.isfile() and member.name.endswith(".json")
         }
 
 
-def groups(draft: str) -> Iterator[Group]:
-    """The core schemas of a draft; those that name no draft are given theirs."""
-    for name, content in sorted(_files().items()):
+def groups(draft: str, source: Path = ARCHIVE, folder: str = "") -> Iterator[Group]:
+    """The core schemas of a draft, or those of a folder of it; those that name no draft are given theirs."""
+    wanted = ("tests", draft, *PurePosixPath(folder).parts)
+    for name, content in sorted(_files(source).items()):
         path = PurePosixPath(name)
-        if path.parent.parts[-2:] != ("tests", draft) or path.name == "format.json":
+        if path.parent.parts[-len(wanted) :] != wanted or path.name == "format.json":
             continue
         for group in content:
             schema = group["schema"]
