@@ -117,6 +117,12 @@ def complement(ranges: Ranges) -> Ranges:
     return tuple(result)
 
 
+def meet(ranges: Ranges, others: Ranges) -> Ranges:
+    """The code points that lie in both."""
+    both = ((max(a, low), min(b, high)) for a, b in ranges for low, high in others)
+    return tuple(sorted((low, high) for low, high in both if low <= high))
+
+
 def children(node: Node) -> tuple[Node, ...]:
     """The parts of a node."""
     match node:

@@ -23,7 +23,7 @@ from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Match
 from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.patterns import with_expressions, without_surrogates
-from guided_plugin.grammar.xgrammar.schema import check_regex, prepared_schema
+from guided_plugin.grammar.xgrammar.schema import prepared_schema, regex_text
 from guided_plugin.grammar.xgrammar.tags import tag_text, tag_texts
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
@@ -182,8 +182,7 @@ class XGrammarBackend:
         if spec.kind == "json_object":
             return self._repaired(grammars.from_json_schema(_ANY_OBJECT, strict_mode=True, **layout))
         if spec.kind == "regex":
-            check_regex(spec.text, "regex")
-            return self._repaired(grammars.from_regex(spec.text))
+            return self._repaired(grammars.from_regex(regex_text(spec.text, "regex")))
         if spec.kind == "choice":
             choices = " | ".join(_ebnf_literal(choice) for choice in spec.document())
             return self._compiler.compile_grammar(f"root ::= {choices}")

@@ -17,18 +17,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark.ecma import (
-    Alternation,
-    Anchor,
-    Characters,
-    Node,
-    Repeat,
-    Sequence,
-    complement,
-    parse,
-)
-
-Ranges = tuple[tuple[int, int], ...]
+from guided_plugin.grammar.xgrammar.regexes import ranges_of
+from guided_plugin.spec.ecma import Alternation, Characters, Node, Ranges, Repeat, Sequence, complement
+from guided_plugin.spec.languages import searched, whole
 
 # Where UTF-8 takes another byte, and around the surrogates, which it has not.
 _BORDERS = (0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, 0x110000)
@@ -41,11 +32,16 @@ _MOST_POSITIONS = 2_000
 
 
 def json_pattern(pattern: str) -> str:
-    """The pattern to give to xgrammar for the strings whose whole value matches."""
-    tree = parse(pattern)
-    if _is_deterministic(tree):
-        return f"^(?:{_Regex().written(tree)})$"
-    return f"^ebnf-{_Ebnf().written(tree).encode().hex()}$"
+    """The pattern to give to xgrammar for the strings in which a pattern is found.
+
+    Where that would be ambiguous and the pattern itself is not, only strings that it matches as a whole:
+    masks take a hundred milliseconds otherwise.
+    """
+    found = searched(pattern)
+    for tree in (found, whole(pattern)):
+        if _is_deterministic(tree):
+            return f"^(?:{_Regex().written(tree)})$"
+    return f"^ebnf-{_Ebnf().written(found).encode().hex()}$"
 
 
 def with_expressions(grammar: str) -> str:
@@ -106,11 +102,7 @@ class _Written:
 
 
 def _written_forms(characters: Characters) -> _Written:
-    if characters.properties:
-        raise UnsupportedSpecError(
-            "a Unicode property", where="pattern", hint="name the characters, as in [a-z]"
-        )
-    ranges = complement(characters.ranges) if characters.negated else tuple(sorted(characters.ranges))
+    ranges = complement(complement(ranges_of(characters)))
     special = [
         code for code in (*range(0x20), 0x22, 0x5C) if any(low <= code <= high for low, high in ranges)
     ]
@@ -129,11 +121,11 @@ def _written_forms(characters: Characters) -> _Written:
 
 
 def _without(ranges: Ranges, codes: tuple[int, ...]) -> Ranges:
-    kept = complement((*ranges_of(codes), *complement(ranges)))
+    kept = complement((*_single(codes), *complement(ranges)))
     return tuple((low, high) for low, high in kept if low <= high)
 
 
-def ranges_of(codes: tuple[int, ...]) -> Ranges:
+def _single(codes: tuple[int, ...]) -> Ranges:
     """Each code point as a range of its own."""
     return tuple((code, code) for code in codes)
 
@@ -155,10 +147,9 @@ class _Writer:
                 return self.group([self.written(option) for option in options])
             case Repeat(part, low, high):
                 return self.repeated(self.group([self.written(part)]), low, high)
-            case Anchor():
-                # The whole value matches; anchors in other places are refused before.
-                return self.sequence([])
-        raise UnsupportedSpecError("lookaround", where="pattern", hint="rewrite the pattern without it")
+        raise UnsupportedSpecError(
+            "lookahead is not enforced by xgrammar", where="pattern", hint="use the backend `llguidance`"
+        )
 
     def characters(self, forms: _Written) -> str:
         options = [self.members(ranges) for ranges in forms.raw]
@@ -193,7 +184,9 @@ class _Writer:
 
     def nothing(self) -> str:
         """What matches no text."""
-        raise UnsupportedSpecError("an empty class", where="pattern", hint="name the characters, as in [a-z]")
+        raise UnsupportedSpecError(
+            "no text matches an empty class", where="pattern", hint="name the characters, as in [a-z]"
+        )
 
 
 class _Regex(_Writer):
@@ -234,7 +227,7 @@ class _Ebnf(_Writer):
 
 
 def _ranges_of_text(text: str) -> Ranges:
-    return ranges_of(tuple(sorted(map(ord, text))))
+    return _single(tuple(sorted(map(ord, text))))
 
 
 class _TooLarge(Exception):
@@ -245,10 +238,10 @@ def _is_deterministic(tree: Node) -> bool:
     """Whether the first byte of what comes next always tells which part of the pattern it belongs to."""
     try:
         positions = _Positions()
-        whole = positions.of(tree)
+        start = positions.of(tree)
     except (_TooLarge, RecursionError):
         return False
-    return all(positions.apart(found) for found in (whole.first, *positions.follow))
+    return all(positions.apart(found) for found in (start.first, *positions.follow))
 
 
 @dataclass(slots=True)

@@ -22,13 +22,13 @@ from guided_plugin.grammar.xgrammar.checks import (
     refusal,
 )
 from guided_plugin.grammar.xgrammar.patterns import json_pattern
+from guided_plugin.grammar.xgrammar.regexes import whole_regex
 from guided_plugin.grammar.xgrammar.rewrites import REWRITES, rewritten
 from guided_plugin.grammar.xgrammar.rewrites.one_of import all_disjoint
 from guided_plugin.spec.keywords import ASSERTIONS, draft_of
-from guided_plugin.spec.regexes import misplaced_anchor, refuse_unsupported, unsupported_construct
-from guided_plugin.spec.schema import resolve_pointer, walk
+from guided_plugin.spec.schema import pointer, resolve_pointer, walk
 
-__all__ = ["check_regex", "places", "prepared_schema", "refusal"]
+__all__ = ["places", "prepared_schema", "refusal", "regex_text"]
 
 _Path = tuple[str | int, ...]
 
@@ -177,23 +177,15 @@ def _quote_patterns(node: dict[str, Any], path: _Path) -> None:
 
 
 def _quoted(pattern: str, path: _Path) -> str:
-    construct = unsupported_construct(pattern) or misplaced_anchor(pattern)
-    if construct is not None:
-        what = f"{construct.name} in a pattern (character {construct.position})"
-        raise refusal(what, path, "rewrite the pattern without it")
     try:
         return json_pattern(pattern)
     except UnsupportedSpecError as error:
-        raise refusal(f"{error.what} in a pattern", path, error.hint) from None
+        raise UnsupportedSpecError(error.what, where=pointer(path), hint=error.hint) from None
 
 
-def check_regex(pattern: str, where: str) -> None:
-    """Refuse a regular expression of which xgrammar would drop a part."""
-    refuse_unsupported(pattern, where)
-    anchor = misplaced_anchor(pattern)
-    if anchor is not None:
-        raise UnsupportedSpecError(
-            f"{anchor.name} is not enforced by xgrammar",
-            where=f"{where}, character {anchor.position}",
-            hint="leave the anchor out: the whole text must match anyway",
-        )
+def regex_text(pattern: str, where: str) -> str:
+    """A regular expression as xgrammar reads it."""
+    try:
+        return whole_regex(pattern)
+    except UnsupportedSpecError as error:
+        raise UnsupportedSpecError(error.what, where=where, hint=error.hint) from None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from guided_plugin.errors import GrammarError, GuidedError
-from guided_plugin.grammar.xgrammar.schema import check_regex, places, prepared_schema, refusal
+from guided_plugin.grammar.xgrammar.schema import places, prepared_schema, refusal, regex_text
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import check_schema, pointer
 
@@ -28,7 +28,7 @@ def tag_text(spec: OutputSpec) -> str:
             if not older:
                 _check_options(node, path)
         if node.get("type") == "regex" and isinstance(node.get("pattern"), str):
-            check_regex(node["pattern"], pointer((*path, "pattern")))
+            node["pattern"] = regex_text(node["pattern"], pointer((*path, "pattern")))
     return json.dumps(_newer_form(document) if older else document)
 
 

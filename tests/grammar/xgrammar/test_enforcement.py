@@ -148,7 +148,7 @@ class TestReferences:
         [
             ({"type": "integer", "multipleOf": 4294967296}, "multipleOf"),
             ({"type": "array", "uniqueItems": True}, "uniqueItems"),
-            ({"type": "string", "pattern": "a(?=b)"}, "pattern"),
+            ({"type": "string", "pattern": "a(?!b)"}, "pattern"),
             ({"$ref": "#anchor"}, "$ref"),
         ],
     )
@@ -337,8 +337,22 @@ class TestStrings:
         taken = accepted(compiler, spec, [json.dumps(text) for text in texts])
         assert taken == [json.dumps(text) for text in expected]
 
-    @pytest.mark.parametrize("pattern", ["a^b", "a$b", "(a$|b)c", "(^a)+", "x(^a|b)c", "a*^b", "^*a"])
-    def test_an_anchor_in_the_middle_is_refused(self, compiler, pattern):
+    @pytest.mark.parametrize(
+        ("pattern", "texts", "expected"),
+        [
+            ("(^a)+", ["a", "aa", "ba"], ["a", "aa"]),
+            ("(a$|b)c", ["bc", "ac"], ["bc"]),
+            ("a*^b", ["b", "bx", "ab"], ["b", "bx"]),
+            ("^(?:a|b$)+$", ["aab", "a", "ba"], ["aab", "a"]),
+            ("b", ["b", "ac"], ["b"]),
+        ],
+    )
+    def test_anchors_hold_where_the_text_begins_and_ends(self, compiler, pattern, texts, expected):
+        spec = on_xgrammar({"type": "string", "pattern": pattern})
+        assert accepted(compiler, spec, [f'"{text}"' for text in texts]) == [f'"{t}"' for t in expected]
+
+    @pytest.mark.parametrize("pattern", ["a^b", "a$b", "^a^"])
+    def test_an_anchor_that_never_holds_is_refused(self, compiler, pattern):
         specs = [
             on_xgrammar({"type": "string", "pattern": pattern}),
             OutputSpec.regex(pattern, backend="xgrammar"),

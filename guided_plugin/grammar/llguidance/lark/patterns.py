@@ -25,6 +25,7 @@ from guided_plugin.spec.ecma import (
     Sequence,
     children,
     complement,
+    meet,
 )
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.languages import ANY, EMPTY, flat, matches, searched, times, whole
@@ -171,8 +172,7 @@ def _class(node: Characters, within: Ranges, within_class: str) -> str:
         body += "".join(f"\\{name}" for name in node.properties)
         return f"[[{'^' if node.negated else ''}{body}]&&{within_class}]"
     wanted = complement(node.ranges) if node.negated else node.ranges
-    both = [(max(a, low), min(b, high)) for a, b in wanted for low, high in within]
-    ranges = [(low, high) for low, high in both if low <= high]
+    ranges = meet(wanted, within)
     if not ranges:
         return _NOTHING
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
