@@ -15,7 +15,24 @@ _DATE = (
     rf"|{_LEAP_YEAR}-02-29)"
 )
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
-_TIME = rf"{_CLOCK}:[0-5][0-9](?:\.[0-9]+)?(?:Z|[+-]{_CLOCK})"
+_FRACTION = r"(?:\.[0-9]+)?"
+
+
+def _leap_seconds() -> str:
+    """The last second of a UTC day may be a sixtieth; its local time depends on the offset.
+
+    Of the offsets, those of whole quarters of an hour: others are in no use.
+    """
+    options = [rf"23:59:60{_FRACTION}(?:Z|z)"]
+    for minute, east, west in ((59, "00", "00"), (29, "30", "30"), (44, "45", "15"), (14, "15", "45")):
+        for hour in range(24):
+            ahead = (hour + 1) % 24 if east == "00" else hour
+            offsets = rf"\+{ahead:02}:{east}|-{23 - hour:02}:{west}"
+            options.append(rf"{hour:02}:{minute}:60{_FRACTION}(?:{offsets})")
+    return "|".join(options)
+
+
+_TIME = rf"(?:{_CLOCK}:[0-5][0-9]{_FRACTION}(?:Z|z|[+-]{_CLOCK})|{_leap_seconds()})"
 
 _DURATION_TIME = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
 _DURATION_DATE = r"(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
@@ -54,7 +71,7 @@ _IPV6 = (
 )
 
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
-_EMAIL = rf"{_ATOM}(?:\.{_ATOM})*@(?:{_HOSTNAME}|\[{_IPV4}\])"
+_EMAIL = rf"{_ATOM}(?:\.{_ATOM})*@(?:{_HOSTNAME}|\[(?:{_IPV4}|[Ii][Pp][Vv]6:{_IPV6})\])"
 
 _ESCAPED = "%[0-9A-Fa-f]{2}"
 _PCHAR = rf"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|{_ESCAPED})"
@@ -67,7 +84,7 @@ _URI = (
 )
 
 FORMATS: dict[str, str] = {
-    "date-time": f"{_DATE}T{_TIME}",
+    "date-time": f"{_DATE}(?:T|t){_TIME}",
     "date": _DATE,
     "time": _TIME,
     "duration": rf"P(?:[0-9]+W|{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME})",
@@ -79,3 +96,6 @@ FORMATS: dict[str, str] = {
     "uri": _URI,
 }
 """By name; alternatives at the top are in no group, so put them into one."""
+
+LENGTHS: dict[str, str] = {"hostname": ".{1,253}", "email": "[^@]{1,64}@.{1,255}"}
+"""What else holds of a format's texts: how long they are."""

@@ -240,7 +240,46 @@ def test_formats_allow_ordinary_texts(name):
         ("ipv4", "01.2.3.4"),
         ("duration", "P1YT"),
         ("uri", "http://[::1"),
+        ("hostname", ".".join(["a" * 49] * 5) + ".abcd"),
+        ("email", "a" * 65 + "@b"),
+        ("email", "a@[IPv6:1::2::3]"),
+        ("time", "22:59:60Z"),
+        ("time", "23:58:60+00:00"),
+        ("time", "23:59:60+01:00"),
+        ("time", "23:59:60-01:00"),
+        ("time", "01:29:60-01:30"),
+        ("time", "23:59:61Z"),
+        ("date-time", "1998-12-31T23:58:60Z"),
     ],
 )
 def test_texts_that_formats_forbid(name, text):
     assert not patterns.matches_format(name, text)
+
+
+@pytest.mark.parametrize("name", ["time", "date-time"])
+def test_leap_seconds_are_taken_exactly_where_utc_has_them(name):
+    day = "1998-12-31T" if name == "date-time" else ""
+    for sign in "+-":
+        for offset in range(0, 1440, 15):
+            shift = offset if sign == "+" else -offset
+            for minute in {(1439 + shift) % 1440, 1439, (1439 - shift) % 1440, (1438 + shift) % 1440}:
+                clock = f"{minute // 60:02}:{minute % 60:02}:60{sign}{offset // 60:02}:{offset % 60:02}"
+                right = minute == (1439 + shift) % 1440
+                assert patterns.matches_format(name, day + clock) == right, clock
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("time", "23:59:60Z"),
+        ("time", "15:59:60.5-08:00"),
+        ("time", "08:30:06z"),
+        ("date-time", "1963-06-19t08:30:06.283185z"),
+        ("email", "joe@[IPv6:::1]"),
+        ("hostname", ".".join(["a" * 49] * 5) + ".abc"),
+    ],
+)
+def test_texts_that_formats_allow(name, text):
+    assert patterns.matches_format(name, text)
+    assert terminal_takes(patterns.quoted_format(name), f'"{text}"')
+    assert not terminal_takes(patterns.quoted_format(name), f'"{text} "')

@@ -27,7 +27,7 @@ from guided_plugin.spec.ecma import (
     complement,
     meet,
 )
-from guided_plugin.spec.formats import FORMATS
+from guided_plugin.spec.formats import FORMATS, LENGTHS
 from guided_plugin.spec.languages import ANY, EMPTY, flat, matches, searched, times, whole
 from guided_plugin.spec.properties import has_property
 
@@ -84,18 +84,23 @@ def _lead(node: Node) -> str | None:
 
 
 @lru_cache(maxsize=32)
-def _compiled_format(name: str) -> re.Pattern[str]:
-    return re.compile(FORMATS[name])
+def _compiled_format(name: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(body) for body in _format_parts(name))
 
 
 def matches_format(name: str, text: str) -> bool:
     """Whether a text has a format."""
-    return _compiled_format(name).fullmatch(text) is not None
+    return all(body.fullmatch(text) for body in _compiled_format(name))
 
 
 def quoted_format(name: str) -> str:
-    """A format with its quotes. Formats hold no character that JSON escapes."""
-    return f'"(?:{FORMATS[name]})"'
+    """The string literals of a format. Formats hold no character that JSON escapes."""
+    parts = [expression(f'"(?:{body})"') for body in _format_parts(name)]
+    return parts[0] if len(parts) == 1 else f"({' & '.join(parts)})"
+
+
+def _format_parts(name: str) -> list[str]:
+    return [FORMATS[name], *([LENGTHS[name]] if name in LENGTHS else [])]
 
 
 def literal(text: str) -> str:

@@ -19,12 +19,12 @@ def string_terminal(string: String) -> str:
     if string.values is not None:
         return " | ".join(map(key_text, string.values))
     required = [pattern(source) for source in sorted(string.patterns)]
-    required += [expression(patterns.quoted_format(name)) for name in sorted(string.formats)]
+    required += [patterns.quoted_format(name) for name in sorted(string.formats)]
     if string.shortest or string.longest is not None:
         longest = "" if string.longest is None else string.longest
         required.append(expression(f'"{patterns.ANY_CHARACTER}{{{string.shortest},{longest}}}"'))
     refused = [pattern(source) for source in sorted(string.no_patterns)]
-    refused += [expression(patterns.quoted_format(name)) for name in sorted(string.no_formats)]
+    refused += [patterns.quoted_format(name) for name in sorted(string.no_formats)]
     required = required or [expression(f'"{patterns.ANY_CHARACTER}*"')]
     return " & ".join([*required, *(f"~{body}" for body in refused), *excluding(string.excluded)])
 
