@@ -7,7 +7,7 @@ for when something in it is wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from guided_plugin.errors import SpecError, did_you_mean
@@ -28,6 +28,20 @@ _VLLM_ONLY = (
     *_VLLM_INTERNAL,
 )
 _RESPONSE_TYPES = ("text", "json_object", "json_schema", "regex_schema", "structural_tag")
+_TGI_TYPES = ("json", "json_schema", "regex")
+_RESPONSES_KEYS = ("type", "name", "schema", "strict", "description", *OPTIONS)
+_TGI_KEYS = ("type", "value", *OPTIONS)
+
+# What vLLM called its constraints before `structured_outputs`.
+_GUIDED: dict[str, Kind] = {
+    "guided_json": "json_schema",
+    "guided_json_object": "json_object",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+}
+_GUIDED_KEYS = (*_GUIDED, "guided_decoding_backend", "guided_whitespace_pattern", *OPTIONS)
+_GUIDED_BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "llguidance"}
 
 
 class Form(NamedTuple):
@@ -53,6 +67,11 @@ def read(obj: Any) -> Form | None:
     form = {key: value for key, value in obj.items() if value is not None}
     if not form:
         raise SpecError("is empty", hint="give one of " + ", ".join(KINDS))
+    if any(key.startswith("guided_") for key in form if isinstance(key, str)):
+        return _guided(form)
+    if isinstance(form.get("format"), Mapping) and set(form) <= {"format", "verbosity"}:
+        # The field `text` of OpenAI's Responses.
+        return read(form["format"])
     kind = form.get("type")
     if isinstance(kind, str) and (kind in _RESPONSE_TYPES or not set(form) & {*KINDS, "json"}):
         return _response_format(kind, form)
@@ -70,7 +89,11 @@ def _from_text(text: str | bytes) -> Any:
 
 
 def _response_format(kind: str, form: Mapping[str, Any]) -> Form | None:
-    """OpenAI's and LMDeploy's `response_format`: the key `type` says what it is."""
+    """OpenAI's, LMDeploy's and TGI's forms: the key `type` says what it is."""
+    if kind in _TGI_TYPES and "value" in form:
+        return _tgi(kind, form)
+    if kind == "json_schema" and "schema" in form and "json_schema" not in form:
+        return _responses(form)
     if kind not in _RESPONSE_TYPES:
         looks_like_schema = set(form) & {"properties", "items", "enum", "$defs", "required"} or kind in (
             "object",
@@ -82,6 +105,8 @@ def _response_format(kind: str, form: Mapping[str, Any]) -> Form | None:
             where="type",
             hint='a JSON Schema is passed as {"json_schema": {...}}'
             if looks_like_schema
+            else f'{{"type": "{kind}", "value": ...}}'
+            if kind in _TGI_TYPES
             else did_you_mean(kind, _RESPONSE_TYPES),
         )
     options = {name: form[name] for name in OPTIONS if name in form}
@@ -103,6 +128,59 @@ def _response_format(kind: str, form: Mapping[str, Any]) -> Form | None:
         return Form("regex", form["regex_schema"], options)
     schema, wrapped = _unwrap(form["json_schema"])
     return Form("json_schema", schema, {**wrapped, **options})
+
+
+def _responses(form: Mapping[str, Any]) -> Form:
+    """`text.format` of OpenAI's Responses: what others wrap lies next to `type`."""
+    _check_keys(form, _RESPONSES_KEYS, "text.format")
+    return Form("json_schema", form["schema"], {name: form[name] for name in OPTIONS if name in form})
+
+
+def _tgi(kind: str, form: Mapping[str, Any]) -> Form:
+    """The parameter `grammar` of Text Generation Inference: a type and a value."""
+    _check_keys(form, _TGI_KEYS, "grammar of TGI")
+    options = {name: form[name] for name in OPTIONS if name in form}
+    if kind == "regex":
+        return Form("regex", form["value"], options)
+    if kind == "json":
+        return Form("json_schema", form["value"], options)
+    schema, wrapped = _unwrap(form["value"])
+    return Form("json_schema", schema, {**wrapped, **options})
+
+
+def _guided(form: Mapping[str, Any]) -> Form:
+    """vLLM's older fields: `guided_json`, `guided_regex` and so on, next to each other in a request."""
+    where = "guided decoding of vLLM"
+    _check_keys(form, _GUIDED_KEYS, where)
+    absent = {"guided_json_object"} if form.get("guided_json_object") is False else set()
+    named = [key for key in _GUIDED if key in form and key not in absent]
+    if len(named) != 1:
+        found = f"more than one constraint: {', '.join(named)}" if named else "no constraint"
+        raise SpecError(found, where=where, hint="give exactly one of " + ", ".join(_GUIDED))
+    if "guided_whitespace_pattern" in form:
+        hint = "use whitespace: compact or flexible"
+        raise SpecError("is not supported", where="guided_whitespace_pattern", hint=hint)
+    kind, value = _GUIDED[named[0]], form[named[0]]
+    options = {name: form[name] for name in OPTIONS if name in form}
+    backend = form.get("guided_decoding_backend", "auto")
+    # Options of the backend come after a colon.
+    known = _GUIDED_BACKENDS.get(str(backend).partition(":")[0])
+    if known is None:
+        hint = did_you_mean(backend, _GUIDED_BACKENDS)
+        raise SpecError(f"unknown backend {backend!r}", where="guided_decoding_backend", hint=hint)
+    if known != "auto":
+        options.setdefault("backend", known)
+    if kind == "json_object":
+        return Form(kind, None, options)
+    if kind == "grammar":
+        options["syntax"] = _guess_syntax(value)
+    return Form(kind, value, options)
+
+
+def _check_keys(form: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    for name in form:
+        if name not in known:
+            raise SpecError(f"unknown key {name!r}", where=where, hint=did_you_mean(name, known))
 
 
 def _unwrap(value: Any) -> tuple[Any, dict[str, Any]]:
