@@ -22,6 +22,7 @@ from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableS
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
 from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.grammar.xgrammar.ebnf import readable_ebnf
 from guided_plugin.grammar.xgrammar.patterns import with_expressions, without_surrogates
 from guided_plugin.grammar.xgrammar.schema import prepared_schema, regex_text
 from guided_plugin.grammar.xgrammar.tags import tag_text, tag_texts
@@ -191,7 +192,7 @@ class XGrammarBackend:
             return self._tag_compiler.compile_grammar(source)
         if spec.syntax == "lark":
             return self._repaired(grammars.from_lark(spec.text))
-        return self._repaired(grammars.from_ebnf(spec.text))
+        return self._repaired(grammars.from_ebnf(readable_ebnf(spec.text)))
 
     def _repaired(self, grammar: Any) -> Any:
         return self._compiler.compile_grammar(_repaired(str(grammar)))
