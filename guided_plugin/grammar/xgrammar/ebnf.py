@@ -1,6 +1,6 @@
-"""EBNF grammars as xgrammar reads them: llama.cpp's dialect has empty alternatives and a dot for any character.
+"""EBNF grammars as xgrammar reads them. Depends on nothing.
 
-Depends on nothing.
+llama.cpp's dialect has empty alternatives, and a dot for any character.
 """
 
 from __future__ import annotations
