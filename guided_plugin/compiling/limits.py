@@ -116,11 +116,13 @@ _PIECES = r"""
     \{(?P<low>\d+)(?:,(?P<high>\d*))?\}
     | (?P<run>[^\\\[(){}".]+)
     | \\.
-    | \[\^?\]?(?:[^\]\\]++|\\.)*+\]?
+    | \[\^?(?:[^\]\\]++|\\.)*+\]?
     | .
 """
+# In regular expressions of Lark, a bracket right after the one that opens a class belongs to it.
+_GRAMMAR_PIECES = _PIECES.strip().replace(r"\[\^?", r"\[\^?\]?")
 _PIECE = re.compile(_PIECES, re.DOTALL | re.ASCII | re.VERBOSE)
-_GRAMMAR_PIECE = re.compile(r'"(?:[^"\\\n]++|\\.)*+"|' + _PIECES.strip(), re.DOTALL | re.ASCII | re.VERBOSE)
+_GRAMMAR_PIECE = re.compile(r'"(?:[^"\\\n]++|\\.)*+"|' + _GRAMMAR_PIECES, re.DOTALL | re.ASCII | re.VERBOSE)
 
 
 def _count(digits: str | None) -> int:

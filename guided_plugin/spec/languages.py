@@ -33,6 +33,7 @@ EMPTY = Sequence()
 NOTHING = Characters()
 """Matches no text."""
 
+# Besides what a pattern itself has. Anchors in optional parts may double what follows them.
 _MOST_NODES = 20_000
 _MOST_UNROLLED = 32
 
@@ -51,7 +52,7 @@ def whole(source: str) -> Node:
 
 def _resolved(source: str, parts: list[Node]) -> Node:
     try:
-        return _Resolver().tail(parts, start=True) or NOTHING
+        return _Resolver(_MOST_NODES + 10 * len(source)).tail(parts, start=True) or NOTHING
     except _NotRegularError as error:
         raise UnsupportedSpecError(
             f"{error}: {source[:80]!r}", where="pattern", hint="write the pattern without it"
@@ -99,12 +100,12 @@ class _NotRegularError(Exception):
 class _Resolver:
     """Makes None of what matches nothing."""
 
-    def __init__(self) -> None:
-        self.nodes = 0
+    def __init__(self, most: int) -> None:
+        self.left = most
 
     def spend(self, nodes: int) -> None:
-        self.nodes += nodes
-        if self.nodes > _MOST_NODES:
+        self.left -= nodes
+        if self.left < 0:
             raise _NotRegularError("anchors or lookahead at too many places")
 
     # Lookahead

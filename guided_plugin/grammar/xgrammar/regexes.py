@@ -29,7 +29,7 @@ def whole_regex(source: str) -> str:
     if text is None:
         hint = "look for an empty class, or for anchors in the middle"
         raise UnsupportedSpecError(f"no text matches {source[:80]!r}", where="pattern", hint=hint)
-    return text
+    return text or "(?:)"  # in structural tags an empty one is an error
 
 
 def _expression(node: Node) -> str | None:
