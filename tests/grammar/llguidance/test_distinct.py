@@ -14,6 +14,7 @@ from stopping import Walker, special_vocabulary
 
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import UnsatisfiableSpecError
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.table import GrammarTable
 
@@ -319,6 +320,33 @@ def test_drafts_and_replay():
             fresh.fill((0,), row)
             assert np.array_equal(rows[place], row[0]), drafts[:place]
         assert table.failures == []
+
+
+@pytest.mark.parametrize(
+    ("items", "count"),
+    [
+        ({"type": "integer", "minimum": 0, "maximum": 59}, 60),
+        ({"type": "integer", "exclusiveMinimum": -70, "maximum": 70, "multipleOf": 10}, 14),
+        ({"type": "number", "minimum": 0, "maximum": 6, "multipleOf": 0.1}, 61),
+        ({"type": "array", "items": BOOLEAN, "maxItems": 2}, 7),
+        (closed("a", a=BOOLEAN, b={"enum": [1, 2, 3]}), 8),
+        ({"enum": [[1], [2], {"a": 1}, "x"]}, 4),
+        ({"type": ["null", "boolean"], "maxLength": 0}, 3),
+    ],
+)
+def test_more_items_than_values_are_refused_at_admission(items, count):
+    compiler, _ = walker("bytes")
+    compiler.compile(spec_of({**UNIQUE, "items": items, "minItems": count}))
+    with pytest.raises(UnsatisfiableSpecError):
+        compiler.compile(spec_of({**UNIQUE, "items": items, "minItems": count + 1}))
+
+
+def test_more_equal_items_than_values_are_refused_at_admission():
+    compiler, _ = walker("bytes")
+    schema = {**UNIQUE, "contains": {"enum": ["a", "b"]}, "minContains": 2, "items": {"type": "string"}}
+    compiler.compile(spec_of(schema))
+    with pytest.raises(UnsatisfiableSpecError):
+        compiler.compile(spec_of({**schema, "minContains": 3}))
 
 
 def test_other_grammars_have_no_check():

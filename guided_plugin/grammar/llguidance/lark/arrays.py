@@ -22,6 +22,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Number,
     String,
 )
+from guided_plugin.grammar.llguidance.lark.counting import most_values
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import COMMA
@@ -117,6 +118,8 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     if values is None or len(values) > _MAX_VALUES or constraint.prefix_length or constraint.contains:
         # The grammar can't remember them: tokens that would repeat one are taken out of its masks.
         emitter.distinct = True
+        if _too_few(emitter, constraint):
+            return emitter.grammar.define(emitter.grammar.name("u"), [])
         with emitter.compared():
             return _plain(emitter, constraint)
     if constraint.shortest > len(values):
@@ -137,6 +140,18 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     emitter.grammar.define(name, first, parameter=True)
     filled = (OPEN, Reference(name, "0x0"), CLOSE)
     return emitter.grammar.rule(filled, *([(OPEN, CLOSE)] if constraint.shortest == 0 else []))
+
+
+def _too_few(emitter: Emitter, constraint: Array) -> bool:
+    """Whether there are surely fewer values than distinct items are asked for."""
+    item = constraint.at(constraint.prefix_length)
+    rest = constraint.shortest - constraint.prefix_length
+    if rest > 0 and most_values(emitter, item, rest) < rest:
+        return True
+    return not constraint.prefix_length and any(
+        contains.least > 1 and most_values(emitter, item | contains.item, contains.least) < contains.least
+        for contains in constraint.contains
+    )
 
 
 @dataclass(frozen=True, slots=True)
