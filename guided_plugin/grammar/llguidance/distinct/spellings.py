@@ -120,7 +120,12 @@ class _Sorted:
     """Tokens in the order of their texts."""
 
     def __init__(self, pairs: Iterable[tuple[bytes, int]]) -> None:
-        ordered = sorted(pair for pair in pairs if pair[0])
+        # By first bytes: one call for all would stop the other threads of the process for too long.
+        by_first: dict[bytes, list[tuple[bytes, int]]] = {}
+        for pair in pairs:
+            by_first.setdefault(pair[0][:2], []).append(pair)
+        by_first.pop(b"", None)
+        ordered = [pair for first in sorted(by_first) for pair in sorted(by_first[first])]
         self._texts = [text for text, _ in ordered]
         self._ids = np.array([token for _, token in ordered], np.int64)
         self.longest = max(map(len, self._texts), default=0)
@@ -149,21 +154,20 @@ class Spelled:
 
     def __init__(self, tokens: tuple[bytes, ...], inside: bool) -> None:
         self._words = (len(tokens) + 31) // 32
-        found = []
+        found, plain = [], []
         for number, token in enumerate(tokens):
-            if token and (inside or _OUTSIDE.fullmatch(token)):
-                simple = inside and b'"' not in token and b"\\" not in token
-                found.append((number, Spelling(token) if simple else spelling(token, inside)))
-        self._found = found
-        self._all = _Sorted((each.text, number) for number, each in found)
-        self._ending = _Sorted((each.text, number) for number, each in found if each.quote or not inside)
+            if inside and b'"' not in token and b"\\" not in token:
+                plain.append((token, number))
+            elif token and (inside or _OUTSIDE.fullmatch(token)):
+                found.append((number, spelling(token, inside)))
+        self._all = _Sorted([*plain, *((each.text, number) for number, each in found)])
+        self._ending = _Sorted([(each.text, number) for number, each in found if each.quote or not inside])
         self.crossing = self._bits(number for number, each in found if each.crossing)
         self.parts = {number: each.parts for number, each in found if each.parts}
         """What stands between the commas of tokens with nothing but scalars."""
         self.commas = self._bits(number for number, each in found if each.comma)
         self._closing = [(number, each) for number, each in found if each.closes]
         self._closers: dict[int, Closers] = {}
-        del self._found
 
     def _bits(self, tokens: Iterable[int]) -> MaskArray:
         bits = np.zeros(32 * self._words, np.uint8)
