@@ -28,6 +28,9 @@ from guided_plugin.grammar.llguidance.distinct.spellings import (
 _MAX_REVISED = 32
 """So many values are looked at again for each item, where what an item may be changes from item to item."""
 
+_MAX_ZEROS = 16
+"""So many zeros at the end of a number are looked at."""
+
 
 class DistinctRules:
     """What the checks of one grammar share."""
@@ -126,6 +129,8 @@ class DistinctCheck:
         doubtful = both(row, spelled.crossing)
         if state.pending and state.active:
             doubtful += both(row, spellings.quotes)
+        if state.mode is Mode.SCALAR and state.active:
+            doubtful += both(row, spelled.number_ends)
         closed: list[Seen] = []
         frame, depth = state.frame, 0
         while frame is not None:
@@ -223,7 +228,9 @@ class DistinctCheck:
         for byte in _allowed(matcher):
             if not string and byte in SPACES and not continues_scalar(text):
                 continue
-            way = b"," if number and byte in b",] \t\n\r" else bytes([byte])
+            # A number that may end here may also get zeros, and then end.
+            ends = number and (byte in b",]. \t\n\r" or (byte == 48 and b"." in text))
+            way = b"," if ends else bytes([byte])
             if text + way not in seen.dead:
                 ways.add(way)
                 if len(ways) > 1:
@@ -268,23 +275,50 @@ class DistinctCheck:
             return
         matcher.consume_tokens(list(lead))
         for text in texts:
-            inside, _ = insides(text)
-            inside.append(False)
-            nodes = list(text if is_scalar(text) else text[:-1])
-            if matcher.validate_tokens(nodes) != len(nodes):
-                continue
-            matcher.consume_tokens(nodes)
-            for end in range(len(nodes), -1, -1):
-                if living(text[:end], inside[end], _allowed(matcher), seen.dead):
-                    break
-                seen.kill(text[:end])
-                if end:
-                    matcher.rollback(1)
-            if end:
-                matcher.rollback(end)
+            if is_scalar(text):
+                self._explore_zeros(matcher, seen, text)
+                if text == b"0":
+                    self._explore_zeros(matcher, seen, b"-0")
+                    self._explore_text(matcher, seen, b"-0")
+            self._explore_text(matcher, seen, text)
         matcher.rollback(len(lead))
         if matcher.is_error():
             self._bytewise, self._moved = None, 0
+
+    def _explore_text(self, matcher: Any, seen: Seen, text: bytes) -> None:
+        inside, _ = insides(text)
+        inside.append(False)
+        nodes = list(text if is_scalar(text) else text[:-1])
+        if matcher.validate_tokens(nodes) != len(nodes):
+            return
+        matcher.consume_tokens(nodes)
+        for end in range(len(nodes), -1, -1):
+            if living(seen, text[:end], inside[end], _allowed(matcher)):
+                break
+            seen.kill(text[:end])
+            if end:
+                matcher.rollback(1)
+        if end:
+            matcher.rollback(end)
+
+    def _explore_zeros(self, matcher: Any, seen: Seen, text: bytes) -> None:
+        """The same number with zeros behind its point, up to where it can't become another one."""
+        if text[-1:] not in b"0123456789":
+            return
+        text += b"" if b"." in text else b"."
+        if matcher.validate_tokens(list(text)) != len(text):
+            return
+        matcher.consume_tokens(list(text))
+        moved = len(text)
+        for _ in range(_MAX_ZEROS):
+            if not living(seen, text, False, _allowed(matcher)):
+                seen.kill(text)
+                break
+            if matcher.validate_tokens([48]) != 1:
+                break
+            matcher.consume_tokens([48])
+            text, moved = text + b"0", moved + 1
+        matcher.rollback(moved)
 
     def _matcher_at(self, at: int) -> Any:
         """The matcher over bytes, behind so many of the output; None where it can't follow."""

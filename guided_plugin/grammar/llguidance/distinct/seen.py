@@ -6,11 +6,11 @@ value, and every beginning of it from which nothing else can come. Depends on sp
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from guided_plugin.grammar.llguidance.distinct.spellings import ESCAPE, SCALAR, Ids, Spellings
-from guided_plugin.grammar.llguidance.distinct.values import value_key
+from guided_plugin.grammar.llguidance.distinct.values import plain_text, value_key
 
 _AFTER_SCALAR = (b",", b"]", b"}", b" ")
 """What ends a number."""
@@ -67,6 +67,7 @@ class Seen:
     def add(self, count: int, text: bytes) -> bool:
         """Add a value behind the first `count`; False if it is among those."""
         self.cut(count)
+        text = plain_text(text)
         key = value_key(text)
         if key in self._keys:
             return False
@@ -148,13 +149,17 @@ def continues_scalar(text: bytes) -> bool:
     return bool(text) and text[-1] in SCALAR
 
 
-def living(text: bytes, inside: bool, allowed: Iterator[int], dead: set[bytes]) -> bool:
+def living(seen: Seen, text: bytes, inside: bool, allowed: Iterable[int]) -> bool:
     """Whether one of the bytes that are allowed after a text leads to no dead one."""
+    number = not inside and text[:1] in b"-0123456789" and text != b""
+    ended = number and seen.has(text)
     for byte in allowed:
-        if not inside and byte in b" \t\n\r":
-            if continues_scalar(text) and text + b" " not in dead:
-                return True
+        if ended and (byte in b",]} \t\n\r" or (byte == 48 and b"." in text)):
+            # It would end here, or be the same number with one more zero.
             continue
-        if text + bytes([byte]) not in dead:
+        if not inside and byte in b" \t\n\r" and not continues_scalar(text):
+            continue
+        way = b" " if not inside and byte in b"\t\n\r" else bytes([byte])
+        if text + way not in seen.dead:
             return True
     return False

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable
 from decimal import Decimal, InvalidOperation
 from typing import Any
+
+_ZERO = re.compile(r"-?[0.]+(?:[eE]|$)")
 
 
 def value_key(text: bytes) -> Hashable:
@@ -26,13 +29,30 @@ def value_key(text: bytes) -> Hashable:
         return text
 
 
+def plain_text(text: bytes) -> bytes:
+    """A scalar in the one spelling that is kept; what is no number, or a very long one, as it is."""
+    if text[:1] not in b"-0123456789":
+        return text
+    try:
+        number = Decimal(text.decode("ascii"))
+        if number == 0:
+            return b"0"
+        return (
+            format(number.normalize(), "f").encode()
+            if -40 < number.adjusted() < 40 and len(text) < 28
+            else text
+        )
+    except (InvalidOperation, UnicodeDecodeError):
+        return text
+
+
 class _Members(list[tuple[str, Any]]):
     """An object's members; of a repeated name the last one counts."""
 
 
 def _number(text: str) -> Hashable:
     try:
-        return "number", Decimal(text)
+        return "number", Decimal(0) if _ZERO.match(text) else Decimal(text)
     except InvalidOperation:
         return text
 

@@ -24,6 +24,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 )
 from guided_plugin.grammar.llguidance.lark.counting import most_values
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
+from guided_plugin.grammar.llguidance.lark.numbers import ONE_SPELLING, WRITTEN_OUT
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import COMMA
 
@@ -120,7 +121,7 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
         emitter.distinct = True
         if _too_few(emitter, constraint):
             return emitter.grammar.define(emitter.grammar.name("u"), [])
-        with emitter.compared():
+        with emitter.compared(ONE_SPELLING if _compound(emitter, constraint) else WRITTEN_OUT):
             return _plain(emitter, constraint)
     if constraint.shortest > len(values):
         return emitter.grammar.define(emitter.grammar.name("u"), [])
@@ -140,6 +141,13 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     emitter.grammar.define(name, first, parameter=True)
     filled = (OPEN, Reference(name, "0x0"), CLOSE)
     return emitter.grammar.rule(filled, *([(OPEN, CLOSE)] if constraint.shortest == 0 else []))
+
+
+def _compound(emitter: Emitter, constraint: Array) -> bool:
+    """Whether arrays or objects may be among the items."""
+    choices = [constraint.at(index) for index in range(constraint.prefix_length + 1)]
+    shapes = [emitter.algebra.shape(item) for item in choices]
+    return any(shape["array"] or shape["object"] for shape in shapes)
 
 
 def _too_few(emitter: Emitter, constraint: Array) -> bool:

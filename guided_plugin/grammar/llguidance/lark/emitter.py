@@ -24,7 +24,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     String,
 )
-from guided_plugin.grammar.llguidance.lark.numbers import ONE_SPELLING, number_terms, plain
+from guided_plugin.grammar.llguidance.lark.numbers import number_terms, plain
 from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
@@ -73,9 +73,10 @@ class Emitter:
         self.style = style
         self.grammar = grammar
         self._writers = writers
-        self._values: dict[tuple[Literals, bool], Symbol] = {}
-        self._pending: list[tuple[str, Literals, bool]] = []
-        self.comparing = False
+        self._values: dict[tuple[Literals, str], Symbol] = {}
+        self._pending: list[tuple[str, Literals, str]] = []
+        self.comparing = ""
+        """How numbers are written in values that are compared with each other; empty where they aren't."""
         self.distinct = False
         """Whether the output needs the check that items or names are distinct."""
 
@@ -105,9 +106,9 @@ class Emitter:
         return symbol
 
     @contextmanager
-    def compared(self) -> Iterator[None]:
-        """Of values that are compared with each other: numbers are written in one way only."""
-        before, self.comparing = self.comparing, True
+    def compared(self, numbers: str) -> Iterator[None]:
+        """Of values that are compared with each other: `numbers` says how these are written."""
+        before, self.comparing = self.comparing, self.comparing or numbers
         try:
             yield
         finally:
@@ -171,7 +172,7 @@ class Emitter:
             return self._multiple(number)
         required, excluded = terms
         if self.comparing:
-            required = [*required, ONE_SPELLING]
+            required = [*required, self.comparing]
         return self.grammar.terminal(
             " & ".join([*(f"/{term}/" for term in required), *(f"~/{term}/" for term in excluded)])
         )

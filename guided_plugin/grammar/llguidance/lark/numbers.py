@@ -14,7 +14,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import Bound, Number, Val
 
 _INTEGER = "(?:0|[1-9][0-9]*)"
 _ANY = rf"-?{_INTEGER}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-_WRITTEN_OUT = rf"-?{_INTEGER}(?:\.[0-9]+)?"
+WRITTEN_OUT = rf"-?{_INTEGER}(?:\.[0-9]+)?"
 _FRACTIONAL = rf"-?{_INTEGER}\.[0-9]*[1-9][0-9]*"
 _ZEROS = r"(?:\.0+)?"
 
@@ -42,7 +42,7 @@ def number_terms(number: Number, *, fraction_zero: bool) -> tuple[list[str], lis
         _at_most(number.high) if number.high is not None else None,
     ]
     excluded = [*(_spellings(value, _ZEROS) for value in number.excluded), *filter(None, no_multiples)]
-    return [*filter(None, terms)] or [_WRITTEN_OUT if excluded else _ANY], excluded
+    return [*filter(None, terms)] or [WRITTEN_OUT if excluded else _ANY], excluded
 
 
 def plain(value: Value) -> str:
@@ -78,7 +78,7 @@ def _at_least(bound: Bound) -> str:
     text = plain(bound.value)
     if text.startswith("-"):
         # Everything without a sign, and what is nearer to zero.
-        return f"{_WRITTEN_OUT[2:]}|-(?:{_below(text[1:], bound.exclusive)})"
+        return f"{WRITTEN_OUT[2:]}|-(?:{_below(text[1:], bound.exclusive)})"
     zero = rf"|-0{_ZEROS}" if text == "0" and not bound.exclusive else ""
     return _above(text, bound.exclusive) + zero
 
@@ -87,7 +87,7 @@ def _at_most(bound: Bound) -> str:
     text = plain(bound.value)
     if text.startswith("-"):
         return f"-(?:{_above(text[1:], bound.exclusive)})"
-    negative = rf"-{_WRITTEN_OUT[2:]}"
+    negative = rf"-{WRITTEN_OUT[2:]}"
     if text == "0":
         # -0 is zero.
         below = rf"-(?:{_above('0', True)})"
