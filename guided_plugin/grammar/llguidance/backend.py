@@ -142,7 +142,8 @@ class LLGuidanceBackend:
         # Grammars that clients write may name any control token, and structural tags those that they know.
         impossible = self._tokenizers.impossible_token
         named = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
-        distinct = self._distinct_rules(spec) if text.endswith(DISTINCT) else None
+        checked = spec.kind == "json_schema" and text.endswith(DISTINCT)
+        distinct = self._distinct_rules(spec) if checked else None
         compiled = _Compiled(lexers, impossible if named else None, distinct)
         seconds = time.perf_counter() - start
         size = _BYTES_PER_CHARACTER * len(text)
@@ -154,8 +155,7 @@ class LLGuidanceBackend:
             return self._matcher(spec, text, self._byte_tokenizers.plain)
 
         first = bytewise()
-        strict = spec.strict and spec.kind == "json_schema"
-        algebra, root = demands_of(spec.document(), strict=strict, unenforced=self._unenforced)
+        algebra, root = demands_of(spec.document(), strict=spec.strict, unenforced=self._unenforced)
         self._spellings.prepare()
         return DistinctRules(Demands(algebra, root), self._spellings, first.deep_copy)
 

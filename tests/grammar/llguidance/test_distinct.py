@@ -80,12 +80,17 @@ TEXTS = [
     ),
     (
         UNIQUE,
-        ["[1,true]", '[1,"1",null,[],{}]', "[[1],[1,1]]", "[[true],[1]]", "[0,false]", '[{"a":1},{"a":2}]'],
+        [
+            *("[1,true]", "[[1.0],1.0,-0.0]", '[1,"1",null,[],{}]', "[[1],[1,1]]"),
+            "[[true],[1]]", "[0,false]", '[{"a":1},{"a":2}]',
+        ],
         [
             *("[{},{}]", "[[],[]]", "[null,null]", "[true,true]", "[[1],[1]]", '["a","a"]'),
             '[{"a":1,"b":2},{"b":2,"a":1}]',
             '[{"a":{"c":[1,"x"],"b":null}},{"a":{"b":null,"c":[1,"x"]}}]',
             '[{"a":2},{"a":1,"a":2}]',
+            *("[[1.0],[1]]", "[[1],[1.0]]", "[[1,0.50],[1.0,0.5]]", "[[2,-0],[2,0.0]]"),
+            '[{"a":-0.0},{"a":0}]',
         ],
     ),
     (
@@ -354,3 +359,9 @@ def test_other_grammars_have_no_check():
     for schema in ({**UNIQUE, "items": {"enum": [1, 2]}}, {**UNIQUE, "maxItems": 1}, {"type": "array"}):
         grammar = compiler.compile(spec_of(schema))
         assert compiler.backend("llguidance").start(grammar, BYTES.stop_token_ids).distinct is None
+
+
+def test_a_client_grammar_is_not_checked_for_what_its_comment_says():
+    compiler, walks = walker("bytes")
+    grammar = compiler.compile(OutputSpec.grammar('start: "a" "a"\n// distinct\n', syntax="lark"))
+    assert walks.walk(grammar, "aa", whole=lambda text: text == b"aa").accepted

@@ -24,6 +24,7 @@ from guided_plugin.grammar.llguidance.distinct.spellings import (
     forbid,
     only_opens,
 )
+from guided_plugin.grammar.llguidance.distinct.values import plain_end
 
 _MAX_REVISED = 32
 """So many values are looked at again for each item, where what an item may be changes from item to item."""
@@ -49,7 +50,7 @@ class DistinctRules:
 class DistinctCheck:
     """Follows one output, and takes tokens out of its masks."""
 
-    __slots__ = ("_bytewise", "_moved", "_raw", "_rules", "_states")
+    __slots__ = ("_blind", "_bytewise", "_moved", "_raw", "_rules", "_states")
 
     def __init__(self, rules: DistinctRules) -> None:
         self._rules = rules
@@ -61,6 +62,8 @@ class DistinctCheck:
         """Made with the first item that must be distinct."""
         self._moved = 0
         """How many bytes of the output it has taken."""
+        self._blind = False
+        """Whether it went over a limit."""
 
     def accept(self, token: int) -> bool:
         """Move past a token; False where it repeats a value."""
@@ -165,7 +168,7 @@ class DistinctCheck:
             for end in (b",", b"]", b"}", b" "):
                 forbid(row, spelled.beginning(end, True))
         if depth and seen.compound:
-            _close(row, seen, text, depth, spelled)
+            _close(row, seen, plain_end(text) if state.mode is Mode.SCALAR else text, depth, spelled)
 
     def _passes(self, state: State, token: int, closed: list[Seen]) -> bool:
         """Whether a token leads neither to a repeated value nor to where nothing else can come.
@@ -282,8 +285,7 @@ class DistinctCheck:
                     self._explore_text(matcher, seen, b"-0")
             self._explore_text(matcher, seen, text)
         matcher.rollback(len(lead))
-        if matcher.is_error():
-            self._bytewise, self._moved = None, 0
+        self._blind = bool(matcher.is_error())
 
     def _explore_text(self, matcher: Any, seen: Seen, text: bytes) -> None:
         inside, _ = insides(text)
@@ -322,9 +324,12 @@ class DistinctCheck:
 
     def _matcher_at(self, at: int) -> Any:
         """The matcher over bytes, behind so many of the output; None where it can't follow."""
+        if self._blind or self._moved > at:
+            return None
         if self._bytewise is None:
             self._bytewise, self._moved = self._rules.bytewise(), 0
-        if self._moved > at or not self._bytewise.consume_tokens(list(self._raw[self._moved : at])):
+        if not self._bytewise.consume_tokens(list(self._raw[self._moved : at])):
+            self._blind = True
             return None
         self._moved = at
         return self._bytewise

@@ -15,6 +15,7 @@ from typing import Protocol
 from guided_plugin.grammar.llguidance.distinct.demands import Place
 from guided_plugin.grammar.llguidance.distinct.seen import Seen
 from guided_plugin.grammar.llguidance.distinct.spellings import ESCAPE, PLAIN, SCALAR, SPACES, escape
+from guided_plugin.grammar.llguidance.distinct.values import plain_end
 
 
 class Mode(IntEnum):
@@ -133,6 +134,8 @@ class Scan:
                     at, fine = at + 1, True
                 else:
                     self.mode = Mode.BETWEEN
+                    if self.active:
+                        self.text = plain_end(self.text)
                     fine = self._end_value()
             else:
                 fine = self._between(data[at : at + 1])

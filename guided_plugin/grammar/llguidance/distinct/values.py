@@ -46,6 +46,15 @@ def plain_text(text: bytes) -> bytes:
         return text
 
 
+def plain_end(text: bytes) -> bytes:
+    """A text that ends with a number, with that in the one spelling that is kept."""
+    before = text.rstrip(b"0123456789+-.eE")
+    number = text[len(before) :]
+    if b"." in number or b"e" in number.lower() or number == b"-0":
+        return before + plain_text(number)
+    return text
+
+
 class _Members(list[tuple[str, Any]]):
     """An object's members; of a repeated name the last one counts."""
 

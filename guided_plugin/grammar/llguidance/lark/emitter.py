@@ -24,7 +24,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     String,
 )
-from guided_plugin.grammar.llguidance.lark.numbers import number_terms, plain
+from guided_plugin.grammar.llguidance.lark.numbers import WRITTEN_OUT, number_terms, plain
 from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
@@ -172,7 +172,8 @@ class Emitter:
             return self._multiple(number)
         required, excluded = terms
         if self.comparing:
-            required = [*required, self.comparing]
+            # Of numbers without any bound all spellings can become another number.
+            required = [*required, WRITTEN_OUT if number == Number() else self.comparing]
         return self.grammar.terminal(
             " & ".join([*(f"/{term}/" for term in required), *(f"~/{term}/" for term in excluded)])
         )
