@@ -1,7 +1,7 @@
 """One request's check that items are distinct, next to its matcher.
 
 Masks lose the tokens that would repeat a value, and those after which nothing but a repeated value could
-come. For the latter a second matcher, over single bytes, is asked what may come. Depends on the scanner.
+come. Depends on the scanner, and on ahead for what may come.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.llguidance.distinct.ahead import LookAhead
 from guided_plugin.grammar.llguidance.distinct.demands import Demands
 from guided_plugin.grammar.llguidance.distinct.scanner import Frame, Mode, Scan, State
-from guided_plugin.grammar.llguidance.distinct.seen import Seen, continues_scalar, insides, is_scalar, living
+from guided_plugin.grammar.llguidance.distinct.seen import Seen, continues_scalar
 from guided_plugin.grammar.llguidance.distinct.spellings import (
     SPACES,
     Spelled,
@@ -28,9 +29,6 @@ from guided_plugin.grammar.llguidance.distinct.values import plain_end
 
 _MAX_REVISED = 32
 """So many values are looked at again for each item, where what an item may be changes from item to item."""
-
-_MAX_ZEROS = 16
-"""So many zeros at the end of a number are looked at."""
 
 
 class DistinctRules:
@@ -50,7 +48,7 @@ class DistinctRules:
 class DistinctCheck:
     """Follows one output, and takes tokens out of its masks."""
 
-    __slots__ = ("_blind", "_bytewise", "_moved", "_raw", "_rules", "_states")
+    __slots__ = ("_ahead", "_raw", "_rules", "_states")
 
     def __init__(self, rules: DistinctRules) -> None:
         self._rules = rules
@@ -58,12 +56,7 @@ class DistinctCheck:
         """Before each token, and now."""
         self._raw = bytearray()
         """The output."""
-        self._bytewise: Any = None
-        """Made with the first item that must be distinct."""
-        self._moved = 0
-        """How many bytes of the output it has taken."""
-        self._blind = False
-        """Whether it went over a limit."""
+        self._ahead = LookAhead(rules.bytewise)
 
     def accept(self, token: int) -> bool:
         """Move past a token; False where it repeats a value."""
@@ -109,11 +102,7 @@ class DistinctCheck:
             if frame.seen is not None:
                 frame.seen.cut(frame.count)
             frame = frame.parent
-        if self._bytewise is not None and self._moved > state.raw:
-            if not self._bytewise.rollback(self._moved - state.raw) or self._bytewise.is_error():
-                self._bytewise, self._moved = None, 0
-            else:
-                self._moved = state.raw
+        self._ahead.back(state.raw)
 
     def fork(self) -> DistinctCheck:
         """An independent check in the same position."""
@@ -221,14 +210,11 @@ class DistinctCheck:
         seen = frame.seen
         if seen is None or frame.start < 0 or state.pending:
             return False
-        matcher = self._matcher_at(state.raw)
-        if matcher is None:
-            return False
         text = state.text[frame.start :]
         string = state.mode >= Mode.STRING
         number = depth == 0 and state.mode is Mode.SCALAR
         ways: set[bytes] = set()
-        for byte in _allowed(matcher):
+        for byte in self._ahead.allowed(self._raw, state.raw):
             if not string and byte in SPACES and not continues_scalar(text):
                 continue
             # A number that may end here may also get zeros, and then end.
@@ -251,10 +237,10 @@ class DistinctCheck:
         if not seen.add(frame.count, whole):
             return True
         if not _changes(frame, 1):
-            self._explore(seen, [whole], state.raw, lead)
+            self._ahead.explore(seen, [whole], self._raw, state.raw, lead)
         elif len(seen) <= _MAX_REVISED:
             other = seen.copy(afresh=True)
-            self._explore(other, other.texts(), state.raw, lead)
+            self._ahead.explore(other, other.texts(), self._raw, state.raw, lead)
             seen.cut(frame.count)
             return other.full
         full = seen.full
@@ -268,71 +254,9 @@ class DistinctCheck:
         if frame.array:
             texts = seen.texts() if _changes(frame) else [text]
             if len(texts) <= _MAX_REVISED:
-                self._explore(seen, texts, raw_end, b",")
-        elif frame.place is not None and frame.place.distinct_names and frame.raw_start >= self._moved:
-            self._explore(seen, [text], frame.raw_start, b"")
-
-    def _explore(self, seen: Seen, texts: list[bytes], at: int, lead: bytes) -> None:
-        matcher = self._matcher_at(at)
-        if matcher is None or matcher.validate_tokens(list(lead)) != len(lead):
-            return
-        matcher.consume_tokens(list(lead))
-        for text in texts:
-            if is_scalar(text):
-                self._explore_zeros(matcher, seen, text)
-                if text == b"0":
-                    self._explore_zeros(matcher, seen, b"-0")
-                    self._explore_text(matcher, seen, b"-0")
-            self._explore_text(matcher, seen, text)
-        matcher.rollback(len(lead))
-        self._blind = bool(matcher.is_error())
-
-    def _explore_text(self, matcher: Any, seen: Seen, text: bytes) -> None:
-        inside, _ = insides(text)
-        inside.append(False)
-        nodes = list(text if is_scalar(text) else text[:-1])
-        if matcher.validate_tokens(nodes) != len(nodes):
-            return
-        matcher.consume_tokens(nodes)
-        for end in range(len(nodes), -1, -1):
-            if living(seen, text[:end], inside[end], _allowed(matcher)):
-                break
-            seen.kill(text[:end])
-            if end:
-                matcher.rollback(1)
-        if end:
-            matcher.rollback(end)
-
-    def _explore_zeros(self, matcher: Any, seen: Seen, text: bytes) -> None:
-        """The same number with zeros behind its point, up to where it can't become another one."""
-        if text[-1:] not in b"0123456789":
-            return
-        text += b"" if b"." in text else b"."
-        if matcher.validate_tokens(list(text)) != len(text):
-            return
-        matcher.consume_tokens(list(text))
-        moved = len(text)
-        for _ in range(_MAX_ZEROS):
-            if not living(seen, text, False, _allowed(matcher)):
-                seen.kill(text)
-                break
-            if matcher.validate_tokens([48]) != 1:
-                break
-            matcher.consume_tokens([48])
-            text, moved = text + b"0", moved + 1
-        matcher.rollback(moved)
-
-    def _matcher_at(self, at: int) -> Any:
-        """The matcher over bytes, behind so many of the output; None where it can't follow."""
-        if self._blind or self._moved > at:
-            return None
-        if self._bytewise is None:
-            self._bytewise, self._moved = self._rules.bytewise(), 0
-        if not self._bytewise.consume_tokens(list(self._raw[self._moved : at])):
-            self._blind = True
-            return None
-        self._moved = at
-        return self._bytewise
+                self._ahead.explore(seen, texts, self._raw, raw_end, b",")
+        elif frame.place is not None and frame.place.distinct_names:
+            self._ahead.explore(seen, [text], self._raw, frame.raw_start)
 
 
 def _fresh(state: State, parts: tuple[bytes, ...] | None) -> bool:
@@ -352,11 +276,6 @@ def _fresh(state: State, parts: tuple[bytes, ...] | None) -> bool:
 def _dead(seen: Seen, text: bytes, known: int = 0) -> bool:
     """Whether nothing new can come of a text; its first `known` bytes are known to live."""
     return any(text[:end] in seen.dead for end in range(max(1, known), len(text) + 1))
-
-
-def _allowed(matcher: Any) -> Any:
-    bits = int.from_bytes(matcher.compute_bitmask()[:32], "little")
-    return (byte for byte in range(256) if bits >> byte & 1)
 
 
 def _close(row: MaskArray, seen: Seen, text: bytes, depth: int, spelled: Spelled) -> None:
