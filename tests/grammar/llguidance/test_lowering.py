@@ -177,7 +177,7 @@ def test_strict_closes_and_orders(backend, schema, good, bad):
         ({"allOf": [{"$ref": "#"}]}, UnsupportedSpecError, "in place"),
         ({"type": "string", "pattern": "a\\b"}, UnsupportedSpecError, "word boundary"),
         ({"type": "string", "pattern": "(a)\\1"}, UnsupportedSpecError, "backreference"),
-        ({"type": "number", "multipleOf": 3, "not": {"const": 6}}, UnsupportedSpecError, "multipleOf"),
+        ({"type": "number", "multipleOf": 99991}, UnsupportedSpecError, "#/multipleOf"),
         ({"type": "string", "enum": [1]}, UnsatisfiableSpecError, "no output"),
         (
             {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},

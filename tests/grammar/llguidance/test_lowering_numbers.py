@@ -8,16 +8,18 @@ from fractions import Fraction
 
 import pytest
 
+from guided_plugin.grammar.llguidance.lark.arithmetic import plain
 from guided_plugin.grammar.llguidance.lark.constraints import Bound, Number
-from guided_plugin.grammar.llguidance.lark.numbers import number_terms, plain
+from guided_plugin.grammar.llguidance.lark.numbers import number_terms
+from guided_plugin.grammar.llguidance.lark.spelling import Spelling
 
 BOUNDS = [0, 1, -1, 5, 9, 10, -10, 99, 100, 101, -199, 1000, 12345, 0.5, -0.5, 1.25, -19.95, 0.001, 9.99, 2.0]
 BOUNDS += [-0.0, 1e-7, 1e22, 123456789012345678901, 99.9, -100.01]
 
 
-def takes(number, text, *, fraction_zero=True):
+def takes(number, text, *, fraction_zero=True, exponents=False):
     """Whether the expressions of a number allow a text."""
-    terms, excluded = number_terms(number, fraction_zero=fraction_zero)
+    terms, excluded = number_terms(number, Spelling(fraction_zero, exponents))
     return all(re.fullmatch(term, text) for term in terms) and not any(
         re.fullmatch(term, text) for term in excluded
     )
@@ -87,10 +89,76 @@ def test_multiples_of_powers_of_ten(divisor):
         assert takes(others, text) != divisible, text
 
 
-@pytest.mark.parametrize("divisor", [2, 3, 7, 0.5, 0.25, 20, 1.5])
-def test_other_multiples_have_no_expression(divisor):
-    for number in Number(multiples=frozenset({divisor})), Number(no_multiples=frozenset({divisor})):
-        assert number_terms(number, fraction_zero=True) is None
+def scientific(*near, count=300, seed=0):
+    """Texts with an exponent: each of some values in several spellings, its neighbours, and any others."""
+    source = random.Random(seed)
+    values = [exact(value) * factor for value in near for factor in (1, -1, 10, Fraction(1, 10), 3)]
+    values += [value + step for value in values[:8] for step in (1, -1, Fraction(1, 100))]
+    texts = {"0e5", "1e0", "-1E+00", "10e-1", "1.0e5", "1e-1", "12e5", "1.50e1", "1e99", "1e-99", "9.9e0"}
+    for value in filter(None, values):
+        shift = source.randint(-3, 3)
+        for power in (_power(value), shift):
+            mantissa = plain(value / Fraction(10) ** power)
+            texts.update({f"{mantissa}e{power}", f"{mantissa}E{power:+03d}"})
+    while len(texts) < count:
+        mantissa = round(source.uniform(1, 10), source.randint(0, 3))
+        texts.add(f"{source.choice(('', '-'))}{mantissa}e{source.randint(-9, 12)}")
+    return sorted(texts)
+
+
+def _power(value):
+    return max(power for power in range(-40, 40) if Fraction(10) ** power <= abs(value))
+
+
+SCIENTIFIC = [0, 1, -1, 5, 10, -10, 99, 1000, -12345, 0.5, -0.05, 1.25, 99.9, 1e10, -1e10, 1e-7, 2**63]
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("value", SCIENTIFIC)
+def test_a_bound_and_exponents(value, exclusive):
+    low, high = Number(low=Bound(value, exclusive)), Number(high=Bound(value, exclusive))
+    taken = 0
+    for text in scientific(value):
+        number, bound = Fraction(text), exact(value)
+        for one, inside in ((low, number >= bound), (high, number <= bound)):
+            inside = inside and not (exclusive and number == bound)
+            found = takes(one, text, exponents=True)
+            taken += found
+            assert inside or not found, text
+            # One digit before the point, and not too many behind it: all of them.
+            assert found or not inside or not re.match(r"-?[1-9](\.[0-9]{,16})?[eE]", text), text
+    assert taken > 100
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        Number(True),
+        Number(True, low=Bound(-5, False)),
+        Number(False),
+        Number(multiples=frozenset({100})),
+        Number(multiples=frozenset({0.01}), high=Bound(1000, False)),
+        Number(excluded=frozenset({5, 1000})),
+        Number(True, excluded=frozenset({10})),
+        Number(values=(5, 1000, 0.25, -1000)),
+        Number(no_multiples=frozenset({10})),
+    ],
+)
+def test_exponents_of_numbers_under_other_demands(number):
+    for text in scientific(5, 1000, 0.25, 100, 12300):
+        assert number.has(Fraction(text)) or not takes(number, text, exponents=True), text
+
+
+@pytest.mark.parametrize("text", ["5e3", "1e3", "1.5e1", "1.25E+2", "10e0", "1e22"])
+def test_integers_may_have_an_exponent_where_they_may_have_a_fraction(text):
+    assert takes(Number(True), text, exponents=True)
+    assert not takes(Number(True), text, exponents=True, fraction_zero=False)
+    assert not takes(Number(True), text)
+
+
+@pytest.mark.parametrize("text", ["15e-1", "1e-1", "1.25e1", "1.5e0", "5e-01"])
+def test_fractions_with_an_exponent_are_no_integers(text):
+    assert not takes(Number(True), text, exponents=True)
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 1.5, -0.25, 100, 1e-7, 1e22, 2.0])

@@ -4,7 +4,7 @@ document.py     the schema as the standard reads it: drafts, references, which k
 algebra.py      each schema, or its negation, as alternatives of constraints (constraints.py)
 reader.py       a schema's keywords as such alternatives; by_type.py: those that constrain one type
 emitter.py      constraints as rules (rules.py); arrays.py, objects.py
-terminals.py    what texts look like: numbers.py, patterns.py (from ecma.py)
+terminals.py    what texts look like: patterns.py (from ecma.py), numbers.py (with remainders.py: multiples)
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
 from guided_plugin.grammar.llguidance.lark.objects import object_rule
 from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, Reference, Symbol
+from guided_plugin.grammar.llguidance.lark.spelling import Spelling
 from guided_plugin.spec.schema import crossed_bounds, pointer, walk
 
 __all__ = ["DISTINCT", "HEADER", "Lowered", "demands_of", "lower_schema", "schema_to_lark"]
@@ -91,7 +92,7 @@ def lower_schema(
     style = Style(
         closed=closed,
         ordered=ordered,
-        fraction_zero=not closed and document.draft > 4,
+        spelling=Spelling(fraction_zero=not closed and document.draft > 4, exponents=not closed),
         impossible_token=impossible_token,
     )
     emitter = Emitter(algebra, style, {Array: array_rule, Object: object_rule}, grammar)

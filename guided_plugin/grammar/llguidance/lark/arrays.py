@@ -24,8 +24,8 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 )
 from guided_plugin.grammar.llguidance.lark.counting import most_values
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
-from guided_plugin.grammar.llguidance.lark.numbers import ONE_SPELLING, WRITTEN_OUT
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
+from guided_plugin.grammar.llguidance.lark.spelling import ONE_SPELLING, WRITTEN_OUT
 from guided_plugin.grammar.llguidance.lark.terminals import COMMA
 
 OPEN, CLOSE = Text('"["'), Text('"]"')

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from guided_plugin.grammar.llguidance.lark.arithmetic import canonical
 from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Bound,
@@ -51,14 +52,14 @@ def demands(
 def _numbers(keywords: Keywords, positive: bool) -> Iterator[Number]:
     for keyword, lower in (("minimum", True), ("maximum", False)):
         value, other = keywords.get(keyword), keywords.get(f"exclusive{keyword.title()}")
-        ends = [] if value is None else [Bound(value, other is True)]
+        ends = [] if value is None else [Bound(canonical(value), other is True)]
         if other is not None and not isinstance(other, bool):
-            ends.append(Bound(other, True))
+            ends.append(Bound(canonical(other), True))
         for end in ends:
             bound = end if positive else Bound(end.value, not end.exclusive)
             yield Number(low=bound) if lower is positive else Number(high=bound)
     if "multipleOf" in keywords:
-        found = frozenset({keywords["multipleOf"]})
+        found = frozenset({canonical(keywords["multipleOf"])})
         yield Number(multiples=found) if positive else Number(no_multiples=found)
 
 

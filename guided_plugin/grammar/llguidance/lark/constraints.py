@@ -10,18 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from fractions import Fraction
 from typing import TypeVar
 
 from guided_plugin.grammar.llguidance.lark import patterns
+from guided_plugin.grammar.llguidance.lark.arithmetic import Value, divides, exact, least_multiple
 
 Literals = frozenset[tuple[bool, int]]
 """A conjunction: (True, n) for schema n, (False, n) for its negation."""
 
 TRUE: Literals = frozenset()
-
-Value = int | float
 
 T = TypeVar("T")
 
@@ -80,32 +78,79 @@ class Number:
             self.excluded | other.excluded,
         )
         if values is not None:
-            kept = tuple(value for value in values if met._has(value))
+            kept = tuple(value for value in values if met.has(exact(value)))
             return Number(values=kept) if kept else None
-        return met if met._possible() else None
+        return met if met.possible() else None
 
-    def _has(self, value: Value) -> bool:
-        low, high = self.low, self.high
-        return (
-            self.whole in (None, Fraction(value).denominator == 1)
-            and (low is None or value > low.value or (value == low.value and not low.exclusive))
-            and (high is None or value < high.value or (value == high.value and not high.exclusive))
-            and value not in self.excluded
-            and all(_divides(divisor, value) for divisor in self.multiples)
-            and not any(_divides(divisor, value) for divisor in self.no_multiples)
-        )
+    @property
+    def step(self) -> Fraction | None:
+        """What all its numbers are multiples of."""
+        if not self.multiples:
+            return Fraction(1) if self.whole else None
+        return least_multiple([*map(exact, self.multiples), *([Fraction(1)] if self.whole else [])])
 
-    def _possible(self) -> bool:
-        low, high = self.low, self.high
-        if any(_divides(no, divisor) for divisor in self.multiples for no in self.no_multiples):
+    @property
+    def avoided(self) -> list[Fraction]:
+        """The steps of which none of its numbers is a multiple, as multiples of its own step."""
+        own = [] if self.step is None else [self.step]
+        steps = [*map(exact, self.no_multiples), *([Fraction(1)] if self.whole is False else [])]
+        return [each for no in steps if (each := least_multiple([no, *own])) is not None]
+
+    def ends(self) -> tuple[Fraction | None, Fraction | None]:
+        """The least and the greatest multiple of its step between its bounds."""
+        step, low, high = self.step or Fraction(1), self.low, self.high
+        first = last = None
+        if low is not None:
+            at = exact(low.value) / step
+            first = step * (math.floor(at) + 1 if low.exclusive else math.ceil(at))
+        if high is not None:
+            at = exact(high.value) / step
+            last = step * (math.ceil(at) - 1 if high.exclusive else math.floor(at))
+        return first, last
+
+    def members(self, most: int) -> list[Fraction] | None:
+        """Its numbers in order, where they are multiples between two bounds; None for others, or too many."""
+        step, (first, last) = self.step, self.ends()
+        if step is None or first is None or last is None or (last - first) / step >= most:
+            return None
+        several = range(int(first / step), int(last / step) + 1)
+        return [n * step for n in several if self.has(n * step)]
+
+    def possible(self) -> bool:
+        """Whether there is such a number."""
+        low, high, step = self.low, self.high, self.step
+        if step is not None and step in self.avoided:
             return False
         if low is None or high is None:
             return True
-        if low.value > high.value or (low.value == high.value and (low.exclusive or high.exclusive)):
-            return False
-        first = math.floor(low.value) + 1 if low.exclusive else math.ceil(low.value)
-        last = math.ceil(high.value) - 1 if high.exclusive else math.floor(high.value)
-        return self.whole is not True or first <= last
+        if low.value >= high.value:
+            return low == high and not low.exclusive and self.has(exact(low.value))
+        first, last = self.ends()
+        if step is None or first is None or last is None:
+            return True
+        # More multiples than these are not all excluded.
+        several = range(min(int((last - first) / step) + 1, _MAX_MEMBERS + len(self.excluded)))
+        return any(self.has(first + n * step) for n in several)
+
+    def has(self, value: Fraction) -> bool:
+        """Whether a number is one of these."""
+        low, high = self.low, self.high
+        return (
+            (self.values is None or any(value == exact(one) for one in self.values))
+            and self.whole in (None, value.denominator == 1)
+            and (low is None or value > exact(low.value) or (value == exact(low.value) and not low.exclusive))
+            and (
+                high is None
+                or value < exact(high.value)
+                or (value == exact(high.value) and not high.exclusive)
+            )
+            and not any(value == exact(one) for one in self.excluded)
+            and all(divides(exact(divisor), value) for divisor in self.multiples)
+            and not any(divides(exact(divisor), value) for divisor in self.no_multiples)
+        )
+
+
+_MAX_MEMBERS = 10_000
 
 
 def _tighter(one: Bound | None, two: Bound | None, sign: int) -> Bound | None:
@@ -114,14 +159,6 @@ def _tighter(one: Bound | None, two: Bound | None, sign: int) -> Bound | None:
     if one.value == two.value:
         return one if one.exclusive else two
     return max((one, two), key=lambda bound: bound.value * sign)
-
-
-def _divides(divisor: Value, value: Value) -> bool:
-    # As written, not as doubles: 0.3 is a multiple of 0.1.
-    quotient = (
-        Fraction(Decimal(repr(value))) / Fraction(Decimal(repr(divisor))) if divisor else Fraction(1, 2)
-    )
-    return quotient.denominator == 1
 
 
 @dataclass(frozen=True, slots=True)

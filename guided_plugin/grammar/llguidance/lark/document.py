@@ -7,7 +7,6 @@ that demands on values can be compared and remembered by number.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,9 @@ _ROOT = "guided://schema"
 
 EITHER = "either"
 """The keyword of schemas that are not in the document: its value lists conjunctions of numbers."""
+
+# Beyond every double. Bounds are compared digit by digit.
+_TOO_LARGE = 10**400
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +201,9 @@ class Document:
             lonely = key == "if" and self.unevaluated and self.draft >= 2019
             if idle_reason(enforced, key, self.draft, named=self._names_draft) and not lonely:
                 continue
+            if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
+                raise UnsupportedSpecError("a number too large to compare", where=pointer((*path, key)))
             if isinstance(value, float):
-                if not math.isfinite(value):
-                    raise UnsupportedSpecError("a number too large to compare", where=pointer((*path, key)))
                 value = int(value) if KEYWORDS[key].value == "count" else value
             kept[key] = value
         return kept

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
+from guided_plugin.grammar.llguidance.lark.arithmetic import Value, exact
 from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Boolean,
@@ -24,7 +25,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     String,
 )
-from guided_plugin.grammar.llguidance.lark.numbers import WRITTEN_OUT, number_terms, plain
+from guided_plugin.grammar.llguidance.lark.numbers import number_body
 from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
@@ -34,6 +35,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Symbol,
     Text,
 )
+from guided_plugin.grammar.llguidance.lark.spelling import WRITTEN_OUT, Spelling
 from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
@@ -52,8 +54,8 @@ class Style:
     """Objects have no properties but those that are described, unless the schema opens them."""
     ordered: bool
     """Properties come in the order of the schema, where that order can be kept."""
-    fraction_zero: bool
-    """Integers may be written with a fraction of zero, as 1.0."""
+    spelling: Spelling
+    """How numbers may be written."""
     impossible_token: int | None = None
     """A token that is never sampled."""
 
@@ -166,29 +168,25 @@ class Emitter:
                 return self._writers[type(constraint)](self, constraint)
 
     def _number(self, number: Number) -> Symbol:
-        """A number in a spelling whose range a regular expression can see."""
-        terms = number_terms(number, fraction_zero=self.style.fraction_zero)
-        if terms is None:
-            return self._multiple(number)
-        required, excluded = terms
+        spelling = self.style.spelling
         if self.comparing:
             # Of numbers without any bound all spellings can become another number.
-            required = [*required, WRITTEN_OUT if number == Number() else self.comparing]
-        return self.grammar.terminal(
-            " & ".join([*(f"/{term}/" for term in required), *(f"~/{term}/" for term in excluded)])
-        )
+            only = WRITTEN_OUT if number == Number() else self.comparing
+            spelling = replace(spelling, exponents=False, only=only)
+        body = number_body(number, spelling, self.grammar.fragment)
+        if body is None:
+            divisors = number.multiples | number.no_multiples
+            raise self._uncounted(max(divisors, key=lambda divisor: exact(divisor).numerator))
+        return self.grammar.terminal(body)
 
-    def _multiple(self, number: Number) -> Symbol:
-        """Multiples of numbers that are not powers of ten: llguidance counts them in its own schemas."""
-        if number.no_multiples or number.excluded or number.whole is False:
-            raise self.refusal("multipleOf", "under not, or next to values that are excluded")
-        schema: dict[str, object] = {"type": "integer" if number.whole else "number"}
-        if number.low is not None:
-            schema["exclusiveMinimum" if number.low.exclusive else "minimum"] = number.low.value
-        if number.high is not None:
-            schema["exclusiveMaximum" if number.high.exclusive else "maximum"] = number.high.value
-        multiples = sorted(number.multiples, key=float)
-        parts = [{**schema, "multipleOf": float(plain(m)) if isinstance(m, float) else m} for m in multiples]
-        body = parts[0] if len(parts) == 1 else {"allOf": parts}
-        counted = Text("%json " + json.dumps(body))
-        return counted if self.comparing else self.grammar.rule((counted,), (Text('"-0"'),))
+    def _uncounted(self, divisor: Value) -> UnsupportedSpecError:
+        places = (
+            pointer((*node.path, "multipleOf"))
+            for node in self.algebra.document.nodes
+            if node.keywords.get("multipleOf") == divisor
+        )
+        return UnsupportedSpecError(
+            f"multipleOf {str(divisor)[:40]} has too many remainders to count",
+            where=next(places, "multipleOf"),
+            hint="set a minimum and a maximum that are nearer to each other, or list the values in an enum",
+        )

@@ -1,137 +1,263 @@
-"""Numbers as regular expressions over their JSON text. Depends on constraints.
+"""Numbers as regular expressions over their JSON text. Depends on constraints and remainders.
 
-Ranges are compared digit by digit, so numbers under a range are written out, without an exponent. One
-expression a bound; a terminal is the intersection of all that apply.
+Ranges are compared digit by digit: over numbers that are written out, and over those with an exponent
+and a short mantissa, where the exponents are compared first. One expression a bound; a terminal is the
+intersection of all that apply.
 """
 
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 
-from guided_plugin.grammar.llguidance.lark.constraints import Bound, Number, Value
+from guided_plugin.grammar.llguidance.lark.arithmetic import Value, exact, plain, power_of_ten
+from guided_plugin.grammar.llguidance.lark.constraints import Bound, Number
+from guided_plugin.grammar.llguidance.lark.remainders import counted
+from guided_plugin.grammar.llguidance.lark.spelling import (
+    ANY,
+    FRACTION,
+    FRACTIONAL,
+    INTEGER,
+    MANTISSA,
+    SHORT_MANTISSA,
+    WRITTEN_OUT,
+    ZEROS,
+    Spelling,
+    at_least,
+    at_most,
+    exponent,
+    tens,
+)
 
-_INTEGER = "(?:0|[1-9][0-9]*)"
-_ANY = rf"-?{_INTEGER}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-WRITTEN_OUT = rf"-?{_INTEGER}(?:\.[0-9]+)?"
-_FRACTIONAL = rf"-?{_INTEGER}\.[0-9]*[1-9][0-9]*"
-_ZEROS = r"(?:\.0+)?"
-
-ONE_SPELLING = rf"{_INTEGER}|-[1-9][0-9]*|-?{_INTEGER}\.[0-9]*[1-9]"
-"""Every number in one way only: written out, without zeros at the end."""
+# So many multiples between two bounds are written one by one.
+_MAX_LISTED = 300
 
 
-def number_terms(number: Number, *, fraction_zero: bool) -> tuple[list[str], list[str]] | None:
-    """Expressions of which all must match and of which none may; None where a `multipleOf` has none.
+def number_body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) -> str | None:
+    """A terminal's body for a number; None where a `multipleOf` has too many remainders.
 
-    `fraction_zero`: whether 1.0 is written for the integer 1, as drafts after 4 allow.
+    `fragment` gives a name to a part of terminals.
     """
-    zeros = _ZEROS if fraction_zero else ""
+    body = _body(number, spelling, fragment)
+    return f"{body} & /{spelling.only}/" if body and spelling.only else body
+
+
+def _body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) -> str | None:
+    divisors = map(exact, number.multiples | number.no_multiples)
+    if all(power_of_ten(divisor) is not None for divisor in divisors):
+        terms, excluded = number_terms(number, spelling)
+        return " & ".join([*(f"/{term}/" for term in terms), *(f"~/{term}/" for term in excluded)])
+    listed = number.members(_MAX_LISTED)
+    if listed is not None:
+        return f"/{_any_of(listed, spelling)}/"
+    found = counted(number, spelling, fragment)
+    if found is None:
+        return None
+    return found + "".join(f" & ~/{_equal(plain(one), exponents=False)}/" for one in sorted(number.excluded))
+
+
+def number_terms(number: Number, spelling: Spelling) -> tuple[list[str], list[str]]:
+    """Expressions of which all must match and of which none may. Multiples are those of powers of ten."""
+    # What is not a multiple is only known where numbers are written out.
+    exponents = spelling.exponents and not number.no_multiples
     if number.values is not None:
-        return ["|".join(_spellings(value, zeros) for value in number.values)], []
-    multiples = [_multiples(divisor) for divisor in number.multiples]
-    no_multiples = [_multiples(divisor) for divisor in number.no_multiples]
-    if None in multiples or None in no_multiples:
-        return None
+        return ["|".join(_spellings(value, spelling) for value in number.values)], []
     terms = [
-        f"-?{_INTEGER}{zeros}" if number.whole else None,
-        _FRACTIONAL if number.whole is False else None,
-        *multiples,
-        _at_least(number.low) if number.low is not None else None,
-        _at_most(number.high) if number.high is not None else None,
+        _whole(fraction_zero=spelling.fraction_zero, exponents=exponents) if number.whole else None,
+        _fractional(exponents=exponents) if number.whole is False else None,
+        *(_multiples(exact(one), exponents=exponents) for one in sorted(number.multiples)),
+        _at_least(number.low, exponents=exponents) if number.low is not None else None,
+        _at_most(number.high, exponents=exponents) if number.high is not None else None,
     ]
-    excluded = [*(_spellings(value, _ZEROS) for value in number.excluded), *filter(None, no_multiples)]
-    return [*filter(None, terms)] or [WRITTEN_OUT if excluded else _ANY], excluded
+    required = [*filter(None, terms)]
+    excluded = [_equal(plain(value), exponents=exponents) for value in sorted(number.excluded)]
+    excluded += [_multiples(exact(one), exponents=False) for one in sorted(number.no_multiples)]
+    if excluded:
+        required.append(_comparable(exponents=exponents))
+    return required or [ANY], excluded
 
 
-def plain(value: Value) -> str:
-    """A number written out, without an exponent and without zeros at the end."""
-    text = format(Decimal(repr(value)), "f")
-    if "." in text:
-        text = text.rstrip("0").rstrip(".")
-    return "0" if text in ("-0", "") else text
+def _multiples(divisor: Fraction, *, exponents: bool) -> str:
+    """Multiples of a power of ten: a matter of where the digits end."""
+    power = power_of_ten(divisor) or 0
+    scaled = f"|{tens(power)}" if exponents else ""
+    if power > 0:
+        return rf"-?(?:0|[1-9][0-9]*0{{{power}}}){ZEROS}{scaled}"
+    return rf"-?{INTEGER}" + (rf"(?:\.[0-9]{{1,{-power}}}0*)?" if power else ZEROS) + scaled
 
 
-def _spellings(value: Value, zeros: str) -> str:
+def _comparable(*, exponents: bool) -> str:
+    """Numbers in the spellings in which it is known what they are equal to."""
+    return rf"{WRITTEN_OUT}|-?{SHORT_MANTISSA}{exponent()}" if exponents else WRITTEN_OUT
+
+
+def _whole(*, fraction_zero: bool, exponents: bool) -> str:
+    written_out = rf"-?{INTEGER}{ZEROS if fraction_zero else ''}"
+    return f"{written_out}|{tens(0)}" if fraction_zero and exponents else written_out
+
+
+def _fractional(*, exponents: bool) -> str:
+    return f"{FRACTIONAL}|-?{SHORT_MANTISSA}{exponent(at_most(-1))}" if exponents else FRACTIONAL
+
+
+def _spellings(value: Value, spelling: Spelling) -> str:
+    """The spellings of one value."""
     text = plain(value)
-    sign = "-?" if text == "0" else ""
-    return sign + re.escape(text) + ("0*" if "." in text else zeros)
+    if spelling.fraction_zero or "." in text:
+        return _equal(text, exponents=spelling.exponents)
+    return ("-?" if text == "0" else "") + text
 
 
-def _multiples(divisor: Value) -> str | None:
-    """Multiples of powers of ten are a matter of where the digits end; others are not regular enough."""
-    exponent = 0
-    rest = Fraction(Decimal(repr(divisor)))
-    while rest.denominator > 1 and exponent > -30:
-        rest, exponent = rest * 10, exponent - 1
-    while rest.numerator % 10 == 0 and rest.numerator and exponent < 30:
-        rest, exponent = rest / 10, exponent + 1
-    if rest != 1:
-        return None
-    if exponent > 0:
-        return rf"-?(?:0|[1-9][0-9]*0{{{exponent}}}){_ZEROS}"
-    return rf"-?{_INTEGER}{_ZEROS}" if exponent == 0 else rf"-?{_INTEGER}(?:\.[0-9]{{1,{-exponent}}}0*)?"
+def _equal(text: str, *, exponents: bool) -> str:
+    """The spellings of a number that is given written out."""
+    tail = "0*" if "." in text else ZEROS
+    written_out = ("-?" if text == "0" else "") + re.escape(text) + tail
+    if not exponents or text == "0":
+        return written_out
+    mantissa, power = _scientific(text.lstrip("-"))
+    powers = _exactly(power)
+    if powers is None:
+        return written_out
+    scaled = exponent(powers)
+    tail = "0*" if "." in mantissa else ZEROS
+    sign = "-" if text.startswith("-") else ""
+    return f"{written_out}|{sign}{re.escape(mantissa)}{tail}{scaled}"
 
 
-def _at_least(bound: Bound) -> str:
-    text = plain(bound.value)
-    if text.startswith("-"):
-        # Everything without a sign, and what is nearer to zero.
-        return f"{WRITTEN_OUT[2:]}|-(?:{_below(text[1:], bound.exclusive)})"
-    zero = rf"|-0{_ZEROS}" if text == "0" and not bound.exclusive else ""
-    return _above(text, bound.exclusive) + zero
-
-
-def _at_most(bound: Bound) -> str:
-    text = plain(bound.value)
-    if text.startswith("-"):
-        return f"-(?:{_above(text[1:], bound.exclusive)})"
-    negative = rf"-{WRITTEN_OUT[2:]}"
-    if text == "0":
-        # -0 is zero.
-        below = rf"-(?:{_above('0', True)})"
-        return below if bound.exclusive else rf"{below}|-?0{_ZEROS}"
-    return f"{negative}|{_below(text, bound.exclusive)}"
-
-
-def _above(text: str, exclusive: bool) -> str:
-    """Numbers without a sign that are at least, or above, one without a sign."""
-    whole, _, fraction = text.partition(".")
-    digits = len(whole)
-    options = [rf"[1-9][0-9]{{{digits},}}(?:\.[0-9]+)?"]
-    for i, digit in enumerate(whole):
-        if digit < "9":
-            rest = digits - i - 1
-            options.append(rf"{whole[:i]}[{int(digit) + 1}-9]{_digits(rest)}(?:\.[0-9]+)?")
-    for i, digit in enumerate(fraction):
-        if digit < "9":
-            options.append(rf"{whole}\.{fraction[:i]}[{int(digit) + 1}-9][0-9]*")
-    options.append(rf"{whole}\.{fraction}[0-9]*[1-9][0-9]*")
-    if not exclusive:
-        options.append(rf"{whole}\.{fraction}0*" if fraction else whole + _ZEROS)
+def _any_of(numbers: Iterable[Fraction], spelling: Spelling) -> str:
+    """The spellings of many numbers, those with one power of ten together."""
+    whole: list[str] = []
+    others: list[str] = []
+    powers: dict[tuple[str, int], list[str]] = {}
+    for number in numbers:
+        text = plain(number)
+        (others if "." in text else whole).append(text)
+        if text != "0" and spelling.exponents and spelling.fraction_zero:
+            mantissa, power = _scientific(text.lstrip("-"))
+            powers.setdefault((text[: -len(text.lstrip("-"))], power), []).append(mantissa)
+    options = [_one_of(whole) + (ZEROS if spelling.fraction_zero else "")] if whole else []
+    options += [_one_of(others) + "0*"] if others else []
+    options += ["-0" + (ZEROS if spelling.fraction_zero else "")] if "0" in whole else []
+    for (sign, power), mantissas in powers.items():
+        digits = [_one_of(some) + zeros for some, zeros in _by_point(mantissas) if some]
+        scaled = _scaled((f"{sign}(?:{'|'.join(digits)})", _exactly(power)))
+        options += scaled
     return "|".join(options)
 
 
-def _below(text: str, exclusive: bool) -> str:
-    """Numbers without a sign that are at most, or below, one without a sign."""
+def _by_point(texts: list[str]) -> list[tuple[list[str], str]]:
+    """Texts without and with a point, and which zeros may follow them."""
+    return [([t for t in texts if "." not in t], ZEROS), ([t for t in texts if "." in t], "0*")]
+
+
+def _one_of(texts: list[str]) -> str:
+    return f"(?:{'|'.join(map(re.escape, texts))})"
+
+
+def _at_least(bound: Bound, *, exponents: bool) -> str:
+    text = plain(bound.value)
+    any_sign = rf"|{MANTISSA}{exponent()}" if exponents else ""
+    if text.startswith("-"):
+        # Everything without a sign, and what is nearer to zero.
+        return f"{WRITTEN_OUT[2:]}{any_sign}|-(?:{_below(text[1:], bound.exclusive, exponents=exponents)})"
+    zero = rf"|-0{ZEROS}" if text == "0" and not bound.exclusive else ""
+    return _above(text, bound.exclusive, exponents=exponents) + zero
+
+
+def _at_most(bound: Bound, *, exponents: bool) -> str:
+    text = plain(bound.value)
+    if text.startswith("-"):
+        return f"-(?:{_above(text[1:], bound.exclusive, exponents=exponents)})"
+    if text == "0":
+        # -0 is zero.
+        below = rf"-(?:{_above('0', True, exponents=exponents)})"
+        return below if bound.exclusive else rf"{below}|-?0{ZEROS}"
+    negative = rf"-{WRITTEN_OUT[2:]}" + (rf"|-{MANTISSA}{exponent()}" if exponents else "")
+    return f"{negative}|{_below(text, bound.exclusive, exponents=exponents)}"
+
+
+def _above(text: str, exclusive: bool, *, exponents: bool) -> str:
+    """Numbers without a sign that are at least, or above, one without a sign."""
+    options = _above_written_out(text, exclusive)
+    if exponents and text == "0":
+        options.append(MANTISSA + exponent())
+    elif exponents:
+        mantissa, power = _scientific(text)
+        same = "|".join(_above_written_out(mantissa, exclusive))
+        options += _scaled((MANTISSA, at_least(power + 1)), (f"(?:{same})", _exactly(power)))
+    return "|".join(options)
+
+
+def _below(text: str, exclusive: bool, *, exponents: bool) -> str:
+    """Numbers without a sign that are at most, or below, one above zero."""
+    options = _below_written_out(text, exclusive)
+    if exponents:
+        mantissa, power = _scientific(text)
+        same = "|".join(_below_written_out(mantissa, exclusive))
+        options += _scaled((SHORT_MANTISSA, at_most(power - 1)), (f"(?:{same})", _exactly(power)))
+    return "|".join(options)
+
+
+def _scaled(*pairs: tuple[str, str | None]) -> list[str]:
+    return [mantissa + exponent(powers) for mantissa, powers in pairs if powers is not None]
+
+
+def _exactly(power: int) -> str | None:
+    if not -99 <= power <= 99:
+        return None
+    digits = str(abs(power)) if abs(power) > 9 else f"0?{abs(power)}"
+    return ("[+-]?" if power == 0 else r"\+?" if power > 0 else "-") + digits
+
+
+def _scientific(text: str) -> tuple[str, int]:
+    """A number above zero as a mantissa of one digit before the point, and its power of ten."""
+    whole, _, fraction = text.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    power = len(digits) - len(fraction) - 1
+    digits = digits.rstrip("0")
+    return digits[0] + ("." + digits[1:] if digits[1:] else ""), power
+
+
+def _above_written_out(text: str, exclusive: bool) -> list[str]:
+    whole, _, fraction = text.partition(".")
+    digits = len(whole)
+    options = [rf"[1-9][0-9]{{{digits},}}{FRACTION}"]
+    # Zeros at the end leave what follows free.
+    compared = whole if fraction or exclusive else whole.rstrip("0") or whole
+    for i, digit in enumerate(compared):
+        if digit < "9":
+            rest = digits - i - 1
+            options.append(rf"{whole[:i]}[{int(digit) + 1}-9]{_digits(rest)}{FRACTION}")
+    for i, digit in enumerate(fraction):
+        if digit < "9":
+            options.append(rf"{whole}\.{fraction[:i]}[{int(digit) + 1}-9][0-9]*")
+    if compared != "0" and not fraction and not exclusive:
+        return [*options, rf"{compared}{_digits(digits - len(compared))}{FRACTION}"]
+    options.append(rf"{whole}\.{fraction}[0-9]*[1-9][0-9]*")
+    if not exclusive:
+        options.append(rf"{whole}\.{fraction}0*" if fraction else whole + ZEROS)
+    return options
+
+
+def _below_written_out(text: str, exclusive: bool) -> list[str]:
     whole, _, fraction = text.partition(".")
     digits = len(whole)
     options = []
     if digits > 1:
-        options.append(rf"(?:0|[1-9][0-9]{{0,{digits - 2}}})(?:\.[0-9]+)?")
+        options.append(rf"(?:0|[1-9][0-9]{{0,{digits - 2}}}){FRACTION}")
     for i, digit in enumerate(whole):
         lowest = 1 if i == 0 and digits > 1 else 0
         if int(digit) > lowest:
             rest = digits - i - 1
-            options.append(rf"{whole[:i]}[{lowest}-{int(digit) - 1}]{_digits(rest)}(?:\.[0-9]+)?")
+            options.append(rf"{whole[:i]}[{lowest}-{int(digit) - 1}]{_digits(rest)}{FRACTION}")
     for i, digit in enumerate(fraction):
         options.append(rf"{whole}\.{fraction[:i]}" if i else whole)
         if digit > "0":
             options.append(rf"{whole}\.{fraction[:i]}[0-{int(digit) - 1}][0-9]*")
     if not exclusive:
-        options.append(rf"{whole}\.{fraction}0*" if fraction else whole + _ZEROS)
-    return "|".join(options) if options else r"[^\x00-\U0010FFFF]"
+        options.append(rf"{whole}\.{fraction}0*" if fraction else whole + ZEROS)
+    return options
 
 
 def _digits(count: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import ALL, Algebra, Shape, anything, nothing
+from guided_plugin.grammar.llguidance.lark.arithmetic import canonical
 from guided_plugin.grammar.llguidance.lark.by_type import demands
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
@@ -135,7 +136,9 @@ class _Reader:
         strings = tuple(dict.fromkeys(v for v in values if isinstance(v, str)))
         booleans = frozenset(v for v in values if isinstance(v, bool))
         numbers = tuple(
-            dict.fromkeys(v for v in values if isinstance(v, int | float) and not isinstance(v, bool))
+            dict.fromkeys(
+                canonical(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)
+            )
         )
         compound = [self.described(v) for v in values if isinstance(v, list | dict)]
         shapes = [unevaluating(self.algebra, self.shape(self.positive, v, "enum")) for v in compound]

@@ -6,7 +6,8 @@ removed with every alternative that needs them: a grammar must not lead a model 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 SPARE_BIT = 63
@@ -47,6 +48,8 @@ class Repeated:
 
 Symbol = Text | Reference | Repeated
 
+_FRAGMENT = re.compile(r"\bF[0-9]+\b")
+
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
@@ -70,6 +73,7 @@ class Grammar:
 
     rules: dict[str, _Rule] = field(default_factory=dict)
     _terminals: dict[str, str] = field(default_factory=dict)
+    _fragments: dict[str, str] = field(default_factory=dict)
     _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)
     _count: int = 0
 
@@ -107,6 +111,13 @@ class Grammar:
         if name is None:
             name = self._terminals[body] = f"T{len(self._terminals)}"
         return Text(name)
+
+    def fragment(self, body: str) -> str:
+        """A name for a part of terminals; equal ones are one. It may use fragments that are there already."""
+        name = self._fragments.get(body)
+        if name is None:
+            name = self._fragments[body] = f"F{len(self._fragments)}"
+        return name
 
     def productive(self, start: str) -> bool:
         """Remove what derives nothing; whether anything is left to start with."""
@@ -147,8 +158,22 @@ class Grammar:
                 # llguidance folds rules of one alternative, and then forgets the parameter.
                 alternatives = _both_ways(alternatives[0])
             lines.append(f"{head}: " + "\n  | ".join(_alternative(each, words) for each in alternatives))
-        lines += [f"{name}: {body}" for body, name in self._terminals.items() if name in terminals]
+        bodies = {name: body for body, name in self._terminals.items() if name in terminals}
+        lines += [f"{name}: {body}" for name, body in bodies.items()]
+        if self._fragments:
+            lines += _used(self._fragments, bodies.values())
         return "\n".join(lines) + "\n"
+
+
+def _used(fragments: dict[str, str], bodies: Iterable[str]) -> list[str]:
+    """The fragments that terminals need, each as a line."""
+    lines: list[str] = []
+    needed = set(_FRAGMENT.findall(" ".join(bodies)))
+    for body, name in reversed(fragments.items()):
+        if name in needed:
+            needed.update(_FRAGMENT.findall(body))
+            lines.append(f"{name}: {body}")
+    return lines
 
 
 def _without_dead(symbols: tuple[Symbol, ...], lives: Callable[[Symbol], bool]) -> tuple[Symbol, ...]:

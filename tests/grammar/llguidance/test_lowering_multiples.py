@@ -1,0 +1,267 @@
+"""`multipleOf` in grammars, against exact arithmetic: what is taken, what is refused, and no dead ends."""
+
+import random
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from equality import BYTES, COMPILER
+
+from guided_plugin.errors import SpecError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark import schema_to_lark
+from guided_plugin.grammar.llguidance.lark.arithmetic import exact, plain
+from guided_plugin.spec import OutputSpec
+
+DIVISORS = [2, 3, 5, 6, 7, 15, 60, 100, 365, 1024, 3600, 86400, 0.25, 0.05, 0.3, 2.5, 0.125, 3.14, 1e-3, 4.0]
+
+
+def start(schema, *, strict=False):
+    """A matcher at the beginning of a schema's grammar."""
+    spec = OutputSpec.json_schema(schema, strict=strict, backend="llguidance")
+    compiled = COMPILER.compile(spec)
+    return COMPILER.backend("llguidance").start(compiled, BYTES.stop_token_ids)
+
+
+def taken(matcher, text):
+    fork = matcher.fork()
+    return fork.accept_text(text.encode()) and fork.complete
+
+
+def holds(schema, number):
+    """Whether a number satisfies a schema, in exact arithmetic."""
+    checks = {
+        "type": lambda value: value == "number" or number.denominator == 1,
+        "minimum": lambda value: number >= exact(value),
+        "maximum": lambda value: number <= exact(value),
+        "exclusiveMinimum": lambda value: number > exact(value),
+        "exclusiveMaximum": lambda value: number < exact(value),
+        "multipleOf": lambda value: number % exact(value) == 0,
+        "enum": lambda value: number in map(exact, value),
+        "not": lambda value: not holds(value, number),
+        "anyOf": lambda value: any(holds(one, number) for one in value),
+        "oneOf": lambda value: sum(holds(one, number) for one in value) == 1,
+    }
+    return all(checks[keyword](value) for keyword, value in schema.items())
+
+
+def numbers_of(schema):
+    if isinstance(schema, dict):
+        return [found for value in schema.values() for found in numbers_of(value)]
+    if isinstance(schema, list):
+        return [found for value in schema for found in numbers_of(value)]
+    return [] if isinstance(schema, str) else [exact(schema)]
+
+
+def around(schema, *, seed=0):
+    """Numbers near those in a schema: multiples, neighbours, and any others."""
+    source, named = random.Random(seed), numbers_of(schema)
+    steps = (0, 1, -1, Fraction(1, 100), Fraction(1, 2))
+    values = {Fraction(0), *(n + step for n in named for step in steps)}
+    values |= {one // two * two for one in named for two in named if two}
+    for _ in range(60):
+        one, two = source.choice(named), source.choice(named)
+        values |= {one * source.randint(-99, 99), one + two * source.randint(-9, 9)}
+        values.add(Fraction(source.randint(-(10**6), 10**6), 10 ** source.randint(0, 3)))
+    return sorted(values)
+
+
+def texts(value, source):
+    """Spellings of a number; the plain one first."""
+    plainly = plain(value)
+    power = source.randint(-3, 3)
+    zeros = plainly + ("00" if "." in plainly else ".0")
+    return [plainly, zeros, f"{plain(value / Fraction(10) ** power)}e{power}"]
+
+
+def assert_exact(schema, *, strict=False):
+    """Only what is valid is taken, and all of it that is written out; walks meet no dead end."""
+    matcher, source, valid = start(schema, strict=strict), random.Random(1), 0
+    for value in around(schema):
+        good = holds(schema, value)
+        plainly, *others = texts(value, source)
+        assert taken(matcher, plainly) == good, (schema, plainly)
+        assert good or not any(taken(matcher, text) for text in others), (schema, others)
+        valid += good
+    assert valid
+    for _ in range(6):
+        wander(matcher, schema, source)
+
+
+def wander(matcher, schema, source):
+    """Characters at random, of those that the masks allow."""
+    matcher, text = matcher.fork(), b""
+    batch = COMPILER.backend("llguidance").batch([matcher])
+    row = np.zeros((1, BYTES.words), np.int32)
+    for _ in range(30):
+        batch.fill(row, [0])
+        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+        assert allowed, (schema, text)
+        if 256 in allowed and not re.search(rb"[eE][+-]?0*[1-9][0-9]{2}", text):
+            assert holds(schema, Fraction(text.decode())), (schema, text)
+        characters = [character for character in allowed if character != 256]
+        if not characters:
+            return
+        character = source.choice(characters)
+        assert batch.accept([character])[0]
+        text += bytes([character])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("divisor", DIVISORS)
+def test_multiples(divisor, strict):
+    assert_exact({"type": "number", "multipleOf": divisor}, strict=strict)
+
+
+@pytest.mark.parametrize("kind", ["integer", "number"])
+@pytest.mark.parametrize("divisor", [3, 7, 0.25, 60, 1024, 0.7])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"minimum": 0},
+        {"exclusiveMinimum": 12.5},
+        {"maximum": -3},
+        {"minimum": -1000, "exclusiveMaximum": 100000},
+        {"minimum": 0, "maximum": 1e10},
+        {"minimum": 2**63 - 1000, "maximum": 2**63},
+        {"exclusiveMinimum": -2000, "maximum": 2000},
+    ],
+)
+def test_multiples_between_bounds(kind, divisor, bounds):
+    schema = {"type": kind, "multipleOf": divisor, **bounds}
+    try:
+        assert_exact(schema)
+    except UnsatisfiableSpecError:
+        assert not any(holds(schema, exact(divisor) * n) for n in range(-5000, 5000))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "not": {"multipleOf": 7}},
+        {"type": "number", "not": {"multipleOf": 0.25}},
+        {"type": "number", "not": {"multipleOf": 3}, "minimum": 0.5, "exclusiveMaximum": 20},
+        {"type": "number", "not": {"multipleOf": 7}, "exclusiveMinimum": 0},
+        {"type": "integer", "not": {"multipleOf": 10}},
+        {"type": "integer", "multipleOf": 3, "not": {"multipleOf": 5}},
+        {"type": "integer", "multipleOf": 3, "not": {"enum": [0, 9, 12]}},
+        {"type": "number", "multipleOf": 5, "not": {"enum": [10, 50.0, 500]}},
+        {"type": "number", "multipleOf": 2.5, "not": {"type": "integer"}},
+        {"type": "integer", "multipleOf": 6, "minimum": 1, "maximum": 10000, "not": {"multipleOf": 4}},
+        {"type": "number", "multipleOf": 0.75, "not": {"enum": [1.5, 3]}, "minimum": 0, "maximum": 9},
+        {"type": "integer", "oneOf": [{"multipleOf": 3}, {"multipleOf": 5}]},
+        {"type": "number", "anyOf": [{"multipleOf": 0.3}, {"multipleOf": 7, "maximum": 100}]},
+        {"type": "integer", "multipleOf": 0.75},
+        {"type": "integer", "minimum": 0, "maximum": 1000000000, "multipleOf": 86400},
+        {"type": "integer", "multipleOf": 86400000},
+        {"type": "integer", "multipleOf": 4294967296, "minimum": 0, "maximum": 2**38},
+        {"type": "number", "multipleOf": 0.123456789, "minimum": 0, "maximum": 20},
+    ],
+)
+def test_multiples_next_to_other_demands(schema):
+    assert_exact(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"multipleOf": 4294967296}, "#/multipleOf"),
+        ({"multipleOf": 10**400 - 1}, "#/multipleOf"),
+        ({"properties": {"a": {"multipleOf": 12345678901}}}, "#/properties/a/multipleOf"),
+        ({"items": {"not": {"multipleOf": 0.123456789}}}, "#/items/not/multipleOf"),
+        ({"multipleOf": 3, "anyOf": [{"type": "null"}, {"multipleOf": 99991}]}, "#/anyOf/1/multipleOf"),
+    ],
+)
+def test_too_many_remainders_are_refused_with_their_place(schema, place):
+    with pytest.raises(UnsupportedSpecError, match="multipleOf") as caught:
+        start(schema)
+    assert caught.value.where == place
+    assert "maximum" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 4},
+        {"type": "integer", "minimum": 1, "maximum": 6, "multipleOf": 7},
+        {"type": "number", "minimum": 0.1, "maximum": 0.2, "multipleOf": 0.25},
+        {"type": "integer", "minimum": 1, "maximum": 3, "not": {"enum": [1, 2, 3]}},
+        {"type": "integer", "minimum": 1, "maximum": 3, "multipleOf": 2, "not": {"const": 2.0}},
+        {"type": "integer", "multipleOf": 6, "not": {"multipleOf": 3}},
+        {"type": "number", "multipleOf": 3, "not": {"type": "integer"}},
+        {"const": 1e23, "not": {"const": 100000000000000000000000}},
+        {"type": "number", "exclusiveMinimum": 5, "maximum": 5},
+    ],
+)
+def test_nothing_is_left(schema):
+    with pytest.raises((UnsatisfiableSpecError, SpecError)):
+        start(schema)
+    # As a property it can be left out, and must not be begun.
+    matcher = start({"type": "object", "properties": {"a": schema}, "additionalProperties": False})
+    assert taken(matcher, "{}")
+    assert not matcher.fork().accept_text(b'{"')
+
+
+@pytest.mark.parametrize("text", ["7", "7.0", "-14.00", "7e3", "21E+2", "0", "-0", "7.0e1"])
+def test_multiples_are_spelled_freely(text):
+    assert taken(start({"type": "integer", "multipleOf": 7}), text)
+
+
+@pytest.mark.parametrize("text", ["7", "7.0", "1.4e1", "2.1E+1", "7e+00", "-3.50e1", "0", "-0.0", "7e1"])
+def test_few_multiples_are_spelled_freely(text):
+    schema = {"type": "integer", "multipleOf": 7, "minimum": -35, "maximum": 70}
+    assert taken(start(schema), text)
+    assert not taken(start({**schema, "not": {"enum": [7, 14, 21, -35, 0, 70]}}), text)
+
+
+@pytest.mark.parametrize("text", ["7.0", "7e3", "70E1"])
+def test_strict_output_is_canonical(text):
+    assert not taken(start({"type": "integer", "multipleOf": 7}, strict=True), text)
+    assert not taken(start({"type": "integer", "minimum": 0}, strict=True), text)
+
+
+@pytest.mark.parametrize(
+    "text", ["[7,14]", "[7.0 ,14]", "[-7,0]", "[700000000000007,7]", "[7,21,28]", "[ 7,14 ]", "[7\n]"]
+)
+def test_a_number_ends_where_the_next_item_begins(text):
+    schema = {"type": "array", "items": {"type": "integer", "multipleOf": 7}}
+    spec = OutputSpec.json_schema(schema, strict=False, whitespace="flexible", backend="llguidance")
+    compiled = COMPILER.compile(spec)
+    matcher = COMPILER.backend("llguidance").start(compiled, BYTES.stop_token_ids)
+    assert taken(matcher, text)
+    assert not taken(matcher, text.replace("7", "8"))
+    assert not taken(matcher, text.replace("7", "7 0", 1))
+
+
+def test_numbers_of_alternatives_that_begin_alike_are_told_apart():
+    many, large = {"type": "integer", "multipleOf": 7}, {"type": "integer", "minimum": 100}
+    matcher = start({"anyOf": [{"type": "array", "items": many}, {"type": "array", "items": large}]})
+    assert [
+        text for text in ("[14]", "[101]", "[14,7]", "[700,101]", "[105,7]") if not taken(matcher, text)
+    ] == []
+    assert [text for text in ("[15]", "[14,101]", "[101,7]") if taken(matcher, text)] == []
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**2000) + 7])
+def test_numbers_beyond_every_double_are_refused(number):
+    with pytest.raises(UnsupportedSpecError, match="too large") as caught:
+        start({"items": {"minimum": number}})
+    assert caught.value.where == "#/items/minimum"
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63), 2**64 - 1, 10**22, 1e22, 123456789012345678901234567890])
+def test_large_bounds_are_exact(number):
+    matcher = start({"type": "integer", "minimum": number})
+    assert [taken(matcher, str(int(number) + step)) for step in (-1, 0, 1)] == [False, True, True]
+    matcher = start({"type": "integer", "exclusiveMaximum": number})
+    assert [taken(matcher, str(int(number) + step)) for step in (-1, 0, 1)] == [True, False, False]
+    matcher = start({"type": "integer", "const": number})
+    assert [taken(matcher, str(int(number) + step)) for step in (-1, 0, 1)] == [False, True, False]
+
+
+def test_the_time_and_text_of_a_grammar_with_many_remainders_are_bounded():
+    for divisor in (101, 86400, 1024, 3.14, 365):
+        text = schema_to_lark({"type": "number", "multipleOf": divisor}, strict=False, flexible=False)
+        assert len(text) < 200_000
+    usual = {"type": "integer", "multipleOf": 5, "minimum": 0}
+    assert len(schema_to_lark(usual, strict=False, flexible=False)) < 3_000
