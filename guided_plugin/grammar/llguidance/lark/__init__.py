@@ -22,8 +22,9 @@ from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
 from guided_plugin.grammar.llguidance.lark.objects import object_rule
 from guided_plugin.grammar.llguidance.lark.reader import read_schema
-from guided_plugin.grammar.llguidance.lark.rules import Grammar, Reference, Symbol
+from guided_plugin.grammar.llguidance.lark.rules import Grammar, Symbol
 from guided_plugin.grammar.llguidance.lark.spelling import Spelling
+from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
 from guided_plugin.spec.schema import crossed_bounds, pointer, walk
 
 __all__ = ["DISTINCT", "HEADER", "Lowered", "demands_of", "lower_schema", "schema_to_lark"]
@@ -103,7 +104,7 @@ def lower_schema(
         raise UnsupportedSpecError("is nested too deep", where="json_schema") from error
     except UnsupportedSpecError as error:
         raise _placed(error, document) from None
-    if isinstance(start, Reference) and not grammar.productive(start.rule):
+    if not grammar.productive(start, empty_terminal):
         raise _unsatisfiable(schema)
     return Lowered(start, types, emitter.distinct)
 

@@ -1,17 +1,16 @@
 """Objects as rules. Depends on the emitter.
 
-Where properties keep the schema's order, an object is a sequence of required and optional parts. Where
-they may come in any order, or are counted, a rule's 64-bit parameter remembers which were there.
+Where properties keep the schema's order, an object is a sequence of required and optional parts; members.py
+writes those whose properties come in any order.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
-from guided_plugin.grammar.llguidance.lark.arrays import all_of, remembering
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Exists,
@@ -22,13 +21,16 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     with_properties,
 )
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
+from guided_plugin.grammar.llguidance.lark.languages import few_strings
+from guided_plugin.grammar.llguidance.lark.members import MAX_COUNT, NAMED, AnyOrder, Member
 from guided_plugin.grammar.llguidance.lark.patterns import ANY_CHARACTER, expression, matches, pattern
 from guided_plugin.grammar.llguidance.lark.reader import closed
-from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
+from guided_plugin.grammar.llguidance.lark.rules import Alternative, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
     any_of,
+    empty_terminal,
     excluding,
     key_text,
     lead,
@@ -37,33 +39,16 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
 
 OPEN, CLOSE = Text('"{"'), Text('"}"')
 
-# The parameter: a bit for each of so many properties, then a counter.
-_NAMED = 40
-_COUNTER = "[40:62]"
-_MAX_COUNT = 4_000_000
-_MAX_EXISTS = 5
-# How many states of `Exists` and counts are rules of their own.
-_MAX_STATES = 500
 # How many ways there may be to let listed properties answer.
 _MAX_ANSWERS = 64
+
+# Where names are counted, patterns that match up to so many names list them.
+_FEW_NAMES = 16
 
 # Up to so many patterns of names, each set of them that one name may match is a class of its own.
 _MAX_CROSSED = 5
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A property, or a class of properties whose names are not listed."""
-
-    key: Symbol
-    value: Symbol
-    exists: tuple[int, ...] = ()
-    """The demands for some property that this one answers."""
-    name: str | None = None
-    bit: int | None = None
-    """Set when the property was there."""
 
 
 def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
@@ -89,9 +74,18 @@ class _Writer:
         # What `propertyNames` allows; None where that is everything.
         names = TRUE.union(*constraint.names)
         strings = self.algebra.strings(names) if names else None
-        self.listed = self.listed_names(strings)
-        self.live = [name for name in self.listed if self.alive(name)]
-        self.open = list(self.open_members(strings))
+        self.bodies: list[str] = []
+        """The names of each open member, as the body of a terminal."""
+        self.find_members(strings)
+        if constraint.exists or constraint.shortest > len(constraint.required):
+            # Where names run out, they must be counted as those that are listed.
+            limit = max(_FEW_NAMES, min(constraint.shortest, MAX_COUNT))
+            few = [few_strings(body, limit) for body in self.bodies]
+            found = dict.fromkeys(itertools.chain.from_iterable(filter(None, few)))
+            if found:
+                listed = Properties(named=tuple((name, TRUE) for name in found), evaluates=False)
+                self.object = with_properties(constraint, listed)
+                self.find_members(strings)
 
     def listed_answers(self) -> list[Object] | None:
         """A demand that only listed properties can answer, as alternatives, one for each of these."""
@@ -130,15 +124,21 @@ class _Writer:
         plain = not fewest and most is None and not self.object.exists
         # Of closed objects that are compared, each must have one text: nothing else says that one is new.
         ordered = self.emitter.style.ordered or (self.emitter.comparing and not self.open)
-        if plain and (ordered or not self.live or len(required) > _NAMED):
+        if plain and (ordered or not self.live or len(required) > NAMED):
             return self.ordered()
-        if len(required) > _NAMED:
-            raise self.emitter.refusal("required", f"with over {_NAMED} names, next to counts or negations")
+        if len(required) > NAMED:
+            raise self.emitter.refusal("required", f"with over {NAMED} names, next to counts or negations")
         filled = () if most == 0 and not required else self.any_order(fewest, most)
         empty = not required and not fewest and not self.object.exists
         return self.grammar.rule(*filled, *([(OPEN, CLOSE)] if empty else []))
 
     # What properties there may be
+
+    def find_members(self, strings: tuple[String, ...] | None) -> None:
+        self.bodies.clear()
+        self.listed = self.listed_names(strings)
+        self.live = [name for name in self.listed if self.alive(name)]
+        self.open = list(self.open_members(strings))
 
     def listed_names(self, strings: tuple[String, ...] | None) -> list[str]:
         listed: dict[str, None] = {}
@@ -159,7 +159,7 @@ class _Writer:
             and not self.algebra.empty(self.object.of(name))
         )
 
-    def open_members(self, strings: tuple[String, ...] | None) -> Iterator[_Member]:
+    def open_members(self, strings: tuple[String, ...] | None) -> Iterator[Member]:
         """Classes of unlisted names: one for each set of patterns that a name may match."""
         shapes = [string for string in strings or () if string.values is None]
         if strings is not None and not shapes:
@@ -186,9 +186,13 @@ class _Writer:
                 combined = value | extra
                 if chosen and self.algebra.empty(combined):
                     continue
-                terminal = self.grammar.terminal(" & ".join([*body, *keys]))
+                names = " & ".join([*body, *keys])
+                if empty_terminal(names):
+                    continue
+                self.bodies.append(names)
+                terminal = self.grammar.terminal(names)
                 key = terminal if keys else self.emitter.led(terminal, characters)
-                yield _Member(key, self.emitter.value(combined), chosen)
+                yield Member(key, self.emitter.value(combined), chosen)
 
     def patterns(self) -> list[str]:
         found: dict[str, None] = {}
@@ -216,10 +220,10 @@ class _Writer:
                 keys = [any_of([string_terminal(string) for string in strings]) for strings in names]
                 yield chosen, keys, TRUE.union(*(exists.value for exists in demands))
 
-    def named_members(self) -> Iterator[_Member]:
+    def named_members(self) -> Iterator[Member]:
         """Listed properties, the required ones with the first bits; several times where they may answer."""
         order = sorted(self.live, key=lambda name: name not in self.required)
-        bits = {name: bit for bit, name in enumerate(order[:_NAMED])}
+        bits = {name: bit for bit, name in enumerate(order[:NAMED])}
         for name in self.live:
             value = self.object.of(name)
             possible = [i for i, exists in enumerate(self.object.exists) if self.answers_as(exists, name)]
@@ -227,7 +231,7 @@ class _Writer:
                 combined = value.union(*(self.object.exists[i].value for i in chosen))
                 if not chosen or not self.algebra.empty(combined):
                     key = Text(key_text(name))
-                    yield _Member(key, self.emitter.value(combined), chosen, name, bits.get(name))
+                    yield Member(key, self.emitter.value(combined), chosen, name, bits.get(name))
 
     def answers_as(self, exists: Exists, name: str) -> bool:
         if exists.name is not None:
@@ -270,88 +274,14 @@ class _Writer:
         if not members:
             return []
         limit = fewest if most is None else most
-        if limit > _MAX_COUNT:
+        if limit > MAX_COUNT:
             raise self.emitter.refusal("minProperties" if most is None else "maxProperties", "is too large")
         repeatable = [member for member in members if member.bit is None]
         if repeatable and self.object.counts_names:
             # The grammar can't remember these names, and the last value of a name is what counts.
             self.emitter.distinct = True
-        name = self.grammar.name("o")
-        if self.object.exists:
-            self.states(name, members, fewest, most)
-        else:
-            self.counter(name, members, fewest, most)
-        return [(OPEN, Reference(f"{name}s0x0", "0x0"), CLOSE)]
-
-    def counter(self, name: str, members: list[_Member], fewest: int, most: int | None) -> None:
-        """Objects whose properties are counted in the parameter."""
-        counted = fewest > 0 or most is not None
-        start, tail = f"{name}s0x0", f"{name}t"
-        ends = [self.complete, f"ge({_COUNTER}, {fewest})" if fewest else ""]
-        fits = f"lt({_COUNTER}, {most})" if most is not None else ""
-        first, later = [], []
-        for each in members:
-            counts = counted and each.name not in self.required
-            functions = [*([f"incr({_COUNTER})"] if counts else []), *_set(each)]
-            step = (each.key, COLON, *remembering(self.emitter, each.value, tail, functions))
-            if most != 0 or not counts:
-                first.append(Alternative(step))
-            later.append(Alternative((COMMA, *step), all_of([_fresh(each), fits if counts else ""])))
-        self.grammar.define(tail, [Alternative((), all_of(ends)), *later], parameter=True)
-        self.grammar.define(start, first, parameter=True, needs=self.needed(members))
-
-    def states(self, name: str, members: list[_Member], fewest: int, most: int | None) -> None:
-        """Objects with a rule for each state, so that those from which no end can be reached are removed.
-
-        A state is which demands were answered, as bits, and how many properties there were.
-        """
-        last = fewest if most is None else most
-        everything = (1 << len(self.object.exists)) - 1
-        if len(self.object.exists) > _MAX_EXISTS or (everything + 1) * (last + 1) > _MAX_STATES:
-            raise self.emitter.refusal("not", "asks for too many properties in one object, or counts too far")
-        for answered, count in itertools.product(range(everything + 1), range(last + 1)):
-            whole = answered == everything and count >= fewest
-            alternatives = [Alternative((), self.complete)] if whole else []
-            head: list[Alternative] | None = [] if answered == count == 0 else None
-            for each in members:
-                step = self.step(name, each, answered, count, last, most)
-                if step is not None:
-                    alternatives.append(Alternative((COMMA, *step), _fresh(each)))
-                    if head is not None:
-                        head.append(Alternative(step))
-            self.grammar.define(f"{name}n{answered}x{count}", alternatives, parameter=True)
-            if head is not None:
-                needs = self.needed(members)
-                self.grammar.define(f"{name}s0x0", head, parameter=True, needs=needs)
-
-    def step(
-        self, name: str, member: _Member, answered: int, count: int, last: int, most: int | None
-    ) -> tuple[Symbol, ...] | None:
-        """A property, and the state after it; None where there is no such property in this state."""
-        counts = member.name not in self.required
-        if counts and count == most:
-            return None
-        for index in member.exists:
-            answered |= 1 << index
-        target = f"{name}n{answered}x{min(count + counts, last)}"
-        return (member.key, COLON, *remembering(self.emitter, member.value, target, _set(member)))
-
-    @property
-    def complete(self) -> str:
-        """The condition that all required properties were there."""
-        return f"is_ones([0:{len(self.required)}])" if self.required else ""
-
-    def needed(self, members: list[_Member]) -> tuple[Symbol, ...]:
-        """What must be possible for any object to be."""
-        return tuple(each.value for each in members if each.name in self.required and not each.exists)
-
-
-def _fresh(member: _Member) -> str:
-    return "" if member.bit is None else f"bit_clear({member.bit})"
-
-
-def _set(member: _Member) -> list[str]:
-    return [] if member.bit is None else [f"set_bit({member.bit})"]
+        rules = AnyOrder(self.emitter, members, list(self.required), len(self.object.exists))
+        return [(OPEN, rules.rule(fewest, most), CLOSE)]
 
 
 def _may_answer(exists: Exists, matched: tuple[str, ...]) -> bool:

@@ -119,14 +119,20 @@ class Grammar:
             name = self._fragments[body] = f"F{len(self._fragments)}"
         return name
 
-    def productive(self, start: str) -> bool:
-        """Remove what derives nothing; whether anything is left to start with."""
+    def productive(self, start: Symbol, takes_nothing: Callable[[str], bool]) -> bool:
+        """Remove what derives nothing; whether anything is left to start with.
+
+        `takes_nothing`: whether a terminal is empty, by its body.
+        """
         alive: set[str] = set()
+        dead = {name for body, name in self._terminals.items() if takes_nothing(body)}
 
         def lives(symbol: Symbol) -> bool:
             if isinstance(symbol, Reference):
                 return symbol.rule in alive
-            return isinstance(symbol, Text) or symbol.low == 0 or all(map(lives, symbol.symbols))
+            if isinstance(symbol, Text):
+                return symbol.text not in dead
+            return symbol.low == 0 or all(map(lives, symbol.symbols))
 
         growing = True
         while growing:
@@ -143,7 +149,7 @@ class Grammar:
                 continue
             kept = [a for a in rule.alternatives if all(map(lives, a.symbols))]
             rule.alternatives = [Alternative(_without_dead(a.symbols, lives), a.condition) for a in kept]
-        return start in alive
+        return lives(start)
 
     def lark(self, start: Symbol, header: str, *, spaced: bool = False) -> str:
         """The text of the grammar. `spaced`: whitespace may be next to JSON's punctuation only."""

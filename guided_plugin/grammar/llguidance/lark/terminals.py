@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark import patterns
+from guided_plugin.grammar.llguidance.lark import languages, patterns
 from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.patterns import expression, pattern
 from guided_plugin.grammar.llguidance.lark.rules import Text
+
+# Any string but a few: there are always others.
+_ANY_STRING = '/"' + patterns.ANY_CHARACTER.replace("/", "\\/") + '*"/'
+_ANY_BUT = re.compile(re.escape(f"{_ANY_STRING} & ~(") + r"[^()/&]*\)")
 
 NULL, COMMA, COLON = Text('"null"'), Text('","'), Text('":"')
 
@@ -33,6 +38,13 @@ def excluding(texts: Iterable[str]) -> list[str]:
     """A part of a terminal that refuses some string literals."""
     bodies = [key_text(text) for text in sorted(texts)]
     return [f"~({' | '.join(bodies)})"] if bodies else []
+
+
+def empty_terminal(body: str) -> bool:
+    """Whether a terminal takes no text. Only intersections are asked about: nothing else is empty."""
+    if " & " not in body or _ANY_BUT.fullmatch(body):
+        return False
+    return languages.takes_nothing(body)
 
 
 def any_of(bodies: list[str]) -> str:

@@ -1,0 +1,77 @@
+"""What a terminal takes, asked of llguidance: whether it takes anything, and its texts where they are few."""
+
+from __future__ import annotations
+
+import json
+from functools import cache, lru_cache
+from typing import Any
+
+_QUOTE = ord('"')
+# How many bytes are tried to find out whether a terminal takes only a few texts.
+_MAX_STEPS = 3_000
+
+
+class _Bytes:
+    """A vocabulary of single bytes."""
+
+    eos_token_id = 256
+    bos_token_id = unk_token_id = None
+    tokens = (*(bytes([byte]) for byte in range(256)), b"</s>")
+    special_token_ids = (256,)
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
+
+
+@cache
+def _tokenizer() -> Any:
+    import llguidance
+
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()), n_vocab=257)
+
+
+def _matcher(body: str) -> Any:
+    import llguidance
+
+    return llguidance.LLMatcher(_tokenizer(), f'%llguidance {{"no_forcing": true}}\nstart: T\nT: {body}\n')
+
+
+@lru_cache(maxsize=4096)
+def takes_nothing(body: str) -> bool:
+    """Whether a terminal takes no text. False where llguidance can't tell."""
+    matcher = _matcher(body)
+    return not matcher.get_error() and not _next_bytes(matcher)
+
+
+@lru_cache(maxsize=1024)
+def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
+    """The strings whose JSON a terminal takes, where these are at most so many; else None."""
+    matcher = _matcher(body)
+    if matcher.get_error():
+        return None
+    found: dict[str, None] = {}
+    text = bytearray()
+    levels = [_next_bytes(matcher)]
+    for _ in range(_MAX_STEPS):
+        if not levels[-1]:
+            levels.pop()
+            if not levels:
+                return tuple(found)
+            text.pop()
+            matcher.rollback(1)
+            continue
+        byte = levels[-1].pop()
+        matcher.consume_token(byte)
+        text.append(byte)
+        if byte == _QUOTE and len(text) > 1 and matcher.is_accepting():
+            found[json.loads(text)] = None
+            if len(found) > limit:
+                return None
+        levels.append(_next_bytes(matcher))
+    return None
+
+
+def _next_bytes(matcher: Any) -> list[int]:
+    """What may come next; quotes last, where they are taken first."""
+    bits = int.from_bytes(matcher.compute_bitmask()[:32], "little")
+    return sorted((byte for byte in range(256) if bits >> byte & 1), key=lambda byte: byte == _QUOTE)

@@ -1,0 +1,135 @@
+"""Counts of items and properties: exact, and never a position from which nothing leads to an end."""
+
+import json
+
+import pytest
+from llguidance_specs import VOCABULARY, allowed, takes
+
+from guided_plugin import OutputSpec
+from guided_plugin.errors import UnsatisfiableSpecError
+
+OBJECT = {"type": "object"}
+ONE = {"contains": {"const": 1}}
+
+CASES = [
+    ({"contains": {}, "maxContains": 2}, ["[1]", "[1,2]"], ["[]", "[1,2,3]"]),
+    ({"contains": True, "minContains": 2}, ["[1,2]"], ["[1]", "[]"]),
+    ({"contains": False, "minContains": 0}, ["[]", "[1,2]"], []),
+    ({**ONE, "maxItems": 2}, ["[1]", "[2,1]", "[1,2]"], ["[2,2]", "[]"]),
+    ({**ONE, "minContains": 2, "maxItems": 3}, ["[1,2,1]", "[2,1,1]"], ["[2,2,1]", "[1]"]),
+    ({**ONE, "maxContains": 1, "minItems": 2}, ["[1,2]", "[2,1]"], ["[1]", "[1,1]", "[2,2]"]),
+    ({**ONE, "items": {"enum": [1, 2]}, "maxContains": 2}, ["[1,2,1]"], ["[1,1,1]", "[2]"]),
+    ({"items": {"const": 1}, **ONE, "maxContains": 2}, ["[1]", "[1,1]"], ["[1,1,1]", "[]"]),
+    ({"allOf": [{"contains": {"const": i}} for i in range(5)]}, ["[4,2,3,1,0]"], ["[0,1,2,3]", "[]"]),
+    ({"prefixItems": [{"const": 2}], **ONE, "maxItems": 2}, ["[2,1]"], ["[2]", "[2,2]", "[1]"]),
+    ({**ONE, "minContains": 90, "maxItems": 100}, [str([1] * 90).replace(" ", "")], ["[1]"]),
+    ({**OBJECT, "minProperties": 2}, ['{"a":1,"b":1}'], ['{"a":1,"a":1}', '{"a":1}']),
+    ({"properties": {"a": {}}, "minProperties": 2}, ['{"a":1,"b":1}'], ['{"b":1,"b":1}', '{"a":1}']),
+    ({**OBJECT, "required": ["a"], "maxProperties": 1}, ['{"a":1}'], ['{"b":1}', '{"a":1,"b":1}']),
+    ({**OBJECT, "required": ["a", "b"], "maxProperties": 3}, ['{"c":1,"b":1,"a":1}'], ['{"c":1,"d":1}']),
+    ({**OBJECT, "maxProperties": 0}, ["{}"], ['{"a":1}']),
+    (
+        {**OBJECT, "propertyNames": {"pattern": "^[ab]$"}, "minProperties": 2},
+        ['{"b":1,"a":1}'],
+        ['{"a":1}', '{"a":1,"c":1}'],
+    ),
+    (
+        {**OBJECT, "maxProperties": 1, "not": {"additionalProperties": {"type": "string"}}},
+        ['{"a":1}'],
+        ['{"a":"x"}', "{}"],
+    ),
+    (
+        {**OBJECT, "not": {"additionalProperties": {"type": "string"}}},
+        ['{"a":1,"b":"x"}', '{"b":"x","a":1}'],
+        ['{"a":1,"a":"x"}', '{"a":"x"}'],
+    ),
+    (
+        {**OBJECT, "properties": {"a": {}}, "additionalProperties": False}
+        | {"not": {"properties": {"a": {"type": "string"}}}},
+        ['{"a":1}'],
+        ['{"a":"x"}', "{}"],
+    ),
+    (
+        {**OBJECT, "patternProperties": {"^x$": {"type": "integer"}}, "additionalProperties": False}
+        | {"minProperties": 1},
+        ['{"x":1}'],
+        ["{}", '{"x":"a"}'],
+    ),
+    ({"anyOf": [{"type": "number", "minimum": 5, "maximum": 3}, {"type": "null"}]}, ["null"], ["4", "6"]),
+    ({"anyOf": [{"type": "string", "minLength": 5, "maxLength": 3}, {"type": "null"}]}, ["null"], ['"abcd"']),
+    ({"anyOf": [{"type": "array", "minItems": 3, "maxItems": 1}, {"type": "null"}]}, ["null"], ["[1,1]"]),
+    ({**OBJECT, "properties": {"a": {"minItems": 3, "maxItems": 1}}}, ['{"a":1}', "{}"], ['{"a":[1,1]}']),
+    ({"not": {"minimum": 5, "maximum": 3}}, ["4", "6"], ['"x"']),
+    (
+        {**OBJECT, "properties": {"a": {"type": "string", "pattern": "^a+$", "not": {"pattern": "^a"}}}},
+        ["{}", '{"b":1}'],
+        ['{"a":"a"}'],
+    ),
+    ({"prefixItems": [{}, {"type": "string", "pattern": "^a", "not": {"pattern": "a"}}]}, ["[1]"], ["[1,2]"]),
+]  # fmt: skip
+
+
+def walk(backend, grammar, text):
+    """Whether a text is taken; every position on the way must allow some token."""
+    matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
+    for byte in text.encode():
+        assert allowed(backend, [matcher])[0], text
+        if not matcher.accept_text(bytes([byte])):
+            return False
+    assert allowed(backend, [matcher])[0], text
+    return matcher.complete
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), CASES, ids=lambda case: json.dumps(case)[:60])
+def test_counts_are_exact_and_lead_nowhere_dead(backend, schema, good, bad):
+    grammar = backend.compile(OutputSpec.json_schema(schema, strict=False))
+    for text in [*good, *bad]:
+        assert walk(backend, grammar, text) is (text in good), text
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {**OBJECT, "required": ["a", "b"], "maxProperties": 1},
+        {**OBJECT, "required": ["a"], "propertyNames": {"maxLength": 0}},
+        {**OBJECT, "minProperties": 3, "propertyNames": {"pattern": "^[ab]$"}},
+        {**OBJECT, "minProperties": 1, "propertyNames": {"pattern": "^a", "not": {"pattern": "a"}}},
+        {**OBJECT, "minProperties": 1, "patternProperties": {"^[^a]*$": False, "a": False}},
+        {
+            **OBJECT,
+            "required": ["a"],
+            "properties": {"a": {"type": "string", "pattern": "^a$", "maxLength": 0}},
+        },
+        {**OBJECT, "required": ["a"], "properties": {"a": {"type": "array", "minItems": 2, "maxItems": 1}}},
+        {"type": "array", **ONE, "minContains": 3, "maxItems": 2},
+        {"type": "array", **ONE, "items": {"const": 2}},
+        {"type": "array", "prefixItems": [{}, False], "minItems": 2},
+        {"type": "string", "pattern": "^a+$", "allOf": [{"pattern": "^b+$"}]},
+    ],
+    ids=json.dumps,
+)
+def test_what_allows_nothing_is_refused(backend, schema):
+    with pytest.raises(UnsatisfiableSpecError):
+        backend.compile(OutputSpec.json_schema(schema, strict=False))
+
+
+def test_crossed_bounds_are_named_where_nothing_else_is_left(backend):
+    schema = {
+        **OBJECT,
+        "required": ["a"],
+        "properties": {"a": {"type": "array", "minItems": 2, "maxItems": 1}},
+    }
+    with pytest.raises(UnsatisfiableSpecError) as caught:
+        backend.compile(OutputSpec.json_schema(schema, strict=False))
+    assert caught.value.where == "#/properties/a/minItems"
+
+
+@pytest.mark.parametrize(
+    ("schema", "good"),
+    [
+        ({**ONE, "minContains": 100, "maxItems": 70_000}, str([1] * 100).replace(" ", "")),
+        ({**OBJECT, "maxProperties": 1_000_000}, '{"a":1}'),
+    ],
+)
+def test_large_counts(backend, schema, good):
+    assert takes(backend, OutputSpec.json_schema(schema, strict=False), good)
