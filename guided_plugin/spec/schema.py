@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 from guided_plugin.errors import SpecError, did_you_mean
-from guided_plugin.spec.keywords import KEYWORDS
+from guided_plugin.spec.keywords import KEYWORDS, draft_of, names_draft
+from guided_plugin.spec.references import LostReferenceError, References, pointer_steps
 
 Schema = Mapping[str, Any] | bool
 
@@ -50,23 +50,6 @@ def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
             pending.extend((path + step, child) for step, child in subschemas(node))
 
 
-def pointer_steps(document: Any, fragment: str) -> Iterator[tuple[str | int, Any]]:
-    """Each step of a JSON pointer: its key or index, and what lies there. Raises KeyError at nothing."""
-    first, *parts = unquote(fragment).split("/")
-    if first:
-        raise KeyError(f"#{fragment}")
-    node = document
-    for raw in parts:
-        part: str | int = raw.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, list) and raw.isdecimal():
-            part = int(raw)
-        try:
-            node = node[part]
-        except (KeyError, IndexError, TypeError):
-            raise KeyError(f"#{fragment}") from None
-        yield part, node
-
-
 def resolve_pointer(document: Any, reference: str) -> Any:
     """What a local reference (`#/$defs/x`) points at; raises KeyError when it points at nothing."""
     steps = pointer_steps(document, reference.removeprefix("#"))
@@ -75,7 +58,7 @@ def resolve_pointer(document: Any, reference: str) -> Any:
 
 def check_schema(schema: Any) -> None:
     """Refuse a document that is not a JSON Schema, with the path to what is wrong."""
-    anchors: set[str] | None = None
+    references: References | None = None
     for path, node in walk(schema):
         if isinstance(node, bool):
             continue
@@ -92,9 +75,8 @@ def check_schema(schema: Any) -> None:
             _check_bounds(node)
         reference = node.get("$ref")
         if isinstance(reference, str):
-            if anchors is None:
-                anchors = _names(schema)
-            _check_reference(schema, reference, anchors, (*path, "$ref"))
+            references = references or references_of(schema)
+            _check_reference(references, node, reference, (*path, "$ref"))
 
 
 _WRAP = "check the brackets around it"
@@ -214,35 +196,26 @@ def _check_bounds(node: Mapping[str, Any]) -> None:
             raise SpecError(complaint[0], where=pointer((low,)), hint=complaint[1])
 
 
-def _names(document: Any) -> set[str]:
-    """Every name that a reference may use besides a pointer: `$id`s and anchors."""
-    found: set[str] = set()
-    for _, node in walk(document):
-        if isinstance(node, Mapping):
-            found.update(str(node[key]) for key in ("$id", "id") if isinstance(node.get(key), str))
-            found.update("#" + str(node[key]) for key in ("$anchor", "$dynamicAnchor") if key in node)
-    return found
+def references_of(document: Any) -> References:
+    """What the references of a document point at."""
+    return References(document, walk(document), draft_of(document), named=names_draft(document))
 
 
-def _check_reference(document: Any, reference: str, anchors: set[str], path: tuple[str | int, ...]) -> None:
-    if reference.startswith("#"):
-        try:
-            resolve_pointer(document, reference)
-        except KeyError:
-            if reference not in anchors:
-                raise SpecError(
-                    f"{reference!r} points at nothing in this schema",
-                    where=pointer(path),
-                    hint="references start at the root, for example #/$defs/Name",
-                ) from None
-        return
-    base = reference.split("#", 1)[0]
-    if not any(name.rstrip("#") == base or name.endswith("/" + base) for name in anchors):
+def _check_reference(references: References, node: Any, reference: str, path: tuple[str | int, ...]) -> None:
+    try:
+        references.resolve(reference, references.bases(node))
+    except LostReferenceError as error:
+        if error.where == "place" or reference.startswith("#"):
+            raise SpecError(
+                f"{reference!r} points at nothing in this schema",
+                where=pointer(path),
+                hint="references start at the root, for example #/$defs/Name",
+            ) from None
         raise SpecError(
             f"{reference!r} lies outside this schema, and references are never fetched",
             where=pointer(path),
             hint="put that schema under $defs and refer to it as #/$defs/Name",
-        )
+        ) from None
 
 
 def misspelt_keywords(schema: Any) -> list[str]:

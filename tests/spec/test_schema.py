@@ -218,9 +218,13 @@ def test_pointers_to_nothing_are_key_errors(reference):
         {"$ref": "#mine", "$defs": {"a": {"$anchor": "mine"}}},
         {"$ref": "#mine", "$defs": {"a": {"$dynamicAnchor": "mine"}}},
         {"$ref": "#mine", "definitions": {"a": {"$id": "#mine"}}},
-        {"$ref": "https://x.example/a#/b", "$defs": {"a": {"$id": "https://x.example/a"}}},
+        {"$ref": "https://x.example/a#/b", "$defs": {"a": {"$id": "https://x.example/a", "b": {}}}},
         {"$ref": "https://x.example/a", "$defs": {"a": {"id": "https://x.example/a#"}}},
         {"$id": "https://x.example/root", "$ref": "a", "$defs": {"a": {"$id": "https://x.example/a"}}},
+        {"$ref": "/b", "$id": "https://x.example/a/c", "$defs": {"a": {"$id": "https://x.example/b"}}},
+        {"$id": "urn:x:1", "$ref": "urn:x:1#/$defs/a", "$defs": {"a": {}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$id": "b.json", "$ref": "#/$defs/c", "$defs": {"c": {}}}}},
+        {"$ref": "a/b.json", "$defs": {"a": {"$id": "a/", "$defs": {"b": {"$id": "b.json"}}}}},
     ],
 )
 def test_references_inside_the_document_pass(schema):

@@ -23,7 +23,8 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     evaluates,
     merged,
 )
-from guided_plugin.grammar.llguidance.lark.document import Document, Path
+from guided_plugin.grammar.llguidance.lark.document import Document
+from guided_plugin.spec.references import Path, Scope
 from guided_plugin.spec.schema import pointer
 
 Shape = dict[str, tuple[Constraint, ...]]
@@ -82,7 +83,7 @@ class Algebra:
         self._asking: set[Literals] = set()
         self._meets = 0
 
-    def literals(self, schema: Any, base: str, path: Path, positive: bool = True) -> Literals:
+    def literals(self, schema: Any, base: Scope, path: Path, positive: bool = True) -> Literals:
         """A schema, or its negation, as a conjunction of one; the empty one where it allows everything."""
         if not isinstance(schema, bool):
             number = self.document.number(schema, base, path)

@@ -55,7 +55,7 @@ def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
     """The rule of an object constraint."""
     opened = any(properties.others is not None for properties in constraint.properties)
     if emitter.style.closed and not opened and (constraint.declared or constraint.properties):
-        constraint = closed(constraint, emitter.algebra.literals(False, "", ()))
+        constraint = closed(constraint, emitter.algebra.negated(TRUE))
     writer = _Writer(emitter, constraint)
     unanswered = writer.listed_answers()
     if unanswered is None:

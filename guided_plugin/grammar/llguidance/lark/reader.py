@@ -116,10 +116,10 @@ class _Reader:
         yield from self.dependencies()
 
     def referred(self, keyword: str, reference: str) -> Shape:
-        document = self.algebra.document
-        resolve = document.resolve if keyword == "$ref" else document.dynamic
-        target = resolve(reference, self.node.base, (*self.node.path, keyword))
-        return self.algebra.in_place(self.algebra.literals(*target, self.positive))
+        path = (*self.node.path, keyword)
+        target = self.algebra.document.resolve(keyword, reference, self.node.base, path)
+        literals = self.algebra.literals(target.schema, target.scope, target.path, self.positive)
+        return self.algebra.in_place(literals)
 
     def types(self, value: Any) -> Shape:
         named = {value} if isinstance(value, str) else set(value)

@@ -1,0 +1,177 @@
+"""What references in a JSON Schema point at, as the standard resolves them: `$id`s, anchors, dynamic anchors.
+
+Depends on keywords and schema trees. Only the document itself is looked at: nothing is ever fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import unquote, urldefrag, urljoin
+
+Path = tuple[str | int, ...]
+
+_ROOT = "guided://schema"
+_ANCHORS = ("$anchor", "$dynamicAnchor")
+
+
+class LostReferenceError(Exception):
+    """A reference to nothing. `where`: whether it is the document or the place that isn't there."""
+
+    def __init__(self, where: Literal["document", "place"]) -> None:
+        super().__init__(where)
+        self.where = where
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What references in a place resolve against."""
+
+    base: str = _ROOT
+    """The address of the resource."""
+    dynamic: tuple[tuple[str, str], ...] = ()
+    """For each dynamic anchor, the outermost resource on the way here that has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a reference points at."""
+
+    schema: Any
+    scope: Scope
+    path: Path
+
+
+class References:
+    """The resources of one document."""
+
+    def __init__(self, root: Any, steps: Iterator[tuple[Path, Any]], draft: int, *, named: bool) -> None:
+        """`steps`: every schema in the document with its path. `named`: whether it names its draft."""
+        self.root = root
+        self._draft = draft
+        self._old_ids = draft <= 4 or not named
+        self._resources: dict[str, tuple[Any, Path]] = {_ROOT: (root, ())}
+        self._anchors: dict[tuple[str, str], tuple[Any, Path]] = {}
+        self._dynamic: dict[str, tuple[str, ...]] = {}
+        self._bases: dict[int, str] = {}
+        self._find(steps)
+        self.root_scope = self._entered(Scope(), _ROOT)
+
+    def enter(self, schema: Any, scope: Scope) -> Scope:
+        """The scope inside a schema: its own where it has an `$id`."""
+        base = self._base(schema, scope.base)
+        return self._entered(scope, base)
+
+    def bases(self, schema: Any) -> Scope:
+        """The scope inside a schema of the document, without the way there."""
+        return Scope(self._bases.get(id(schema), _ROOT))
+
+    def resolve(self, reference: str, scope: Scope) -> Target:
+        """What `$ref` points at. Raises LostReferenceError."""
+        address, fragment = self._address(reference, scope)
+        if (address, fragment) in self._anchors:
+            schema, path = self._anchors[address, fragment]
+            return Target(schema, self._entered(scope, address), path)
+        if address not in self._resources:
+            raise LostReferenceError("document")
+        schema, path = self._resources[address]
+        for start, base, prefix in ((schema, address, path), (self.root, _ROOT, ())):
+            found = self._follow(start, fragment, self._base(start, base), prefix)
+            if found is not None:
+                target, base, place = found
+                return Target(target, self._entered(scope, base), place)
+        raise LostReferenceError("place")
+
+    def dynamic(self, reference: str, scope: Scope) -> Target:
+        """What `$dynamicRef` and `$recursiveRef` point at, which depends on the way here."""
+        target = self.resolve(reference, scope)
+        address, anchor = self._address(reference, scope)
+        if anchor not in self._dynamic.get(address, ()):
+            return target
+        outermost = dict(scope.dynamic).get(anchor)
+        if outermost is None:
+            return target
+        schema, path = self._anchors[outermost, anchor] if anchor else self._resources[outermost]
+        return Target(schema, self._entered(scope, outermost), path)
+
+    def _address(self, reference: str, scope: Scope) -> tuple[str, str]:
+        whole = scope.base + reference if reference[:1] in ("#", "") else urljoin(scope.base, reference)
+        address, fragment = urldefrag(whole)
+        return address, fragment
+
+    def _entered(self, scope: Scope, base: str) -> Scope:
+        known = dict(scope.dynamic)
+        new = {anchor: base for anchor in self._dynamic.get(base, ()) if anchor not in known}
+        if base == scope.base and not new:
+            return scope
+        return Scope(base, tuple(sorted({**known, **new}.items())))
+
+    def _find(self, steps: Iterator[tuple[Path, Any]]) -> None:
+        """Every `$id` and anchor."""
+        bases: dict[Path, str] = {}
+        for path, node in sorted(steps, key=lambda step: len(step[0])):
+            if not isinstance(node, Mapping):
+                continue
+            above = (path[:end] for end in range(len(path) - 1, -1, -1))
+            parent = next((bases[prefix] for prefix in above if prefix in bases), _ROOT)
+            base = self._base(node, parent)
+            bases[path] = self._bases[id(node)] = base
+            if base != parent:
+                self._resources.setdefault(base, (node, path))
+            identity = self._identity(node)
+            if identity is not None and identity.startswith("#") and len(identity) > 1:
+                self._anchors.setdefault((parent, identity[1:]), (node, path))
+            for keyword in _ANCHORS:
+                if isinstance(node.get(keyword), str):
+                    self._anchors.setdefault((base, node[keyword]), (node, path))
+            if isinstance(node.get("$dynamicAnchor"), str):
+                self._dynamic[base] = (*self._dynamic.get(base, ()), node["$dynamicAnchor"])
+            if node.get("$recursiveAnchor") is True and (base != parent or not path):
+                self._dynamic[base] = (*self._dynamic.get(base, ()), "")
+        root = self._bases.get(id(self.root), _ROOT)
+        if root != _ROOT:
+            self._dynamic[_ROOT] = self._dynamic.get(root, ())
+            for (address, anchor), found in list(self._anchors.items()):
+                if address == root:
+                    self._anchors.setdefault((_ROOT, anchor), found)
+
+    def _identity(self, node: Mapping[str, Any]) -> str | None:
+        if self._draft <= 7 and "$ref" in node and node is not self.root:
+            return None
+        identity = node.get("$id", node.get("id") if self._old_ids else None)
+        return identity if isinstance(identity, str) else None
+
+    def _base(self, schema: Any, base: str) -> str:
+        if id(schema) in self._bases:
+            return self._bases[id(schema)]
+        identity = self._identity(schema) if isinstance(schema, Mapping) else None
+        if identity is None or identity.startswith("#"):
+            return base
+        return urldefrag(urljoin(base, identity))[0]
+
+    def _follow(self, start: Any, fragment: str, base: str, path: Path) -> tuple[Any, str, Path] | None:
+        node = start
+        try:
+            for part, node in pointer_steps(start, fragment):
+                path, base = (*path, part), self._base(node, base)
+        except KeyError:
+            return None
+        return (node, base, path) if isinstance(node, Mapping | bool) else None
+
+
+def pointer_steps(document: Any, fragment: str) -> Iterator[tuple[str | int, Any]]:
+    """Each step of a JSON pointer: its key or index, and what lies there. Raises KeyError at nothing."""
+    first, *parts = unquote(fragment).split("/")
+    if first:
+        raise KeyError(f"#{fragment}")
+    node = document
+    for raw in parts:
+        part: str | int = raw.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, list) and raw.isdecimal():
+            part = int(raw)
+        try:
+            node = node[part]
+        except (KeyError, IndexError, TypeError):
+            raise KeyError(f"#{fragment}") from None
+        yield part, node
