@@ -14,8 +14,10 @@ from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Symbol
 from guided_plugin.grammar.llguidance.lark.terminals import COLON, COMMA
 
-NAMED = 40
-"""How many listed properties have a bit in the parameter. A counter follows."""
+NAMED = 62
+"""How many listed properties have a bit in the parameter."""
+NAMED_AND_COUNTED = 40
+"""How many, where a counter follows."""
 MAX_COUNT = 4_000_000
 _COUNTER = "[40:62]"
 _MAX_EXISTS = 5

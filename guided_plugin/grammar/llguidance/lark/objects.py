@@ -22,7 +22,13 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 )
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.languages import few_strings
-from guided_plugin.grammar.llguidance.lark.members import MAX_COUNT, NAMED, AnyOrder, Member
+from guided_plugin.grammar.llguidance.lark.members import (
+    MAX_COUNT,
+    NAMED,
+    NAMED_AND_COUNTED,
+    AnyOrder,
+    Member,
+)
 from guided_plugin.grammar.llguidance.lark.patterns import ANY_CHARACTER, expression, matches, pattern
 from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Repeated, Symbol, Text
@@ -126,9 +132,10 @@ class _Writer:
         ordered = self.emitter.style.ordered or (self.emitter.comparing and not self.open)
         if plain and (ordered or not self.live or len(required) > NAMED):
             return self.ordered()
-        if len(required) > NAMED:
-            raise self.emitter.refusal("required", f"with over {NAMED} names, next to counts or negations")
-        filled = () if most == 0 and not required else self.any_order(fewest, most)
+        remembered = NAMED if not fewest and most is None else NAMED_AND_COUNTED
+        if len(required) > remembered:
+            raise self.emitter.refusal("required", f"over {remembered} names, next to counts or negations")
+        filled = () if most == 0 and not required else self.any_order(fewest, most, remembered)
         empty = not required and not fewest and not self.object.exists
         return self.grammar.rule(*filled, *([(OPEN, CLOSE)] if empty else []))
 
@@ -220,10 +227,10 @@ class _Writer:
                 keys = [any_of([string_terminal(string) for string in strings]) for strings in names]
                 yield chosen, keys, TRUE.union(*(exists.value for exists in demands))
 
-    def named_members(self) -> Iterator[Member]:
+    def named_members(self, remembered: int) -> Iterator[Member]:
         """Listed properties, the required ones with the first bits; several times where they may answer."""
         order = sorted(self.live, key=lambda name: name not in self.required)
-        bits = {name: bit for bit, name in enumerate(order[:NAMED])}
+        bits = {name: bit for bit, name in enumerate(order[:remembered])}
         for name in self.live:
             value = self.object.of(name)
             possible = [i for i, exists in enumerate(self.object.exists) if self.answers_as(exists, name)]
@@ -265,12 +272,12 @@ class _Writer:
             tail = (self.grammar.rule(tail),)
         return self.grammar.rule(*((OPEN, *head, CLOSE) for head in reversed(heads)))
 
-    def any_order(self, fewest: int, most: int | None) -> list[tuple[Symbol, ...]]:
+    def any_order(self, fewest: int, most: int | None, remembered: int) -> list[tuple[Symbol, ...]]:
         """Objects with at least one property, as alternatives: none, or one.
 
         `fewest` and `most` count the properties that are not required.
         """
-        members = [*self.named_members(), *self.open]
+        members = [*self.named_members(remembered), *self.open]
         if not members:
             return []
         limit = fewest if most is None else most
