@@ -52,7 +52,7 @@ def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
 def _plain(emitter: Emitter, constraint: Array) -> Symbol:
     if constraint.contains:
         return _containing(emitter, constraint, list(constraint.contains))
-    return emitter.grammar.rule((OPEN, *_from(emitter, constraint, 0), CLOSE))
+    return emitter.grammar.rule((OPEN, *_items(emitter, constraint), CLOSE))
 
 
 def _plain_contains(algebra: Algebra, constraint: Array) -> Array:
@@ -73,19 +73,28 @@ def _plain_contains(algebra: Algebra, constraint: Array) -> Array:
     return replace(constraint, contains=tuple(found.values()), shortest=shortest, longest=longest)
 
 
-def _from(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...]:
-    """The items from an index on."""
-    longest = constraint.longest
-    if longest is not None and index >= longest:
-        return ()
+def _items(emitter: Emitter, constraint: Array) -> tuple[Symbol, ...]:
+    """All items. Each of the first ones has a rule, since llguidance limits how deep groups are nested."""
+    longest, first = constraint.longest, constraint.prefix_length
+    if longest is not None and longest <= first:
+        first, symbols = longest, tuple[Symbol, ...]()
+    else:
+        symbols = _alike(emitter, constraint, first)
+    for index in reversed(range(first)):
+        comma = (COMMA,) if index else ()
+        symbols = (*comma, emitter.value(constraint.at(index)), *symbols)
+        if index >= constraint.shortest:
+            symbols = (Repeated(symbols, 0, 1),)
+        symbols = (emitter.grammar.rule(symbols),)
+    return symbols
+
+
+def _alike(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...]:
+    """The items from an index on where all are alike."""
     item = emitter.value(constraint.at(index))
-    comma = (COMMA,) if index else ()
-    if index < constraint.prefix_length:
-        symbols = (*comma, item, *_from(emitter, constraint, index + 1))
-        return symbols if index < constraint.shortest else (Repeated(symbols, 0, 1),)
     low = max(constraint.shortest - index, 0)
-    high = None if longest is None else longest - index
-    if comma:
+    high = None if constraint.longest is None else constraint.longest - index
+    if index:
         return (Repeated((COMMA, item), low, high),)
     more = Repeated((COMMA, item), max(low - 1, 0), None if high is None else high - 1)
     symbols = (item,) if high == 1 else (item, more)
