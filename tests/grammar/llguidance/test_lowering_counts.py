@@ -39,6 +39,12 @@ CASES = [
         ['{"a":"x"}', "{}"],
     ),
     (
+        {**OBJECT, "required": ["a", "c"], "maxProperties": 2}
+        | {"not": {"patternProperties": {"^c": {"const": 1}}}},
+        ['{"a":1,"c":2}', '{"c":2,"a":1}'],
+        ['{"c":1,"a":1}', '{"a":1,"c":1}'],
+    ),
+    (
         {**OBJECT, "not": {"additionalProperties": {"type": "string"}}},
         ['{"a":1,"b":"x"}', '{"b":"x","a":1}'],
         ['{"a":1,"a":"x"}', '{"a":"x"}'],

@@ -301,6 +301,8 @@ class Exists:
     """or matches this;"""
     besides: tuple[frozenset[str], frozenset[str]] | None = None
     """or is none of these names and matches none of these patterns."""
+    unlisted: bool = False
+    """The name is none that the object lists."""
 
 
 @dataclass(frozen=True, slots=True)

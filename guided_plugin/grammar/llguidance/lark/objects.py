@@ -94,25 +94,32 @@ class _Writer:
                 self.find_members(strings)
 
     def listed_answers(self) -> list[Object] | None:
-        """A demand that only listed properties can answer, as alternatives, one for each of these."""
+        """A demand as alternatives, one for each listed property that can answer it.
+
+        None where no demand needs that: unlisted properties can always come later, unless they are counted.
+        """
         answered = {index for member in self.open for index in member.exists}
         for index, exists in enumerate(self.object.exists):
-            if index in answered:
+            if index in answered and (exists.unlisted or self.object.longest is None):
                 continue
             others = tuple(each for each in self.object.exists if each != exists)
-            options = []
-            for name in self.live:
-                if self.answers_as(exists, name) and not self.algebra.empty(
-                    self.object.of(name) | exists.value
-                ):
-                    demand = Properties(named=((name, exists.value),), evaluates=False)
-                    required = (*(each for each in self.object.required if each != name), name)
-                    plain = replace(self.object, exists=others, required=required)
-                    options.append(with_properties(plain, demand) if exists.value else plain)
+            options = [self.answered_by(name, exists, others) for name in self.live if self.may(exists, name)]
             if len(options) > 1 and len(options) ** len(self.object.exists) > _MAX_ANSWERS:
                 raise self.emitter.refusal("not", "asks for one of too many properties")
+            if index in answered:
+                options.append(replace(self.object, exists=(*others, replace(exists, unlisted=True))))
             return options
         return None
+
+    def answered_by(self, name: str, exists: Exists, others: tuple[Exists, ...]) -> Object:
+        required = tuple(dict.fromkeys((*self.object.required, name)))
+        plain = replace(self.object, exists=others, required=required)
+        demand = Properties(named=((name, exists.value),), evaluates=False)
+        return with_properties(plain, demand) if exists.value else plain
+
+    def may(self, exists: Exists, name: str) -> bool:
+        """Whether a listed property may answer a demand."""
+        return self.answers_as(exists, name) and not self.algebra.empty(self.object.of(name) | exists.value)
 
     def rule(self) -> Symbol:
         required = self.required
@@ -241,6 +248,8 @@ class _Writer:
                     yield Member(key, self.emitter.value(combined), chosen, name, bits.get(name))
 
     def answers_as(self, exists: Exists, name: str) -> bool:
+        if exists.unlisted:
+            return False
         if exists.name is not None:
             return self.algebra.is_string(exists.name, name)
         if exists.pattern is not None:
