@@ -57,7 +57,9 @@ class _RawLLGuidance(LLGuidanceBackend):
 
         if spec.kind == "structural_tag":
             schema = json.dumps(spec.document()["format"]["content"]["json_schema"])
-            return f"%llguidance {{}}\nstart: {json.dumps(BEGIN)} json {json.dumps(END)}\njson: %json {schema}\n"
+            return (
+                f"%llguidance {{}}\nstart: {json.dumps(BEGIN)} json {json.dumps(END)}\njson: %json {schema}\n"
+            )
         return str(LLMatcher.grammar_from_json_schema(spec.text))
 
 

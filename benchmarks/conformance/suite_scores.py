@@ -44,11 +44,23 @@ def _scores(source: Path, names: Iterable[str], every: int, folder: str) -> Iter
             chosen = [group for group in chosen if not folder or group.keyword in FORMATS]
             for tag in (False, True) if not folder else (False,):
                 rows = [_row(engine, walker, group, tag) for group in chosen]
-                yield {"engine": name, "draft": draft, "tag": tag, **_sums(rows), "keywords": _by_keyword(rows)}
+                yield {
+                    "engine": name,
+                    "draft": draft,
+                    "tag": tag,
+                    **_sums(rows),
+                    "keywords": _by_keyword(rows),
+                }
 
 
 def _row(engine: Engine, walker: Walker, group: Group, tag: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"keyword": group.keyword, "name": group.name, "refused": 0, "right": 0, "reason": ""}
+    row: dict[str, Any] = {
+        "keyword": group.keyword,
+        "name": group.name,
+        "refused": 0,
+        "right": 0,
+        "reason": "",
+    }
     row |= {"valid_accepted": 0, "valid_refused": [], "invalid_refused": 0, "wrong_accepts": []}
     row |= {"early_stops": 0}
     grammar, reason = refusal(engine, group.schema, tag=tag)

@@ -172,6 +172,19 @@ def regex(pattern):
     return {"type": "regex", "pattern": pattern}
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        *(("a/b", "a/b"), (r"a\/b", "a/b"), (r"a\\/b", r"a\/b"), ("a\nb", "a\nb")),
+        *((r"[/\\]{2}", "/\\"), (r"a\\", "a\\"), (r"\\\/\n", "\\/\n")),
+    ],
+)
+def test_regexes_with_slashes_and_lines(compiler, pattern, text):
+    form = tag("<", regex(pattern), ">")
+    assert takes(compiler, form, f"<{text}>")
+    assert not takes(compiler, form, f"<{text[:-1]}>")
+
+
 class TestWhatStaysWithXgrammar:
     @pytest.mark.parametrize(
         ("form", "says"),

@@ -9,6 +9,7 @@ import math
 from fractions import Fraction
 
 from guided_plugin.grammar.llguidance.lark.constraints import (
+    TRUE,
     Array,
     Boolean,
     Constraint,
@@ -91,7 +92,7 @@ def _arrays(emitter: Emitter, array: Array, enough: int, depth: int) -> int:
 
 def _objects(emitter: Emitter, entries: Object, enough: int, depth: int) -> int:
     if emitter.style.closed and (entries.declared or entries.properties):
-        entries = closed(entries, emitter.algebra.literals(False, "", ()))
+        entries = closed(entries, emitter.algebra.negated(TRUE))
     others = [p.others for p in entries.properties if p.others is not None and not p.matching]
     if not any(emitter.algebra.empty(literals) for literals in others):
         return enough
