@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.limits import schemas_of_tag
 from guided_plugin.errors import GrammarError, GuidedError
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.formats import FORMATS
@@ -106,6 +107,30 @@ def coverage(spec: OutputSpec, compiler: GrammarCompiler) -> Coverage:
         elif use.status == "enforced":
             use = replace(use, note=f"by {backend}")
         uses.append(use)
+    return Coverage(tuple(uses), backend, reason, tuple(dict.fromkeys(refusals)))
+
+
+def tag_coverage(spec: OutputSpec, compiler: GrammarCompiler) -> Coverage:
+    """What becomes of each keyword of the schemas inside a `structural_tag` spec."""
+    backend, reason = None, ""
+    try:
+        grammar = compiler.compile(spec)
+        backend, reason = grammar.backend, grammar.reason
+    except GuidedError:
+        pass  # Each schema tells its part of why.
+    uses: list[KeywordUse] = []
+    refusals: list[str] = []
+    for place, schema in schemas_of_tag(spec.document()):
+        if not place.endswith(("/json_schema", "/schema")):
+            continue
+        options: dict[str, Any] = {"strict": spec.strict, "whitespace": spec.whitespace}
+        try:
+            alone = OutputSpec.json_schema(schema, backend=backend or spec.backend, **options)
+        except GuidedError:
+            continue  # Malformed: the tag's own error says so.
+        found = coverage(alone, compiler)
+        uses += [replace(use, where=place + use.where.removeprefix("#")) for use in found.keywords]
+        refusals += [place + (each[1:] if each[:1] == "#" else f": {each}") for each in found.refusals]
     return Coverage(tuple(uses), backend, reason, tuple(dict.fromkeys(refusals)))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from guided_plugin.check.coverage import Coverage, coverage
+from guided_plugin.check.coverage import Coverage, coverage, tag_coverage
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Matcher
@@ -61,7 +61,7 @@ class CheckReport:
     reason: str = ""
     """Why this backend."""
     coverage: Coverage | None = None
-    """What becomes of each keyword; only of JSON schemas."""
+    """What becomes of each keyword; only of JSON schemas, those inside structural tags too."""
 
     @property
     def ok(self) -> bool:
@@ -105,6 +105,8 @@ def check_spec(
     of_schema = spec.kind == "json_schema"
     warnings = misspelt_keywords(spec.document()) if of_schema else []
     covered = coverage(spec, compiler) if of_schema else None
+    if spec.kind == "structural_tag":
+        covered = tag_coverage(spec, compiler)
     try:
         grammar = compiler.compile(spec)
     except GuidedError as error:

@@ -54,7 +54,7 @@ def check_limits(spec: OutputSpec, config: GuidedConfig) -> None:
         if _is_deeper(document, config.max_depth):
             raise _too_deep("is", config, spec.kind)
         whole = [("", document)]
-        for place, schema in whole if spec.kind == "json_schema" else _schemas_of_tag(document):
+        for place, schema in whole if spec.kind == "json_schema" else schemas_of_tag(document):
             for path, node in walk(schema):
                 if isinstance(node, dict):
                     _check_schema(node, config, place, path)
@@ -79,7 +79,7 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
         return spec.kind == "choice" and len(spec.text) <= _SMALL_SOURCE
     if spec.kind == "structural_tag":
         document = spec.document()
-        schemas = (schema for _, schema in _schemas_of_tag(document))
+        schemas = (schema for _, schema in schemas_of_tag(document))
         return _is_small_free_text(document) and all(map(_is_small_schema, schemas))
     return spec.kind == "choice" or (spec.kind == "json_schema" and _is_small_schema(spec.document()))
 
@@ -181,7 +181,7 @@ def _where(place: str, *path: str | int) -> str:
     return place + pointer(path).removeprefix("#" if place else "")
 
 
-def _schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:
+def schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:
     """Every schema inside a structural tag, with its place. A regex there is written as in a schema."""
     pending: list[tuple[str, Any]] = [("#", document)]
     while pending:

@@ -10,6 +10,7 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.spec import OutputSpec
 
+CALL = {"type": "tag", "begin": "<f>", "end": "</f>"}
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
@@ -25,6 +26,39 @@ def notes(schema, compiler):
     found = coverage(OutputSpec.json_schema(schema, strict=False), compiler)
     assert found.refusals == ()
     return {use.where: use.note for use in found.keywords if use.status == "annotation"}
+
+
+@pytest.mark.parametrize(
+    ("content", "backend"),
+    [
+        ({"type": "json_schema"}, "llguidance"),
+        ({"type": "json_schema", "style": "qwen_xml"}, "xgrammar"),
+    ],
+)
+def test_schemas_inside_tags(byte_compiler, content, backend):
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "title": "A"}}}
+    form = {**CALL, "content": {**content, "json_schema": schema}}
+    spec = OutputSpec.structural_tag({"format": {"type": "star", "content": form}})
+    found = check_spec(byte_compiler, spec).coverage
+    place = "#/format/content/content/json_schema"
+    assert {use.where: (use.status, use.note) for use in found.keywords} == {
+        f"{place}/type": ("enforced", f"by {backend}"),
+        f"{place}/properties": ("enforced", f"by {backend}"),
+        f"{place}/properties/a/type": ("enforced", f"by {backend}"),
+        f"{place}/properties/a/title": ("annotation", ""),
+    }
+
+
+def test_what_is_refused_inside_tags(byte_compiler):
+    schemas = [{"type": "integer"}, {"type": "array", "uniqueItems": True}]
+    structures = [{"begin": f"<f{i}>", "schema": s, "end": "</f>"} for i, s in enumerate(schemas)]
+    spec = OutputSpec.structural_tag({"structures": structures, "triggers": ["<f"]})
+    report = check_spec(byte_compiler, spec)
+    assert not report.ok
+    assert [use.where for use in report.coverage.keywords if use.status == "refused"] == [
+        "#/structures/1/schema/uniqueItems"
+    ]
+    assert all(refusal.startswith("#/structures/1/schema/") for refusal in report.coverage.refusals)
 
 
 def test_every_keyword_has_its_place_and_status(byte_compiler):
