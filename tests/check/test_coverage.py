@@ -32,7 +32,7 @@ def notes(schema, compiler):
     ("content", "backend"),
     [
         ({"type": "json_schema"}, "llguidance"),
-        ({"type": "json_schema", "style": "qwen_xml"}, "xgrammar"),
+        ({"type": "json_schema", "style": "cohere_xml"}, "xgrammar"),
     ],
 )
 def test_schemas_inside_tags(byte_compiler, content, backend):

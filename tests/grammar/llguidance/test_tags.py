@@ -198,7 +198,7 @@ class TestWhatStaysWithXgrammar:
             (pair(ANY, const("x")), "free text in front of"),
             ({"type": "star", "content": ANY}, "free text"),
             ({"type": "any_text", "max_chars": 3}, "`max_chars`"),
-            (json_of({}, style="qwen_xml"), "qwen_xml"),
+            (json_of({}, style="cohere_xml"), "cohere_xml"),
             (json_of({}, excludes=["x"]), "`excludes`"),
             ({"type": "grammar", "grammar": 'root ::= "a"'}, "'grammar'"),
             ({"type": "exclude_token", "exclude_tokens": []}, "'exclude_token'"),

@@ -1,7 +1,7 @@
 """Structural tags written as one grammar, the schemas inside included.
 
 nodes.py       the parts of a tag
-reader.py      a tag's document as nodes; fields.py, leaves.py: what it is made of
+reader.py      a tag's document as nodes; fields.py, leaves.py, xml.py: what it is made of
 freetext.py    free text up to a trigger or an end
 lexing.py      whether a lexer reads all that as it is meant
 """
@@ -54,7 +54,7 @@ def tag_to_lark(
     `schema_to_lark`. Raises an UnsupportedSpecError with a place in the whole tag.
     """
     try:
-        node = read_tag(document, controls, flexible=flexible)
+        node = read_tag(document, controls, flexible=flexible, strict=strict)
         named = impossible_token in _tokens(node)
         writer = _Writer(strict, tuple(unenforced), None if named else impossible_token)
         clash = misread(node, lambda schema: writer.lowered(schema).types)
@@ -106,11 +106,16 @@ class _Writer:
                     impossible_token=self.impossible_token,
                 )
             except GrammarError as error:
-                where = pointer(node.path) + (error.where[1:] if error.where.startswith("#") else "")
-                raise type(error)(error.what, where=where, hint=error.hint) from None
+                raise type(error)(error.what, where=_place(node, error.where), hint=error.hint) from None
             if self._schemas[key].distinct:
                 raise _not_distinct(node)
-        return self._schemas[key]
+        found = self._schemas[key]
+        if node.without_strings and "string" in found.types:
+            raise UnsupportedSpecError(
+                "a value that may be a string, or something else, is not supported as XML by llguidance",
+                where=pointer(node.path),
+            )
+        return found
 
     def symbol(self, node: Node) -> Symbol:
         """The symbol of a node."""
@@ -119,8 +124,9 @@ class _Writer:
                 return self.grammar.terminal(_quoted(text))
             case Control(token):
                 return Terminal(f"<[{token}]>")
-            case Free(stops):
-                return self.grammar.terminal(" & ".join([_NOT_EMPTY, *_lacking(stops, "*")]))
+            case Free(stops, suffix):
+                ending = [f"/(?s:.*){_escaped(suffix)}/"] if suffix else []
+                return self.grammar.terminal(" & ".join([_NOT_EMPTY, *ending, *_lacking(stops, "*")]))
             case Until(stop, stops, barred):
                 parts = [f"/(?s:.*){_escaped(stop)}/", *_lacking(stops, "+"), *_lacking(barred, "{0}")]
                 return self.grammar.terminal(" & ".join(parts))
@@ -139,6 +145,13 @@ class _Writer:
 
     def _symbols(self, node: Node) -> tuple[Symbol, ...]:
         return tuple(map(self.symbol, node.parts)) if isinstance(node, Sequence) else (self.symbol(node),)
+
+
+def _place(node: Schema, where: str) -> str:
+    """The place in the whole tag of an error in a schema."""
+    if node.shared is not None and where.startswith(("#/$defs/", "#/definitions/")):
+        return pointer(node.shared) + where[1:]
+    return pointer(node.path) + (where[1:] if where.startswith("#") else "")
 
 
 def _lacking(stops: tuple[str, ...], after: str) -> list[str]:

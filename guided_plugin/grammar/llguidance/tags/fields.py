@@ -27,11 +27,13 @@ class Reading:
         formats: Mapping[str, tuple[tuple[str, ...], Callable[[Reading, Fields, Path], Node]]],
         *,
         flexible: bool,
+        strict: bool,
     ) -> None:
         """`controls`: names of control tokens, by id. `formats`: the fields of each type, and its reader."""
         by_name = {name: token for token, name in sorted(controls.items(), reverse=True)}
         self.names = Names(by_name)
         self.flexible = flexible
+        self.strict = strict
         self.ends: list[str] = []
         """Texts that end the innermost tag around what is read now."""
         self._controls = controls

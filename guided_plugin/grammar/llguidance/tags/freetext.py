@@ -35,16 +35,22 @@ class Names:
     def __init__(self, names: Mapping[str, int]) -> None:
         # Shorter names would be found in texts that mean something else.
         self._names = {name: token for name, token in names.items() if len(name) >= 3}
-        self._longest_first = sorted(self._names, key=len, reverse=True)
+        self._by_letter: dict[str, list[str]] = {}
+        for name in sorted(self._names, key=len, reverse=True):
+            self._by_letter.setdefault(name[0], []).append(name)
 
     def leading(self, text: str) -> tuple[int, str] | None:
         """The control token with whose name a text begins, and the rest."""
-        name = next((name for name in self._longest_first if text.startswith(name)), None)
+        name = next((name for name in self._by_letter.get(text[:1], ()) if text.startswith(name)), None)
         return None if name is None else (self._names[name], text[len(name) :])
 
-    def inside(self, text: str) -> bool:
-        """Whether a text has a name behind its first character."""
-        return any(text.find(name, 1) > 0 for name in self._names)
+    def inside(self, text: str) -> tuple[str, int, str] | None:
+        """The first control token whose name is behind a text's first character, with the text around it."""
+        for start in range(1, len(text)):
+            found = self.leading(text[start:])
+            if found is not None:
+                return text[:start], *found
+        return None
 
     def spelled(self, text: str) -> Node:
         """A text in which each name is a control token, or written as text."""
@@ -69,7 +75,7 @@ class Names:
         led = self.leading(begin)
         if led is not None:
             rules.append((led[0], sequence([self.spelled(led[1]), rest])))
-        if self.inside(trigger) and len(trigger) > len(begin) - len(led[1] if led else begin):
+        elif self.inside(trigger) is not None:
             raise UnsupportedSpecError("a trigger with a control token in its middle", where="triggers")
         return rules
 
@@ -144,9 +150,7 @@ def _closed_dispatch(node: Dispatch, ends: Sequence[Node], names: Names) -> Node
                     hint="write that text into `excludes`",
                 )
             endings.append(sequence([_until(stop, node.stops), names.spelled(end.text[len(stop) :])]))
-            led = names.leading(end.text)
-            if led is not None:
-                endings.append(sequence([optional(Free(node.stops)), Control(led[0]), names.spelled(led[1])]))
+            endings += _ending_in_controls(end.text, stop, node.stops, names)
     if node.loop:
         return sequence([_calls(node), either(endings)])
     return (
@@ -154,6 +158,17 @@ def _closed_dispatch(node: Dispatch, ends: Sequence[Node], names: Names) -> Node
         if node.rules
         else either(endings)
     )
+
+
+def _ending_in_controls(end: str, stop: str, stops: Sequence[str], names: Names) -> list[Node]:
+    """Free text up to an end whose stop is written with a control token."""
+    led, inside = names.leading(end), names.inside(end)
+    if led is not None:
+        return [sequence([optional(Free(tuple(stops))), Control(led[0]), names.spelled(led[1])])]
+    if inside is not None and len(inside[0]) < len(stop):
+        before, token, rest = inside
+        return [sequence([Free(tuple(stops), before), Control(token), names.spelled(rest)])]
+    return []
 
 
 def _calls(node: Dispatch) -> Node:

@@ -15,6 +15,7 @@ from guided_plugin.grammar.llguidance.tags.fields import (
     texts,
 )
 from guided_plugin.grammar.llguidance.tags.nodes import Dispatch, Node, Path, Regex, Schema, optional
+from guided_plugin.grammar.llguidance.tags.xml import xml_schema
 from guided_plugin.spec import ecma
 from guided_plugin.spec.languages import nullable, whole
 from guided_plugin.spec.schema import check_schema, pointer
@@ -30,8 +31,6 @@ def const_string(reading: Reading, node: Fields, path: Path) -> Node:
 
 def json_schema(reading: Reading, node: Fields, path: Path) -> Node:
     """JSON that satisfies a schema."""
-    if node.get("style", "json") != "json":
-        raise refusal(f"a style of {node['style']!r}", (*path, "style"))
     if node.get("excludes"):
         raise refusal("`excludes` of JSON", (*path, "excludes"))
     most = node.get("max_whitespace_cnt")
@@ -42,7 +41,8 @@ def json_schema(reading: Reading, node: Fields, path: Path) -> Node:
     if "json_schema" not in node:
         raise malformed("must have a `json_schema`", path)
     any_order = flag(node, "any_order", path)
-    return schema_node(node["json_schema"], (*path, "json_schema"), any_order=any_order)
+    found = schema_node(node["json_schema"], (*path, "json_schema"), any_order=any_order)
+    return found if node.get("style", "json") == "json" else xml_schema(reading, node, path)
 
 
 def schema_node(schema: Any, path: Path, *, any_order: bool = False) -> Node:

@@ -247,6 +247,8 @@ class _Lexing:
                 key = Schema
             elif isinstance(leaf, Until):
                 key = leaf.stops
+            elif isinstance(leaf, Free):
+                key = ("free", leaf.stops)
             groups.setdefault(key, set()).add(position)
         for key, group in groups.items():
             if isinstance(key, Text):

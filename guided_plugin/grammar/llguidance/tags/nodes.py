@@ -32,6 +32,8 @@ class Free:
     """Any text of at least one character in which no stop occurs."""
 
     stops: tuple[str, ...]
+    suffix: str = ""
+    """What it ends with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,10 @@ class Schema:
     schema: Any
     path: Path
     any_order: bool = False
+    shared: Path | None = None
+    """Where its definitions stand, if not in itself."""
+    without_strings: bool = False
+    """Whether strings would be written otherwise, so that it must have none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

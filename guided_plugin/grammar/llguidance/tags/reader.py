@@ -37,9 +37,9 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
 _MAX_REPEAT = 1_000
 
 
-def read_tag(document: Fields, controls: Mapping[int, str], *, flexible: bool) -> Node:
+def read_tag(document: Fields, controls: Mapping[int, str], *, flexible: bool, strict: bool) -> Node:
     """The whole tag. `controls`: names of the control tokens that it may name, by id."""
-    reading = Reading(controls, _FORMATS, flexible=flexible)
+    reading = Reading(controls, _FORMATS, flexible=flexible, strict=strict)
     if "format" in document:
         return written_out(reading.format(document["format"], ("format",)))
     return written_out(_older(reading, document))
