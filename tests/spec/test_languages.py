@@ -3,46 +3,17 @@
 The random patterns are written twice, for ECMA and for Python, so that the parser is under test as well.
 """
 
-import itertools
 import json
 import random
 import re
 
 import pytest
 from llguidance_specs import terminal_takes
+from random_patterns import TEXTS, random_pattern
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.spec.languages import EMPTY, NOTHING, matches, searched, whole
-
-TEXTS = ["".join(text) for length in range(5) for text in itertools.product('ab"', repeat=length)]
-TEXTS += ["c", "ac", "ca", "\n", "a\n", "\\a", "aaaaa", "aaaaaa", "ababab"]
-ATOMS = [
-    *(("a", "a"), ("b", "b"), ("[ab]", "[ab]"), ("[^a]", "[^a]"), (".", "[^\n\r\u2028\u2029]")),
-    *(("^", r"\A"), ("$", r"\Z"), ("c", "c"), ('"', '"')),
-]
-
-
-def random_pattern(chance, depth, looks):
-    """A pattern for ECMA, and the same for Python."""
-
-    def part():
-        return random_pattern(chance, depth - 1, looks)
-
-    kind = chance.random()
-    if depth == 0 or kind < 0.3:
-        return chance.choice(ATOMS)
-    if kind < 0.5:
-        pieces = ["", part(), part()]
-    elif kind < 0.65:
-        pieces = ["(?:", part(), "|", part(), ")"]
-    elif kind < 0.85:
-        pieces = ["(?:", part(), ")", chance.choice(["*", "+", "?", "{2}", "{1,2}", "{0,2}", "{2,}"])]
-    elif kind < 0.93 and looks:
-        pieces = [chance.choice(["(?=", "(?!"]), part(), ")"]
-    else:
-        pieces = [part(), part(), part()]
-    return tuple("".join(p if isinstance(p, str) else p[side] for p in pieces) for side in (0, 1))
 
 
 @pytest.mark.parametrize("looks", [False, True])
