@@ -1,4 +1,4 @@
-"""What is compared: this package with `auto` and with each backend alone, and the two libraries by themselves.
+"""What is compared: this package with `auto` and with each backend alone, and both libraries by themselves.
 
 The libraries get schemas as they are written, with no check, limit or rewrite of this package in between. An
 engine has what `Walker` asks of a compiler.
@@ -23,7 +23,7 @@ __all__ = ["BEGIN", "END", "ENGINES", "OURS", "Engine"]
 
 BEGIN, END = "<f>", "</f>"
 OURS = ("auto", "llguidance", "xgrammar")
-ENGINES = (*OURS, "raw llguidance", "raw xgrammar")
+ENGINES = (*OURS, "raw-llguidance", "raw-xgrammar")
 
 
 def tag_of(schema: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def tag_of(schema: Any) -> dict[str, Any]:
 class _RawXGrammar(XGrammarBackend):
     """xgrammar's own reading of a schema."""
 
-    name = "raw xgrammar"
+    name = "raw-xgrammar"
 
     def _compile(self, spec: OutputSpec) -> Any:
         if spec.kind == "structural_tag":
@@ -48,19 +48,17 @@ class _RawXGrammar(XGrammarBackend):
 
 
 class _RawLLGuidance(LLGuidanceBackend):
-    """llguidance's own reading of a schema."""
+    """llguidance's own reading of a schema, in any tokenization: it would force the tokenizer's own."""
 
-    name = "raw llguidance"
+    name = "raw-llguidance"
 
     def _text(self, spec: OutputSpec) -> str:
-        from llguidance import LLMatcher
-
+        begin = end = ""
+        schema = spec.text
         if spec.kind == "structural_tag":
             schema = json.dumps(spec.document()["format"]["content"]["json_schema"])
-            return (
-                f"%llguidance {{}}\nstart: {json.dumps(BEGIN)} json {json.dumps(END)}\njson: %json {schema}\n"
-            )
-        return str(LLMatcher.grammar_from_json_schema(spec.text))
+            begin, end = json.dumps(BEGIN), json.dumps(END)
+        return f'%llguidance {{"no_forcing": true}}\nstart: {begin} json {end}\njson: %json {schema}\n'
 
 
 class Engine:
@@ -75,10 +73,10 @@ class Engine:
             plugins = Plugins(entry_points=False)
             self._compiler = GrammarCompiler(vocabulary, config=config, plugins=plugins)
         else:
-            self._raw = (_RawXGrammar if name == "raw xgrammar" else _RawLLGuidance)(vocabulary, config)
+            self._raw = (_RawXGrammar if name == "raw-xgrammar" else _RawLLGuidance)(vocabulary, config)
 
     def compile(self, schema: Any, *, tag: bool, flexible: bool = False, strict: bool = False) -> Grammar:
-        """A grammar, or a GuidedError. Raw xgrammar is asked as vLLM asks it: strictly."""
+        """A grammar, or a GuidedError. xgrammar by itself is asked as vLLM asks it: strictly."""
         whitespace = "flexible" if flexible else "compact"
         if self._compiler is None:
             kind = "structural_tag" if tag else "json_schema"

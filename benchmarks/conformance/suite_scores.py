@@ -30,8 +30,7 @@ def suite(source: Path, names: Iterable[str], every: int) -> Iterator[dict[str, 
 
 def formats(source: Path, names: Iterable[str], every: int) -> Iterator[dict[str, Any]]:
     """The same of `optional/format`, for the formats that are enforced."""
-    for row in _scores(source, names, 1 if every < 3 else every, "optional/format"):
-        yield row
+    yield from _scores(source, names, 1 if every < 3 else every, "optional/format")
 
 
 def _scores(source: Path, names: Iterable[str], every: int, folder: str) -> Iterator[dict[str, Any]]:
@@ -82,7 +81,7 @@ def _row(engine: Engine, walker: Walker, group: Group, tag: bool) -> dict[str, A
 
 
 def _right_to_refuse(group: Group) -> str:
-    """Why a schema must be refused: it needs another document, or nothing is valid. Empty if neither is so."""
+    """Why a schema must be refused: it needs another document, or no instance is valid; empty otherwise."""
     if needs_remote(group.schema):
         return "needs another document"
     if any(valid for _, valid in group.tests):
