@@ -216,7 +216,7 @@ def _maskbench(name: str, document: dict[str, Any]) -> str:
         "## MaskBench: real schemas\n",
         f"{document['vocabulary']:,} tokens, {document['walks']} outputs at random for each schema, one thread "
         f"of {document['processor'] or 'a CPU'}, {_made(document)}",
-        f"<!-- figures {name}\nvocabulary, walks{', every' if document.get('every', 1) > 1 else ''}\n-->\n",
+        f"<!-- figures {name}\nvocabulary, walks\n-->\n",
     ]
     for tag, title in ((False, "Each schema by itself"), (True, "Inside a structural tag")):
         rows, lines = [], []
