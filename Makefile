@@ -97,6 +97,15 @@ SEED :=
 fuzz: $(STAMP)
 	$(BIN)/python tests/support/fuzz.py --count $(COUNT) $(addprefix --seed ,$(SEED)) $(ARGS)
 
+# SUITE: json-schema-org/JSON-Schema-Test-Suite, SAMPLE: MaskBench files; each a folder or a tar archive.
+# TOKENIZER: a folder of a transformers tokenizer.
+SUITE := ../shared/jsonschema-suite/suite.tar.xz
+SAMPLE := ../shared/maskbench/sample.tar.xz
+TOKENIZER :=
+conformance: $(STAMP)
+	$(BIN)/python benchmarks/conformance/run.py --suite $(SUITE) --sample $(SAMPLE) \
+		--tokenizer $(or $(TOKENIZER),$(error TOKENIZER=FOLDER names a tokenizer)) $(ARGS)
+
 bench: $(STAMP)
 	$(BIN)/guided-plugin bench loop
 

@@ -214,8 +214,9 @@ def _maskbench(name: str, document: dict[str, Any]) -> str:
     keys = ("masks.avg_us", "masks.p99_us", 'masks["p99.9_us"]', "first_mask.p50_ms", "first_mask.p99_ms")
     parts = [
         "## MaskBench: real schemas\n",
-        f"{document['vocabulary']:,} tokens, {document['walks']} outputs at random for each schema, one thread "
-        f"of {document['processor'] or 'a CPU'}, {_made(document)}",
+        f"{document['vocabulary']:,} tokens, {document['walks']} outputs at random a schema, one thread "
+        f"of {document['processor'] or 'a CPU'}, {_made(document)}"
+        f"xgrammar compiles for seconds: its rows are of each {document['slow_every']}th of these schemas.\n",
         f"<!-- figures {name}\nvocabulary, walks\n-->\n",
     ]
     for tag, title in ((False, "Each schema by itself"), (True, "Inside a structural tag")):
