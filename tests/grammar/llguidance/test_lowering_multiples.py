@@ -265,3 +265,10 @@ def test_the_time_and_text_of_a_grammar_with_many_remainders_are_bounded():
         assert len(text) < 200_000
     usual = {"type": "integer", "multipleOf": 5, "minimum": 0}
     assert len(schema_to_lark(usual, strict=False, flexible=False)) < 3_000
+
+
+@pytest.mark.parametrize("item", [{"multipleOf": 0.5}, {"multipleOf": 7}, {"not": {"multipleOf": 3}}])
+def test_multiples_may_be_items_that_differ(item):
+    matcher = start({"type": "array", "uniqueItems": True, "items": {"type": "number", **item}})
+    assert all(taken(matcher, text) for text in ("[7]", "[]", "[14,7]", "[700,70,7]"))
+    assert not any(taken(matcher, text) for text in ("[7,7]", "[7,7.0]", "[14,7,14]", "[7,0.7e1]"))
