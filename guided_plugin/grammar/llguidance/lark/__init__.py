@@ -1,10 +1,12 @@
 """JSON Schema written as a grammar.
 
-document.py     the schema as the standard reads it: drafts, references, which keywords count
+document.py     the schema as the standard reads it: drafts, which keywords count
 algebra.py      each schema, or its negation, as alternatives of constraints (constraints.py)
 reader.py       a schema's keywords as such alternatives; by_type.py: those that constrain one type
-emitter.py      constraints as rules (rules.py); arrays.py, objects.py
-terminals.py    what texts look like: patterns.py (from ecma.py), numbers.py (with remainders.py: multiples)
+negation.py     what breaks a constraint
+emitter.py      constraints as rules (rules.py); arrays.py, objects.py, members.py
+terminals.py    what texts look like: patterns.py, numbers.py (with remainders.py: multiples); languages.py: which take
+                nothing
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ from functools import cache, lru_cache
 from typing import Any
 
 _QUOTE = ord('"')
-# How many bytes are tried to find out whether a terminal takes only a few texts.
+# How many bytes are tried to find out whether a terminal takes only a few texts, and how long these may be.
 _MAX_STEPS = 3_000
+_MAX_BYTES = 100
 
 
 class _Bytes:
@@ -45,7 +46,7 @@ def takes_nothing(body: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
-    """The strings whose JSON a terminal takes, where these are at most so many; else None."""
+    """The strings whose JSON a terminal takes, where these are short and at most so many; else None."""
     matcher = _matcher(body)
     if matcher.get_error():
         return None
@@ -67,6 +68,8 @@ def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
             found[json.loads(text)] = None
             if len(found) > limit:
                 return None
+        if len(text) > _MAX_BYTES:
+            return None
         levels.append(_next_bytes(matcher))
     return None
 
@@ -74,4 +77,5 @@ def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
 def _next_bytes(matcher: Any) -> list[int]:
     """What may come next; quotes last, where they are taken first."""
     bits = int.from_bytes(matcher.compute_bitmask()[:32], "little")
-    return sorted((byte for byte in range(256) if bits >> byte & 1), key=lambda byte: byte == _QUOTE)
+    found = [byte for byte in range(256) if bits >> byte & 1 and byte != _QUOTE]
+    return [*found, _QUOTE] if bits >> _QUOTE & 1 else found
