@@ -113,13 +113,16 @@ def coverage(spec: OutputSpec, compiler: GrammarCompiler) -> Coverage:
 def tag_coverage(spec: OutputSpec, compiler: GrammarCompiler) -> Coverage:
     """What becomes of each keyword of the schemas inside a `structural_tag` spec."""
     backend, reason = None, ""
+    uses: list[KeywordUse] = []
+    refusals: list[str] = []
+    place_refused, why = "", ""
     try:
         grammar = compiler.compile(spec)
         backend, reason = grammar.backend, grammar.reason
-    except GuidedError:
-        pass  # Each schema tells its part of why.
-    uses: list[KeywordUse] = []
-    refusals: list[str] = []
+    except GuidedError as error:
+        # Each schema tells more of why, where it would be refused alone.
+        place_refused, why = error.where, error.what
+        refusals.append(str(error))
     for place, schema in schemas_of_tag(spec.document()):
         if not place.endswith(("/json_schema", "/schema")):
             continue
@@ -129,7 +132,14 @@ def tag_coverage(spec: OutputSpec, compiler: GrammarCompiler) -> Coverage:
         except GuidedError:
             continue  # Malformed: the tag's own error says so.
         found = coverage(alone, compiler)
-        uses += [replace(use, where=place + use.where.removeprefix("#")) for use in found.keywords]
+        for use in found.keywords:
+            where = place + use.where.removeprefix("#")
+            refused = where == place_refused
+            uses.append(
+                replace(use, where=where, status="refused", note=why)
+                if refused
+                else replace(use, where=where)
+            )
         refusals += [place + (each[1:] if each[:1] == "#" else f": {each}") for each in found.refusals]
     return Coverage(tuple(uses), backend, reason, tuple(dict.fromkeys(refusals)))
 

@@ -97,11 +97,13 @@ class XGrammarBackend:
 
     @cached_property
     def _tag_info(self) -> Any:
+        return self._make_info(self._tag_tokens)
+
+    @cached_property
+    def _tag_tokens(self) -> tuple[bytes, ...]:
         # Tool-call markers are often control tokens: structural tags may name them.
         stops = set(self._vocabulary.stop_token_ids)
-        return self._make_info(
-            tuple(b"" if i in stops else token for i, token in enumerate(self._vocabulary.tokens))
-        )
+        return tuple(b"" if i in stops else token for i, token in enumerate(self._vocabulary.tokens))
 
     def _make_info(self, tokens: tuple[bytes, ...]) -> Any:
         return self._xgr.TokenizerInfo(
@@ -188,7 +190,8 @@ class XGrammarBackend:
             choices = " | ".join(_ebnf_literal(choice) for choice in spec.document())
             return self._compiler.compile_grammar(f"root ::= {choices}")
         if spec.kind == "structural_tag":
-            source = _repaired(str(grammars.from_structural_tag(tag_text(spec))))
+            text = tag_text(spec, self._tag_tokens)
+            source = _repaired(str(grammars.from_structural_tag(text)))
             return self._tag_compiler.compile_grammar(source)
         if spec.syntax == "lark":
             return self._repaired(grammars.from_lark(spec.text))

@@ -6,7 +6,7 @@ Their schemas are held to the same rules as schemas of their own; errors name th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from guided_plugin.errors import GrammarError, GuidedError
@@ -17,12 +17,16 @@ from guided_plugin.spec.schema import check_schema, pointer
 _Path = tuple[str | int, ...]
 
 
-def tag_text(spec: OutputSpec) -> str:
-    """A structural tag as xgrammar reads it; the older form with `structures` is turned into `format`."""
+def tag_text(spec: OutputSpec, tokens: Sequence[bytes] = ()) -> str:
+    """A structural tag as xgrammar reads it; the older form with `structures` is turned into `format`.
+
+    Tokens that it names become ids, by the texts of `tokens`.
+    """
     document = spec.document()
     older = "structures" in document
     key = "schema" if older else "json_schema"
     for path, node in list(_parts(document, key)):
+        _number_tokens(node, tokens)
         if key in node:
             node[key] = _prepared(node[key], (*path, key))
             if not older:
@@ -30,6 +34,24 @@ def tag_text(spec: OutputSpec) -> str:
         if node.get("type") == "regex" and isinstance(node.get("pattern"), str):
             node["pattern"] = regex_text(node["pattern"], pointer((*path, "pattern")))
     return json.dumps(_newer_form(document) if older else document)
+
+
+def _number_tokens(node: dict[str, Any], tokens: Sequence[bytes]) -> None:
+    """Write ids for the names of tokens in a format. xgrammar refuses a name that stays: no token has it."""
+
+    def numbered(token: Any) -> Any:
+        name = token.encode(errors="replace") if isinstance(token, str) else b""
+        return tokens.index(name) if name and name in tokens else token
+
+    if node.get("type") == "token":
+        node["token"] = numbered(node.get("token"))
+    for key in ("trigger_tokens", "exclude_tokens"):
+        if isinstance(node.get(key), list):
+            node[key] = [numbered(token) for token in node[key]]
+    if node.get("type") == "token_dispatch" and isinstance(node.get("rules"), list):
+        pairs = [rule for rule in node["rules"] if isinstance(rule, list) and rule]
+        for rule in pairs:
+            rule[0] = numbered(rule[0])
 
 
 def tag_texts(spec: OutputSpec) -> Iterator[str]:

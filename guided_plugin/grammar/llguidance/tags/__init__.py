@@ -192,6 +192,6 @@ def _not_distinct(node: Schema) -> UnsupportedSpecError:
     keyword = next(places, ())
     return UnsupportedSpecError(
         f"`{keyword[-1] if keyword else 'not'}` over open sets can't be enforced inside a structural tag",
-        where=pointer((*node.path, *keyword)),
+        where=_place(node, pointer(keyword)),
         hint="leave it out, or ask for the schema alone",
     )
