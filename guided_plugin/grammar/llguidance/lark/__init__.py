@@ -5,8 +5,8 @@ algebra.py      each schema, or its negation, as alternatives of constraints (co
 reader.py       a schema's keywords as such alternatives; by_type.py: those that constrain one type
 negation.py     what breaks a constraint
 emitter.py      constraints as rules (rules.py); arrays.py, objects.py, members.py
-terminals.py    what texts look like: patterns.py, numbers.py (with remainders.py: multiples); languages.py: which take
-                nothing
+terminals.py    what texts look like: patterns.py, numbers.py (remainders.py: multiples); languages.py: which
+                take nothing
 """
 
 from __future__ import annotations
