@@ -25,6 +25,8 @@ _SIMPLE: list[Any] = [
 ]
 _CHARACTERS = 'abcxyzABC019_-. /"\\\né€😀'
 _DEPTH = 6
+_MOST_VALUES = 500
+"""Of one instance: a recursive schema may ask for more and more."""
 _CHANCE_OF_OPTIONAL = 0.6
 
 
@@ -49,6 +51,7 @@ class _Maker:
         self.names: list[str] = ["", "zz", "é"]
         self.values: list[Any] = list(_SIMPLE)
         self.anchors: dict[str, Any] = {}
+        self.left = _MOST_VALUES
         for _, node in walk(schema):
             if isinstance(node, Mapping):
                 self._learn(node)
@@ -84,8 +87,9 @@ class _Maker:
 
     def build(self, schema: Any, depth: int = 0) -> Any:
         """A value that a schema may allow."""
+        self.left = self.left - 1 if depth else _MOST_VALUES
         found = self.merged(schema, depth)
-        if found is None or self.random.random() < 0.03:
+        if found is None or self.random.random() < 0.03 or self.left < 0 or depth > 2 * _DEPTH:
             return copy.deepcopy(self.random.choice(self.values))
         if "const" in found:
             return copy.deepcopy(found["const"])
