@@ -237,7 +237,7 @@ class DistinctCheck:
         if not seen.add(frame.count, whole):
             return True
         if not _changes(frame, 1):
-            self._ahead.explore(seen, [whole], self._raw, state.raw, lead)
+            self._ahead.explore(seen, seen.texts()[-1:], self._raw, state.raw, lead)
         elif len(seen) <= _MAX_REVISED:
             other = seen.copy(afresh=True)
             self._ahead.explore(other, other.texts(), self._raw, state.raw, lead)
@@ -255,7 +255,7 @@ class DistinctCheck:
             texts = seen.texts() if _changes(frame) else [text]
             if len(texts) <= _MAX_REVISED:
                 self._ahead.explore(seen, texts, self._raw, raw_end, b",")
-        elif frame.place is not None and frame.place.distinct_names:
+        elif frame.place is not None:
             self._ahead.explore(seen, [text], self._raw, frame.raw_start)
 
 
