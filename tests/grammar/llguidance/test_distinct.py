@@ -177,7 +177,6 @@ FINITE = [
     },
     {**UNIQUE, "items": {"type": "string", "pattern": "^[abc]$"}, "contains": {"const": "b"}},
     {**UNIQUE, "items": {"type": "number", "multipleOf": 7, "minimum": 0, "maximum": 50}},
-    {**UNIQUE, "items": {"patternProperties": {"^a$": BOOLEAN}} | closed()},
     UNIQUE,
     {"patternProperties": {"^[ab]$": BOOLEAN}, "minProperties": 2} | closed(),
     {"type": "object", "minProperties": 3, "additionalProperties": BOOLEAN},
