@@ -19,7 +19,8 @@ from guided_plugin.spec.ecma import (
 from guided_plugin.spec.languages import times, whole
 from guided_plugin.spec.properties import property_ranges
 
-_TEXT: Ranges = ((0, 0xD7FF), (0xE000, MAX_CODE))
+_TEXT: Ranges = ((1, 0xD7FF), (0xE000, MAX_CODE))
+"""All but surrogates, which are not characters, and NUL, which xgrammar reads as nothing."""
 
 
 @lru_cache(maxsize=1024)
@@ -27,7 +28,7 @@ def whole_regex(source: str) -> str:
     """A regular expression for whole texts."""
     text = _expression(whole(source))
     if text is None:
-        hint = "look for an empty class, or for anchors in the middle"
+        hint = "look for an empty class, for anchors in the middle, or for NUL, which xgrammar can't match"
         raise UnsupportedSpecError(f"no text matches {source[:80]!r}", where="pattern", hint=hint)
     return text or "(?:)"  # in structural tags an empty one is an error
 
