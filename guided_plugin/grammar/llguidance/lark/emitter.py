@@ -7,7 +7,7 @@ objects.py write the rules of the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,6 +79,8 @@ class Emitter:
         self._pending: list[tuple[str, Literals, str]] = []
         self.comparing = ""
         """How numbers are written in values that are compared with each other; empty where they aren't."""
+        self.name_order: dict[str, int] = {}
+        """Of objects that are compared: the place of each listed name, the same in all alternatives."""
         self.distinct = False
         """Whether the output needs the check that items or names are distinct."""
 
@@ -152,7 +154,10 @@ class Emitter:
         return self.grammar.rule((terminal,), (endless, Reference("never")))
 
     def _constraints(self, literals: Literals) -> list[Symbol]:
-        return [self._constraint(c) for every in self.algebra.shape(literals).values() for c in every]
+        shape = self.algebra.shape(literals)
+        if shape["object"]:
+            self.name_order = {name: i for i, name in enumerate(_listed(shape["object"]))}
+        return [self._constraint(c) for every in shape.values() for c in every]
 
     def _constraint(self, constraint: Constraint) -> Symbol:
         match constraint:
@@ -190,3 +195,9 @@ class Emitter:
             where=next(places, "multipleOf"),
             hint="set a minimum and a maximum that are nearer to each other, or list the values in an enum",
         )
+
+
+def _listed(objects: Iterable[Constraint]) -> dict[str, None]:
+    """The names that objects list, in the order of the first object that lists them."""
+    properties = (each for o in objects if isinstance(o, Object) for each in o.properties)
+    return dict.fromkeys(name for each in properties for name, _ in each.named)

@@ -28,6 +28,7 @@ from guided_plugin.grammar.llguidance.lark.members import (
     NAMED_AND_COUNTED,
     AnyOrder,
     Member,
+    counted_in_order,
 )
 from guided_plugin.grammar.llguidance.lark.patterns import ANY_CHARACTER, expression, matches, pattern
 from guided_plugin.grammar.llguidance.lark.reader import closed
@@ -48,8 +49,10 @@ OPEN, CLOSE = Text('"{"'), Text('"}"')
 # How many ways there may be to let listed properties answer.
 _MAX_ANSWERS = 64
 
-# Where names are counted, patterns that match up to so many names list them.
+# Where names are counted, patterns that match up to so many names list them;
 _FEW_NAMES = 16
+# and so many in objects that are compared, where the order of names must be fixed.
+_FEW_COMPARED = 300
 
 # Up to so many patterns of names, each set of them that one name may match is a class of its own.
 _MAX_CROSSED = 5
@@ -83,9 +86,10 @@ class _Writer:
         self.bodies: list[str] = []
         """The names of each open member, as the body of a terminal."""
         self.find_members(strings)
-        if constraint.exists or constraint.shortest > len(constraint.required):
+        if constraint.exists or constraint.shortest > len(constraint.required) or emitter.comparing:
             # Where names run out, they must be counted as those that are listed.
-            limit = max(_FEW_NAMES, min(constraint.shortest, MAX_COUNT))
+            few_names = _FEW_COMPARED if emitter.comparing else _FEW_NAMES
+            limit = max(few_names, min(constraint.shortest, MAX_COUNT))
             few = [few_strings(body, limit) for body in self.bodies]
             found = dict.fromkeys(itertools.chain.from_iterable(filter(None, few)))
             if found:
@@ -135,8 +139,15 @@ class _Writer:
         if impossible or any(name not in self.live for name in required):
             return self.grammar.define(self.grammar.name("o"), [])
         plain = not fewest and most is None and not self.object.exists
-        # Of closed objects that are compared, each must have one text: nothing else says that one is new.
-        ordered = self.emitter.style.ordered or (self.emitter.comparing and not self.open)
+        # Of objects that are compared, each must have one text, but where new names can always come:
+        # nothing else says that one is new.
+        unique = bool(self.emitter.comparing) and (most is not None or not self.open)
+        if unique and self.open and (self.object.exists or (most is not None and most > 1)):
+            why = "next to names that are not listed can't be enforced for items that must be distinct"
+            raise self.emitter.refusal("maxProperties", why)
+        if unique and not plain:
+            return self.counted(fewest, most)
+        ordered = self.emitter.style.ordered or unique
         if plain and (ordered or not self.live or len(required) > NAMED):
             return self.ordered()
         remembered = NAMED if not fewest and most is None else NAMED_AND_COUNTED
@@ -152,6 +163,9 @@ class _Writer:
         self.bodies.clear()
         self.listed = self.listed_names(strings)
         self.live = [name for name in self.listed if self.alive(name)]
+        if self.emitter.comparing:
+            order = self.emitter.name_order
+            self.live.sort(key=lambda name: (order.get(name, len(order)), "" if name in order else name))
         self.open = list(self.open_members(strings))
 
     def listed_names(self, strings: tuple[String, ...] | None) -> list[str]:
@@ -280,6 +294,16 @@ class _Writer:
                 tail = (Repeated((COMMA, *member), 0, 1), *tail)
             tail = (self.grammar.rule(tail),)
         return self.grammar.rule(*((OPEN, *head, CLOSE) for head in reversed(heads)))
+
+    def counted(self, fewest: int, most: int | None) -> Symbol:
+        """The same with bounds for how many there are that are not required."""
+        members = [
+            (name in self.required, (Text(key_text(name)), COLON, self.emitter.value(self.object.of(name))))
+            for name in self.live
+        ]
+        others = [(each.key, COLON, each.value) for each in self.open]
+        counted = counted_in_order(self.emitter, members, others, fewest, most)
+        return self.grammar.rule((OPEN, counted, CLOSE))
 
     def any_order(self, fewest: int, most: int | None, remembered: int) -> list[tuple[Symbol, ...]]:
         """Objects with at least one property, as alternatives: none, or one.

@@ -1,0 +1,83 @@
+"""Items that must be distinct where few are left: what walks never get stuck in, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+from distinct_walks import BOOLEAN, UNIQUE, VOCABULARIES, Members, closed, repeats, spec_of, walker, wander
+
+from guided_plugin.errors import UnsupportedSpecError
+
+ONE = {"const": 1}
+CLOSED = closed()
+
+
+def matching(pattern):
+    return {"type": "string", "pattern": pattern}
+
+
+OBJECTS = [
+    {**CLOSED, "patternProperties": {"^[ab]$": ONE}},
+    {**CLOSED, "patternProperties": {"^[ab]$": ONE}, "minProperties": 1},
+    {**CLOSED, "patternProperties": {"^[ab]$": ONE, "^[bc]$": {"type": "integer"}}},
+    {**CLOSED, "patternProperties": {"^a$": BOOLEAN}, "properties": {"b": ONE, "c": ONE}, "minProperties": 2},
+    {**closed(a=BOOLEAN, b=ONE), "minProperties": 1},
+    {**closed(a=BOOLEAN, b=ONE, c=ONE), "maxProperties": 2},
+    {"type": "object", "required": ["a", "b"], "maxProperties": 2, "properties": {"a": ONE, "b": BOOLEAN}},
+    {"type": "object", "propertyNames": matching("^[ab]$"), "additionalProperties": ONE},
+    {**closed(), "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": ONE, "minProperties": 1},
+    {"anyOf": [closed("a", "b", a=ONE, b=ONE), closed("a", "b", b=ONE, a=ONE)]},
+    {"type": "array", "items": {**closed(a=ONE, b=ONE), "minProperties": 1}, "maxItems": 1},
+    {"type": "object", "properties": {"a": ONE}, "patternProperties": {"^b$": ONE}}
+    | {"unevaluatedProperties": False},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@pytest.mark.parametrize("items", OBJECTS)
+def test_objects_that_differ_have_one_order(items, vocabulary):
+    walk_through(vocabulary, {**UNIQUE, "items": items})
+
+
+def walk_through(vocabulary, schema):
+    ended = 0
+    for seed in range(6):
+        spec = spec_of(schema, strict=bool(seed % 2))
+        text = wander(vocabulary, spec, Random(seed), steps=80)
+        if text is not None:
+            ended += 1
+            assert repeats(json.loads(text, object_pairs_hook=Members), schema) == [], text
+    assert ended
+
+
+@pytest.mark.parametrize(
+    ("items", "good", "bad"),
+    [
+        (OBJECTS[4], ['[{"a":true,"b":1},{"b":1}]', '[{"a":true}]'], ["[{}]", '[{"b":1},{"b":1}]']),
+        (OBJECTS[5], ['[{"a":true,"c":1},{"b":1,"c":1},{}]'], ['[{"a":true,"b":1,"c":1}]', "[{},{}]"]),
+        (
+            {"type": "object", "required": ["b"], "maxProperties": 2, "properties": {"a": ONE, "b": ONE}},
+            ['[{"b":1},{"a":1,"b":1},{"b":1,"x":0},{"b":1,"x":1}]'],
+            ['[{"a":1}]', '[{"a":1,"b":1,"x":1}]', '[{"b":1,"x":1,"y":1}]'],
+        ),
+    ],
+)
+def test_counted_objects_that_differ(items, good, bad):
+    compiler, walks = walker("bytes")
+    grammar = compiler.compile(spec_of({**UNIQUE, "items": items}))
+    for text in [*good, *bad]:
+        walk = walks.walk(grammar, text)
+        assert (walk.accepted, walk.early, walk.leaks) == (text in good, [], []), text
+
+
+@pytest.mark.parametrize(
+    "items", [{"type": "object", "maxProperties": 2}, {"type": "array", "items": {"maxProperties": 3}}]
+)
+def test_bounded_objects_with_any_names_are_refused_as_items_that_differ(items):
+    compiler, _ = walker("bytes")
+    with pytest.raises(UnsupportedSpecError) as caught:
+        compiler.compile(spec_of({**UNIQUE, "items": items}))
+    assert caught.value.where.endswith("maxProperties")
+    compiler.compile(spec_of({"type": "array", "items": items}))

@@ -1,0 +1,106 @@
+"""Random outputs of schemas whose items must be distinct, over vocabularies of three kinds."""
+
+from __future__ import annotations
+
+import functools
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import numpy as np
+from stopping import Walker, special_vocabulary
+
+from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
+from guided_plugin.compiling.compiler import GrammarCompiler
+
+BYTES = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
+# Tokens in which items end and others begin, or whole ones repeat.
+CROSSING = (b'","', b'",', b'"]', b"0,", b",0", b"0,0", b'"","",', b"1,1]", b"},{", b'"},{"', b"true,", b"[]")
+CROSSING += (
+    b'a","a',
+    b'a","b","a"',
+    b"{}",
+    b",{}",
+    b'"a"',
+    b',"a"',
+    b" ,",
+    b" ",
+    b"\n",
+    b"], [",
+    b"e}",
+    b'":',
+)
+CROSSING += (b",[]", b"10", b",1", b"0.")
+VOCABULARIES = {
+    "bytes": BYTES,
+    "special": special_vocabulary(padded=True),
+    "crossing": Vocabulary.from_tokens([*BYTES.tokens[:256], *CROSSING, b"</s>"], [256 + len(CROSSING)]),
+}
+
+UNIQUE = {"type": "array", "uniqueItems": True}
+BOOLEAN = {"type": "boolean"}
+
+
+def closed(*required: str, **properties: Any) -> dict[str, Any]:
+    shape = {"type": "object", "properties": properties, "required": [*required]}
+    return {**shape, "additionalProperties": False}
+
+
+@functools.cache
+def walker(name: str) -> tuple[GrammarCompiler, Walker]:
+    compiler = GrammarCompiler(VOCABULARIES[name], config=GuidedConfig(threads=1, isolate_compiles=False))
+    return compiler, Walker(compiler)
+
+
+def spec_of(schema: Any, *, strict: bool = False, flexible: bool = False) -> OutputSpec:
+    whitespace = "flexible" if flexible else "compact"
+    return OutputSpec.json_schema(schema, strict=strict, whitespace=whitespace)
+
+
+class Members(list[tuple[str, Any]]):
+    """An object's members, repeated ones too."""
+
+
+def repeats(value: Any, schema: Any) -> list[Any]:
+    items = [key(item) for item in value] if not isinstance(value, Members) else [name for name, _ in value]
+    return [item for index, item in enumerate(items) if item in items[:index]]
+
+
+def key(value: Any) -> Any:
+    """Equal for equal values."""
+    if isinstance(value, Members):
+        return "object", frozenset((name, key(member)) for name, member in dict(value).items())
+    if isinstance(value, list):
+        return "array", tuple(map(key, value))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return ("number", Decimal(repr(value))) if number else (type(value), value)
+
+
+def wander(name: str, spec: OutputSpec, chance: Random, steps: int = 160) -> bytes | None:
+    """A random output; it ends once few tokens are left to it."""
+    compiler, _ = walker(name)
+    vocabulary, grammar = VOCABULARIES[name], compiler.compile(spec)
+    backend = compiler.backend(grammar.backend)
+    batch = backend.batch([backend.start(grammar, vocabulary.stop_token_ids)])
+    row = np.zeros((1, vocabulary.words), np.int32)
+    text = b""
+    for step in range(3 * steps):
+        batch.fill(row, [0])
+        allowed = set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
+        assert allowed, text
+        if allowed & set(vocabulary.stop_token_ids):
+            return text
+        ids = sorted(token for token in allowed if vocabulary.tokens[token].strip()) or sorted(allowed)
+        closing = [token for token in ids if vocabulary.tokens[token][:1] in (b"]", b"}")]
+        others = [token for token in ids if token not in closing]
+        if step < steps and others:
+            ids = others
+        elif closing and step >= steps:
+            ids = closing
+        likely = [token for token in ids if set(vocabulary.tokens[token]) <= set(b'",]}:')]
+        plain = [token for token in ids if set(vocabulary.tokens[token]) <= set(b"abcdentrufls0123xy")]
+        roll = chance.random()
+        token = chance.choice(likely if likely and roll < 0.45 else plain if plain and roll < 0.95 else ids)
+        assert batch.accept([token]) == [True], (text, vocabulary.tokens[token])
+        text += vocabulary.tokens[token]
+    return None
