@@ -68,9 +68,17 @@ class Algebra:
     """The shapes of one document's schemas, each computed once."""
 
     def __init__(
-        self, document: Document, read: Callable[[Algebra, int, bool], Shape], *, closing: bool
+        self,
+        document: Document,
+        read: Callable[[Algebra, int, bool], Shape],
+        *,
+        closing: bool,
+        opposite: Algebra | None = None,
     ) -> None:
         """`read`: the shape of a numbered schema, or of its negation, from its keywords."""
+        self.wide = opposite is not None
+        """Whether a value is in a shape if any reading of the formats puts it there, not all of them."""
+        self._opposite = opposite
         self.document = document
         self._read = read
         # Where something is forbidden that the others don't describe, a weaker alternative must not replace
@@ -82,6 +90,15 @@ class Algebra:
         self._empty: dict[Literals, bool] = {}
         self._asking: set[Literals] = set()
         self._meets = 0
+
+    @property
+    def opposite(self) -> Algebra:
+        """The algebra that reads formats the other way: what isn't in its shapes satisfies the negation."""
+        if not self.document.formats:
+            return self
+        if self._opposite is None:
+            self._opposite = Algebra(self.document, self._read, closing=self._closing, opposite=self)
+        return self._opposite
 
     def literals(self, schema: Any, base: Scope, path: Path, positive: bool = True) -> Literals:
         """A schema, or its negation, as a conjunction of one; the empty one where it allows everything."""

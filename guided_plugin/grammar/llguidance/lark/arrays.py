@@ -65,7 +65,7 @@ def _plain_contains(algebra: Algebra, constraint: Array) -> Array:
             if each.most is not None:
                 end = each.start + each.most
                 longest = end if longest is None else min(longest, end)
-        elif each.least or (each.most is not None and not algebra.empty(each.item)):
+        elif each.least or (each.most is not None and not algebra.opposite.empty(each.item)):
             other = found.get((each.item, each.start), each)
             limits = [limit for limit in (each.most, other.most) if limit is not None]
             most = min(limits) if limits else None

@@ -22,6 +22,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
 )
 from guided_plugin.grammar.llguidance.lark.negation import Negate, negated
+from guided_plugin.spec.formats import WIDE
 
 Keywords = Mapping[str, Any]
 
@@ -33,15 +34,15 @@ class LiteralsOf(Protocol):
 
 
 def demands(
-    keywords: Keywords, literals: LiteralsOf, negate: Negate, positive: bool
+    keywords: Keywords, literals: LiteralsOf, negate: Negate, positive: bool, *, wide: bool
 ) -> Iterator[tuple[str, tuple[Constraint, ...]]]:
     """What each keyword, or its negation, demands: a type, and alternatives for the values of that type.
 
-    `negate`: the negation of a conjunction of subschemas.
+    `negate`: the negation of a conjunction of subschemas. `wide`: under any reading of a format.
     """
     for number in _numbers(keywords, positive):
         yield "number", (number,)
-    for strings in _strings(keywords, positive):
+    for strings in _strings(keywords, positive, wide):
         yield "string", strings
     for array in _arrays(keywords, literals):
         yield "array", (array,) if positive else tuple(negated(array, negate))
@@ -63,7 +64,7 @@ def _numbers(keywords: Keywords, positive: bool) -> Iterator[Number]:
         yield Number(multiples=found) if positive else Number(no_multiples=found)
 
 
-def _strings(keywords: Keywords, positive: bool) -> Iterator[tuple[String, ...]]:
+def _strings(keywords: Keywords, positive: bool, wide: bool) -> Iterator[tuple[String, ...]]:
     for least, most in _lengths(keywords, "Length"):
         if positive:
             yield (String(shortest=least, longest=most),) if most is None or least <= most else ()
@@ -74,8 +75,12 @@ def _strings(keywords: Keywords, positive: bool) -> Iterator[tuple[String, ...]]
         found = frozenset({keywords["pattern"]})
         yield (String(patterns=found) if positive else String(no_patterns=found),)
     if "format" in keywords:
-        found = frozenset({keywords["format"]})
-        yield (String(formats=found) if positive else String(no_formats=found),)
+        name = keywords["format"]
+        found = frozenset({WIDE[name]})
+        if wide:
+            yield (String(patterns=found) if positive else String(),)
+        else:
+            yield (String(formats=frozenset({name})) if positive else String(no_patterns=found),)
 
 
 def _arrays(keywords: Keywords, literals: LiteralsOf) -> Iterator[Array]:

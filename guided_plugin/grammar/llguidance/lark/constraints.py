@@ -2,7 +2,7 @@
 
 One frozen class a type. `meet` gives the values that satisfy both, or None where there are none (it may
 overlook that there are none, never the other way round). Subschemas appear as `Literals` only: sets of
-numbered schemas, each taken as it is or negated, all of which must hold. Depends on patterns.
+numbered schemas, each taken as it is or negated, all of which must hold. Depends on patterns and spec.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.arithmetic import Value, divides, exact, least_multiple
+from guided_plugin.spec.formats import WIDE
 
 Literals = frozenset[tuple[bool, int]]
 """A conjunction: (True, n) for schema n, (False, n) for its negation."""
@@ -163,14 +164,13 @@ def _tighter(one: Bound | None, two: Bound | None, sign: int) -> Bound | None:
 
 @dataclass(frozen=True, slots=True)
 class String:
-    """Strings; lengths count code points."""
+    """Strings; lengths count code points. What must not have a format must not match its wide pattern."""
 
     shortest: int = 0
     longest: int | None = None
     patterns: frozenset[str] = frozenset()
     no_patterns: frozenset[str] = frozenset()
     formats: frozenset[str] = frozenset()
-    no_formats: frozenset[str] = frozenset()
     values: tuple[str, ...] | None = None
     excluded: frozenset[str] = frozenset()
 
@@ -182,7 +182,6 @@ class String:
             self.patterns | other.patterns,
             self.no_patterns | other.no_patterns,
             self.formats | other.formats,
-            self.no_formats | other.no_formats,
             None,
             self.excluded | other.excluded,
         )
@@ -191,7 +190,7 @@ class String:
             return String(values=kept) if kept else None
         if met.longest is not None and met.shortest > met.longest:
             return None
-        if met.patterns & met.no_patterns or met.formats & met.no_formats:
+        if not met.no_patterns.isdisjoint({*met.patterns, *(WIDE[name] for name in met.formats)}):
             return None
         return met
 
@@ -206,7 +205,6 @@ class String:
             and all(patterns.matches(source, text) for source in self.patterns)
             and not any(patterns.matches(source, text) for source in self.no_patterns)
             and all(patterns.matches_format(name, text) for name in self.formats)
-            and not any(patterns.matches_format(name, text) for name in self.no_formats)
         )
 
 

@@ -54,6 +54,8 @@ class Document:
         self._references = references_of(root)
         self.unevaluated = "unevaluated" in json.dumps(root)
         """Whether any keyword looks at what others have described."""
+        self.formats = '"format"' in json.dumps(root)
+        """Whether any format may count, of which there are several readings."""
 
     def number(self, schema: Any, base: Scope = _NOWHERE, path: Path = ()) -> int:
         """The number of a subschema. A schema that is only a reference has its target's."""

@@ -111,7 +111,8 @@ class _Reader:
                 case "if":
                     yield self.conditional()
         negate = self.algebra.negated
-        for kind, constraints in demands(self.keywords, self.literals, negate, positive):
+        wide = self.algebra.wide
+        for kind, constraints in demands(self.keywords, self.literals, negate, positive, wide=wide):
             yield {**(anything() if positive else nothing()), kind: constraints}
         yield from self.dependencies()
 
@@ -199,9 +200,15 @@ class _Reader:
     def one_of(self, schemas: list[Any]) -> Shape:
         algebra = self.algebra
         holds = [self.shape(True, schema, "oneOf", i) for i, schema in enumerate(schemas)]
+        # What is in one only as we read formats may be in others under wider readings.
+        wide = algebra if algebra.wide or not self.positive else algebra.opposite
+        held = holds
+        if wide is not algebra:
+            reader = _Reader(wide, self.number, True)
+            held = [reader.shape(True, schema, "oneOf", i) for i, schema in enumerate(schemas)]
         overlaps = {}
         for i, j in combinations(range(len(schemas)), 2):
-            shared = algebra.pruned(algebra.both(holds[i], holds[j]))
+            shared = wide.pruned(wide.both(held[i], held[j]))
             if any(shared.values()):
                 overlaps[i, j] = shared
         if not self.positive:
@@ -244,9 +251,12 @@ class _Reader:
                 yield algebra.either([absent, met]) if self.positive else met
 
     def whole(self, kind: str) -> tuple[Constraint, ...]:
-        """The values of one type that satisfy the schema, not its negation."""
-        reader = _Reader(self.algebra, self.number, True)
-        return reader.unevaluated(self.algebra.all_of(reader.parts()))[kind]
+        """The values of one type that satisfy the schema, not its negation, however formats are read.
+
+        These are negated, so none may be missing.
+        """
+        reader = _Reader(self.algebra.opposite, self.number, True)
+        return reader.unevaluated(reader.algebra.all_of(reader.parts()))[kind]
 
     def unevaluated(self, shape: Shape) -> Shape:
         """With `unevaluatedProperties` and `unevaluatedItems`, which apply to each alternative."""

@@ -29,7 +29,6 @@ def string_terminal(string: String) -> str:
         longest = "" if string.longest is None else string.longest
         required.append(expression(f'"{patterns.ANY_CHARACTER}{{{string.shortest},{longest}}}"'))
     refused = [pattern(source) for source in sorted(string.no_patterns)]
-    refused += [patterns.quoted_format(name) for name in sorted(string.no_formats)]
     required = required or [expression(f'"{patterns.ANY_CHARACTER}*"')]
     return " & ".join([*required, *(f"~{body}" for body in refused), *excluding(string.excluded)])
 
@@ -55,7 +54,7 @@ def any_of(bodies: list[str]) -> str:
 def lead(string: String) -> str | None:
     """The characters that such a string may begin with in any number, where those are nearly all."""
     bounded = string.shortest or string.longest is not None
-    if bounded or string.no_patterns or string.formats or string.no_formats:
+    if bounded or string.no_patterns or string.formats:
         return None
     leads = {patterns.lead(source) for source in string.patterns}
     # Each pattern can still be met after what the others began with, so the narrowest lead will do.
