@@ -76,7 +76,7 @@ vllm-next-test: $(VLLM_NEXT)/.unpacked
 
 # vLLM pins an older llguidance than the newest: what masks promise holds with both.
 older-test: $(VLLM_STAMP)
-	$(VLLM)/bin/python -m pytest -o filterwarnings=default tests/grammar/llguidance/test_backend.py tests/grammar/llguidance/test_lexers.py tests/grammar/test_special_tokens.py \
+	$(VLLM)/bin/python -m pytest -o filterwarnings=default tests/grammar/llguidance tests/grammar/test_fuzz.py tests/grammar/test_special_tokens.py \
 		tests/grammar/test_official_suite.py tests/grammar/xgrammar/test_structural_tags.py tests/grammar/test_unbounded.py
 
 coverage:

@@ -22,9 +22,7 @@ CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases]
 REFUSED: dict[str, set[str]] = {}
 
 # Texts that are refused and needn't be: for which schemas, which texts, and why.
-NARROWER: list[tuple[str, str, str]] = [
-    ("formats: (date-)?time", r"t\d|z\"", "`T` and `Z` are capitals"),
-]
+NARROWER: list[tuple[str, str, str]] = []
 
 
 @functools.cache
