@@ -48,6 +48,9 @@ _PREFERRED = {
 }
 
 
+_WITH_SCHEMAS = ("json_schema", "structural_tag")
+
+
 class Chooser:
     """The backends of one vocabulary, made at first use, and the order in which a spec tries them."""
 
@@ -116,6 +119,8 @@ class Chooser:
                 made = make(candidate.backend, candidate is candidates[-1])
             except GrammarError as error:
                 _log.debug("%s refused %s: %s", candidate.backend, spec.summary(), error)
+                if isinstance(error, UnsatisfiableSpecError) and spec.kind in _WITH_SCHEMAS:
+                    raise  # Another backend may only overlook that nothing satisfies it.
                 refusals.append(error)
                 reasons.append(f"{candidate.backend} refused: {error.what}")
                 continue
@@ -125,13 +130,11 @@ class Chooser:
         if spec.kind == "structural_tag":
             # The last backend takes the most forms of tags: what it refuses is wrong with the tag.
             raise next((r for r in refusals if isinstance(r, UnsatisfiableSpecError)), refusals[-1])
-        if spec.kind == "json_schema":
-            # That nothing satisfies a schema is its author's fault, also where another backend can't enforce
-            # it; and the name of a keyword that is not enforced tells more than a backend's own message.
-            for kind in (UnsatisfiableSpecError, UnsupportedSpecError):
-                for refusal in refusals:
-                    if isinstance(refusal, kind):
-                        raise refusal
+        if spec.kind in _WITH_SCHEMAS:
+            # The name of a keyword that is not enforced tells more than a backend's own message.
+            for refusal in refusals:
+                if isinstance(refusal, UnsupportedSpecError):
+                    raise refusal
         raise refusals[0]
 
     def compile(self, backend: str, spec: OutputSpec) -> Grammar:

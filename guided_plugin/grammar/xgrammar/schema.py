@@ -121,26 +121,43 @@ def _types(node: Mapping[str, Any]) -> list[str]:
     return ["array"] if "items" in node or "prefixItems" in node else []
 
 
+_PLAIN_REFERENCE = "copy the schema it means into $defs and write #/$defs/Name"
+
+
 def _check_reference(node: Mapping[str, Any], path: _Path, document: Any) -> None:
     """Refuse a `$ref` that xgrammar resolves to something else, or to anything at all."""
     if "$ref" not in node:
         return
     reference, where = node["$ref"], (*path, "$ref")
-    hint = "copy the schema it means into $defs and write #/$defs/Name"
+    hint = _PLAIN_REFERENCE
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         raise refusal(f"`$ref` {reference!r}, which is no pointer into this schema,", where, hint)
     if _ESCAPED.search(reference):
         raise refusal(f"`$ref` {reference!r} with an escape in it", where, "give that schema a plain name")
-    target = document
-    for part in reference.split("/")[1:]:
-        if not isinstance(target, Mapping) or part not in target:
-            what = "goes through a list" if isinstance(target, list) else "points at nothing in this schema"
-            raise refusal(f"`$ref` {reference!r}, which {what},", where, hint)
-        target = target[part]
+    seen = set()
+    target: Any = node
+    while isinstance(target, Mapping) and isinstance(target.get("$ref"), str):
+        if target["$ref"] in seen:
+            raise refusal(
+                f"`$ref` {reference!r}, which leads back to itself,", where, "say what it stands for"
+            )
+        seen.add(target["$ref"])
+        target = _target(document, target["$ref"], where)
     if not isinstance(target, Mapping | bool):
         raise refusal(f"`$ref` {reference!r}, which points at no schema,", where, hint)
     if _has_own_base(document, path):
         raise refusal("`$ref` inside a schema with an `$id` of its own", where, "leave that `$id` out")
+
+
+def _target(document: Any, reference: str, where: _Path) -> Any:
+    """What a pointer points at."""
+    target = document
+    for part in reference.split("/")[1:]:
+        if not isinstance(target, Mapping) or part not in target:
+            what = "goes through a list" if isinstance(target, list) else "points at nothing in this schema"
+            raise refusal(f"`$ref` {reference!r}, which {what},", where, _PLAIN_REFERENCE)
+        target = target[part]
+    return target
 
 
 def _has_own_base(document: Any, path: _Path) -> bool:

@@ -1,10 +1,12 @@
 """Schemas inside structural tags are held to the same rules as schemas of their own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from guided_plugin import GrammarCompiler, OutputSpec, Vocabulary
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 
 VOCABULARY = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
 
@@ -70,3 +72,17 @@ def test_only_control_tokens_that_the_tag_names_are_allowed():
             seen |= {int(bits[0, named])}
             assert batch.accept([token] * count) == [True] * count
     assert 1 in seen
+
+
+@pytest.mark.parametrize(
+    "defs", [{"a": {"$ref": "#/$defs/a"}}, {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}]
+)
+def test_a_reference_that_leads_back_to_itself_is_refused(defs):
+    with pytest.raises(UnsupportedSpecError, match="leads back to itself"):
+        GrammarCompiler(VOCABULARY).compile(tag({"$ref": "#/$defs/a", "$defs": defs}))
+
+
+def test_what_allows_nothing_is_not_tried_with_another_backend():
+    spec = tag({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})
+    with pytest.raises(UnsatisfiableSpecError):
+        GrammarCompiler(VOCABULARY).compile(replace(spec, backend="auto"))
