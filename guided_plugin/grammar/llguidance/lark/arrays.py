@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
@@ -22,7 +22,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Number,
     String,
 )
-from guided_plugin.grammar.llguidance.lark.counting import most_values
+from guided_plugin.grammar.llguidance.lark.counting import few_values
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.spelling import ONE_SPELLING, WRITTEN_OUT
@@ -35,6 +35,8 @@ _MAX_CONTAINS = 8
 # How many states of counts and lengths are rules of their own.
 _MAX_STATES = 2_000
 _MAX_COUNT = 1_000_000
+# Values of items are listed up to so many, to see whether items compete for them.
+_MAX_COMPETING = 100
 
 
 def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
@@ -130,6 +132,7 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
         emitter.distinct = True
         if _too_few(emitter, constraint):
             return emitter.grammar.define(emitter.grammar.name("u"), [])
+        _refuse_competing(emitter, constraint)
         with emitter.compared(ONE_SPELLING if _compound(emitter, constraint) else WRITTEN_OUT):
             return _plain(emitter, constraint)
     if constraint.shortest > len(values):
@@ -163,12 +166,52 @@ def _too_few(emitter: Emitter, constraint: Array) -> bool:
     """Whether there are surely fewer values than distinct items are asked for."""
     item = constraint.at(constraint.prefix_length)
     rest = constraint.shortest - constraint.prefix_length
-    if rest > 0 and most_values(emitter, item, rest) < rest:
+    if _fewer(emitter, item, rest):
         return True
-    return not constraint.prefix_length and any(
-        contains.least > 1 and most_values(emitter, item | contains.item, contains.least) < contains.least
-        for contains in constraint.contains
-    )
+    if constraint.prefix_length:
+        return False
+    for contains in constraint.contains:
+        if contains.least > 1 and _fewer(emitter, item | contains.item, contains.least):
+            return True
+        if contains.most is not None and not contains.start:
+            others = item | emitter.algebra.negated(contains.item)
+            if _fewer(emitter, others, rest - contains.most):
+                return True
+    return False
+
+
+def _fewer(emitter: Emitter, item: Literals, count: int) -> bool:
+    """Whether there are fewer values than so many."""
+    return count > 0 and (emitter.algebra.empty(item) or few_values(emitter, item, count - 1) is not None)
+
+
+def _refuse_competing(emitter: Emitter, constraint: Array) -> None:
+    """Refuse arrays whose first items may take the only values that a later one can be."""
+    if sum(each.most is not None for each in constraint.contains) > 1 and constraint.shortest > 1:
+        item = constraint.at(constraint.prefix_length)
+        if few_values(emitter, item, _MAX_COMPETING) is not None:
+            raise emitter.refusal("maxContains", "next to another one, of few values that must be distinct")
+    first = constraint.prefix_length
+    shortest = max([constraint.shortest, *(each.start + each.least for each in constraint.contains)])
+    for index in {*range(1, min(shortest, first)), max(shortest - 1, 0)}:
+        item = constraint.at(index)
+        values = few_values(emitter, item, index)
+        if values is None:
+            continue
+        taken = max(index - first, 0)
+        taken += sum(_share(emitter, constraint.at(i), item, values) for i in range(min(index, first)))
+        if taken and taken >= len(values):
+            raise emitter.refusal(
+                "uniqueItems", f"can't be enforced: the items before item {index} may take all its values"
+            )
+
+
+def _share(emitter: Emitter, one: Literals, two: Literals, values: frozenset[Hashable]) -> bool:
+    """Whether an item may be a value of another item, which has these."""
+    if emitter.algebra.empty(one | two):
+        return False
+    own = few_values(emitter, one, _MAX_COMPETING)
+    return own is None or not own.isdisjoint(values)
 
 
 @dataclass(frozen=True, slots=True)

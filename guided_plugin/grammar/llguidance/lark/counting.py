@@ -1,13 +1,14 @@
-"""How many values satisfy a schema, where those are few. Distinct items can't be more.
+"""The values that satisfy a schema, where those are few. Distinct items can't be more.
 
 Depends on the emitter.
 """
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
 
+from guided_plugin.grammar.llguidance.lark.arithmetic import exact
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Array,
@@ -20,87 +21,175 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
 )
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
+from guided_plugin.grammar.llguidance.lark.languages import few_strings
+from guided_plugin.grammar.llguidance.lark.patterns import pattern
 from guided_plugin.grammar.llguidance.lark.reader import closed
+from guided_plugin.grammar.llguidance.lark.terminals import string_terminal
 
-# So deep values are counted in values.
+# So deep values are looked at.
 _MAX_DEPTH = 4
+# So many steps are taken to find the values, and so many strings or names of one pattern.
+_MAX_STEPS = 20_000
+_MAX_STRINGS = 300
 
 
-def most_values(emitter: Emitter, literals: Literals, enough: int, depth: int = 0) -> int:
-    """A number that the values are not more than; `enough` where it is at least that or not known."""
-    if not literals or depth > _MAX_DEPTH:
-        return enough
-    total = 0
-    for constraints in emitter.algebra.shape(literals).values():
-        for constraint in constraints:
-            total += _most(emitter, constraint, enough, depth)
-            if total >= enough:
-                return enough
-    return total
+class _Endless(Exception):
+    """There are many values, or too many steps are needed to find out."""
 
 
-def _most(emitter: Emitter, constraint: Constraint, enough: int, depth: int) -> int:
-    match constraint:
-        case Null():
-            return 1
-        case Boolean(values):
-            return len(values)
-        case Number():
-            return _numbers(constraint, enough)
-        case String(values=tuple(values)):
-            return len(values)
-        case String(longest=0):
-            return 1
-        case Array():
-            return _arrays(emitter, constraint, enough, depth)
-        case Object():
-            return _objects(emitter, constraint, enough, depth)
-    return enough
+def few_values(emitter: Emitter, literals: Literals, most: int) -> frozenset[Hashable] | None:
+    """All values, where they are at most so many; None where there are more, or that is not known."""
+    found: set[Hashable] = set()
+    try:
+        for value in _Values(emitter, most).of(literals):
+            found.add(value)
+            if len(found) > most:
+                return None
+    except _Endless:
+        return None
+    return frozenset(found)
 
 
-def _numbers(number: Number, enough: int) -> int:
-    if number.values is not None:
-        return len(number.values)
-    steps = [Fraction(str(divisor)) for divisor in number.multiples]
-    steps += [Fraction(1)] if number.whole else []
-    if not steps or number.low is None or number.high is None:
-        return enough
-    low, high = Fraction(str(number.low.value)), Fraction(str(number.high.value))
-    counts = []
-    for step in steps:
-        first, last = math.ceil(low / step), math.floor(high / step)
-        first += number.low.exclusive and first * step == low
-        last -= number.high.exclusive and last * step == high
-        counts.append(last - first + 1)
-    return max(0, min(counts))
+class _Values:
+    """Lists values. What it does not look into closely has more values than it really has."""
+
+    def __init__(self, emitter: Emitter, most: int) -> None:
+        self._emitter = emitter
+        self._algebra = emitter.algebra
+        self._most = most
+        self._steps = 0
+        self._depth = 0
+
+    def of(self, literals: Literals) -> Iterator[Hashable]:
+        """The values that satisfy them all; some may come twice."""
+        if not literals or self._depth > _MAX_DEPTH:
+            raise _Endless
+        shape = self._algebra.shape(literals)
+        self._depth += 1
+        for constraint in chain.from_iterable(shape.values()):
+            for value in self._of(constraint):
+                self._steps += 1
+                if self._steps > _MAX_STEPS:
+                    raise _Endless
+                yield value
+        self._depth -= 1
+
+    def _of(self, constraint: Constraint) -> Iterator[Hashable]:
+        match constraint:
+            case Null():
+                yield "null", None
+            case Boolean(values):
+                yield from (("boolean", value) for value in values)
+            case Number():
+                yield from (("number", value) for value in self._numbers(constraint))
+            case String():
+                yield from (("string", value) for value in self._strings(constraint))
+            case Array():
+                yield from (("array", value) for value in self._arrays(constraint))
+            case Object():
+                yield from (("object", value) for value in self._objects(constraint))
+
+    def _numbers(self, number: Number) -> Iterator[Hashable]:
+        if number.values is not None:
+            return iter([exact(value) for value in number.values])
+        members = number.members(_MAX_STEPS)
+        if members is None:
+            raise _Endless
+        return iter(members)
+
+    def _strings(self, string: String) -> Iterator[str]:
+        if string.values is not None:
+            return iter(string.values)
+        if string.longest == 0:
+            return iter([""])
+        return iter(_few(string_terminal(string), self._most))
+
+    def _arrays(self, array: Array) -> Iterator[Hashable]:
+        if array.longest is None:
+            last = array.prefix_length
+            item = array.at(last)
+            if array.unique:
+                last += len(self._all(item))
+            elif not self._algebra.empty(item) and self._all(item):
+                raise _Endless
+        else:
+            last = array.longest
+        items: list[list[Hashable]] = []
+        for length in range(last + 1):
+            if length >= array.shortest:
+                yield from self._products(items, unique=array.unique)
+            if length < last:
+                items.append(self._all(array.at(length)))
+                if not items[-1]:
+                    break
+
+    def _all(self, literals: Literals) -> list[Hashable]:
+        if self._algebra.empty(literals):
+            return []
+        depth = self._depth
+        found: dict[Hashable, None] = {}
+        for value in self.of(literals):
+            found[value] = None
+            if len(found) > self._most:
+                # The first of them are enough to have more than is asked for.
+                break
+        self._depth = depth
+        return list(found)
+
+    def _products(
+        self, items: Sequence[list[Hashable]], *, unique: bool, before: tuple[Hashable, ...] = ()
+    ) -> Iterator[tuple[Hashable, ...]]:
+        if len(before) == len(items):
+            yield before
+            return
+        for value in items[len(before)]:
+            self._steps += 1
+            if self._steps > _MAX_STEPS:
+                raise _Endless
+            if not (unique and value in before):
+                yield from self._products(items, unique=unique, before=(*before, value))
+
+    def _objects(self, entries: Object) -> Iterator[Hashable]:
+        opened = any(properties.others is not None for properties in entries.properties)
+        if self._emitter.style.closed and not opened and (entries.declared or entries.properties):
+            entries = closed(entries, self._algebra.negated(TRUE))
+        members: list[list[Hashable]] = []
+        for name in self._names(entries):
+            if self._algebra.allows_name(entries, name) and name not in entries.forbidden:
+                values = self._all(entries.of(name))
+                members.append(
+                    [*((name, value) for value in values), *([] if name in entries.required else [None])]
+                )
+            elif name in entries.required:
+                return
+        for found in self._products(members, unique=False):
+            filled = frozenset(member for member in found if member is not None)
+            if entries.shortest <= len(filled) and (
+                entries.longest is None or len(filled) <= entries.longest
+            ):
+                yield filled
+
+    def _names(self, entries: Object) -> dict[str, None]:
+        """All names that there may be."""
+        names: dict[str, None] = dict.fromkeys(entries.required)
+        if entries.longest == 0 or entries.longest == len(entries.required):
+            return names
+        for string in self._algebra.strings(TRUE.union(*entries.names)) if entries.names else ():
+            names.update(dict.fromkeys(self._strings(string)))
+        if entries.names:
+            return names
+        limits = [p for p in entries.properties if p.others is not None and self._algebra.empty(p.others)]
+        if not limits:
+            raise _Endless
+        for properties in entries.properties:
+            names.update(dict.fromkeys(name for name, _ in properties.named))
+        for source, _ in limits[0].matching:
+            names.update(dict.fromkeys(_few(pattern(source), _MAX_STRINGS)))
+        return names
 
 
-def _arrays(emitter: Emitter, array: Array, enough: int, depth: int) -> int:
-    if array.longest is None:
-        return enough
-    total, of_length = 0, 1
-    for length in range(array.longest + 1):
-        if length >= array.shortest:
-            total += of_length
-        if total >= enough:
-            return enough
-        of_length *= most_values(emitter, array.at(length), enough, depth + 1)
-        if not of_length:
-            break
-    return total
-
-
-def _objects(emitter: Emitter, entries: Object, enough: int, depth: int) -> int:
-    if emitter.style.closed and (entries.declared or entries.properties):
-        entries = closed(entries, emitter.algebra.negated(TRUE))
-    others = [p.others for p in entries.properties if p.others is not None and not p.matching]
-    if not any(emitter.algebra.empty(literals) for literals in others):
-        return enough
-    names = dict.fromkeys(name for properties in entries.properties for name, _ in properties.named)
-    total = 1
-    for name in names:
-        absent = name not in entries.required
-        total *= absent + most_values(emitter, entries.of(name), enough, depth + 1)
-        if total >= enough:
-            return enough
-    return total
+def _few(body: str, most: int) -> tuple[str, ...]:
+    found = few_strings(body, max(_MAX_STRINGS, most))
+    if found is None:
+        raise _Endless
+    return found
