@@ -1,6 +1,7 @@
 """Numbers as regular expressions, against exact arithmetic on the decimals around them."""
 
 import itertools
+import math
 import random
 import re
 from decimal import Decimal
@@ -159,6 +160,78 @@ def test_integers_may_have_an_exponent_where_they_may_have_a_fraction(text):
 @pytest.mark.parametrize("text", ["15e-1", "1e-1", "1.25e1", "1.5e0", "5e-01"])
 def test_fractions_with_an_exponent_are_no_integers(text):
     assert not takes(Number(True), text, exponents=True)
+
+
+EXTREMES = [
+    5e-324,
+    1e-323,
+    2.2250738585072014e-308,
+    1e-100,
+    4e-07,
+    1e16,
+    1.2345678901234567e16,
+    9.9e99,
+    1e100,
+]
+EXTREMES += [
+    1.124124434012303e32,
+    8.04e58,
+    1.5e300,
+    9.999e307,
+    1.7976931348623155e308,
+    1.7976931348623157e308,
+]
+
+
+def doubles(*near, count=150, seed=0):
+    """Doubles of every size: some of their extremes, some values and their neighbours, and any others."""
+    source = random.Random(seed)
+    found = [*EXTREMES, 0.1, 3.0, *map(float, near)]
+    found += [math.nextafter(value, end) for value in near for end in (-math.inf, math.inf)]
+    while len(found) < count:
+        found.append(
+            round(source.uniform(1, 10), source.choice((0, 1, 15))) * 10.0 ** source.randint(-322, 307)
+        )
+    return [value for value in {*found, *(-value for value in found)} if math.isfinite(value)]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        Number(True),
+        Number(False),
+        *(
+            Number(low=Bound(v, e))
+            for v, e in ((0, False), (0, True), (-5, True), (1e100, True), (1e-320, True))
+        ),
+        *(Number(high=Bound(v, False)) for v in (0, 0.5, -1e-9, -1.7976931348623157e308, 1e99, 1e16)),
+        Number(True, Bound(-(10**40), False), Bound(10**20, True)),
+        *(Number(multiples=frozenset({v})) for v in (1, 0.01, 1000, 1e-7)),
+        *(Number(no_multiples=frozenset({v})) for v in (1, 0.1)),
+        Number(excluded=frozenset({3, 10**16, 4e-07})),
+        Number(values=(0.1, 3, 10**100, 4e-07, 8.04e58)),
+    ],
+)
+def test_every_double_as_python_writes_it(number):
+    near = [bound.value for bound in (number.low, number.high) if bound is not None]
+    for value in doubles(*near):
+        assert takes(number, repr(value), exponents=True) == number.has(exact(value)), value
+
+
+@pytest.mark.parametrize("low", [None, Bound(0, False), Bound(1e-300, True)])
+def test_exponents_under_a_demand_stay_within_those_of_doubles(low):
+    number = Number(True) if low is None else Number(low=low)
+    for text in (
+        "1e400",
+        "9e308",
+        "1.8e308",
+        "1.7976931348623158e+308",
+        "10e308",
+        "123e300",
+        "1e1000",
+        "1e-400",
+    ):
+        assert not takes(number, text, exponents=True), text
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 1.5, -0.25, 100, 1e-7, 1e22, 2.0])

@@ -19,15 +19,13 @@ from guided_plugin.grammar.llguidance.lark.spelling import (
     FRACTION,
     FRACTIONAL,
     INTEGER,
-    MANTISSA,
-    SHORT_MANTISSA,
     WRITTEN_OUT,
     ZEROS,
     Spelling,
-    at_least,
-    at_most,
-    exponent,
     tens,
+    with_power,
+    with_powers,
+    with_powers_from,
 )
 
 # So many multiples between two bounds are written one by one.
@@ -59,8 +57,7 @@ def _body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) ->
 
 def number_terms(number: Number, spelling: Spelling) -> tuple[list[str], list[str]]:
     """Expressions of which all must match and of which none may. Multiples are those of powers of ten."""
-    # What is not a multiple is only known where numbers are written out.
-    exponents = spelling.exponents and not number.no_multiples
+    exponents = spelling.exponents
     if number.values is not None:
         return ["|".join(_spellings(value, spelling) for value in number.values)], []
     terms = [
@@ -74,7 +71,7 @@ def number_terms(number: Number, spelling: Spelling) -> tuple[list[str], list[st
     excluded = [_equal(plain(value), exponents=exponents) for value in sorted(number.excluded)]
     excluded += [_multiples(exact(one), exponents=False) for one in sorted(number.no_multiples)]
     if excluded:
-        required.append(_comparable(exponents=exponents))
+        required.append(_comparable(number, exponents=exponents))
     return required or [ANY], excluded
 
 
@@ -87,9 +84,14 @@ def _multiples(divisor: Fraction, *, exponents: bool) -> str:
     return rf"-?{INTEGER}" + (rf"(?:\.[0-9]{{1,{-power}}}0*)?" if power else ZEROS) + scaled
 
 
-def _comparable(*, exponents: bool) -> str:
-    """Numbers in the spellings in which it is known what they are equal to."""
-    return rf"{WRITTEN_OUT}|-?{SHORT_MANTISSA}{exponent()}" if exponents else WRITTEN_OUT
+def _comparable(number: Number, *, exponents: bool) -> str:
+    """Numbers in the spellings in which it is known what they are equal to, and multiples of."""
+    if not exponents:
+        return WRITTEN_OUT
+    # What is nearer to zero than a power of ten is no multiple of it.
+    powers = [power_of_ten(exact(one)) or 0 for one in number.no_multiples]
+    scaled = with_powers(most=min(powers) - 1 if powers else None)
+    return f"{WRITTEN_OUT}|-?(?:{scaled})" if scaled else WRITTEN_OUT
 
 
 def _whole(*, fraction_zero: bool, exponents: bool) -> str:
@@ -98,7 +100,7 @@ def _whole(*, fraction_zero: bool, exponents: bool) -> str:
 
 
 def _fractional(*, exponents: bool) -> str:
-    return f"{FRACTIONAL}|-?{SHORT_MANTISSA}{exponent(at_most(-1))}" if exponents else FRACTIONAL
+    return f"{FRACTIONAL}|-?(?:{with_powers(most=-1)})" if exponents else FRACTIONAL
 
 
 def _spellings(value: Value, spelling: Spelling) -> str:
@@ -116,13 +118,9 @@ def _equal(text: str, *, exponents: bool) -> str:
     if not exponents or text == "0":
         return written_out
     mantissa, power = _scientific(text.lstrip("-"))
-    powers = _exactly(power)
-    if powers is None:
-        return written_out
-    scaled = exponent(powers)
     tail = "0*" if "." in mantissa else ZEROS
     sign = "-" if text.startswith("-") else ""
-    return f"{written_out}|{sign}{re.escape(mantissa)}{tail}{scaled}"
+    return "|".join([written_out, *with_power(f"{sign}{re.escape(mantissa)}{tail}", power)])
 
 
 def _any_of(numbers: Iterable[Fraction], spelling: Spelling) -> str:
@@ -141,8 +139,7 @@ def _any_of(numbers: Iterable[Fraction], spelling: Spelling) -> str:
     options += ["-0" + (ZEROS if spelling.fraction_zero else "")] if "0" in whole else []
     for (sign, power), mantissas in powers.items():
         digits = [_one_of(some) + zeros for some, zeros in _by_point(mantissas) if some]
-        scaled = _scaled((f"{sign}(?:{'|'.join(digits)})", _exactly(power)))
-        options += scaled
+        options += with_power(f"{sign}(?:{'|'.join(digits)})", power)
     return "|".join(options)
 
 
@@ -157,7 +154,7 @@ def _one_of(texts: list[str]) -> str:
 
 def _at_least(bound: Bound, *, exponents: bool) -> str:
     text = plain(bound.value)
-    any_sign = rf"|{MANTISSA}{exponent()}" if exponents else ""
+    any_sign = f"|{with_powers_from()}" if exponents else ""
     if text.startswith("-"):
         # Everything without a sign, and what is nearer to zero.
         return f"{WRITTEN_OUT[2:]}{any_sign}|-(?:{_below(text[1:], bound.exclusive, exponents=exponents)})"
@@ -173,7 +170,7 @@ def _at_most(bound: Bound, *, exponents: bool) -> str:
         # -0 is zero.
         below = rf"-(?:{_above('0', True, exponents=exponents)})"
         return below if bound.exclusive else rf"{below}|-?0{ZEROS}"
-    negative = rf"-{WRITTEN_OUT[2:]}" + (rf"|-{MANTISSA}{exponent()}" if exponents else "")
+    negative = rf"-{WRITTEN_OUT[2:]}" + (f"|-(?:{with_powers_from()})" if exponents else "")
     return f"{negative}|{_below(text, bound.exclusive, exponents=exponents)}"
 
 
@@ -181,12 +178,12 @@ def _above(text: str, exclusive: bool, *, exponents: bool) -> str:
     """Numbers without a sign that are at least, or above, one without a sign."""
     options = _above_written_out(text, exclusive)
     if exponents and text == "0":
-        options.append(MANTISSA + exponent())
+        options.append(with_powers_from())
     elif exponents:
         mantissa, power = _scientific(text)
         same = "|".join(_above_written_out(mantissa, exclusive))
-        options += _scaled((MANTISSA, at_least(power + 1)), (f"(?:{same})", _exactly(power)))
-    return "|".join(options)
+        options += [with_powers_from(power + 1), *with_power(f"(?:{same})", power)]
+    return "|".join(filter(None, options))
 
 
 def _below(text: str, exclusive: bool, *, exponents: bool) -> str:
@@ -195,19 +192,8 @@ def _below(text: str, exclusive: bool, *, exponents: bool) -> str:
     if exponents:
         mantissa, power = _scientific(text)
         same = "|".join(_below_written_out(mantissa, exclusive))
-        options += _scaled((SHORT_MANTISSA, at_most(power - 1)), (f"(?:{same})", _exactly(power)))
-    return "|".join(options)
-
-
-def _scaled(*pairs: tuple[str, str | None]) -> list[str]:
-    return [mantissa + exponent(powers) for mantissa, powers in pairs if powers is not None]
-
-
-def _exactly(power: int) -> str | None:
-    if not -99 <= power <= 99:
-        return None
-    digits = str(abs(power)) if abs(power) > 9 else f"0?{abs(power)}"
-    return ("[+-]?" if power == 0 else r"\+?" if power > 0 else "-") + digits
+        options += [with_powers(most=power - 1), *with_power(f"(?:{same})", power)]
+    return "|".join(filter(None, options))
 
 
 def _scientific(text: str) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """How JSON numbers are spelled, as regular expressions. Depends on nothing.
 
-An exponent has one or two digits here, so that it can be compared; in a number without any demands it may
-have more.
+With one digit before the point a number may have the exponent of any double, as in 1.5e+300; with more
+digits, an exponent of one or two digits. So it can be compared; a number without any demands may have others.
 """
 
 from __future__ import annotations
@@ -21,9 +21,16 @@ MANTISSA = r"[1-9][0-9]{0,15}(?:\.[0-9]{1,16})?"
 SHORT_MANTISSA = r"[1-9](?:\.[0-9]{1,16})?"
 """or between 1 and 10."""
 
-_MAX_POWER = 99
-# So many digits after the point may be shifted before it.
-_MAX_SHIFTED = 6
+# The last powers of ten that have doubles with every mantissa, and the doubles beyond them.
+_LEAST_POWER, _MOST_POWER = -323, 307
+_LEAST = "5"
+_MOST = r"1(?:\.(?:[0-6][0-9]{0,15}|7(?:[0-8][0-9]{0,14}|9769313486231(?:[0-4][0-9]?|5[0-7]?)?)?))?"
+
+# The powers that a mantissa of 10 and above may have.
+_MOST_OF_LONG = 99
+
+# So many digits after the point may be shifted before it, and so many where one stands before it.
+_MAX_SHIFTED, _MAX_SHORT_SHIFTED = 6, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,53 +45,96 @@ class Spelling:
     """If not empty, an expression that every number must match too."""
 
 
-def exponent(powers: str | None = None) -> str:
-    """An exponent, of any power or of those that an expression describes."""
-    return f"[eE](?:{'[+-]?[0-9]{1,2}' if powers is None else powers})"
-
-
-def at_least(power: int) -> str | None:
-    """Powers from one on; None if there are none."""
-    if power > _MAX_POWER:
-        return None
-    if power > 0:
-        return rf"\+?(?:{_from(power)})"
-    return "[+-]?[0-9]{1,2}" if power <= -_MAX_POWER else rf"\+?[0-9]{{1,2}}|-(?:{_up_to(-power)})"
-
-
-def at_most(power: int) -> str | None:
-    """Powers up to one; None if there are none."""
-    if power < -_MAX_POWER:
-        return None
-    if power < 0:
-        return f"-(?:{_from(-power)})"
-    return "[+-]?[0-9]{1,2}" if power >= _MAX_POWER else rf"-[0-9]{{1,2}}|\+?(?:{_up_to(power)})"
-
-
-def tens(power: int) -> str:
-    """Multiples of a power of ten, above or below zero, with an exponent."""
-    options = []
-    for digits in range(_MAX_SHIFTED + 1):
-        powers = at_least(power + digits)
-        if powers is not None:
-            fraction = rf"\.[0-9]{{{digits}}}0*" if digits else ZEROS
-            options.append(f"{fraction}{exponent(powers)}")
-    return f"-?[1-9][0-9]{{0,15}}(?:{'|'.join(options)})" if options else NOTHING
-
-
 NOTHING = r"[^\x00-\U0010FFFF]"
 """An expression that matches nothing."""
 
 
-def _from(power: int) -> str:
-    if power < 10:
-        return f"0?[{power}-9]|[1-9][0-9]"
-    ten, one = divmod(power, 10)
-    return f"{ten}[{one}-9]" + (f"|[{ten + 1}-9][0-9]" if ten < 9 else "")
+def scaled(mantissa: str, least: int, most: int) -> list[str]:
+    """A mantissa with an exponent between two powers: one expression, or none where there are no powers."""
+    signs = []
+    if most >= max(least, 0):
+        signs.append(rf"\+?(?:{_between(max(least, 0), most)})")
+    if least <= min(most, 0):
+        signs.append(f"-(?:{_between(max(-most, 0), -least)})")
+    return [f"{mantissa}[eE](?:{'|'.join(signs)})"] if signs else []
 
 
-def _up_to(power: int) -> str:
-    if power < 10:
-        return f"0?[0-{power}]"
-    ten, one = divmod(power, 10)
-    return "0?[0-9]|" + (f"[1-{ten - 1}][0-9]|" if ten > 1 else "") + f"{ten}[0-{one}]"
+def with_powers(least: int | None = None, most: int | None = None) -> str:
+    """Numbers above zero with one digit before the point, and any of some powers."""
+    low, high = (_LEAST_POWER if least is None else least), (_MOST_POWER if most is None else most)
+    return "|".join(
+        [
+            *scaled(SHORT_MANTISSA, max(low, _LEAST_POWER), min(high, _MOST_POWER)),
+            *_beyond(least, most),
+        ]
+    )
+
+
+def with_powers_from(least: int | None = None) -> str:
+    """Numbers with a mantissa of at least 1, and any power or those from one on."""
+    low = _LEAST_POWER if least is None else max(least, _LEAST_POWER)
+    return "|".join(
+        [
+            *scaled(MANTISSA, max(low, -_MOST_OF_LONG), _MOST_OF_LONG),
+            *scaled(SHORT_MANTISSA, max(low, _MOST_OF_LONG + 1), _MOST_POWER),
+            *scaled(SHORT_MANTISSA, low, -_MOST_OF_LONG - 1),
+            *_beyond(least, None),
+        ]
+    )
+
+
+def with_power(mantissa: str, power: int) -> list[str]:
+    """A mantissa with one power; nothing where no double has it."""
+    return scaled(mantissa, power, power) if power + 1 >= _LEAST_POWER and power <= _MOST_POWER + 1 else []
+
+
+def tens(power: int) -> str:
+    """Multiples of a power of ten, above or below zero, with an exponent."""
+    shifted = []
+    for digits in range(_MAX_SHIFTED + 1):
+        fraction = rf"\.[0-9]{{{digits}}}0*" if digits else ZEROS
+        shifted += scaled(fraction, power + digits, _MOST_OF_LONG)
+    options = [f"[1-9][0-9]{{0,15}}(?:{'|'.join(shifted)})"] if shifted else []
+    more = ""
+    for digits in range(_MAX_SHORT_SHIFTED, _MAX_SHIFTED, -1):
+        ends = scaled("", power + digits, _MOST_OF_LONG) + ([f"[0-9]{more}"] if more else [])
+        more = f"(?:{'|'.join(ends)})" if ends else ""
+    if more:
+        options.append(rf"[1-9]\.[0-9]{{{_MAX_SHIFTED + 1}}}{more}")
+    large = with_powers(max(power + _MAX_SHORT_SHIFTED, _MOST_OF_LONG + 1))
+    options += [large] if large else []
+    return f"-?(?:{'|'.join(options)})" if options else NOTHING
+
+
+def _beyond(least: int | None, most: int | None) -> list[str]:
+    """Those of the least and the greatest doubles that have one of some powers."""
+    found = []
+    for mantissa, power in ((_LEAST, _LEAST_POWER - 1), (_MOST, _MOST_POWER + 1)):
+        if (least is None or least <= power) and (most is None or power <= most):
+            found += scaled(mantissa, power, power)
+    return found
+
+
+def _between(low: int, high: int) -> str:
+    """Natural numbers of up to three digits; one digit may have a zero before it."""
+    options = []
+    for digits in (1, 2, 3):
+        first = max(low, 10 ** (digits - 1) if digits > 1 else 0)
+        last = min(high, 10**digits - 1)
+        if first <= last:
+            options.append(("0?" if digits == 1 else "") + _as_long(str(first), str(last)))
+    return "|".join(options)
+
+
+def _as_long(first: str, last: str) -> str:
+    """Numbers between two of the same length."""
+    if not first or first == last:
+        return first
+    rest = len(first) - 1
+    if first[1:] == "0" * rest and last[1:] == "9" * rest:
+        return f"[{first[0]}-{last[0]}]" + "[0-9]" * rest
+    if first[0] == last[0]:
+        return first[0] + _as_long(first[1:], last[1:])
+    between = f"{first[0]}{_as_long(first[1:], '9' * rest)}|{last[0]}{_as_long('0' * rest, last[1:])}"
+    middle = f"|[{int(first[0]) + 1}-{int(last[0]) - 1}]" + "[0-9]" * rest
+    return f"(?:{between}{middle if int(last[0]) - int(first[0]) > 1 else ''})"
