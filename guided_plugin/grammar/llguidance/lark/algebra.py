@@ -17,13 +17,13 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Constraint,
     Literals,
     Null,
-    Number,
     Object,
     String,
     evaluates,
     merged,
 )
 from guided_plugin.grammar.llguidance.lark.document import Document
+from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.spec.references import Path, Scope
 from guided_plugin.spec.schema import pointer
 

@@ -19,11 +19,11 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Contains,
     Literals,
     Null,
-    Number,
     String,
 )
 from guided_plugin.grammar.llguidance.lark.counting import few_values
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
+from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.spelling import ONE_SPELLING, WRITTEN_OUT
 from guided_plugin.grammar.llguidance.lark.terminals import COMMA

@@ -11,17 +11,16 @@ from typing import Any, Protocol
 from guided_plugin.grammar.llguidance.lark.arithmetic import canonical
 from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
-    Bound,
     Constraint,
     Contains,
     Items,
     Literals,
-    Number,
     Object,
     Properties,
     String,
 )
 from guided_plugin.grammar.llguidance.lark.negation import Negate, negated
+from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.spec.formats import WIDE
 
 Keywords = Mapping[str, Any]

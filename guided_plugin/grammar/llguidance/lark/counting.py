@@ -16,13 +16,13 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Constraint,
     Literals,
     Null,
-    Number,
     Object,
     String,
 )
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.languages import few_strings
 from guided_plugin.grammar.llguidance.lark.patterns import pattern
+from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.terminals import string_terminal
 

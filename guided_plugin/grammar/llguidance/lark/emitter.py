@@ -21,12 +21,12 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Constraint,
     Literals,
     Null,
-    Number,
     Object,
     String,
 )
 from guided_plugin.grammar.llguidance.lark.numbers import number_body
 from guided_plugin.grammar.llguidance.lark.patterns import expression
+from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
     Grammar,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from guided_plugin.grammar.llguidance.lark.arithmetic import Value, exact, plain, power_of_ten
-from guided_plugin.grammar.llguidance.lark.constraints import Bound, Number
+from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.grammar.llguidance.lark.remainders import counted
 from guided_plugin.grammar.llguidance.lark.spelling import (
     ANY,

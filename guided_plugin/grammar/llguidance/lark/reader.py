@@ -23,7 +23,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Items,
     Literals,
     Null,
-    Number,
     Object,
     Properties,
     String,
@@ -32,6 +31,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     with_properties,
 )
 from guided_plugin.grammar.llguidance.lark.negation import negated
+from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.spec.schema import pointer
 
 # Beyond so many sets of branches, some sets of more than one count as one of them alone.

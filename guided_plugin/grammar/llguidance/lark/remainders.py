@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from guided_plugin.grammar.llguidance.lark.arithmetic import exact, places, plain
-from guided_plugin.grammar.llguidance.lark.constraints import Number
+from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.spelling import ZEROS, Spelling
 
 # A state takes 30 microseconds here and as long in llguidance, as a text of 100 characters.
