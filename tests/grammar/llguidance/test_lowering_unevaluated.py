@@ -6,6 +6,8 @@ import pytest
 from llguidance_specs import takes
 
 from guided_plugin import OutputSpec
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark import reader
 
 NONE = {"unevaluatedProperties": False}
 NO_ITEMS = {"unevaluatedItems": False}
@@ -45,3 +47,15 @@ def test_what_is_evaluated(backend, schema, good, bad):
     for text in [*good, *bad, '"other"']:
         valid = text in (*good, '"other"')
         assert takes(backend, OutputSpec.json_schema(whole, strict=False), text) is valid, text
+
+
+def test_branches_that_are_not_all_joined_are_not_negated(backend, monkeypatch):
+    branches = [{"properties": {name: {}}, "required": [name]} for name in "ab"]
+    schema = {"type": "object", "not": {"anyOf": branches, "unevaluatedProperties": False}}
+    spec = OutputSpec.json_schema({"title": "all joined", **schema}, strict=False)
+    assert takes(backend, spec, '{"a":1,"c":1}')
+    assert not takes(backend, spec, '{"a":1,"b":1}')
+    monkeypatch.setattr(reader, "_MAX_TOGETHER", 2)
+    with pytest.raises(UnsupportedSpecError, match="too many branches of anyOf") as caught:
+        backend.compile(OutputSpec.json_schema(schema, strict=False))
+    assert caught.value.where == "#/not/unevaluatedProperties"

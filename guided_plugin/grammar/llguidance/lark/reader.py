@@ -185,6 +185,7 @@ class _Reader:
                     if any(both.values()):
                         found.append(both)
                         pending.append((index, both))
+            algebra.incomplete |= bool(pending)
         return algebra.either(found)
 
     def either(self, options: tuple[Literals, ...]) -> Shape:
@@ -256,7 +257,11 @@ class _Reader:
         These are negated, so none may be missing.
         """
         reader = _Reader(self.algebra.opposite, self.number, True)
-        return reader.unevaluated(reader.algebra.all_of(reader.parts()))[kind]
+        every = reader.unevaluated(reader.algebra.all_of(reader.parts()))[kind]
+        if reader.algebra.incomplete:
+            keyword = "unevaluatedProperties" if kind == "object" else "unevaluatedItems"
+            raise self.refusal(keyword, "under not, where too many branches of anyOf may hold together")
+        return every
 
     def unevaluated(self, shape: Shape) -> Shape:
         """With `unevaluatedProperties` and `unevaluatedItems`, which apply to each alternative."""
