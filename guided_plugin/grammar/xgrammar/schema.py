@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.xgrammar.checks import (
     check_array,
     check_number,
@@ -138,8 +138,10 @@ def _check_reference(node: Mapping[str, Any], path: _Path, document: Any) -> Non
     target: Any = node
     while isinstance(target, Mapping) and isinstance(target.get("$ref"), str):
         if target["$ref"] in seen:
-            raise refusal(
-                f"`$ref` {reference!r}, which leads back to itself,", where, "say what it stands for"
+            raise UnsatisfiableSpecError(
+                f"allows no output at all: `$ref` {reference!r} leads back to itself",
+                where=pointer(where),
+                hint="say what it stands for",
             )
         seen.add(target["$ref"])
         target = _target(document, target["$ref"], where)

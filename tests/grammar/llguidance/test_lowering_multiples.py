@@ -264,7 +264,33 @@ def test_the_time_and_text_of_a_grammar_with_many_remainders_are_bounded():
         text = schema_to_lark({"type": "number", "multipleOf": divisor}, strict=False, flexible=False)
         assert len(text) < 200_000
     usual = {"type": "integer", "multipleOf": 5, "minimum": 0}
-    assert len(schema_to_lark(usual, strict=False, flexible=False)) < 3_000
+    assert len(schema_to_lark(usual, strict=False, flexible=False)) < 4_000
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"multipleOf": 5}, ["1.23e+50", "-8.04e+58", "1e+300"], ["1.23e+01", "5.1e0", "1e400"]),
+        ({"multipleOf": 0.125}, ["2.121788e+104", "1.1e+16"], ["1e-1", "1.1e0"]),
+        ({"multipleOf": 4, "maximum": 1e20}, ["1e+20", "-1.5e+300"], ["1.1e+20", "1e+300", "1e1"]),
+        ({"multipleOf": 2, "not": {"const": 1e20}}, ["1.1e+20", "1e+21"], ["1e+20", "1.0E20"]),
+    ],
+)
+def test_multiples_of_a_power_of_ten_have_the_exponents_of_doubles(schema, valid, invalid):
+    matcher = start(schema)
+    assert [text for text in valid if not taken(matcher, text)] == []
+    assert [text for text in invalid if taken(matcher, text)] == []
+
+
+def test_in_draft_4_a_value_may_be_written_with_a_fraction_of_zero_and_an_integer_may_not():
+    draft = {"$schema": "http://json-schema.org/draft-04/schema#"}
+    values, whole = start({**draft, "enum": [0, 1]}), start({**draft, "type": "integer", "enum": [0, 1]})
+    for text in ("0.0", "1.0", "1e0", "-0.0"):
+        assert taken(values, text)
+        assert not taken(whole, text)
+    assert all(taken(matcher, "1") for matcher in (values, whole))
+    assert taken(start({**draft, "multipleOf": 12, "minimum": 0, "maximum": 120}), "96.0")
+    assert taken(start({**draft, "allOf": [{"enum": [1]}, {"type": "number"}]}), "1.0")
 
 
 @pytest.mark.parametrize("item", [{"multipleOf": 0.5}, {"multipleOf": 7}, {"not": {"multipleOf": 3}}])

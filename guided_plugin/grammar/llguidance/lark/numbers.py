@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from fractions import Fraction
 
-from guided_plugin.grammar.llguidance.lark.arithmetic import Value, exact, plain, power_of_ten
+from guided_plugin.grammar.llguidance.lark.arithmetic import Value, divides, exact, plain, power_of_ten
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.grammar.llguidance.lark.remainders import counted
 from guided_plugin.grammar.llguidance.lark.spelling import (
@@ -31,12 +32,18 @@ from guided_plugin.grammar.llguidance.lark.spelling import (
 # So many multiples between two bounds are written one by one.
 _MAX_LISTED = 300
 
+# The greatest power of ten, and one over the least, of which it is looked whether it is a multiple of a step.
+_MOST_TENS = 20
+
 
 def number_body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) -> str | None:
     """A terminal's body for a number; None where a `multipleOf` has too many remainders.
 
     `fragment` gives a name to a part of terminals.
     """
+    if spelling.exponents and not number.whole:
+        # Draft 4 takes 1.0 for no integer, but for a number that is equal to 1.
+        spelling = replace(spelling, fraction_zero=True)
     body = _body(number, spelling, fragment)
     return f"{body} & /{spelling.only}/" if body and spelling.only else body
 
@@ -52,7 +59,24 @@ def _body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) ->
     found = counted(number, spelling, fragment)
     if found is None:
         return None
-    return found + "".join(f" & ~/{_equal(plain(one), exponents=False)}/" for one in sorted(number.excluded))
+    found += "".join(f" & ~/{_equal(plain(one), exponents=False)}/" for one in sorted(number.excluded))
+    large = _large_multiples(number, spelling)
+    return f"(({found}) | ({large}))" if large else found
+
+
+def _large_multiples(number: Number, spelling: Spelling) -> str | None:
+    """Multiples of a power of ten that is a multiple of a number's step, with an exponent."""
+    step = number.step
+    bounded = number.low is not None and number.high is not None
+    if step is None or bounded or number.avoided or not (spelling.exponents and spelling.fraction_zero):
+        return None
+    power = next((n for n in range(-_MOST_TENS, _MOST_TENS) if divides(step, Fraction(10) ** n)), None)
+    if power is None:
+        return None
+    ten = 10**power if power >= 0 else float(f"1e{power}")
+    multiples = replace(number, whole=None if power >= 0 else number.whole, multiples=frozenset({ten}))
+    terms, excluded = number_terms(multiples, spelling)
+    return " & ".join(["/[^eE]+[eE][^eE]+/", *(f"/{t}/" for t in terms), *(f"~/{t}/" for t in excluded)])
 
 
 def number_terms(number: Number, spelling: Spelling) -> tuple[list[str], list[str]]:

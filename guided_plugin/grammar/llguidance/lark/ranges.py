@@ -48,7 +48,7 @@ class Number:
         )
         if values is not None:
             kept = tuple(value for value in values if met.has(exact(value)))
-            return Number(values=kept) if kept else None
+            return Number(met.whole, values=kept) if kept else None
         return met if met.possible() else None
 
     @property
