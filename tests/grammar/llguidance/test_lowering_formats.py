@@ -4,13 +4,14 @@ import json
 import random
 import string
 
+import jsonschema
 import pytest
 from equality_formats import FORMATS, SAMPLES
 from llguidance_specs import VOCABULARY, terminal_takes
 from official_suite import ARCHIVE, groups
 
 from guided_plugin import OutputSpec
-from guided_plugin.errors import UnsatisfiableSpecError
+from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.spec import formats
 
@@ -215,3 +216,88 @@ def test_the_wide_form_is_written_with_the_escapes_of_json(name):
     for text in [*SAMPLES[name], *MORE[name], *NEVER[name], *mutated(name, 2, 100)]:
         right = patterns.matches(formats.WIDE[name], text)
         assert terminal_takes(terminal, written(text)) == right, text
+
+
+DOUBTFUL = [("date", "0000-01-01"), ("hostname", "ab--cd"), ("ipv4", "01.2.3.4"), ("time", "12:34:60Z")]
+SAID = [text for name, doubtful in DOUBTFUL for text in (doubtful, SAMPLES[name][0])] + ["-"]
+
+
+class Schemas:
+    """Random schemas about texts that have a format only by some reading."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def schema(self, depth=3):
+        if depth == 0 or self.random.random() < 0.2:
+            return self.leaf()
+        part = lambda: self.schema(depth - 1)  # noqa: E731
+        return self.random.choice(
+            (
+                lambda: {"not": part()},
+                lambda: {"if": part(), "then": part(), "else": part()},
+                lambda: {"oneOf": [part(), part()]},
+                lambda: {"oneOf": [part(), part(), part()]},
+                lambda: {"anyOf": [part(), part()]},
+                lambda: {"allOf": [part(), part()]},
+                lambda: {"properties": {"a": part()}, "required": ["a"]},
+                lambda: {"propertyNames": part()},
+                lambda: {"items": part(), "minItems": 1},
+                lambda: {"contains": part(), "maxContains": 1, "minContains": self.random.choice((0, 1))},
+                lambda: {"anyOf": [part(), part()], "unevaluatedProperties": part()},
+                lambda: {"additionalProperties": part(), "properties": {"a": part()}},
+            )
+        )()
+
+    def leaf(self):
+        return self.random.choice(
+            (
+                {"format": self.random.choice(DOUBTFUL)[0]},
+                {"const": self.random.choice(SAID)},
+                {"enum": self.random.sample(SAID, 3)},
+                {"pattern": "^[0-9]"},
+                {"minLength": 9},
+            )
+        )
+
+    def value(self):
+        text = lambda: self.random.choice(SAID)  # noqa: E731
+        return self.random.choice(
+            (
+                text,
+                lambda: {"a": text()},
+                lambda: {"a": text(), text(): text()},
+                lambda: {text(): text()},
+                lambda: [text()],
+                lambda: [text(), text()],
+            )
+        )()
+
+
+def judges(schema):
+    """Checkers that read formats as narrowly and as widely as can be."""
+    for has in (patterns.matches_format, lambda name, text: patterns.matches(formats.WIDE[name], text)):
+        checker = jsonschema.FormatChecker(formats=())
+        for name in NAMES:
+            checker.checks(name)(
+                lambda text, name=name, has=has: not isinstance(text, str) or has(name, text)
+            )
+        yield jsonschema.Draft202012Validator(schema, format_checker=checker)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_is_taken_is_valid_by_every_reading(backend, seed):
+    source, taken = Schemas(seed), 0
+    for _ in range(25):
+        schema = source.schema()
+        try:
+            subject = Subject(backend, schema)
+        except (UnsatisfiableSpecError, UnsupportedSpecError):
+            continue
+        narrow, wide = judges(schema)
+        for value in [source.value() for _ in range(30)]:
+            if subject.takes(json.dumps(value, separators=(",", ":"))):
+                taken += 1
+                assert narrow.is_valid(value), (schema, value)
+                assert wide.is_valid(value), (schema, value)
+    assert taken > 100
