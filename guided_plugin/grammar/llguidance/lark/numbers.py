@@ -35,6 +35,13 @@ _MAX_LISTED = 300
 # The greatest power of ten, and one over the least, of which it is looked whether it is a multiple of a step.
 _MOST_TENS = 20
 
+# Digits, perhaps with a point, whose sum is a multiple of three: automaton of three states as an expression.
+_REST_0, _REST_1, _REST_2 = "[0369.]*", "[147]", "[258]"
+_OF_THREE = (
+    f"(?:[0369.]|{_REST_1}{_REST_0}{_REST_2}|(?:{_REST_2}|{_REST_1}{_REST_0}{_REST_1})"
+    f"(?:[0369.]|{_REST_2}{_REST_0}{_REST_1})*(?:{_REST_1}|{_REST_2}{_REST_0}{_REST_2}))*"
+)
+
 
 def number_body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) -> str | None:
     """A terminal's body for a number; None where a `multipleOf` has too many remainders.
@@ -65,18 +72,21 @@ def _body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) ->
 
 
 def _large_multiples(number: Number, spelling: Spelling) -> str | None:
-    """Multiples of a power of ten that is a multiple of a number's step, with an exponent."""
+    """Multiples of a number's step that are so by a power of ten, and by the sum of their digits."""
     step = number.step
     bounded = number.low is not None and number.high is not None
     if step is None or bounded or number.avoided or not (spelling.exponents and spelling.fraction_zero):
         return None
-    power = next((n for n in range(-_MOST_TENS, _MOST_TENS) if divides(step, Fraction(10) ** n)), None)
-    if power is None:
+    powers = [(threes, n) for threes in (1, 3) for n in range(-_MOST_TENS, _MOST_TENS)]
+    found = next(((t, n) for t, n in powers if divides(step, t * Fraction(10) ** n)), None)
+    if found is None:
         return None
+    threes, power = found
     ten = 10**power if power >= 0 else float(f"1e{power}")
     multiples = replace(number, whole=None if power >= 0 else number.whole, multiples=frozenset({ten}))
     terms, excluded = number_terms(multiples, spelling)
-    return " & ".join(["/[^eE]+[eE][^eE]+/", *(f"/{t}/" for t in terms), *(f"~/{t}/" for t in excluded)])
+    terms += [rf"-?{_OF_THREE}(?:[eE][+-]?[0-9]+)?"] if threes == 3 else []
+    return " & ".join([*(f"/{t}/" for t in terms), *(f"~/{t}/" for t in excluded)])
 
 
 def number_terms(number: Number, spelling: Spelling) -> tuple[list[str], list[str]]:
