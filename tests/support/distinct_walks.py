@@ -30,7 +30,21 @@ CROSSING += (
     b"e}",
     b'":',
 )
-CROSSING += (b",[]", b"10", b",1", b"0.")
+CROSSING += (
+    b",[]",
+    b"10",
+    b",1",
+    b"0.",
+    b'"a","',
+    b',"',
+    b'1,"',
+    b'"],["',
+    b'],["',
+    b'"},{',
+    b'":1},{"',
+    b'],"',
+)
+CROSSING += (b",[", b",{", b"1,-", b"1],[", b'["', b'{"', b'"a"],["', b'"b"],"')
 VOCABULARIES = {
     "bytes": BYTES,
     "special": special_vocabulary(padded=True),

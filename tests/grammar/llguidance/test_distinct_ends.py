@@ -150,3 +150,27 @@ def test_items_that_may_take_the_values_of_later_ones_are_refused(schema):
 )
 def test_items_that_leave_values_for_later_ones(schema):
     walk_through("bytes", {**UNIQUE, **schema})
+
+
+def either(*schemas):
+    return {"anyOf": [*schemas]}
+
+
+KINDS = [
+    {"items": either(matching("^a$"), {"type": "integer"})},
+    {"items": either(matching("^ab?$"), BOOLEAN, {"type": "integer"})},
+    {"items": either(matching("^a{0,2}$"), {"type": "array", "maxItems": 1, "items": BOOLEAN})},
+    {"items": either({"type": "object", "maxProperties": 0}, {"type": "integer"}, matching("^$"))},
+    {"items": either({"type": "array", "maxItems": 1, "items": matching("^a$")}, {"type": "integer"})},
+    {"items": either(closed(a=ONE), closed("b", b=matching("^a$")), {"type": "integer"})},
+    {"prefixItems": [{"type": "integer"}], "items": either(matching("^a$"), {"const": -1})},
+    {"prefixItems": [{"type": "string"}], "items": matching("^[ab]$")},
+    {"items": either(matching("^[ab]$"), {"type": "integer"}), "contains": {"type": "string"}, "maxItems": 3}
+    | {"minContains": 2},
+]
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@pytest.mark.parametrize("schema", KINDS)
+def test_no_token_opens_a_kind_of_value_that_is_used_up(schema, vocabulary):
+    walk_through(vocabulary, {**UNIQUE, **schema})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,18 @@ from guided_plugin.grammar.llguidance.distinct.spellings import (
 )
 from guided_plugin.grammar.llguidance.distinct.values import plain_end
 
+
+class Left(Enum):
+    """What may come in an array."""
+
+    MANY = 0
+    FEW = 1
+    """Some kinds of values are used up."""
+    NONE = 2
+
+
+_MAX_SPACES = 100
+"""A token's end is looked at so far."""
 _MAX_REVISED = 32
 """So many values are looked at again for each item, where what an item may be changes from item to item."""
 
@@ -124,21 +137,28 @@ class DistinctCheck:
         if state.mode is Mode.SCALAR and state.active:
             doubtful += both(row, spelled.number_ends)
         closed: list[Seen] = []
+        narrow = False
         frame, depth = state.frame, 0
         while frame is not None:
             if frame.seen is not None:
                 if frame.count:
                     self._restrict_in(row, state, frame, depth, spelled)
-                if frame.seen.full or (frame.array and self._may_fill(state, frame, depth)):
+                left = Left.NONE if frame.seen.full else self._left(state, frame, depth)
+                if left is Left.NONE:
                     closed.append(frame.seen)
+                narrow = narrow or left is Left.FEW
+                if left is not Left.MANY:
                     doubtful += both(row, spelled.commas)
+                elif frame.array and _opens(state, frame):
+                    whole = both(row, spelled.wholes)
+                    doubtful, narrow = doubtful + whole, narrow or bool(whole)
             frame, depth = frame.parent, depth + 1
         if doubtful:
-            parts = spelled.parts if state.active < 2 and not state.pending and not closed else {}
+            parts = spelled.parts if state.active < 2 and not (state.pending or closed or narrow) else {}
             wrong = [
                 token
                 for token in dict.fromkeys(doubtful)
-                if not (_fresh(state, parts.get(token)) or self._passes(state, token, closed))
+                if not (_fresh(state, parts.get(token)) or self._passes(state, token, closed, narrow))
             ]
             if wrong:
                 forbid(row, np.array(wrong, np.int64))
@@ -159,10 +179,11 @@ class DistinctCheck:
         if depth and seen.compound:
             _close(row, seen, plain_end(text) if state.mode is Mode.SCALAR else text, depth, spelled)
 
-    def _passes(self, state: State, token: int, closed: list[Seen]) -> bool:
+    def _passes(self, state: State, token: int, closed: list[Seen], narrow: bool) -> bool:
         """Whether a token leads neither to a repeated value nor to where nothing else can come.
 
-        `closed`: arrays and objects in which nothing may follow what is in progress.
+        `closed`: arrays and objects in which nothing may follow what is in progress. `narrow`: there are
+        some in which only a few kinds of values may follow.
         """
         data = self._rules.spellings.tokens[token]
         added: dict[int, tuple[Seen, list[bytes]]] = {}
@@ -180,6 +201,8 @@ class DistinctCheck:
         scan = Scan(state, finish, self._rules.new_seen)
         if not scan.feed(data) or any(seen is each for seen in scan.continued for each in closed):
             return False
+        if narrow and added and scan.continued:
+            return self._goes_on(token)
         frame = scan.frame
         while frame is not None:
             if frame.seen is not None and frame.start >= 0:
@@ -198,18 +221,23 @@ class DistinctCheck:
             return False
         state = self._states[-1]
         frame, alive = state.frame, True
+        if frame is not None and frame.array and frame.seen is not None and frame.seen.full:
+            alive = not self._raw[-_MAX_SPACES:].rstrip(SPACES).endswith(b",")
         while frame is not None and alive:
             if frame.seen is not None and frame.start >= 0:
-                alive = not _dead(frame.seen, state.text[frame.start :])
+                alive = not (frame.array and frame.seen.full)
+                alive = alive and not _dead(frame.seen, state.text[frame.start :])
             frame = frame.parent
         self.rollback(1)
         return alive
 
-    def _may_fill(self, state: State, frame: Frame, depth: int) -> bool:
-        """Whether the item in progress may be the last value that is left."""
+    def _left(self, state: State, frame: Frame, depth: int) -> Left:
+        """What may come in an array after the item in progress, or after the last one."""
         seen = frame.seen
-        if seen is None or frame.start < 0 or state.pending:
-            return False
+        if seen is None or not frame.array:
+            return Left.MANY
+        if frame.start < 0 or state.pending:
+            return _left_in(seen)
         text = state.text[frame.start :]
         string = state.mode >= Mode.STRING
         number = depth == 0 and state.mode is Mode.SCALAR
@@ -223,9 +251,10 @@ class DistinctCheck:
             if text + way not in seen.dead:
                 ways.add(way)
                 if len(ways) > 1:
-                    return False
-        if not ways:
-            return False
+                    break
+        if len(ways) != 1:
+            # Another value that begins as this one is left, unless the next item may be something else.
+            return Left.FEW if frame.place and frame.index < frame.place.prefix_length else _left_in(seen)
         (way,) = ways
         if number:
             whole, lead = text, b","
@@ -233,19 +262,19 @@ class DistinctCheck:
             whole, lead = text + way, way + b","
         else:
             # Only one thing can come, and it is not the end: what comes after it is not known yet.
-            return True
+            return Left.NONE
         if not seen.add(frame.count, whole):
-            return True
+            return Left.NONE
         if not _changes(frame, 1):
             self._ahead.explore(seen, seen.texts()[-1:], self._raw, state.raw, lead)
         elif len(seen) <= _MAX_REVISED:
             other = seen.copy(afresh=True)
             self._ahead.explore(other, other.texts(), self._raw, state.raw, lead)
             seen.cut(frame.count)
-            return other.full
-        full = seen.full
+            return _left_in(other)
+        left = _left_in(seen)
         seen.cut(frame.count)
-        return full
+        return left
 
     # What may come
 
@@ -257,6 +286,17 @@ class DistinctCheck:
                 self._ahead.explore(seen, texts, self._raw, raw_end, b",")
         elif frame.place is not None:
             self._ahead.explore(seen, [text], self._raw, frame.raw_start)
+
+
+def _opens(state: State, frame: Frame) -> bool:
+    """Whether nothing of the item in progress is known but what kind of value it may be."""
+    return state.mode is Mode.BETWEEN and (frame.start < 0 or only_opens(state.text[frame.start :]))
+
+
+def _left_in(seen: Seen) -> Left:
+    if seen.full:
+        return Left.NONE
+    return Left.FEW if seen.narrow else Left.MANY
 
 
 def _fresh(state: State, parts: tuple[bytes, ...] | None) -> bool:

@@ -6,6 +6,7 @@ value, and every beginning of it from which nothing else can come. Depends on sp
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
@@ -14,6 +15,10 @@ from guided_plugin.grammar.llguidance.distinct.values import plain_text, value_k
 
 _AFTER_SCALAR = (b",", b"]", b"}", b" ")
 """What ends a number."""
+
+_BRACKETS = [bytes(each) for length in range(4) for each in itertools.product(b"[{", repeat=length)]
+_OPENINGS = frozenset(each + end for each in _BRACKETS for end in (b"", b'"', b"-")) - {b""}
+"""What values begin with, before anything else is said of them."""
 
 
 @dataclass(slots=True)
@@ -46,6 +51,11 @@ class Seen:
     def full(self) -> bool:
         """Whether no other value is left."""
         return b"" in self.dead
+
+    @property
+    def narrow(self) -> bool:
+        """Whether no value is left that begins in some way, as all strings do."""
+        return not _OPENINGS.isdisjoint(self.dead)
 
     @property
     def compound(self) -> bool:

@@ -29,6 +29,7 @@ PLAIN = re.compile(rb'[^"\\]+')
 ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|[^u])")
 
 _NUMBER_END = re.compile(rb"[-+.0-9eE]+[,\]} ]")
+_WHOLE = re.compile(rb"[\[{,]*[^\[{,\]}].*,|[,\[{]*[\[{][\]}]+,")
 _OPENING = re.compile(rb'[\[{]*["-]?')
 
 _SHORT = {8: b"b", 9: b"t", 10: b"n", 12: b"f", 13: b"r", 34: b'"', 92: b"\\"}
@@ -167,6 +168,8 @@ class Spelled:
         self.parts = {number: each.parts for number, each in found if each.parts}
         """What stands between the commas of tokens with nothing but scalars."""
         self.commas = self._bits(number for number, each in found if each.comma)
+        self.wholes = self._bits(number for number, each in found if each.comma and _WHOLE.match(each.text))
+        """Tokens with a comma behind a whole value."""
         self.number_ends = self._bits(number for number, each in found if _NUMBER_END.match(each.text))
         """Tokens that continue a number and end it."""
         self._closing = [(number, each) for number, each in found if each.closes]
