@@ -72,9 +72,7 @@ class TestRefusals:
         ids=["$ref to itself", "circle of $ref", "left recursion without end"],
     )
     def test_what_allows_nothing(self, byte_backend, spec):
-        with pytest.raises(
-            UnsatisfiableSpecError, match=rf"^{spec.kind}: allows no output at all \(look for"
-        ):
+        with pytest.raises(UnsatisfiableSpecError, match=r"allows no output at all.* \((look for|say what)"):
             byte_backend.compile(spec)
 
     def test_what_is_nested_too_deep_to_be_rewritten(self, byte_backend):
