@@ -81,7 +81,7 @@ def _figures(name: str, lines: Iterable[str]) -> str:
 def _made(document: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     every = document.get("every", 1)
-    sample = f" Every {every}th schema only." if every > 1 else ""
+    sample = f" A one-in-{every} sample of the schemas." if every > 1 else ""
     return f"{document['date']}; {versions}.{sample}\n"
 
 
@@ -216,7 +216,7 @@ def _maskbench(name: str, document: dict[str, Any]) -> str:
         "## MaskBench: real schemas\n",
         f"{document['vocabulary']:,} tokens, {document['walks']} outputs at random a schema, one thread "
         f"of {document['processor'] or 'a CPU'}, {_made(document)}"
-        f"xgrammar compiles for seconds: its rows are of each {document['slow_every']}th of these schemas.\n",
+        f"xgrammar compiles for seconds: its rows are of a one-in-{document['slow_every']} sample.\n",
         f"<!-- figures {name}\nvocabulary, walks\n-->\n",
     ]
     for tag, title in ((False, "Each schema by itself"), (True, "Inside a structural tag")):

@@ -109,7 +109,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return {
-            "totals": dict(self.totals),
+            "totals": {**dict.fromkeys((*SERIOUS, *MINOR), 0), **self.totals},
             "refused": dict(self.refused),
             "refused_satisfiable": dict(self.refused_satisfiable),
             "faults": [fault.line() for fault in self.faults[:200]],
