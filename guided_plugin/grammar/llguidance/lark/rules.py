@@ -6,6 +6,7 @@ removed with every alternative that needs them: a grammar must not lead a model 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -76,6 +77,10 @@ class Grammar:
     _fragments: dict[str, str] = field(default_factory=dict)
     _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)
     _count: int = 0
+    _alive: set[str] = field(default_factory=set)
+    """Rules that were found to derive something: nothing that is added later changes that."""
+    _dead: dict[str, bool] = field(default_factory=dict)
+    """Whether a terminal takes nothing, of those that were asked about."""
 
     def name(self, prefix: str = "r") -> str:
         """A new rule name."""
@@ -120,30 +125,32 @@ class Grammar:
         return name
 
     def productive(self, start: Symbol, takes_nothing: Callable[[str], bool]) -> bool:
-        """Remove what derives nothing; whether anything is left to start with.
+        """Remove what derives nothing; whether anything is left to start with. What was looked at in an
+        earlier call is not looked at again.
 
         `takes_nothing`: whether a terminal is empty, by its body.
         """
-        alive: set[str] = set()
-        dead = {name for body, name in self._terminals.items() if takes_nothing(body)}
+        alive, fresh = self._alive, {n: rule for n, rule in self.rules.items() if n not in self._alive}
+        for body, name in itertools.islice(self._terminals.items(), len(self._dead), None):
+            self._dead[name] = takes_nothing(body)
 
         def lives(symbol: Symbol) -> bool:
             if isinstance(symbol, Reference):
                 return symbol.rule in alive
             if isinstance(symbol, Text):
-                return symbol.text not in dead
+                return not self._dead.get(symbol.text, False)
             return symbol.low == 0 or all(map(lives, symbol.symbols))
 
         growing = True
         while growing:
             growing = False
-            for name, rule in self.rules.items():
+            for name, rule in fresh.items():
                 if name in alive or not all(map(lives, rule.needs)):
                     continue
                 if any(all(map(lives, alternative.symbols)) for alternative in rule.alternatives):
                     alive.add(name)
                     growing = True
-        for name, rule in list(self.rules.items()):
+        for name, rule in fresh.items():
             if name not in alive:
                 del self.rules[name]
                 continue
