@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.xgrammar.rewrites.numbers import exact
 from guided_plugin.grammar.xgrammar.rewrites.values import canonical
+from guided_plugin.spec.arithmetic import exact
 from guided_plugin.spec.schema import pointer
 
 _Path = tuple[str | int, ...]

@@ -10,8 +10,8 @@ from equality import BYTES, COMPILER
 
 from guided_plugin.errors import SpecError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
-from guided_plugin.grammar.llguidance.lark.arithmetic import exact, plain
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.arithmetic import exact, plain
 
 DIVISORS = [2, 3, 5, 6, 7, 15, 60, 100, 365, 1024, 3600, 86400, 0.25, 0.05, 0.3, 2.5, 0.125, 3.14, 1e-3, 4.0]
 

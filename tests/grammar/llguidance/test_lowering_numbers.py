@@ -9,10 +9,10 @@ from fractions import Fraction
 
 import pytest
 
-from guided_plugin.grammar.llguidance.lark.arithmetic import plain
 from guided_plugin.grammar.llguidance.lark.numbers import number_terms
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.grammar.llguidance.lark.spelling import Spelling
+from guided_plugin.spec.arithmetic import plain
 
 BOUNDS = [0, 1, -1, 5, 9, 10, -10, 99, 100, 101, -199, 1000, 12345, 0.5, -0.5, 1.25, -19.95, 0.001, 9.99, 2.0]
 BOUNDS += [-0.0, 1e-7, 1e22, 123456789012345678901, 99.9, -100.01]

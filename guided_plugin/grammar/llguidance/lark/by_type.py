@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from guided_plugin.grammar.llguidance.lark.arithmetic import canonical
 from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Constraint,
@@ -21,6 +20,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 )
 from guided_plugin.grammar.llguidance.lark.negation import Negate, negated
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
+from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.formats import WIDE
 
 Keywords = Mapping[str, Any]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import chain
 
-from guided_plugin.grammar.llguidance.lark.arithmetic import exact
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Array,
@@ -25,6 +24,7 @@ from guided_plugin.grammar.llguidance.lark.patterns import pattern
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.terminals import string_terminal
+from guided_plugin.spec.arithmetic import exact
 
 # So deep values are looked at.
 _MAX_DEPTH = 4

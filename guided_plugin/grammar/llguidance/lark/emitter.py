@@ -14,7 +14,6 @@ from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
-from guided_plugin.grammar.llguidance.lark.arithmetic import Value, exact
 from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Boolean,
@@ -43,6 +42,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     lead,
     string_terminal,
 )
+from guided_plugin.spec.arithmetic import Value, exact
 from guided_plugin.spec.schema import pointer
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fractions import Fraction
 
-from guided_plugin.grammar.llguidance.lark.arithmetic import Value, divides, exact, plain, power_of_ten
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.grammar.llguidance.lark.remainders import counted
 from guided_plugin.grammar.llguidance.lark.spelling import (
@@ -28,6 +27,7 @@ from guided_plugin.grammar.llguidance.lark.spelling import (
     with_powers,
     with_powers_from,
 )
+from guided_plugin.spec.arithmetic import Value, divides, exact, plain, power_of_ten
 
 # So many multiples between two bounds are written one by one.
 _MAX_LISTED = 300

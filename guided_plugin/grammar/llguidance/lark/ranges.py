@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
-from guided_plugin.grammar.llguidance.lark.arithmetic import Value, divides, exact, least_multiple
+from guided_plugin.spec.arithmetic import Value, divides, exact, least_multiple
 
 T = TypeVar("T")
 

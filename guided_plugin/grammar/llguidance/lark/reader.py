@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import ALL, Algebra, Shape, anything, nothing
-from guided_plugin.grammar.llguidance.lark.arithmetic import canonical
 from guided_plugin.grammar.llguidance.lark.by_type import demands
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
@@ -32,6 +31,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 )
 from guided_plugin.grammar.llguidance.lark.negation import negated
 from guided_plugin.grammar.llguidance.lark.ranges import Number
+from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.schema import pointer
 
 # Beyond so many sets of branches, some sets of more than one count as one of them alone.

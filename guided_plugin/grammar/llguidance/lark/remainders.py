@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from guided_plugin.grammar.llguidance.lark.arithmetic import exact, places, plain
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.spelling import ZEROS, Spelling
+from guided_plugin.spec.arithmetic import exact, places, plain
 
 # A state takes 30 microseconds here and as long in llguidance, as a text of 100 characters.
 _MAX_STATES = 3_000

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
 from guided_plugin.grammar.xgrammar.rewrites.traversal import Context
+from guided_plugin.spec.arithmetic import exact
 
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
@@ -26,8 +26,3 @@ def integer_bounds(node: dict[str, Any], context: Context) -> Any:
     high += [math.ceil(exact(bounds["exclusiveMaximum"])) - 1] if "exclusiveMaximum" in bounds else []
     rest = {key: value for key, value in node.items() if key not in bounds}
     return rest | ({"minimum": max(low)} if low else {}) | ({"maximum": min(high)} if high else {})
-
-
-def exact(number: int | float) -> Fraction:
-    """A number as its text says: 0.1 is a tenth."""
-    return Fraction(repr(number))
