@@ -91,11 +91,6 @@ def _of_role(role: Role) -> frozenset[str]:
 ASSERTIONS, ANNOTATIONS, STRUCTURE = _of_role("assertion"), _of_role("annotation"), _of_role("structure")
 
 
-def constraining(kind: str) -> frozenset[str]:
-    """The keywords that constrain values of one type and say nothing about most others."""
-    return frozenset(name for name, keyword in KEYWORDS.items() if kind in keyword.types)
-
-
 _DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, "2020-12": 2020}
 
 
