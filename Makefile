@@ -72,7 +72,7 @@ $(VLLM_NEXT)/.unpacked: $(VLLM_STAMP) scripts/vllm_next.py
 
 vllm-next-test: $(VLLM_NEXT)/.unpacked
 	PYTHONPATH=$(VLLM_NEXT):$$PYTHONPATH $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
-		$(addprefix tests/hosts/vllm/test_,interface.py gate.py wrapping.py beams.py failures.py runners.py) $(NEXT_ARGS)
+		$(addprefix tests/hosts/vllm/test_,interface.py gate.py reasoning.py wrapping.py beams.py failures.py runners.py) $(NEXT_ARGS)
 
 # vLLM pins an older llguidance than the newest: what masks promise holds with both.
 older-test: $(VLLM_STAMP)

@@ -6,6 +6,7 @@ A batch lives until a request in it starts, ends or gets a new matcher. Depends 
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,13 +31,15 @@ class RunningRequest:
     state: RequestState
     """With every token that counts, for replay and for checking."""
     error: GuidedError | None = None
+    forbidden: tuple[array[int], ...] = ()
+    """Beginnings of the constrained part that its grammar refuses."""
     isolated_calls: int = 0
     """For how many more calls it is worked on by itself, because its batch was late."""
 
     def replayed(self) -> tuple[Matcher, bool]:
         """A new matcher, moved past the request's tokens, and whether it accepted all of them."""
         matcher = self.backend.start(self.grammar, self.stop_token_ids)
-        return matcher, all(matcher.accept(token) for token in self.state.tokens[self.state.start :])
+        return matcher, all(matcher.accept(token) for token in self.state.constrained())
 
 
 class StepBatch:

@@ -35,8 +35,8 @@ class _Origin:
 
     request: RunningRequest
     mark: StateMark
-    moves: int = 0
-    """Tokens that its matcher has taken since."""
+    accepted: int
+    """Tokens that its matcher had taken."""
 
 
 class _Walk:
@@ -79,10 +79,8 @@ class _Walk:
         if state.ends_with(token) or not _allows(self._mask[place * count + i], token):
             self._mask[(place + 1) * count + i :: count] = self._table.stop_row(request)
             return False
-        origin = self._origins.get(i)
-        if origin is None:
-            origin = self._origins[i] = _Origin(request, state.mark())
-        origin.moves += state.phase is Phase.ACTIVE
+        if i not in self._origins:
+            self._origins[i] = _Origin(request, state.mark(), len(state.constrained()))
         return True
 
     def _keep_failed(self, moved: Sequence[int]) -> None:
@@ -96,14 +94,15 @@ class _Walk:
     def _go_back(self, slot: int, origin: _Origin) -> None:
         request = origin.request
         before = request.state.phase
+        moves = len(request.state.constrained()) - origin.accepted
         request.state.go_back(origin.mark)
         if request.state.phase is not before:
             request.error = None
             self._table.regroup()
-        if not origin.moves:
+        if not moves:
             return
         try:
-            request.matcher.rollback(origin.moves)
+            request.matcher.rollback(moves)
         except Exception:
             # Some grammars can't go back, nor can a matcher whose draft led to a dead end.
             self._replay(slot, request)

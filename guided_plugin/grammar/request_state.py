@@ -1,4 +1,4 @@
-"""`RequestState`: the phase of a request, and which of its tokens count. Depends on nothing.
+"""`RequestState`: the phase of a request, and which of its tokens count. Depends on triggers.
 
 Both follow from the tokens that were sampled. The table in the process that runs the grammars and the journal
 in the engine each keep a `RequestState`, and agree without messages.
@@ -7,8 +7,10 @@ in the engine each keep a `RequestState`, and agree without messages.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
+
+from guided_plugin.spec.triggers import Trigger
 
 __all__ = ["Phase", "RequestState", "StateMark"]
 
@@ -27,37 +29,40 @@ class Phase(Enum):
 
 _ACTIVE = Phase.ACTIVE  # a member of an enumeration costs as much to look up as the rest of `take`
 
-StateMark = tuple[Phase, int, int]
-"""Phase, start and number of tokens: what a `RequestState` goes back to."""
+StateMark = tuple[Phase, bool, int, int]
+"""Phase, whether it has begun, start and number of tokens: what a `RequestState` goes back to."""
 
 
 class RequestState:
     """A request between its first token and its stop token.
 
-    - WAITING becomes ACTIVE with the token that completes the trigger, also where that is a stop token.
-      Any other stop token makes it DONE.
+    - WAITING becomes ACTIVE with the token that completes a trigger, also where that is a stop token.
+      Any other stop token makes it FAILED: nothing of its output was constrained.
     - ACTIVE becomes DONE with a stop token.
-    - FAILED comes from outside: only a grammar knows which tokens it refuses.
+    - Else FAILED comes from outside: only a grammar knows which tokens it refuses.
 
     Tokens count up to the one that made it DONE, or up to its failure.
     """
 
-    __slots__ = ("_limit", "_stops", "_trigger", "_turns", "phase", "start", "tokens")
+    __slots__ = ("_limit", "_stops", "_triggers", "_turns", "begun", "phase", "start", "tokens")
 
-    def __init__(self, trigger: Iterable[int], stop_token_ids: Iterable[int]) -> None:
-        self._trigger = array("q", trigger)
+    def __init__(self, triggers: Iterable[Trigger], stop_token_ids: Iterable[int]) -> None:
+        """`triggers`: as token ids."""
+        self._triggers = [(as_array(one), one.kept) for one in triggers]
         self._stops = frozenset(stop_token_ids)
-        self._turns = self._stops.union(self._trigger[-1:])
+        self._turns = self._waiting_turns()
         """Without one of these tokens the phase stays as it is."""
         self._limit = 0
         """How many tokens count, once it has failed."""
         self.tokens = array("q")
         """Every token that counts."""
+        self.begun = False
+        """Whether there is a constrained part,"""
         self.start = 0
-        """Where in the tokens the constrained part begins."""
+        """and where in the tokens."""
         self.phase = Phase.WAITING
-        if not self._trigger:
-            self._activate()
+        if not self._triggers:
+            self._activate(0)
 
     def take(self, token: int) -> bool:
         """A token was sampled, and accepted by the grammar if there is one yet. Whether the phase changed."""
@@ -67,12 +72,12 @@ class RequestState:
                 return False
             self.phase = Phase.DONE
         elif self.phase is Phase.WAITING:
-            completes = self._completes(token)
+            before = self._begins(token)
             self.tokens.append(token)
-            if completes:
-                self._activate()
+            if before is not None:
+                self._activate(before)
             elif token in self._stops:
-                self.phase = Phase.DONE
+                self.fail()
             else:
                 return False
         else:
@@ -84,7 +89,7 @@ class RequestState:
     def ends_with(self, token: int) -> bool:
         """Whether no token after this one would count."""
         if self.phase is Phase.WAITING:
-            return token in self._stops and not self._completes(token)
+            return token in self._stops and self._begins(token) is None
         return self.phase is not Phase.ACTIVE or token in self._stops
 
     def extend(self, tokens: array[int]) -> None:
@@ -104,20 +109,41 @@ class RequestState:
 
     def mark(self) -> StateMark:
         """What `go_back` needs."""
-        return self.phase, self.start, len(self.tokens)
+        return self.phase, self.begun, self.start, len(self.tokens)
 
     def go_back(self, mark: StateMark) -> None:
         """Be as it was at a mark: the tokens since do not count."""
-        self.phase, self.start, count = mark
+        self.phase, self.begun, self.start, count = mark
         del self.tokens[count:]
         if self.phase is Phase.WAITING:
-            self._turns = self._stops.union(self._trigger[-1:])
+            self._turns = self._waiting_turns()
 
-    def _completes(self, token: int) -> bool:
-        begun = len(self.tokens) + 1 - len(self._trigger)
-        return token == self._trigger[-1] and self.tokens[begun:] == self._trigger[:-1]
+    def constrained(self) -> array[int]:
+        """The tokens that the grammar accepted."""
+        return self.tokens[self.start :] if self.begun else array("q")
 
-    def _activate(self) -> None:
-        self.phase = Phase.ACTIVE
-        self.start = len(self.tokens)
+    def follows(self, tokens: Sequence[int]) -> bool:
+        """Whether these are the newest ones."""
+        return not tokens or self.tokens[-len(tokens) :].tolist() == list(tokens)
+
+    def _begins(self, token: int) -> int | None:
+        """How many of the tokens up to this one are constrained; None if it completes no trigger."""
+        for trigger, kept in self._triggers:
+            if token == trigger[-1] and self.follows(trigger[:-1]):
+                return len(trigger) if kept else 0
+        return None
+
+    def _activate(self, constrained: int) -> None:
+        self.phase, self.begun = Phase.ACTIVE, True
+        self.start = len(self.tokens) - constrained
         self._turns = self._stops
+
+    def _waiting_turns(self) -> frozenset[int]:
+        return self._stops.union(trigger[-1] for trigger, _ in self._triggers)
+
+
+def as_array(trigger: Trigger) -> array[int]:
+    """A trigger's token ids. Raises TypeError for a text."""
+    if isinstance(trigger.tokens, str):
+        raise TypeError(f"the trigger {trigger.tokens!r} must be given as token ids")
+    return array("q", trigger.tokens)

@@ -6,19 +6,21 @@ fails closed (only stop tokens stay allowed) and `failures` says why. Depends on
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from guided_plugin.errors import BudgetError, GuidedError, PipelineError, RequestError
-from guided_plugin.grammar.base import Backend, Grammar, MaskArray
+from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher
 from guided_plugin.grammar.batches import RunningRequest, StepBatch
 from guided_plugin.grammar.renewal import Renewals
-from guided_plugin.grammar.request_state import Phase, RequestState
+from guided_plugin.grammar.request_state import Phase, RequestState, as_array
 from guided_plugin.grammar.unbounded import Quarantine, UnboundedBatch, UnboundedCalls
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.triggers import Trigger
 from guided_plugin.step import NO_TOKEN
 
 _HEAD_WORDS = 64
@@ -75,7 +77,7 @@ class GrammarTable:
         for token in stops:
             if token >= self._vocabulary.size:
                 raise RequestError(f"stop token {token} is outside the vocabulary", request_id=request_id)
-        trigger = self._vocabulary.sequence(spec.start_after) if spec.start_after is not None else ()
+        triggers = self._vocabulary.triggers(spec.start_after)
         history = [int(token) for token in tokens]
 
         def replay() -> None:
@@ -84,8 +86,11 @@ class GrammarTable:
 
         try:
             matcher = backend.start(grammar, stops)
-            state = RequestState(trigger, stops)
-            request = RunningRequest(request_id, spec, grammar, matcher, backend, stops, state)
+            state = RequestState(triggers, stops)
+            forbidden = _refused_beginnings(triggers, lambda: backend.start(grammar, stops))
+            request = RunningRequest(
+                request_id, spec, grammar, matcher, backend, stops, state, forbidden=forbidden
+            )
             self.requests[slot] = request
             if grammar.bounded or not history:
                 replay()
@@ -140,8 +145,14 @@ class GrammarTable:
             self._fill_batch(batch, slots, mask, own)
         for position in group.others:
             request = self.requests[slots[position]]
-            waiting = request.state.phase is Phase.WAITING
-            mask[position if rows is None else rows[position]] = -1 if waiting else self.stop_row(request)
+            row = mask[position if rows is None else rows[position]]
+            if request.state.phase is not Phase.WAITING:
+                row[:] = self.stop_row(request)
+                continue
+            row[:] = -1
+            for *before, last in request.forbidden:
+                if request.state.follows(before):
+                    row[last // 32] &= ~np.left_shift(np.int32(1), last % 32)
 
     def _fill_batch(self, batch: StepBatch, slots: tuple[int, ...], mask: MaskArray, rows: list[int]) -> None:
         batch.fill(mask, rows)
@@ -199,8 +210,16 @@ class GrammarTable:
             error = self.renewals.refusal(request, token)
         if error is not None:
             self.fail(slot, error)
-        else:
-            request.state.take(token)
+        elif request.state.take(token) and phase is Phase.WAITING:
+            self._begin(slot, request)
+
+    def _begin(self, slot: int, request: RunningRequest) -> None:
+        """A request waits no more: it begins, or has ended."""
+        if request.state.phase is Phase.FAILED:
+            self.fail(slot, never_began(request.spec))
+        for token in request.state.constrained():
+            if request.state.phase is Phase.ACTIVE and not request.matcher.accept(token):
+                self.fail(slot, self.renewals.refusal(request, token))
 
     def _group(self, slots: tuple[int, ...]) -> _Group:
         """The slots of a step by backend."""
@@ -246,3 +265,23 @@ def _empty_rows(mask: MaskArray, positions: list[int]) -> list[int]:
         return []
     alive: list[bool] = np.any(mask[: positions[-1] + 1, :_HEAD_WORDS], axis=1).tolist()
     return [p for p in positions if not alive[p] and not np.any(mask[p])]
+
+
+def never_began(spec: OutputSpec) -> RequestError:
+    """Why a request failed whose output ended while it waited for its `start_after`."""
+    forms = " or ".join(repr(one.tokens) for one in spec.start_after or ())
+    return RequestError(
+        f"the output ended before {forms} came, so nothing of it was constrained",
+        where="start_after",
+        hint="raise the token limit, have the model end its reasoning, or leave start_after out",
+    )
+
+
+def _refused_beginnings(triggers: Iterable[Trigger], start: Callable[[], Matcher]) -> tuple[array[int], ...]:
+    """Triggers that belong to the constrained part, where the grammar can't begin with them."""
+    kept = (as_array(one) for one in triggers if one.kept)
+    return tuple(tokens for tokens in kept if not _accepts(start(), tokens))
+
+
+def _accepts(matcher: Matcher, tokens: Iterable[int]) -> bool:
+    return all(matcher.accept(token) for token in tokens)

@@ -1,4 +1,4 @@
-"""`Vocabulary`: the bytes of every token of a tokenizer, and which tokens end an output. Depends on errors.
+"""`Vocabulary`: the bytes of every token of a tokenizer, and which tokens end an output. Depends on triggers.
 
 Reads Hugging Face tokenizers (byte-level BPE, byte-fallback SentencePiece) and tiktoken encodings once and
 keeps plain bytes, so that every backend has the same vocabulary.
@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from guided_plugin.errors import VocabularyError
+from guided_plugin.spec.triggers import Trigger
 
 __all__ = ["Vocabulary"]
 
@@ -103,6 +104,16 @@ class Vocabulary:
         if self.encode is None:
             raise VocabularyError("has no encoder for text", hint="give token ids instead of text")
         return tuple(self.encode(tokens_or_text))
+
+    def triggers(self, given: Iterable[Trigger] | None) -> tuple[Trigger, ...]:
+        """The same as token ids; without those that are empty. Raises VocabularyError."""
+        found = [(self.sequence(each.tokens), each.kept) for each in given or ()]
+        for tokens, _ in found:
+            if tokens and max(tokens) >= self.size:
+                raise VocabularyError(
+                    f"has no token {max(tokens)}", where="start_after", hint=f"it has {self.size} tokens"
+                )
+        return tuple(Trigger(tokens, kept) for tokens, kept in found if tokens)
 
     @classmethod
     def from_tokens(

@@ -1,4 +1,4 @@
-"""`OutputSpec`: what a request's output must look like. Depends on `forms` and `schema`.
+"""`OutputSpec`: what a request's output must look like. Depends on `forms`, `triggers` and `schema`.
 
 A spec is a value: frozen, hashable, picklable, equal when equal. It is checked when it is made, so
 every spec is well formed; whether a backend can enforce it is for the grammar layer to say.
@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 from guided_plugin.errors import SpecError, did_you_mean
 from guided_plugin.spec.forms import KINDS, OPTIONS, Kind, read
 from guided_plugin.spec.schema import check_schema
+from guided_plugin.spec.triggers import Trigger, token_ids, triggers, written
 
 __all__ = ["OutputSpec", "language_of"]
 
@@ -37,8 +38,9 @@ class OutputSpec:
     backend: str = "auto"
     stop_token_ids: tuple[int, ...] | None = None
     """Tokens that may end the output; None: the vocabulary's own."""
-    start_after: tuple[int, ...] | str | None = None
-    """Constrain only what follows this token sequence (or its text), as after a reasoning part."""
+    start_after: tuple[Trigger, ...] | None = None
+    """Constrain only what follows one of these, as after a reasoning part. Given as token ids, as a text, or
+    as a list of alternatives; one that is `kept` is part of what is constrained."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -50,11 +52,9 @@ class OutputSpec:
         if not isinstance(self.backend, str) or not self.backend:
             raise SpecError(f"must be the name of a backend, not {self.backend!r}", where="backend")
         # Frozen: normalise through the object itself, so that [1, 2] and (1, 2) make equal specs.
-        object.__setattr__(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
-        if not isinstance(self.start_after, str):
-            object.__setattr__(self, "start_after", _token_ids("start_after", self.start_after))
-        elif not self.start_after:
-            raise SpecError("must not be empty", where="start_after", hint="None constrains from the start")
+        if self.stop_token_ids is not None:
+            object.__setattr__(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
+        object.__setattr__(self, "start_after", triggers(self.start_after))
 
     @classmethod
     def json_schema(cls, schema: Any, **options: Any) -> OutputSpec:
@@ -170,6 +170,8 @@ class OutputSpec:
             value = getattr(self, name)
             if value != defaults[name]:
                 form[name] = list(value) if isinstance(value, tuple) else value
+        if self.start_after is not None:
+            form["start_after"] = written(self.start_after)
         return form
 
     def summary(self) -> str:
@@ -225,16 +227,3 @@ def language_of(spec: OutputSpec) -> OutputSpec:
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
     if value not in known:
         raise SpecError(f"unknown {name} {value!r}", where=name, hint=did_you_mean(str(value), known))
-
-
-def _token_ids(name: str, value: Any) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    # Bytes are text that was not decoded, though they iterate as whole numbers.
-    listed = isinstance(value, Iterable) and not isinstance(value, bytes)
-    ids = (value,) if isinstance(value, int) else tuple(value) if listed else ()
-    if not ids or not all(
-        isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids
-    ):
-        raise SpecError(f"must be token ids, not {value!r}", where=name, hint="a list of whole numbers")
-    return ids

@@ -21,6 +21,7 @@ from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.request_state import Phase, RequestState
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.triggers import Trigger, triggers
 from guided_plugin.worker.engine.journal import LiveRequest
 
 VOCABULARY = gp.Vocabulary.from_tokens([b"a", b"b", b"c", b"d", b"e", b"</s>"], [5])
@@ -62,7 +63,7 @@ def plain(trigger, stops, tokens):
             if tokens[end - 1] < 0:
                 return Phase.FAILED, end - 1
             if tokens[end - 1] in stops:
-                return Phase.DONE, end
+                return Phase.FAILED, end
         else:
             return Phase.WAITING, len(tokens)
     for end in range(start + 1, len(tokens) + 1):
@@ -130,7 +131,7 @@ def test_table_and_journal_follow_the_rules(case):
 @given(cases)
 def test_a_state_goes_back_to_any_mark(case):
     trigger, stops, tokens = case["trigger"], case["stops"], [abs(token) for token in case["tokens"]]
-    state = RequestState(trigger, stops)
+    state = RequestState(triggers(trigger or None) or (), stops)
     state.extend(array("q", tokens[: case["replayed"]]))
     mark, counted = state.mark(), list(state.tokens)
     for number, token in enumerate(case["chunks"]):
@@ -142,7 +143,7 @@ def test_a_state_goes_back_to_any_mark(case):
     state.go_back(mark)
     assert (state.mark(), list(state.tokens)) == (mark, counted)
     # It goes on as one that never went further.
-    other = RequestState(trigger, stops)
+    other = RequestState(triggers(trigger or None) or (), stops)
     for token in (*tokens[: case["replayed"]], *tokens):
         other.take(token)
     state.extend(array("q", tokens))
@@ -151,7 +152,7 @@ def test_a_state_goes_back_to_any_mark(case):
 
 def test_a_long_request_is_extended_without_looking_at_what_it_has():
     def seconds(length):
-        state = RequestState((1, 2), (5,))
+        state = RequestState((Trigger((1, 2)),), (5,))
         state.extend(array("q", [0] * length))
         chunk, best = array("q", [0] * 10), 1e9
         for _ in range(5):
@@ -198,12 +199,13 @@ def test_a_trigger_that_ends_in_a_stop_token_starts_the_request(mode):
         assert pipe.request("one").error is pipe.request("two").error is None
 
 
-def test_a_stop_token_before_the_trigger_ends_the_request(mode):
+def test_a_stop_token_before_the_trigger_fails_the_request(mode):
     compiler = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=2))
     with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipe:
         slot = pipe.add_request("one", TRIGGERED)
         assert feed(pipe, slot, [7, 3, 0, 3, 1])[2:] == [{3}] * 3
-        assert (pipe.tokens("one"), pipe.phase("one")) == ((7, 3), Phase.DONE)
+        assert (pipe.tokens("one"), pipe.phase("one")) == ((7, 3), Phase.FAILED)
+        assert "before (0, 3) came" in str(pipe.request("one").error)
 
 
 @pytest.mark.parametrize("mode", ["inline", "process"])

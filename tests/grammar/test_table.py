@@ -81,11 +81,56 @@ class TestStartAfter:
         assert table.phases(0) == [Phase.ACTIVE]
         assert END in table.mask(0)[0]
 
-    def test_a_stop_token_before_it_ends_the_request(self, table):
+    def test_a_stop_token_before_it_is_a_failure(self, table):
         table.add(0, OutputSpec.regex("x", start_after="<think>"))
         table.feed(0, [*ids("abc"), END, THINK, PAD])
-        assert table.phases(0) == [Phase.DONE]
+        assert table.phases(0) == [Phase.FAILED]
         assert table.inner.tokens(0) == (*ids("abc"), END)
+        ((slot, error),) = table.inner.failures
+        assert (slot, error.where) == (0, "start_after")
+        assert "request r0" in str(error)
+        assert "the output ended before '<think>' came" in str(error)
+        assert table.mask(0) == [{END}]
+
+    def test_the_first_alternative_that_comes_starts_the_output(self, table):
+        for slot, sequence in enumerate(([THINK], ids("end"), ids("9"))):
+            table.add(slot, OutputSpec.regex("xy", start_after=["<think>", ids("end"), "9"]))
+            table.feed(slot, [*ids("ab en"), *sequence])
+            assert table.phases(slot) == [Phase.ACTIVE]
+            assert table.mask(slot) == [set(ids("x"))]
+
+    def test_one_that_is_kept_is_the_beginning_of_the_output(self, table):
+        kept = {"text": "xy", "kept": True}
+        table.add(0, OutputSpec.regex("xyz?", start_after=["<think>", kept]))
+        table.feed(0, ids("abx"))
+        assert table.mask(0) == [EVERYTHING]
+        table.feed(0, ids("y"))
+        assert table.phases(0) == [Phase.ACTIVE]
+        assert table.mask(0) == [{*ids("z"), END}]
+        table.feed(0, [*ids("z"), END])
+        assert table.phases(0) == [Phase.DONE]
+        again = OutputSpec.regex("xyz?", start_after=["<think>", kept])
+        table.add(1, again, table.inner.tokens(0)[:-1])
+        assert table.mask(1) == [{END}]
+
+    def test_one_that_is_kept_is_forbidden_where_the_grammar_refuses_it(self, table):
+        table.add(0, OutputSpec.regex("xyz", start_after=["<think>", {"text": "yz", "kept": True}]))
+        y, z = ids("yz")
+        assert table.mask(0) == [EVERYTHING]
+        table.feed(0, [y])
+        assert table.mask(0) == [EVERYTHING - {z}]
+        table.feed(0, [y, y, THINK])
+        assert table.mask(0) == [set(ids("x"))]
+
+    def test_a_host_that_samples_a_forbidden_beginning_fails(self, table):
+        table.add(0, OutputSpec.regex("xyz", start_after=[{"text": "yz", "kept": True}]))
+        table.feed(0, ids("yz"))
+        assert table.phases(0) == [Phase.FAILED]
+        assert len(table.inner.failures) == 1
+
+    def test_a_token_outside_the_vocabulary_would_never_come(self, table):
+        with pytest.raises(VocabularyError, match="no token 4000"):
+            table.add(0, OutputSpec.regex("x", start_after=[4000]))
 
     def test_a_sequence_that_ends_in_a_stop_token_starts_the_output(self, table):
         table.add(0, OutputSpec.regex("x", start_after=[*ids("a"), END]))

@@ -21,6 +21,8 @@ EVERY = [
     OutputSpec.grammar('start: "a"', "lark", start_after=[7]),
     OutputSpec.structural_tag(TAG),
     OutputSpec.json_schema(SCHEMA, strict=False),
+    OutputSpec.regex("a", start_after=["</think>", [7, 8], {"text": "<tool_call>", "kept": True}]),
+    OutputSpec.regex("a", start_after={"tokens": [3], "kept": True}),
 ]
 
 
@@ -123,6 +125,13 @@ def test_order_of_properties_is_kept_and_choices_are_made_unique():
         (lambda: OutputSpec.structural_tag({}), "format"),
         (lambda: OutputSpec.regex("a", stop_token_ids=[-1]), "token ids"),
         (lambda: OutputSpec.regex("a", start_after=""), "start_after"),
+        (lambda: OutputSpec.regex("a", start_after=["a", ""]), "start_after"),
+        (lambda: OutputSpec.regex("a", start_after=[]), "start_after"),
+        (lambda: OutputSpec.regex("a", start_after=[[]]), "start_after"),
+        (lambda: OutputSpec.regex("a", start_after={"text": "a", "tokens": [1]}), "start_after"),
+        (lambda: OutputSpec.regex("a", start_after={"text": "a", "keep": True}), "start_after"),
+        (lambda: OutputSpec.regex("a", start_after={"text": "a", "kept": 1}), "start_after"),
+        (lambda: OutputSpec.regex("a", start_after=1.5), "start_after"),
         (lambda: OutputSpec.parse("[a-z]+"), "a regex, for example"),
         (lambda: OutputSpec.parse({}), "empty"),
         (lambda: OutputSpec.parse(3), "int"),

@@ -96,8 +96,7 @@ def outputs(
     for row, (tokens, one) in enumerate(zip(rows, given, strict=True)):
         spec = call.specs[row * len(call.specs) // len(rows)]
         stops = host_stops if spec is None else spec.stop_token_ids or vocabulary.stop_token_ids
-        start_after = () if spec is None or spec.start_after is None else spec.start_after
-        state = RequestState(vocabulary.sequence(start_after), stops)
+        state = RequestState(vocabulary.triggers(None if spec is None else spec.start_after), stops)
         state.extend(array("q", tokens))
         done = state.phase is Phase.DONE
         kept = tuple(state.tokens[:-1] if done else state.tokens)
@@ -107,8 +106,7 @@ def outputs(
             continue
         error, parsed = errors.get(row), None
         if complete[row] and error is None and spec.kind in ("json_schema", "json_object"):
-            # Without the trigger the output ended before the constrained part: nothing is left to parse.
-            start = state.start or (len(kept) if start_after else 0)
+            start = state.start
             try:
                 parsed = _parsed(_text(vocabulary, kept[start:]), one)
             except ValueError as wrong:

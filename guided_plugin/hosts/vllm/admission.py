@@ -30,8 +30,9 @@ from guided_plugin.hosts.vllm.common import (
 )
 from guided_plugin.hosts.vllm.failures import unreported
 from guided_plugin.hosts.vllm.health import Health
-from guided_plugin.hosts.vllm.reasoning import reasoning_end
+from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.triggers import triggers
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class Gate:
         self._characters = 0
         outputs = vllm_config.structured_outputs_config
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
+        self._reasoning: Reasoning | None = None
         if self.unsupported_reason is not None and self.options.take_over:
             _log.warning("structured outputs are left to vLLM: %s", self.unsupported_reason)
 
@@ -120,10 +122,13 @@ class Gate:
         tokens it begins where the output has a reasoning part."""
         extra = params.extra_args = dict(params.extra_args)  # vLLM's copy may be a shallow one
         fields, note = extra[GUIDED].fields, extra.pop(REASONING, {})
-        if self._reasoner and fields["start_after"] is None:
-            vocabulary = self.compiler.vocabulary
-            end = reasoning_end(self._reasoner, self._config, vocabulary, note, prompt_token_ids)
-            fields = {**fields, "start_after": end or None}
+        ends = triggers(fields["start_after"])
+        if self._reasoner and ends is None:
+            if self._reasoning is None:
+                self._reasoning = Reasoning(self._reasoner, self._config, self.compiler.vocabulary)
+            ends = self._reasoning.ends(note, prompt_token_ids)
+        if ends is not None:  # as token ids: the scheduler has no tokenizer
+            fields = {**fields, "start_after": self.compiler.vocabulary.triggers(ends) or None}
         extra[GUIDED], extra[ADMITTED] = fields, True
 
     @property

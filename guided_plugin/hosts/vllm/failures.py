@@ -12,13 +12,18 @@ from __future__ import annotations
 
 import copy
 import logging
+import weakref
+from array import array
 from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any
 
 from guided_plugin.errors import GuidedError, RequestError
-from guided_plugin.hosts.vllm.common import GUIDED, REQUEST
+from guided_plugin.grammar.request_state import RequestState
+from guided_plugin.grammar.table import never_began
+from guided_plugin.hosts.vllm.common import ADMITTED, GUIDED, REQUEST
 from guided_plugin.hosts.vllm.wrapping import Known, mismatch, wrap
+from guided_plugin.spec import OutputSpec
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +31,9 @@ FAILED = "guided_failed"
 """The attribute of a ModelRunnerOutput that says which requests failed: reasons by id."""
 
 _WATCH = "_guided_watch"
+
+_UNBEGUN = "_guided_unbegun"
+"""The attribute of a scheduler with its requests, by id, whose constrained part may not have begun."""
 
 Failures = Callable[[Any], dict[str, str]]
 """The failures that belong to a ModelRunnerOutput, once its tokens are on the host."""
@@ -130,6 +138,9 @@ def _add_request(original: Any) -> Any:
             # Params may be shared, by the children of one request among others.
             request.sampling_params = copy.copy(params)
             request.sampling_params.extra_args = {**extra, REQUEST: request.request_id}
+            if extra.get(ADMITTED) is True and extra[GUIDED].get("start_after"):
+                waiting = self.__dict__.setdefault(_UNBEGUN, weakref.WeakValueDictionary())
+                waiting[request.request_id] = request
         return original(self, request)
 
     return add_request
@@ -138,17 +149,39 @@ def _add_request(original: Any) -> Any:
 def _update_from_output(original: Any) -> Any:
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
         failed = getattr(model_runner_output, FAILED, None)
-        if not failed:
+        unbegun = dict(self.__dict__.get(_UNBEGUN) or ())
+        if not failed and not unbegun:
             return original(self, scheduler_output, model_runner_output)
-        live = {one: reason for one, reason in failed.items() if _is_live(self.requests.get(one))}
+        live = {one: reason for one, reason in (failed or {}).items() if _is_live(self.requests.get(one))}
         for request_id, reason in live.items():
             _log.error("output cut off: request %s: %s", request_id, reason)
             _end_as_error(self, request_id, reason)
         outputs = original(self, scheduler_output, model_runner_output)
         _correct(outputs, live)
+        if unbegun:
+            _correct(outputs, _ended_too_early(outputs, unbegun))
         return outputs
 
     return update_from_output
+
+
+def _ended_too_early(outputs: dict[int, Any], unbegun: dict[str, Any]) -> dict[str, str]:
+    """Reasons by id of requests that stopped before their constrained part began: nothing of them is."""
+    from vllm.v1.engine import FinishReason
+
+    found = {}
+    for of_client in outputs.values():
+        for output in of_client.outputs:
+            request = unbegun.get(output.request_id)
+            if request is None or output.finish_reason is not FinishReason.STOP:
+                continue
+            spec = OutputSpec(**request.sampling_params.extra_args[GUIDED])
+            state = RequestState(spec.start_after or (), ())
+            state.extend(array("q", request.output_token_ids))
+            if not state.begun:
+                found[output.request_id] = reason = never_began(spec).reason
+                _log.error("request %s: %s", output.request_id, reason)
+    return found
 
 
 def _is_live(request: Any) -> bool:

@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.02
 
+_COMPLETION = "cmpl-"
+"""Begins the ids of requests of /v1/completions."""
+
 
 def check_params(params: Any) -> None:
     """Refuse a spec that can't be read, where no gate has admitted it."""
@@ -119,8 +122,10 @@ def _add_request_async(original: Any) -> Any:
         except GuidedError as error:
             raise refusal(error) from error
         await gate.health.check_async(lambda method: self.collective_rpc(method))
+        # Completions are one text: their reasoning would never be told from the rest.
+        whole = str(call.get("request_id", args, kwargs)).startswith(_COMPLETION)
         carried.extra_args[REASONING] = {
-            "ended": call.get("reasoning_ended", args, kwargs),
+            "ended": True if whole else call.get("reasoning_ended", args, kwargs),
             "kwargs": call.get("reasoning_parser_kwargs", args, kwargs),
         }
         admitted: Admitted = carried.extra_args[GUIDED]

@@ -1,44 +1,119 @@
-"""Where the reasoning part of an output ends, as vLLM's reasoning parsers know it. Imports vLLM lazily."""
+"""Where the reasoning part of an output ends, as vLLM's reasoning parsers know it. Imports vLLM lazily.
+
+A parser answers for tokens that are there; a grammar has to know the end before it comes. So the ends are
+read from a parser's attributes, and it is asked whether they are ends: one that can't be read is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guided_plugin.errors import RequestError
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec.triggers import Trigger
+
+_MOST_PARSERS = 32
+_LONGEST_KEY = 4096
+"""Parsers are kept by their arguments, which come from clients: so many, with arguments so long."""
+
+_SEQUENCES = ("_think_close_ids", "_end_token_ids")
+"""Attributes in which parsers keep the tokens of an end that is more than one."""
 
 
-def reasoning_end(
-    name: str,
-    vllm_config: Any,
-    vocabulary: Vocabulary,
-    note: Mapping[str, Any],
-    prompt_token_ids: list[int] | None,
-) -> tuple[int, ...]:
-    """The tokens that end the reasoning part; empty if the output has no such part.
+class Reasoning:
+    """The reasoning parts of the outputs of one engine."""
 
-    `name` is the parser's. `note` holds `ended` (whether the prompt ends the reasoning, None where the caller
-    does not say) and `kwargs` (the parser's arguments, such as those of the chat template).
-    """
-    ended = note.get("ended")
-    if ended:
-        return ()
-    from vllm.reasoning import ReasoningParserManager
-    from vllm.tokenizers import cached_tokenizer_from_config
+    def __init__(self, name: str, vllm_config: Any, vocabulary: Vocabulary) -> None:
+        """`name` is the parser's."""
+        self._name = name
+        self._config = vllm_config
+        self._vocabulary = vocabulary
+        self._parsers: OrderedDict[str, tuple[Any, tuple[Trigger, ...] | None]] = OrderedDict()
+        """By their arguments, each with its ends once they were needed."""
 
-    tokenizer = cached_tokenizer_from_config(model_config=vllm_config.model_config)
-    kwargs = note.get("kwargs") or {}
-    parser = ReasoningParserManager.get_reasoning_parser(name)(tokenizer=tokenizer, **kwargs)
-    if ended is None and parser.is_reasoning_end(prompt_token_ids or []):
-        return ()
-    end = getattr(parser, "end_token_id", None)
-    if isinstance(end, int):
-        return (end,)
-    text = parser.reasoning_end_str
-    if text:
-        return vocabulary.sequence(text)
-    raise RequestError(
-        f"the reasoning parser {name!r} does not say what ends the reasoning",
-        hint="give start_after in the spec",
-    )
+    def ends(self, note: Mapping[str, Any], prompt_token_ids: list[int] | None) -> tuple[Trigger, ...]:
+        """What ends the reasoning part of an output; empty if it has none.
+
+        `note` holds `ended` (whether the prompt ends the reasoning, None where the caller does not say) and
+        `kwargs` (the parser's arguments, such as those of the chat template). Raises RequestError.
+        """
+        ended, kwargs = note.get("ended"), note.get("kwargs") or {}
+        if ended:
+            return ()
+        key = json.dumps(kwargs, sort_keys=True, default=repr)
+        parser, ends = self._parsers.get(key) or (self._parser(kwargs), None)
+        over = ended is None and parser.is_reasoning_end(prompt_token_ids or [])
+        if not over and ends is None:
+            ends = self._ends(parser, kwargs)
+        if len(key) <= _LONGEST_KEY:
+            self._parsers[key] = parser, ends
+            self._parsers.move_to_end(key)
+            if len(self._parsers) > _MOST_PARSERS:
+                self._parsers.popitem(last=False)
+        return () if over or ends is None else ends
+
+    def _parser(self, kwargs: Mapping[str, Any]) -> Any:
+        from vllm.reasoning import ReasoningParserManager
+        from vllm.tokenizers import cached_tokenizer_from_config
+
+        tokenizer = cached_tokenizer_from_config(model_config=self._config.model_config)
+        make = ReasoningParserManager.get_reasoning_parser(self._name)
+        try:
+            return make(tokenizer=tokenizer, **kwargs)
+        except Exception as error:  # clients give the arguments
+            raise RequestError(
+                f"the reasoning parser {self._name!r} can't be made: {error}",
+                where="reasoning",
+                hint="check chat_template_kwargs and the model's tokenizer",
+            ) from error
+
+    def _ends(self, parser: Any, kwargs: Mapping[str, Any]) -> tuple[Trigger, ...]:
+        found = tuple(dict.fromkeys(_candidates(parser, self._vocabulary)))
+        # Its answers may change what it remembers, so another one is asked.
+        if found and all(_is_end(self._parser(kwargs), one) for one in found):
+            return found
+        if _is_end(self._parser(kwargs), Trigger((0,))):
+            return ()  # any token is: there is no reasoning
+        raise RequestError(
+            f"the reasoning parser {self._name!r} does not say which tokens end the reasoning",
+            hint="give start_after in the spec, or constrain the reasoning too (enable_in_reasoning)",
+        )
+
+
+def _candidates(parser: Any, vocabulary: Vocabulary) -> Iterator[Trigger]:
+    """What a parser's attributes call the end of the reasoning."""
+    inner = getattr(parser, "_parser", None)
+    if inner is not None and hasattr(inner, "is_reasoning_end_streaming"):
+        parser = inner  # it leaves the work to another one
+    text: str | None = parser.reasoning_end_str
+    ids = getattr(parser, "reasoning_end_token_ids", None)
+    if ids:
+        own = parser.model_tokenizer.get_vocab().get(text)
+        yield from (Trigger((token,), kept=token != own) for token in sorted(ids))
+        return
+    single = getattr(parser, "end_token_id", None)
+    if isinstance(single, int):
+        yield Trigger((single,))
+        return
+    for name in _SEQUENCES:
+        if getattr(parser, name, None):
+            yield Trigger(tuple(getattr(parser, name)))
+            return
+    firsts = getattr(parser, "think_end_first_token_ids", None)
+    if firsts:
+        rest = tuple(parser.think_end_rest_token_ids)
+        yield from (Trigger((first, *rest)) for first in firsts)
+    elif text:
+        yield Trigger(vocabulary.sequence(text))
+
+
+def _is_end(parser: Any, trigger: Trigger) -> bool:
+    """Whether a parser takes these tokens for the end, and nothing before the last of them."""
+    tokens = list(trigger.tokens)
+    said = [
+        parser.is_reasoning_end_streaming(tokens[:i], tokens[i - 1 : i]) for i in range(1, len(tokens) + 1)
+    ]
+    return bool(said[-1]) and not any(said[:-1])

@@ -207,10 +207,9 @@ class WorkerClient:
                     where="stop_token_ids",
                     hint=f"the vocabulary has {self.vocabulary.size} tokens",
                 )
-        if isinstance(spec.start_after, str):
-            trigger = self.compiler.vocabulary.sequence(spec.start_after)
-            return dataclasses.replace(spec, start_after=trigger or None)
-        return spec
+        if spec.start_after is None:
+            return spec
+        return dataclasses.replace(spec, start_after=self.vocabulary.triggers(spec.start_after) or None)
 
     def _settle(self, slot: int) -> None:
         """Wait until the worker has dealt with all there is so far; nothing, if it said so before."""

@@ -16,7 +16,7 @@ from guided_plugin.spec import OutputSpec
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """A request from its slot's taking to its giving back. Its spec's trigger is given as tokens."""
+    """A request from its slot's taking to its giving back. Its spec's triggers are given as tokens."""
 
     serial: int
     slot: int
@@ -29,8 +29,7 @@ class LiveRequest:
     _state: RequestState = field(init=False)
 
     def __post_init__(self) -> None:
-        trigger = self.spec.start_after
-        self._state = RequestState(trigger if isinstance(trigger, tuple) else (), self.stop_token_ids)
+        self._state = RequestState(self.spec.start_after or (), self.stop_token_ids)
 
     def extend(self, tokens: array[int]) -> None:
         """Add tokens that were sampled for it; those after its end are padding, and not kept."""

@@ -109,7 +109,8 @@ def test_only_the_guided_part_is_parsed(demo_tokenizer, demo_model, guide):
         head, tail = late.text.split("{", 1)
         assert "{" not in head
         assert Person.model_validate_json(tail) == Person(**late.parsed)
-    assert late.error is None
+    # The trigger is a token of its own: the model may write it as a part of a longer one.
+    assert (late.error is None) == (opening[-1] in late.tokens)
     random = random_model(len(demo_tokenizer))
     with gp.Guide(demo_tokenizer, model=random) as other:
         spec = gp.OutputSpec.json_schema({"enum": [1, 2]}, start_after=[300])
@@ -121,7 +122,8 @@ def test_only_the_guided_part_is_parsed(demo_tokenizer, demo_model, guide):
                 random, PROMPTS, spec, max_new_tokens=30, do_sample=True, sequence_bias=bias
             )
             opened += sum(output.parsed in (1, 2) for output in outputs)
-            assert all(output.error is None for output in outputs)
+            for output in outputs:
+                assert output.error is None or (300 not in output.tokens and not output.complete)
         assert opened > 0
 
 

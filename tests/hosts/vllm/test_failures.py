@@ -294,6 +294,38 @@ def test_failed_requests_end_as_errors_whatever_else_ended_them(collection):
     assert set(scheduler.grammar_compile_error_reqs) == {"stopped", "goes-on"}
 
 
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
+@pytest.mark.parametrize(
+    ("tokens", "begun"), [([5, 6], False), ([5, 7, 6], True), ([7, 8], True), ([], False)]
+)
+def test_a_request_that_stops_before_its_constrained_part_began_is_an_error(reason, tokens, begun):
+    fields = dataclasses.asdict(gp.OutputSpec.choice(["ab"], start_after=[[7], [8, 7]]))
+    params = SimpleNamespace(extra_args={"guided": fields, ADMITTED: True})
+    request = SimpleRequest("one", params, tokens)
+    scheduler = SimpleNamespace(requests={"one": request})
+    vllm_failures._add_request(lambda scheduler, request: None)(scheduler, request)
+    output = EngineCoreOutput("one", tokens, finish_reason=reason)
+
+    def update(scheduler, scheduled, made):
+        scheduler.requests.clear()
+        return {0: EngineCoreOutputs(outputs=[output])}
+
+    wrapped = vllm_failures._update_from_output(update)
+    made = wrapped(scheduler, None, EMPTY_MODEL_RUNNER_OUTPUT)[0].outputs[0]
+    cut = reason is FinishReason.STOP and not begun
+    assert made.finish_reason is (FinishReason.ERROR if cut else reason)
+    assert ("before (7,) or (8, 7) came" in str(made.stop_reason)) == cut
+    del request
+    assert not scheduler.__dict__[vllm_failures._UNBEGUN]  # it keeps no request alive
+
+
+class SimpleRequest:
+    """A request of vLLM's, as far as the scheduler's wrapper looks at one."""
+
+    def __init__(self, request_id, params, tokens):
+        self.request_id, self.sampling_params, self.output_token_ids = request_id, params, tokens
+
+
 def test_what_is_wrapped_is_wrapped_in_this_vllm():
     assert vllm_failures.unreported(config()) is None
     assert hasattr(Scheduler.add_request, "_guided_plugin")

@@ -19,6 +19,7 @@ from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import common as vllm_common
 from guided_plugin.hosts.vllm.admission import Admitted, Gate
 from guided_plugin.hosts.vllm.common import options_of
+from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 END, THINK_END = 256, 257
@@ -38,6 +39,9 @@ class Parser:
 
     def is_reasoning_end(self, tokens):
         return not self.thinks or THINK_END in tokens
+
+    def is_reasoning_end_streaming(self, tokens, delta):
+        return THINK_END in delta
 
 
 class TextParser(Parser):
@@ -209,7 +213,7 @@ def test_the_engines_params_are_completed_without_writing_to_what_they_share():
     before = dict(shared)
     gate.complete(carried, [1])
     assert shared == before
-    assert spec_in(carried).start_after == (THINK_END,)
+    assert spec_in(carried).start_after == (Trigger((THINK_END,)),)
 
 
 def reasoned(reasoning, tokens, note=None, **spec):
@@ -219,18 +223,19 @@ def reasoned(reasoning, tokens, note=None, **spec):
         carried.extra_args["guided_reasoning"] = note
     gate.complete(carried, tokens)
     assert "guided_reasoning" not in carried.extra_args
-    return spec_in(carried).start_after
+    found = spec_in(carried).start_after
+    return None if found is None else [(*one.tokens, one.kept) for one in found]
 
 
 def test_a_spec_begins_after_the_reasoning():
     assert reasoned("", [1]) is None
-    assert reasoned("tags", [1]) == (THINK_END,)
-    assert reasoned("text", [1]) == (THINK_END,)
+    assert reasoned("tags", [1]) == [(THINK_END, False)]
+    assert reasoned("text", [1]) == [(THINK_END, False)]
     assert reasoned("tags", [1, THINK_END]) is None  # the prompt ends it
     assert reasoned("tags", [1], {"ended": True}) is None
-    assert reasoned("tags", [1, THINK_END], {"ended": False}) == (THINK_END,)
+    assert reasoned("tags", [1, THINK_END], {"ended": False}) == [(THINK_END, False)]
     assert reasoned("tags", [1], {"kwargs": {"thinks": False}}) is None
-    assert reasoned("tags", [1], start_after=[7]) == (7,)
+    assert reasoned("tags", [1], start_after=[7]) == [(7, False)]
     with pytest.raises(gp.GuidedError, match="start_after"):
         reasoned("silent", [1])
 

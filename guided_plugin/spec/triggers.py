@@ -1,0 +1,88 @@
+"""`Trigger`: after what the constrained part of an output begins. Depends on errors.
+
+A spec may have several: reasoning may end with `</think>`, or with the `<tool_call>` that is output already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from guided_plugin.errors import SpecError
+
+_WHERE = "start_after"
+_HINT = 'a text, token ids, or a list of such; {"text": "<tool_call>", "kept": true} if it is output already'
+
+
+class Trigger(NamedTuple):
+    """A token sequence, as ids or text."""
+
+    tokens: tuple[int, ...] | str
+    kept: bool = False
+    """Whether the constrained part begins with it; else after it."""
+
+
+def triggers(value: Any) -> tuple[Trigger, ...] | None:
+    """All forms of `start_after`: None, a text, token ids, a `Trigger` or mapping, a list of alternatives."""
+    if value is None:
+        return None
+    if _is_one(value):
+        return (_trigger(value),)
+    if not isinstance(value, Iterable) or isinstance(value, bytes):
+        raise SpecError(f"must be token ids or text, not {value!r}", where=_WHERE, hint=_HINT)
+    found = tuple(dict.fromkeys(_trigger(each) for each in value))
+    if not found:
+        raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
+    return found
+
+
+def written(found: tuple[Trigger, ...]) -> Any:
+    """The shortest form that `triggers` reads back; JSON-serialisable."""
+    forms = [_form(each) for each in found]
+    return forms[0] if len(forms) == 1 else forms
+
+
+def _is_one(value: Any) -> bool:
+    """Whether it is one alternative: ids, a text, a mapping, or what a `Trigger` becomes as plain data."""
+    if isinstance(value, str | int | Mapping | Trigger):
+        return True
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return isinstance(value[0], int) or (len(value) == 2 and isinstance(value[1], bool))
+
+
+def _trigger(value: Any) -> Trigger:
+    kept: Any = False
+    if isinstance(value, Mapping):
+        unknown = value.keys() - {"text", "tokens", "kept"}
+        if unknown or ("text" in value) == ("tokens" in value):
+            raise SpecError(f"can't be {dict(value)!r}", where=_WHERE, hint=_HINT)
+        value, kept = value.get("text", value.get("tokens")), value.get("kept", False)
+    elif isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[1], bool):
+        value, kept = value
+    if not isinstance(kept, bool):
+        raise SpecError(f"kept must be true or false, not {kept!r}", where=_WHERE)
+    if isinstance(value, str):
+        if not value:
+            raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
+        return Trigger(value, kept)
+    return Trigger(token_ids(_WHERE, value), kept)
+
+
+def _form(trigger: Trigger) -> Any:
+    what = trigger.tokens if isinstance(trigger.tokens, str) else list(trigger.tokens)
+    if not trigger.kept:
+        return what
+    return {"text" if isinstance(what, str) else "tokens": what, "kept": True}
+
+
+def token_ids(name: str, value: Any) -> tuple[int, ...]:
+    """Token ids as a tuple. Raises SpecError."""
+    # Bytes are text that was not decoded, though they iterate as whole numbers.
+    listed = isinstance(value, Iterable) and not isinstance(value, bytes)
+    ids = (value,) if isinstance(value, int) else tuple(value) if listed else ()
+    if not ids or not all(
+        isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids
+    ):
+        raise SpecError(f"must be token ids, not {value!r}", where=name, hint="a list of whole numbers")
+    return ids

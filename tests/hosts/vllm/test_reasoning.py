@@ -1,0 +1,179 @@
+"""Every reasoning parser of this vLLM: where reasoning ends, and whether what ends it is output already."""
+
+from __future__ import annotations
+
+import random
+import re
+from array import array
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import vllm
+from transformers import AutoTokenizer
+from vllm.reasoning import ReasoningParserManager
+
+from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import RequestError
+from guided_plugin.grammar.request_state import RequestState
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.hosts.vllm.reasoning import Reasoning
+
+THINK = """deepseek_r1 deepseek_v3 deepseek_v4 deepseek_v41 ernie45 holo2 hy_v3 hy_v4 minimax_m2_append_think
+poolside_v1 step3 step5"""
+THINK_OR_CALL = """glm45 glm47 granite_thinking_parser ling3 mimo minicpmv nemotron_v3 qwen3 step3p5"""
+
+ENDS = {
+    **{name: {"</think>": False} for name in THINK.split()},
+    **{name: {"</think>": False, "<tool_call>": True} for name in THINK_OR_CALL.split()},
+    "cohere_command3": {"<|END_THINKING|>": False},
+    "cohere_command4": {"<|END_THINKING|>": False},
+    "gemma4": {"<channel|>": False, "<|tool_call>": True},
+    "k2_horizon": {"</ifm|think>": False},
+    "kimi_k2": {"</think>": False, "<|tool_calls_section_begin|>": True},
+    "kimi_k3": {"<|close|>think<|sep|>": False},
+    "minimax_m2": {"</think>": False, "<minimax:tool_call>": True},
+    "minimax_m3": {"</mm:think>": False},
+    "olmo3": {"Ġ</ think >": False, "</ think >": False},
+    "seed_oss": {"</seed:think>": False, "<seed:tool_call>": True},
+}
+"""Of outputs that think: each end, and whether it is part of the constrained output."""
+
+NONE = {"openai_gptoss"}
+"""Constrained from the start: vLLM puts the reasoning of these into the structural tag."""
+
+REFUSED = {"granite", "hunyuan_a13b", "inkling", "muse", "muse_glimmer", "musespark1x", "plamo3"}
+"""Those that tell no tokens: they look at texts, or never end a reasoning part for vLLM's own masks."""
+
+NOT_HERE = {"beam", "hf", "mistral"}
+"""Those that need more of a tokenizer than its tokens: see that the error is one for clients."""
+
+ON = {"chat_template_kwargs": {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}}
+OFF = {"chat_template_kwargs": {"enable_thinking": False, "thinking": False, "reasoning_effort": "no_think"}}
+
+ALWAYS_THINK = {
+    *("cohere_command3", "cohere_command4", "deepseek_r1", "ernie45", "minimax_m2"),
+    *("minimax_m2_append_think", "minimax_m3", "olmo3", "step3", "step3p5", "step5"),
+}
+"""Parsers that no chat template switches off; `k2_horizon` refuses its arguments."""
+
+
+ONCE = {"olmo3", "step3"}
+"""Parsers for which a prompt that ended the reasoning can't open it again."""
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """With every marker that a parser's source names."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_DIR)
+    root = Path(vllm.__file__).parent
+    sources = [*root.glob("reasoning/*.py"), *root.glob("parser/**/*.py")]
+    marks = {
+        mark for file in sources for mark in re.findall(r"[\"'](<[^\"'\s]{1,40}>)[\"']", file.read_text())
+    }
+    marks |= {f"<{slash}ifm|think{speed}>" for slash in ("", "/") for speed in ("", "_fast", "_faster")}
+    tokenizer.add_tokens([*sorted(marks), "</", "think", "Ġ</"])
+    return tokenizer
+
+
+@pytest.fixture
+def reasoning(tokenizer, monkeypatch):
+    monkeypatch.setattr("vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: tokenizer)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    return lambda name: Reasoning(name, SimpleNamespace(model_config=None), vocabulary)
+
+
+def texts(tokenizer, ends):
+    """Ends as they are written in the table."""
+    return {
+        "".join(pieces) if pieces[0].startswith("<|") else " ".join(pieces): end.kept
+        for end in ends
+        for pieces in [tokenizer.convert_ids_to_tokens(list(end.tokens))]
+    }
+
+
+REGISTERED = ReasoningParserManager.list_registered()
+
+
+def test_every_parser_has_a_row_in_the_table():
+    assert set(REGISTERED) <= {*ENDS, *NONE, *REFUSED, *NOT_HERE}
+    assert len(REGISTERED) > 30
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_an_output_that_thinks_begins_after_its_reasoning(tokenizer, reasoning, name):
+    parts = reasoning(name)
+    filler = tokenizer.encode("a", add_special_tokens=False)
+    if name in REFUSED | NOT_HERE:
+        with pytest.raises(RequestError, match="reasoning parser") as raised:
+            parts.ends({"kwargs": ON}, filler)
+        assert raised.value.hint
+    elif name in NONE:
+        assert parts.ends({"kwargs": ON}, filler) == ()
+    else:
+        assert texts(tokenizer, parts.ends({"kwargs": ON}, filler)) == ENDS[name]
+
+
+@pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED) - ALWAYS_THINK - {"k2_horizon"}))
+def test_an_output_that_does_not_think_is_constrained_from_the_start(tokenizer, reasoning, name):
+    assert reasoning(name).ends({"kwargs": OFF}, tokenizer.encode("a", add_special_tokens=False)) == ()
+
+
+@pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED)))
+def test_prompts_that_end_the_reasoning_and_prompts_that_open_it_again(tokenizer, reasoning, name):
+    parts = reasoning(name)
+    ends = parts.ends({"kwargs": ON, "ended": False}, [])
+    over = [1, 2, *next(end.tokens for end in ends if not end.kept)]
+    assert parts.ends({"kwargs": ON}, over) == ()
+    assert parts.ends({"kwargs": ON, "ended": True}, [1]) == ()
+    assert parts.ends({"kwargs": ON, "ended": False}, over) == ends
+    start = parts._parser(ON).reasoning_start_str
+    opening = tokenizer.get_vocab().get(start) if start else None
+    if opening is not None and name not in ONCE:
+        assert parts.ends({"kwargs": ON}, [*over, opening]) == ends
+
+
+@pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED)))
+def test_random_outputs_begin_where_vllms_own_masks_would(tokenizer, reasoning, name):
+    chance = random.Random(name)
+    parts = reasoning(name)
+    ends = parts.ends({"kwargs": ON, "ended": False}, [])
+    some = [tokenizer.encode(text, add_special_tokens=False)[0] for text in "abc"]
+    pieces = [*([token] for token in some), *([token] for end in ends for token in end.tokens)]
+    pieces += [list(end.tokens) for end in ends]
+    for _ in range(100):
+        tokens = [token for _ in range(chance.randrange(8)) for token in chance.choice(pieces)]
+        # The reasoning of one is over with the first token, unless that opens it.
+        tokens = [some[0] if name != "minimax_m3" else parts._parser(ON)._start_token_ids[0], *tokens]
+        state = RequestState(ends, ())
+        state.extend(array("q", tokens))
+        assert (state.start if state.begun else None) == vllms_start(parts._parser(ON), tokens), tokens
+
+
+def vllms_start(parser, tokens):
+    """The index of the first token that vLLM's own masks constrain; None if there is none yet."""
+    if getattr(parser, "reasoning_end_token_ids", None):
+        end = parser.find_reasoning_end(tokens)
+        if end.offset == len(tokens):
+            return None
+        return end.offset if end.implicit else end.offset + 1
+    for count in range(1, len(tokens) + 1):
+        if parser.is_reasoning_end_streaming(tokens[:count], tokens[count - 1 : count]):
+            return count
+    return None
+
+
+def test_arguments_that_a_parser_refuses_are_an_error_for_their_client(reasoning):
+    with pytest.raises(RequestError, match="can't be made: Unsupported reasoning_effort"):
+        reasoning("k2_horizon").ends({"kwargs": OFF}, [1])
+
+
+def test_parsers_are_kept_by_their_arguments_but_not_without_end(reasoning):
+    parts = reasoning("qwen3")
+    for number in range(100):
+        parts.ends({"kwargs": {"chat_template_kwargs": {"n": number}}}, [1])
+    parts.ends({"kwargs": {"chat_template_kwargs": {"text": "x" * 10_000}}}, [1])
+    assert len(parts._parsers) == 32
