@@ -16,10 +16,10 @@ import numpy as np
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
+from guided_plugin.grammar.llguidance.beginnings import first_state
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
-from guided_plugin.grammar.llguidance.distinct.demands import Demands
 from guided_plugin.grammar.llguidance.distinct.spellings import BYTES, Spellings
-from guided_plugin.grammar.llguidance.lark import DISTINCT, demands_of
+from guided_plugin.grammar.llguidance.lark import DISTINCT
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceBatch, LLGuidanceMatcher, first_line
 from guided_plugin.grammar.llguidance.sources import source_text
@@ -142,7 +142,7 @@ class LLGuidanceBackend:
         # Grammars that clients write may name any control token, and structural tags those that they know.
         impossible = self._tokenizers.impossible_token
         named = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
-        checked = spec.kind == "json_schema" and text.endswith(DISTINCT)
+        checked = spec.kind in ("json_schema", "structural_tag") and text.endswith(DISTINCT)
         distinct = self._distinct_rules(spec) if checked else None
         compiled = _Compiled(lexers, impossible if named else None, distinct)
         seconds = time.perf_counter() - start
@@ -150,14 +150,12 @@ class LLGuidanceBackend:
         return Grammar(spec, self.name, compiled, size, seconds, bounded=True)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
-        def bytewise() -> Any:
-            text = source_text(spec, unenforced=self._unenforced, impossible_token=None)
+        def bytewise(text: str) -> Any:
             return self._matcher(spec, text, self._byte_tokenizers.plain)
 
-        first = bytewise()
-        algebra, root = demands_of(spec.document(), strict=spec.strict, unenforced=self._unenforced)
+        start = first_state(spec, bytewise, unenforced=self._unenforced, controls=self._tokenizers.controls)
         self._spellings.prepare()
-        return DistinctRules(Demands(algebra, root), self._spellings, first.deep_copy)
+        return DistinctRules(start, self._spellings)
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
         """A matcher at the beginning; it shares the lexer states that others have built."""

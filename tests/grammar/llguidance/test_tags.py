@@ -105,7 +105,7 @@ class TestSchemas:
     @pytest.mark.parametrize(
         ("schema", "place"),
         [
-            ({"type": "array", "uniqueItems": True, "items": {}}, "/uniqueItems"),
+            ({"not": {"type": "array", "uniqueItems": True}}, "/not/uniqueItems"),
             ({"properties": {"a": {"type": "string", "pattern": "(a)\\1"}}}, "/properties/a/pattern"),
             ({"not": {"pattern": "a(?<=b)"}}, "/not/pattern"),
         ],

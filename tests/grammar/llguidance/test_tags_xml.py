@@ -130,10 +130,10 @@ def test_options_that_need_more(compiler, options):
 
 
 def test_places_in_definitions(compiler):
-    schema = {**SCHEMA, "$defs": {"more": {"type": "array", "uniqueItems": True}}}
+    schema = {**SCHEMA, "$defs": {"more": {"not": {"type": "array", "uniqueItems": True}}}}
     with pytest.raises(UnsupportedSpecError) as caught:
         compiled(compiler, "qwen_xml", schema)
-    assert caught.value.where == "#/format/content/json_schema/$defs/more/uniqueItems"
+    assert caught.value.where == "#/format/content/json_schema/$defs/more/not/uniqueItems"
 
 
 def test_a_control_token_in_the_middle_of_an_end():

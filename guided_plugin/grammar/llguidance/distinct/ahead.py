@@ -14,25 +14,27 @@ _MAX_ZEROS = 16
 class LookAhead:
     """Finds the texts after which nothing but repeated values can come."""
 
-    __slots__ = ("_blind", "_make", "_matcher", "_moved")
+    __slots__ = ("_base", "_blind", "_make", "_matcher", "_moved")
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        """`make`: a matcher whose token i is byte i."""
+    def __init__(self, make: Callable[[], Any], base: int) -> None:
+        """`make`: a matcher, whose token i is byte i, of what begins at a place of the output."""
         self._make = make
+        self._base = base
         self._matcher: Any = None
         """Made with the first question."""
-        self._moved = 0
-        """How many bytes of the output it has taken."""
+        self._moved = base
+        """Up to where in the output it has moved."""
         self._blind = False
         """Whether it went over a limit."""
 
     def back(self, at: int) -> None:
         """The output has only so many bytes left."""
+        at = max(at, self._base)
         if self._matcher is not None and self._moved > at:
             if self._matcher.rollback(self._moved - at) and not self._matcher.is_error():
                 self._moved = at
             else:
-                self._matcher, self._moved = None, 0
+                self._matcher, self._moved = None, self._base
 
     def allowed(self, output: bytearray, at: int) -> Iterable[int]:
         """The bytes that may follow the first `at` of the output; none where that is not known."""
@@ -62,7 +64,7 @@ class LookAhead:
         if self._blind:
             return None
         if self._matcher is None:
-            self._matcher, self._moved = self._make(), 0
+            self._matcher, self._moved = self._make(), self._base
         if not self._matcher.consume_tokens(list(output[self._moved : at])):
             self._blind = True
             return None

@@ -6,17 +6,14 @@ come. Depends on the scanner, and on ahead for what may come.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
-from typing import Any
 
 import numpy as np
 
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.llguidance.distinct.ahead import LookAhead
-from guided_plugin.grammar.llguidance.distinct.demands import Demands
-from guided_plugin.grammar.llguidance.distinct.scanner import Frame, Mode, Scan, State
+from guided_plugin.grammar.llguidance.distinct.scanner import Frame, Mode, Part, Scan, State
 from guided_plugin.grammar.llguidance.distinct.seen import Seen, continues_scalar
 from guided_plugin.grammar.llguidance.distinct.spellings import (
     SPACES,
@@ -47,11 +44,10 @@ _MAX_REVISED = 32
 class DistinctRules:
     """What the checks of one grammar share."""
 
-    def __init__(self, demands: Demands, spellings: Spellings, bytewise: Callable[[], Any]) -> None:
-        """`bytewise`: a matcher of the same grammar whose token i is byte i."""
-        self.start = State(demands.root)
+    def __init__(self, start: State, spellings: Spellings) -> None:
+        """`start`: where outputs begin."""
+        self.start = start
         self.spellings = spellings
-        self.bytewise = bytewise
 
     def new_seen(self) -> Seen:
         """For an array or object that begins."""
@@ -61,7 +57,7 @@ class DistinctRules:
 class DistinctCheck:
     """Follows one output, and takes tokens out of its masks."""
 
-    __slots__ = ("_ahead", "_raw", "_rules", "_states")
+    __slots__ = ("_ahead", "_ahead_of", "_raw", "_rules", "_states")
 
     def __init__(self, rules: DistinctRules) -> None:
         self._rules = rules
@@ -69,7 +65,10 @@ class DistinctCheck:
         """Before each token, and now."""
         self._raw = bytearray()
         """The output."""
-        self._ahead = LookAhead(rules.bytewise)
+        self._ahead: LookAhead | None = None
+        """Of the JSON in progress;"""
+        self._ahead_of: tuple[Part | None, int] = None, 0
+        """which is this, and begins there."""
 
     def accept(self, token: int) -> bool:
         """Move past a token; False where it repeats a value."""
@@ -87,6 +86,8 @@ class DistinctCheck:
         scan = Scan(self._states[-1], finish, self._rules.new_seen)
         if not scan.feed(data):
             return False
+        if not data:
+            scan.control(token)
         self._raw += data
         self._states.append(scan.state())
         for seen, text, raw_end in finished:
@@ -115,7 +116,8 @@ class DistinctCheck:
             if frame.seen is not None:
                 frame.seen.cut(frame.count)
             frame = frame.parent
-        self._ahead.back(state.raw)
+        if self._ahead is not None:
+            self._ahead.back(state.raw)
 
     def fork(self) -> DistinctCheck:
         """An independent check in the same position."""
@@ -131,7 +133,13 @@ class DistinctCheck:
         state = self._states[-1]
         spellings = self._rules.spellings
         spelled = spellings.inside if state.mode >= Mode.STRING else spellings.outside
-        doubtful = both(row, spelled.crossing)
+        doubtful: list[int] = []
+        watched = _watched(state.frame)
+        if not watched or (state.part is not None and state.part.after is not None):
+            # What begins inside a token.
+            doubtful += both(row, spellings.opening)
+        if watched:
+            doubtful += both(row, spelled.crossing)
         if state.pending and state.active:
             doubtful += both(row, spellings.quotes)
         if state.mode is Mode.SCALAR and state.active:
@@ -242,7 +250,7 @@ class DistinctCheck:
         string = state.mode >= Mode.STRING
         number = depth == 0 and state.mode is Mode.SCALAR
         ways: set[bytes] = set()
-        for byte in self._ahead.allowed(self._raw, state.raw):
+        for byte in self._looking().allowed(self._raw, state.raw):
             if not string and byte in SPACES and not continues_scalar(text):
                 continue
             # A number that may end here may also get zeros, and then end.
@@ -266,10 +274,10 @@ class DistinctCheck:
         if not seen.add(frame.count, whole):
             return Left.NONE
         if not _changes(frame, 1):
-            self._ahead.explore(seen, seen.texts()[-1:], self._raw, state.raw, lead)
+            self._looking().explore(seen, seen.texts()[-1:], self._raw, state.raw, lead)
         elif len(seen) <= _MAX_REVISED:
             other = seen.copy(afresh=True)
-            self._ahead.explore(other, other.texts(), self._raw, state.raw, lead)
+            self._looking().explore(other, other.texts(), self._raw, state.raw, lead)
             seen.cut(frame.count)
             return _left_in(other)
         left = _left_in(seen)
@@ -278,14 +286,29 @@ class DistinctCheck:
 
     # What may come
 
+    def _looking(self) -> LookAhead:
+        state = self._states[-1]
+        if state.part is None:
+            raise RuntimeError("no JSON is in progress")
+        if self._ahead is None or self._ahead_of != (state.part, state.base):
+            self._ahead, self._ahead_of = LookAhead(state.part.bytewise, state.base), (state.part, state.base)
+        return self._ahead
+
     def _look_ahead(self, frame: Frame, seen: Seen, text: bytes, raw_end: int) -> None:
         """Find out which beginnings of the values can no longer become anything else."""
         if frame.array:
             texts = seen.texts() if _changes(frame) else [text]
             if len(texts) <= _MAX_REVISED:
-                self._ahead.explore(seen, texts, self._raw, raw_end, b",")
+                self._looking().explore(seen, texts, self._raw, raw_end, b",")
         elif frame.place is not None:
-            self._ahead.explore(seen, [text], self._raw, frame.raw_start)
+            self._looking().explore(seen, [text], self._raw, frame.raw_start)
+
+
+def _watched(frame: Frame | None) -> bool:
+    """Whether a container is open whose items or names must differ."""
+    while frame is not None and frame.seen is None:
+        frame = frame.parent
+    return frame is not None
 
 
 def _opens(state: State, frame: Frame) -> bool:

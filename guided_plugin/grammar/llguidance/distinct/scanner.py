@@ -1,4 +1,4 @@
-"""Where in a JSON text an output is: the containers that are open, and the text of the items in progress.
+"""Where in an output's JSON it is: the containers that are open, and the text of the items in progress.
 
 States never change: going back is taking an earlier one. Values that are remembered (`Seen`) are shared by
 the states of one output, and each state knows how many of them are its own. Depends on demands and seen.
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from guided_plugin.grammar.llguidance.distinct.demands import Place
 from guided_plugin.grammar.llguidance.distinct.seen import Seen
@@ -62,12 +62,38 @@ class Frame:
         return replace(self, parent=parent, seen=seen)
 
 
+class Outside(Protocol):
+    """Where an output is outside of the JSON that is looked at."""
+
+    def step(self, byte: int) -> Outside | Part | None:
+        """What is behind a byte; a part where one begins with it; None where no output goes on so."""
+
+    def control(self, token: int) -> Outside | None:
+        """What is behind a control token; None where it has no place."""
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """JSON that is a part of an output, or all of it."""
+
+    place: Place | None
+    """What it demands."""
+    bytewise: Callable[[], Any]
+    """A matcher of this part alone whose token i is byte i."""
+    after: Outside | None = None
+    """What is behind it; None where it is all."""
+
+
 @dataclass(slots=True, eq=False)
 class State:
     """Where an output is. Never changed."""
 
-    place: Place | None
-    """Of the whole text."""
+    part: Part | None
+    """The JSON in progress, or the last; None where there was none."""
+    base: int = 0
+    """Where in the output that begins."""
+    outside: Outside | None = None
+    """Where it is, if outside of JSON."""
     frame: Frame | None = None
     mode: Mode = Mode.BETWEEN
     naming: bool = False
@@ -94,7 +120,9 @@ class Scan:
     """Moves a state past bytes."""
 
     def __init__(self, state: State, finish: Finish, new_seen: Callable[[], Seen]) -> None:
-        self._place = state.place
+        self.part = state.part
+        self.base = state.base
+        self.outside = state.outside
         self.frame = state.frame
         self.mode = state.mode
         self.naming = state.naming
@@ -111,7 +139,9 @@ class Scan:
     def state(self) -> State:
         """Where it is now."""
         return State(
-            self._place,
+            self.part,
+            self.base,
+            self.outside,
             self.frame,
             self.mode,
             self.naming,
@@ -123,10 +153,12 @@ class Scan:
         )
 
     def feed(self, data: bytes) -> bool:
-        """Move past bytes; False where an item or name is there already."""
+        """Move past bytes; False where an item or name is there already, or where they have no place."""
         base, at = self.raw, 0
         while at < len(data):
-            if self.mode >= Mode.STRING:
+            if self.outside is not None:
+                at, fine = self._step(data, at)
+            elif self.mode >= Mode.STRING:
                 at, fine = self._in_string(data, at)
             elif self.mode is Mode.SCALAR:
                 if data[at] in SCALAR:
@@ -144,6 +176,19 @@ class Scan:
             if not fine:
                 return False
         return True
+
+    def control(self, token: int) -> None:
+        """Move past a token without text."""
+        if self.outside is not None:
+            self.outside = self.outside.control(token) or self.outside
+
+    def _step(self, data: bytes, at: int) -> tuple[int, bool]:
+        found = self.outside.step(data[at]) if self.outside is not None else None
+        if not isinstance(found, Part):
+            self.outside = found
+            return at + 1, found is not None
+        self.part, self.base, self.outside = found, self.raw, None
+        return at, True
 
     def _put(self, piece: bytes) -> None:
         if self.active:
@@ -188,6 +233,8 @@ class Scan:
             self.frame = self.frame.parent if self.frame is not None else None
             self.naming = False
             self.raw += 1
+            if self.frame is None and self.part is not None:
+                self.outside = self.part.after
             return self._end_value()
         elif byte in b",:":
             self._put(byte)
@@ -216,7 +263,7 @@ class Scan:
         self.frame = frame.within(len(self.text), self.raw)
 
     def _open(self, array: bool) -> None:
-        frame, place = self.frame, self._place
+        frame, place = self.frame, self.part.place if self.part is not None else None
         if frame is not None:
             inner = frame.place.item(frame.index) if frame.array and frame.place is not None else None
             place = inner if frame.array else frame.child

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -38,7 +38,11 @@ _SHORT = {8: b"b", 9: b"t", 10: b"n", 12: b"f", 13: b"r", 34: b'"', 92: b"\\"}
 _ENDS = rb"(?:rue|ue|alse|lse|se|ull|ll|l|e)?"
 _MIDDLE = rb"(?:[\s\[\]{},:+.0-9-]|true|false|null|[eE](?=[-+0-9]))*"
 _BEGINS = rb'(?:".*|t|tr|tru|f|fa|fal|fals|n|nu|nul|[eE])?'
-_OUTSIDE = re.compile(rb"(?:" + _ENDS + _MIDDLE + _BEGINS + rb"|r|ru|u|a|al|als|ls|s|ul)", re.DOTALL)
+# JSON may end inside of a token, and another text follow.
+_AFTER = rb"(?:" + _ENDS + _MIDDLE + rb"[\]}].*)"
+_PIECES = rb"(?:" + _AFTER + rb"|" + _ENDS + _MIDDLE + _BEGINS + rb"|r|ru|u|a|al|als|ls|s|ul)"
+_OUTSIDE = re.compile(_PIECES, re.DOTALL)
+_OPENED = re.compile(rb"[\[{].*?,(.*)", re.DOTALL)
 
 
 def escape(text: bytes) -> bytes:
@@ -212,7 +216,7 @@ class Spellings:
 
     def prepare(self) -> None:
         """Make what the first check would wait for."""
-        _ = self.inside, self.outside, self.quotes
+        _ = self.inside, self.outside, self.quotes, self.opening
 
     @cached_property
     def inside(self) -> Spelled:
@@ -227,9 +231,22 @@ class Spellings:
     @cached_property
     def quotes(self) -> MaskArray:
         """The tokens that have a quote."""
+        return self._bits(lambda token: b'"' in token)
+
+    @cached_property
+    def opening(self) -> MaskArray:
+        """The tokens that may open a container and begin a second value in it."""
+        return self._bits(_opens_and_crosses)
+
+    def _bits(self, having: Callable[[bytes], bool]) -> MaskArray:
         bits = np.zeros(32 * ((len(self.tokens) + 31) // 32), np.uint8)
-        bits[[number for number, token in enumerate(self.tokens) if b'"' in token]] = 1
+        bits[[number for number, token in enumerate(self.tokens) if having(token)]] = 1
         return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def _opens_and_crosses(token: bytes) -> bool:
+    found = _OPENED.search(token)
+    return found is not None and not only_opens(found[1].translate(None, SPACES))
 
 
 def only_opens(text: bytes) -> bool:

@@ -4,20 +4,22 @@ nodes.py       the parts of a tag
 reader.py      a tag's document as nodes; fields.py, leaves.py, xml.py: what it is made of
 freetext.py    free text up to a trigger or an end
 lexing.py      whether a lexer reads all that as it is meant
+automaton.py   where in an output its JSON begins, for checks next to the grammar
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from guided_plugin.errors import GrammarError, UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark import HEADER, Lowered, lower_schema
+from guided_plugin.grammar.llguidance.lark import DISTINCT, HEADER, Lowered, lower_schema
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, Repeated, Symbol
 from guided_plugin.grammar.llguidance.lark.rules import Text as Terminal
+from guided_plugin.grammar.llguidance.tags.automaton import Around, Automaton
 from guided_plugin.grammar.llguidance.tags.lexing import misread
 from guided_plugin.grammar.llguidance.tags.nodes import (
     Control,
@@ -32,9 +34,11 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
     Until,
 )
 from guided_plugin.grammar.llguidance.tags.reader import read_tag
-from guided_plugin.spec.schema import pointer, walk
+from guided_plugin.spec.schema import pointer
 
-__all__ = ["tag_to_lark"]
+__all__ = ["json_parts", "parts_to_lark", "tag_to_lark"]
+
+Part = TypeVar("Part")
 
 _NOT_EMPTY = "/(?s:.+)/"
 
@@ -65,9 +69,41 @@ def tag_to_lark(
                 hint="let the parts begin and end with texts that differ",
             )
         start = writer.symbol(node)
+        if writer.distinct:
+            # What is refused there is refused here.
+            Automaton(node, lambda schema: writer.lowered(schema).types, lambda schemas, after: True)
     except RecursionError as error:
         raise UnsupportedSpecError("is nested too deep", where="structural_tag") from error
-    return writer.grammar.lark(start, HEADER, spaced=flexible)
+    text = writer.grammar.lark(start, HEADER, spaced=flexible)
+    return text + DISTINCT if writer.distinct else text
+
+
+def json_parts(
+    document: Mapping[str, Any],
+    part: Callable[[list[Schema], Around[Part]], Part],
+    *,
+    strict: bool,
+    flexible: bool,
+    controls: Mapping[int, str],
+    unenforced: Iterable[str] = (),
+) -> Around[Part]:
+    """The beginning of the outputs of a tag that has a grammar.
+
+    `part` makes what stands for an array or object, of the schemas of which it has one and what is behind it.
+    """
+    writer = _Writer(strict, tuple(unenforced), None)
+    node = read_tag(document, controls, flexible=flexible, strict=strict)
+    return Automaton(node, lambda schema: writer.lowered(schema).types, part).start
+
+
+def parts_to_lark(
+    schemas: Iterable[Schema], *, strict: bool, flexible: bool, unenforced: Iterable[str] = ()
+) -> str:
+    """A grammar of the JSON of one of some schemas, as it is written inside their tag."""
+    writer = _Writer(strict, tuple(unenforced), None)
+    start = writer.grammar.rule(*((writer.symbol(schema),) for schema in schemas))
+    text = writer.grammar.lark(start, HEADER, spaced=flexible)
+    return text + DISTINCT if writer.distinct else text
 
 
 def _tokens(node: Node) -> set[int]:
@@ -92,6 +128,11 @@ class _Writer:
     grammar: Grammar = field(default_factory=Grammar)
     _schemas: dict[tuple[str, bool], Lowered] = field(default_factory=dict)
 
+    @property
+    def distinct(self) -> bool:
+        """Whether the output must be checked for items that are not distinct."""
+        return any(found.distinct for found in self._schemas.values())
+
     def lowered(self, node: Schema) -> Lowered:
         """A schema's rules; tags often repeat a schema."""
         key = (json.dumps(node.schema), node.any_order)
@@ -107,8 +148,6 @@ class _Writer:
                 )
             except GrammarError as error:
                 raise type(error)(error.what, where=_place(node, error.where), hint=error.hint) from None
-            if self._schemas[key].distinct:
-                raise _not_distinct(node)
         found = self._schemas[key]
         if node.without_strings and "string" in found.types:
             raise UnsupportedSpecError(
@@ -177,21 +216,3 @@ def _escaped(text: str) -> str:
     """A literal text as a part of a regular expression."""
     _check(text)
     return "".join(char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):X}}}" for char in text)
-
-
-def _not_distinct(node: Schema) -> UnsupportedSpecError:
-    """The error for items or names that a check next to the grammar would keep apart: tags have none."""
-    keywords = ("uniqueItems", "minProperties", "maxProperties", "propertyNames")
-    places = (
-        (*path, k)
-        for path, each in walk(node.schema)
-        if isinstance(each, Mapping)
-        for k in keywords
-        if k in each
-    )
-    keyword = next(places, ())
-    return UnsupportedSpecError(
-        f"`{keyword[-1] if keyword else 'not'}` over open sets can't be enforced inside a structural tag",
-        where=_place(node, pointer(keyword)),
-        hint="leave it out, or ask for the schema alone",
-    )

@@ -26,13 +26,13 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
 )
 
 _ANY = frozenset(range(256))
-_NUMBER = frozenset(b"0123456789.eE+-")
+NUMBER = frozenset(b"0123456789.eE+-")
 # Tags need some dozens of states.
 _MAX_STATES = 5_000
 
 _SEVERAL_WAYS = "repetitions that can be counted in several ways"
 
-_BEGINNINGS = {
+BEGINNINGS = {
     "null": frozenset(b"n"),
     "boolean": frozenset(b"tf"),
     "number": frozenset(b"-0123456789"),
@@ -54,7 +54,7 @@ class _Ends:
 
 
 @dataclass
-class _Positions:
+class Positions:
     """The leaves of a tag, by their place in it, and which may follow which."""
 
     leaves: list[Leaf] = field(default_factory=list)
@@ -123,7 +123,7 @@ def misread(node: Node, types_of: TypesOf) -> str | None:
 
 class _Lexing:
     def __init__(self, node: Node, types_of: TypesOf) -> None:
-        positions = _Positions()
+        positions = Positions()
         self._start = positions.ends(node).first
         self._leaves = positions.leaves
         self._loops = positions.loops
@@ -169,7 +169,7 @@ class _Lexing:
             case Regex(alphabet=alphabet):
                 return alphabet
             case Schema():
-                return frozenset().union(*(_BEGINNINGS[kind] for kind in self._types_of(leaf)))
+                return frozenset().union(*(BEGINNINGS[kind] for kind in self._types_of(leaf)))
 
     def _beginnings(self, positions: frozenset[int]) -> frozenset[int]:
         return frozenset().union(*(self._begins[position] for position in positions))
@@ -184,7 +184,7 @@ class _Lexing:
             case Regex(alphabet=alphabet):
                 return alphabet
             case Schema():
-                return _NUMBER if "number" in self._types_of(leaf) else frozenset()
+                return NUMBER if "number" in self._types_of(leaf) else frozenset()
 
     def _clash(self, state: frozenset[int]) -> str | None:
         """Two leaves that may come next, of which one goes on where the other should end."""

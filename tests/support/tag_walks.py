@@ -1,0 +1,172 @@
+"""Structural tags whose JSON must have distinct items, with the schema of each JSON text of an output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from distinct_walks import BOOLEAN, UNIQUE, closed
+
+from guided_plugin import OutputSpec, Vocabulary
+
+STRINGS = {**UNIQUE, "items": {"type": "string"}}
+FLAGS = {**UNIQUE, "items": closed("a", "b", a=BOOLEAN, b={"enum": [1, 2]})}
+NUMBERS = {"type": "object", "properties": {"n": {**UNIQUE, "items": {"type": "integer"}}}, "required": ["n"]}
+NAMES = {"type": "object", "minProperties": 2, "additionalProperties": BOOLEAN}
+FREE = {"type": "array", "items": {"type": "integer"}}
+
+CALL, END_CALL = b"<tool_call>", b"</tool_call>"
+# Tokens in which JSON begins, ends, or ends and begins again.
+STRADDLING = (
+    b'>["',
+    b'>["a","',
+    b'>["a","a"',
+    b'>["a","a"]<',
+    b">[1,",
+    b">[1,1",
+    b'"]<',
+    b'"]</',
+    b"]<",
+    b"]</",
+)
+STRADDLING += (
+    b'a"]<',
+    b"1]<",
+    b",1]<",
+    b"}]<",
+    b"2}]<",
+    b'"b":1}]<',
+    b"}<",
+    b"]}<",
+    b"}}",
+    b'>{"n":[1,1',
+    b'":[1,1,',
+)
+STRADDLING += (
+    b'"]</s><s>["a","a"',
+    b"]</f><g>[1,1",
+    b'"]</s>',
+    b"<s>[",
+    b"<f>",
+    b"true}<",
+    b'","',
+    b'"a","',
+    b"},{",
+)
+STRADDLING += (b'":true,"', b">[{", b'>{"', b"1,1", b'"a"]', b'"a"', b"1]</f>\n<f>[1,", b"0,", b",0]<")
+VOCABULARY = Vocabulary.from_tokens(
+    [*(bytes([byte]) for byte in range(256)), *STRADDLING, b"</end>", CALL, END_CALL],
+    [256 + len(STRADDLING)],
+    [256 + len(STRADDLING) + at for at in range(3)],
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A tag, and how to read its outputs."""
+
+    form: dict[str, Any]
+    parts: tuple[tuple[str, str, Any], ...]
+    """What is before and behind each kind of JSON, and its schema."""
+    head: str = ""
+    """What is behind this only counts."""
+    spelled: bool = True
+    """Whether control tokens may be written as text; else they are read as one character of their own."""
+
+
+def json_of(schema: Any, **options: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": schema, **options}
+
+
+def tag(begin: Any, content: Any, end: Any) -> dict[str, Any]:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def around(parts: Any) -> list[dict[str, Any]]:
+    return [tag(begin, json_of(schema), end) for begin, end, schema in parts]
+
+
+_TWO = (("<s>", "</s>", STRINGS), ("<f>", "</f>", FLAGS))
+_THREE = (*_TWO, ("<n>", "</n>", NUMBERS), ("<o>", "</o>", NAMES), ("<x>", "</x>", FREE))
+_CALLS = (
+    ('<c>{"name":"a","arguments":', "}</c>", NUMBERS),
+    ('<c>{"name":"ab","arguments":', "}</c>", NAMES),
+    ('<c>{"name":"b","arguments":', "}</c>", FREE),
+)
+_TRIGGERED = {"type": "triggered_tags", "triggers": ["<"], "tags": around(_THREE)}
+FORMS = {
+    "tag": Form(tag("<s>", json_of(STRINGS), "</s>"), _TWO[:1]),
+    "triggered": Form(_TRIGGERED, _THREE),
+    "at least one": Form({**_TRIGGERED, "at_least_one": True}, _THREE),
+    "calls": Form({"type": "triggered_tags", "triggers": ["<c>"], "tags": around(_CALLS)}, _CALLS),
+    "separated": Form(
+        {"type": "tags_with_separator", "separator": "\n", "tags": around(_THREE), "at_least_one": True},
+        _THREE,
+    ),
+    "sequence": Form({"type": "sequence", "elements": around(_TWO)}, _TWO),
+    "or": Form({"type": "or", "elements": around(_THREE)}, _THREE),
+    "star": Form({"type": "star", "content": {"type": "or", "elements": around(_THREE)}}, _THREE),
+    "text before": Form(
+        {
+            "type": "sequence",
+            "elements": [
+                tag("<think>", {"type": "any_text"}, "</think>"),
+                {"type": "regex", "pattern": "[a-c]+"},
+                *around(_TWO),
+            ],
+        },
+        _TWO,
+        head="</think>",
+    ),
+    "control tokens": Form(
+        {
+            "type": "token_triggered_tags",
+            "trigger_tokens": [CALL.decode()],
+            "tags": [
+                tag(
+                    {"type": "token", "token": CALL.decode()},
+                    json_of(STRINGS),
+                    {"type": "token", "token": END_CALL.decode()},
+                )
+            ],
+        },
+        (("\ue000", "\ue001", STRINGS),),
+        spelled=False,
+    ),
+    "named control tokens": Form(
+        {
+            "type": "triggered_tags",
+            "triggers": [CALL.decode()],
+            "tags": around([(CALL.decode(), END_CALL.decode(), STRINGS)]),
+        },
+        ((CALL.decode(), END_CALL.decode(), STRINGS),),
+    ),
+}
+
+
+def spec_of(form: dict[str, Any], *, strict: bool = False, flexible: bool = False) -> OutputSpec:
+    whitespace = "flexible" if flexible else "compact"
+    return OutputSpec.structural_tag({"format": form}, strict=strict, whitespace=whitespace)
+
+
+def texts_of(form: Form, tokens: list[int], hook: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
+    """The JSON texts of a whole output with their schemas. A begin inside of a string is none."""
+    names = dict(zip(sorted(VOCABULARY.special_ids)[1:], ("\ue000", "\ue001"), strict=True))
+    plain = b"".join(
+        names[token].encode() if token in names and not form.spelled else VOCABULARY.tokens[token]
+        for token in tokens
+    )
+    text = plain.decode(errors="replace")
+    found, at = [], text.index(form.head) + len(form.head)
+    read = json.JSONDecoder(object_pairs_hook=hook).raw_decode
+    while True:
+        begins = [(text.find(begin, at), -len(begin), end, schema) for begin, end, schema in form.parts]
+        begins = sorted((begin for begin in begins if begin[0] >= 0), key=lambda begin: begin[:2])
+        if not begins:
+            return found
+        start, length, end, schema = begins[0]
+        value, at = read(text, start - length)
+        assert text.startswith(end, at), text
+        found.append((value, schema))
