@@ -13,12 +13,24 @@ import numpy as np
 
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.llguidance.distinct.ahead import LookAhead
-from guided_plugin.grammar.llguidance.distinct.scanner import Frame, Mode, Part, Scan, State
+from guided_plugin.grammar.llguidance.distinct.scanner import (
+    Frame,
+    Mode,
+    Outside,
+    Part,
+    Scan,
+    State,
+    copied,
+    frame_of,
+    watched,
+)
 from guided_plugin.grammar.llguidance.distinct.seen import Seen, continues_scalar
 from guided_plugin.grammar.llguidance.distinct.spellings import (
     SPACES,
+    Ids,
     Spelled,
     Spellings,
+    bits_of,
     both,
     forbid,
     only_opens,
@@ -48,6 +60,8 @@ class DistinctRules:
         """`start`: where outputs begin."""
         self.start = start
         self.spellings = spellings
+        self.unfit: dict[Outside, Ids] = {}
+        """By place outside of JSON: the tokens that begin some and repeat a value in it."""
 
     def new_seen(self) -> Seen:
         """For an array or object that begins."""
@@ -91,7 +105,7 @@ class DistinctCheck:
         self._raw += data
         self._states.append(scan.state())
         for seen, text, raw_end in finished:
-            frame = _frame_of(scan.frame, seen)
+            frame = frame_of(scan.frame, seen)
             if frame is not None:
                 self._look_ahead(frame, seen, text, raw_end)
         return True
@@ -125,20 +139,23 @@ class DistinctCheck:
         other._raw = bytearray(self._raw)
         seen: dict[int, Seen] = {}
         frames: dict[int, Frame] = {}
-        other._states = [replace(state, frame=_copied(state.frame, seen, frames)) for state in self._states]
+        other._states = [replace(state, frame=copied(state.frame, seen, frames)) for state in self._states]
         return other
 
     def restrict(self, row: MaskArray) -> None:
         """Take the tokens out of a mask that would repeat a value, or lead to nothing else."""
         state = self._states[-1]
         spellings = self._rules.spellings
+        if state.outside is not None:
+            forbid(row, self._unfit(state, state.outside))
+            return
         spelled = spellings.inside if state.mode >= Mode.STRING else spellings.outside
         doubtful: list[int] = []
-        watched = _watched(state.frame)
-        if not watched or (state.part is not None and state.part.after is not None):
+        within = watched(state.frame)
+        if not within or (state.part is not None and state.part.after is not None):
             # What begins inside a token.
             doubtful += both(row, spellings.opening)
-        if watched:
+        if within:
             doubtful += both(row, spelled.crossing)
         if state.pending and state.active:
             doubtful += both(row, spellings.quotes)
@@ -170,6 +187,14 @@ class DistinctCheck:
             ]
             if wrong:
                 forbid(row, np.array(wrong, np.int64))
+
+    def _unfit(self, state: State, outside: Outside) -> Ids:
+        found = self._rules.unfit.get(outside)
+        if found is None:
+            opening = bits_of(self._rules.spellings.opening)
+            wrong = [token for token in opening if not self._passes(state, token, [], False)]
+            found = self._rules.unfit[outside] = np.array(wrong, np.int64)
+        return found
 
     def _restrict_in(self, row: MaskArray, state: State, frame: Frame, depth: int, spelled: Spelled) -> None:
         seen = frame.seen
@@ -304,13 +329,6 @@ class DistinctCheck:
             self._looking().explore(seen, [text], self._raw, frame.raw_start)
 
 
-def _watched(frame: Frame | None) -> bool:
-    """Whether a container is open whose items or names must differ."""
-    while frame is not None and frame.seen is None:
-        frame = frame.parent
-    return frame is not None
-
-
 def _opens(state: State, frame: Frame) -> bool:
     """Whether nothing of the item in progress is known but what kind of value it may be."""
     return state.mode is Mode.BETWEEN and (frame.start < 0 or only_opens(state.text[frame.start :]))
@@ -367,22 +385,3 @@ def _remembering(frame: Frame) -> Seen | None:
     if seen is not None and changing and 0 < frame.count <= _MAX_REVISED:
         return seen.copy(frame.count, afresh=True)
     return seen
-
-
-def _frame_of(frame: Frame | None, seen: Seen) -> Frame | None:
-    while frame is not None and frame.seen is not seen:
-        frame = frame.parent
-    return frame
-
-
-def _copied(frame: Frame | None, seen: dict[int, Seen], frames: dict[int, Frame]) -> Frame | None:
-    if frame is None:
-        return None
-    found = frames.get(id(frame))
-    if found is None:
-        own = frame.seen
-        if own is not None and id(own) not in seen:
-            seen[id(own)] = own.copy()
-        copy = None if own is None else seen[id(own)]
-        found = frames[id(frame)] = frame.copied(_copied(frame.parent, seen, frames), copy)
-    return found

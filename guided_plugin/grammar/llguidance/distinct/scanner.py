@@ -314,3 +314,31 @@ def _decoded(name: bytes) -> str:
         return str(json.loads(name.decode(errors="replace")))
     except ValueError:
         return name.decode(errors="replace")
+
+
+def watched(frame: Frame | None) -> bool:
+    """Whether a container is open whose items or names must differ."""
+    while frame is not None and frame.seen is None:
+        frame = frame.parent
+    return frame is not None
+
+
+def frame_of(frame: Frame | None, seen: Seen) -> Frame | None:
+    """The open container with these values."""
+    while frame is not None and frame.seen is not seen:
+        frame = frame.parent
+    return frame
+
+
+def copied(frame: Frame | None, seen: dict[int, Seen], frames: dict[int, Frame]) -> Frame | None:
+    """A container with those around it, and values of their own."""
+    if frame is None:
+        return None
+    found = frames.get(id(frame))
+    if found is None:
+        own = frame.seen
+        if own is not None and id(own) not in seen:
+            seen[id(own)] = own.copy()
+        copy = None if own is None else seen[id(own)]
+        found = frames[id(frame)] = frame.copied(copied(frame.parent, seen, frames), copy)
+    return found

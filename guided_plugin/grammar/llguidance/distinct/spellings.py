@@ -256,7 +256,11 @@ def only_opens(text: bytes) -> bool:
 
 def both(mask: MaskArray, bits: MaskArray) -> list[int]:
     """The tokens that a mask allows and that have a bit."""
-    met = mask[: len(bits)] & bits
+    return bits_of(mask[: len(bits)] & bits)
+
+
+def bits_of(met: MaskArray) -> list[int]:
+    """The tokens of a mask."""
     words = np.flatnonzero(met)
     if not len(words):
         return []

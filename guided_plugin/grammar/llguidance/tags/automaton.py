@@ -7,16 +7,17 @@ leaves which the grammar allows no more; `misread` has told the rest apart. Depe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.tags.lexing import BEGINNINGS, NUMBER, Positions, TypesOf
-from guided_plugin.grammar.llguidance.tags.nodes import Control, Free, Node, Regex, Schema, Text, Until
+from guided_plugin.grammar.llguidance.tags.nodes import Control, Free, Leaf, Node, Regex, Schema, Text, Until
 
 Part = TypeVar("Part")
-Progress = tuple[int, bytes]
-"""A leaf by its position, and what is known of its text so far: empty where it has not begun."""
+Key = tuple[int, bytes]
+"""Leaves that move alike, by a number, and what is known of their text so far: nothing where they begin."""
+Going = dict[Key, frozenset[int]]
+"""The leaves that may be in progress, by their positions."""
 
 _WORDS = {b"t": b"true", b"f": b"false", b"n": b"null"}
 _QUOTE, _ESCAPE, _DIGIT = b'"', b"\\", b"0"
@@ -32,7 +33,7 @@ class Around(Generic[Part]):
 
     __slots__ = ("_automaton", "_steps", "going")
 
-    def __init__(self, automaton: Automaton[Part], going: frozenset[Progress]) -> None:
+    def __init__(self, automaton: Automaton[Part], going: Going) -> None:
         self._automaton = automaton
         self.going = going
         self._steps: dict[int, Around[Part] | Part | None] = {}
@@ -50,31 +51,33 @@ class Around(Generic[Part]):
         return self._steps[~token]  # type: ignore[return-value]
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """Of free text: what ends it, and how much of its end is worth knowing."""
+class _FreeText:
+    """Free text up to the same stops: where it ends, and how much of its end is worth knowing."""
 
-    stops: tuple[bytes, ...]
-    own: bytes
-    """The stop, or suffix, with which it may end."""
-    barred: tuple[bytes, ...]
-    starts: frozenset[bytes]
-    """The beginnings of all these."""
-    letters: frozenset[int]
+    def __init__(self, stops: tuple[str, ...], leaves: Iterable[Free | Until]) -> None:
+        self._stops = tuple(stop.encode() for stop in stops)
+        words = {*self._stops}
+        for leaf in leaves:
+            words |= (
+                {leaf.suffix.encode()} if isinstance(leaf, Free) else {each.encode() for each in leaf.barred}
+            )
+        self._next: dict[bytes, set[int]] = {b"": set()}
+        """The bytes that may follow the beginnings of these."""
+        for word in words:
+            for end, byte in enumerate(word):
+                self._next.setdefault(word[:end], set()).add(byte)
+        self._moves: dict[bytes, tuple[bytes, bool]] = {}
 
-    @staticmethod
-    def of(leaf: Free | Until) -> _Words:
-        """The words of a leaf."""
-        stops = tuple(stop.encode() for stop in leaf.stops)
-        own = (leaf.suffix if isinstance(leaf, Free) else leaf.stop).encode()
-        barred = () if isinstance(leaf, Free) else tuple(text.encode() for text in leaf.barred)
-        words = (*stops, own, *barred)
-        starts = frozenset(word[:end] for word in words for end in range(1, len(word)))
-        return _Words(stops, own, barred, starts, frozenset(b"".join(words)))
+    def moved(self, text: bytes) -> tuple[bytes, bool]:
+        """What is worth knowing of a text's end, and whether a stop is there."""
+        if text not in self._moves:
+            kept = next((text[at:] for at in range(len(text)) if text[at:] in self._next), b"")
+            self._moves[text] = kept, text.endswith(self._stops) if self._stops else False
+        return self._moves[text]
 
-    def kept(self, tail: bytes) -> bytes:
-        """The part of a text's end that may begin one of the words."""
-        return next((tail[at:] for at in range(len(tail)) if tail[at:] in self.starts), b"")
+    def wanted(self, text: bytes) -> set[int]:
+        """The bytes that matter behind a text."""
+        return set().union(*(self._next.get(text[at:], ()) for at in range(len(text) + 1)))
 
 
 class Automaton(Generic[Part]):
@@ -88,56 +91,85 @@ class Automaton(Generic[Part]):
         positions = Positions()
         first = positions.ends(node).first
         self._leaves = positions.leaves
-        self._follow = [frozenset((each, b"") for each in found) for found in positions.follow]
         self._part = part
-        self._states: dict[frozenset[Progress], Around[Part]] = {}
+        self._states: dict[frozenset[tuple[Key, frozenset[int]]], Around[Part]] = {}
+        self._pending: list[Around[Part]] = []
         self._begins = {
             at: frozenset().union(*(BEGINNINGS[kind] for kind in types_of(leaf)))
             for at, leaf in enumerate(self._leaves)
             if isinstance(leaf, Schema)
         }
-        self._words = {
-            at: _Words.of(leaf) for at, leaf in enumerate(self._leaves) if isinstance(leaf, Free | Until)
-        }
         self._texts = {
             at: leaf.text.encode() for at, leaf in enumerate(self._leaves) if isinstance(leaf, Text)
         }
-        self._pending: list[Around[Part]] = []
-        self.start = self._state(frozenset((each, b"") for each in first))
+        self._alike = list(range(len(self._leaves)))
+        self._free = self._free_texts()
+        self._unending = frozenset(at for at, leaf in enumerate(self._leaves) if isinstance(leaf, Free))
+        self._follow = [self._beginning(found) for found in positions.follow]
+        self.start = self._state(self._beginning(first))
         self._explore()
 
-    def step(self, going: frozenset[Progress], byte: int) -> Around[Part] | Part | None:
+    def step(self, going: Going, byte: int) -> Around[Part] | Part | None:
         """What is behind a byte."""
-        found: set[Progress] = set()
+        found: Going = {}
         opened: list[int] = []
         fits = False
-        for position, text in going:
-            if not text and byte in b"[{" and byte in self._begins.get(position, ()):
-                opened.append(position)
+        for (alike, text), positions in going.items():
+            if not text and byte in b"[{" and byte in self._begins.get(alike, ()):
+                opened.append(alike)
                 continue
-            more, ends = self._moved(position, text, byte)
+            if alike in self._free:
+                more, ended = self._moved_free(alike, text + bytes([byte]), positions)
+            else:
+                more, ends = self._moved(alike, text, byte)
+                ended = [alike] if ends else []
             if more is not None:
-                found.add((position, more))
-            if ends:
-                found |= self._follow[position]
-            fits = fits or ends or more is not None
+                found[alike, more] = found.get((alike, more), frozenset()) | positions
+            self._add_behind(found, ended)
+            fits = fits or bool(ended) or more is not None
         if not opened:
-            return self._state(frozenset(found)) if fits else None
+            return self._state(found) if fits else None
         if fits:
             return None
         schemas = [leaf for at in sorted(opened) if isinstance(leaf := self._leaves[at], Schema)]
-        after = self._state(frozenset().union(*(self._follow[at] for at in opened)))
-        return self._part(schemas, after)
+        self._add_behind(found, opened)
+        return self._part(schemas, self._state(found))
 
-    def control(self, going: frozenset[Progress], token: int) -> Around[Part] | None:
+    def control(self, going: Going, token: int) -> Around[Part] | None:
         """What is behind a control token."""
-        ended = [at for at, _ in going if self._leaves[at] == Control(token)]
-        return self._state(frozenset().union(*(self._follow[at] for at in ended))) if ended else None
+        ended = [alike for alike, _ in going if self._leaves[alike] == Control(token)]
+        found: Going = {}
+        self._add_behind(found, ended)
+        return self._state(found) if ended else None
 
-    def _state(self, going: frozenset[Progress]) -> Around[Part]:
-        found = self._states.get(going)
+    def _free_texts(self) -> dict[int, _FreeText]:
+        """Free text by the first leaf of those with the same stops, as which the others count."""
+        groups: dict[tuple[str, ...], dict[int, Free | Until]] = {}
+        for at, leaf in enumerate(self._leaves):
+            if isinstance(leaf, Free | Until):
+                groups.setdefault(leaf.stops, {})[at] = leaf
+        for leaves in groups.values():
+            for at in leaves:
+                self._alike[at] = min(leaves)
+        return {min(leaves): _FreeText(stops, leaves.values()) for stops, leaves in groups.items()}
+
+    def _beginning(self, positions: Iterable[int]) -> Going:
+        found: dict[Key, set[int]] = {}
+        for at in positions:
+            found.setdefault((self._alike[at], b""), set()).add(at)
+        return {key: frozenset(each) for key, each in found.items()}
+
+    def _add_behind(self, found: Going, ended: Iterable[int]) -> None:
+        for at in ended:
+            for key, positions in self._follow[at].items():
+                before = found.get(key)
+                found[key] = positions if before is None else before | positions
+
+    def _state(self, going: Going) -> Around[Part]:
+        key = frozenset(going.items())
+        found = self._states.get(key)
         if found is None:
-            found = self._states[going] = Around(self, going)
+            found = self._states[key] = Around(self, going)
             self._pending.append(found)
         return found
 
@@ -146,7 +178,7 @@ class Automaton(Generic[Part]):
         while self._pending:
             state = self._pending.pop()
             samples = self._samples(state.going)
-            moves += len(state.going) * len(samples)
+            moves += len(samples) * sum(map(len, state.going.values()))
             if moves > _MAX_MOVES:
                 raise UnsupportedSpecError(
                     "has too many parts to find those with `uniqueItems`, or counted properties",
@@ -155,14 +187,14 @@ class Automaton(Generic[Part]):
                 )
             for byte in samples:
                 state.step(byte)
-            for at, _ in state.going:
-                leaf = self._leaves[at]
+            for alike, _ in state.going:
+                leaf = self._leaves[alike]
                 if isinstance(leaf, Control):
                     state.control(leaf.token)
 
-    def _samples(self, going: Iterable[Progress]) -> frozenset[int]:
+    def _samples(self, going: Going) -> frozenset[int]:
         """A byte for each way out of a state."""
-        wanted = frozenset().union(*(self._wanted(position, text) for position, text in going))
+        wanted = frozenset().union(*(self._wanted(alike, text) for alike, text in going))
         other = next((byte for byte in b"~0\0" if byte not in wanted), None)
         return wanted if other is None else wanted | {other}
 
@@ -170,8 +202,8 @@ class Automaton(Generic[Part]):
         leaf = self._leaves[position]
         if position in self._texts:
             return self._texts[position][len(text) : len(text) + 1]
-        if position in self._words:
-            return self._words[position].letters
+        if position in self._free:
+            return self._free[position].wanted(text)
         if isinstance(leaf, Regex):
             return sorted(leaf.alphabet)[:1]
         if isinstance(leaf, Schema):
@@ -188,17 +220,26 @@ class Automaton(Generic[Part]):
                 return None, False
             ends = len(text) + 1 == len(whole)
             return (None if ends else whole[: len(text) + 1]), ends
-        if position in self._words:
-            words, text = self._words[position], text + bytes([byte])
-            free = isinstance(leaf, Free)
-            if any(map(text.endswith, words.stops)):
-                return None, not free and text.endswith(words.own) and not any(
-                    map(text.endswith, words.barred)
-                )
-            return words.kept(text), free and text.endswith(words.own)
         if isinstance(leaf, Regex):
             return (b".", True) if byte in leaf.alphabet else (None, False)
         return _scalar(text, byte) if text or byte in self._begins.get(position, ()) else (None, False)
+
+    def _moved_free(
+        self, alike: int, text: bytes, positions: frozenset[int]
+    ) -> tuple[bytes | None, list[int]]:
+        """The same for free text, with the leaves that may end."""
+        kept, stopped = self._free[alike].moved(text)
+        likely = positions if stopped else positions & self._unending
+        ended = [at for at in likely if _may_end(self._leaves[at], text, stopped)]
+        return (None if stopped else kept), ended
+
+
+def _may_end(leaf: Leaf, text: bytes, stopped: bool) -> bool:
+    """Whether free text may end here, where a stop is there, or none."""
+    if isinstance(leaf, Free):
+        return not stopped and text.endswith(leaf.suffix.encode())
+    barred = isinstance(leaf, Until) and any(text.endswith(each.encode()) for each in leaf.barred)
+    return isinstance(leaf, Until) and stopped and text.endswith(leaf.stop.encode()) and not barred
 
 
 def _scalar(text: bytes, byte: int) -> tuple[bytes | None, bool]:
