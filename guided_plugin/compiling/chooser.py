@@ -94,6 +94,12 @@ class Chooser:
                 self._unpaced.add(backend.name)
                 _log.warning("backend %r: pace updates disabled, because one failed: %r", backend.name, error)
 
+    def learnt_bytes(self) -> int:
+        """What the matchers of the backends that tell it have learnt of their grammars."""
+        with self._lock:
+            made = list(self._backends.values())
+        return sum(backend.learnt_bytes() for backend in made if hasattr(backend, "learnt_bytes"))
+
     def candidates(self, spec: OutputSpec) -> list[Candidate]:
         """The backends to try: in the order of registration, after the preferred one."""
         if spec.backend != "auto":

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from guided_plugin.compiling.background import Background
-from guided_plugin.compiling.cache import GrammarCache, Latest
+from guided_plugin.compiling.cache import GrammarCache
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.guard import Allowance, CompileGuard
 from guided_plugin.compiling.limits import check_limits, is_small
@@ -26,15 +26,16 @@ from guided_plugin.errors import CompileLimitError, GrammarError, GuidedError
 from guided_plugin.grammar.base import Backend, Grammar, Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
-from guided_plugin.spec import OutputSpec, language_of
+from guided_plugin.spec import OutputSpec, identity_of, language_of
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 
 __all__ = ["CacheStatistics", "GrammarCompiler", "shared_compiler"]
 
-_MAX_REFUSED = 1024
-"""How many specs that went over a limit are remembered."""
+_REFUSED_BYTES = 4 << 20
+"""What is remembered of specs that went over a limit: by digest, with the error."""
 
-_MAX_TRUSTED = 4096
-"""How many specs that compiled in another process are remembered."""
+_TRUSTED_BYTES = 2 << 20
+"""What is remembered of specs that compiled in another process: by digest."""
 
 _QUARANTINE_SECONDS = 600.0
 """For how long a spec is refused whose masks took too long."""
@@ -70,9 +71,9 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._cache = GrammarCache(self.config.cache_bytes)
         self._running: dict[OutputSpec, Future[Grammar]] = {}
-        self._refused: Latest[tuple[float, GrammarError]] = Latest(_MAX_REFUSED)
+        self._refused: Latest[bytes, tuple[float, GrammarError]] = Latest(_REFUSED_BYTES)
         """Specs that went over a limit: until when they are refused (of `time.monotonic`), and why."""
-        self._trusted: Latest[None] = Latest(_MAX_TRUSTED)
+        self._trusted: Latest[bytes, bool] = Latest(_TRUSTED_BYTES)
         self._misses = self._waits = 0
 
     def start(self) -> None:
@@ -93,11 +94,11 @@ class GrammarCompiler:
     def trust(self, spec: OutputSpec) -> None:
         """A spec has compiled within the limits in another process: here it needs no helper process."""
         with self._lock:
-            self._trusted[language_of(spec)] = None
+            self._trusted.put(identity_of(spec), True, ENTRY_BYTES)
 
     def trusts(self, spec: OutputSpec) -> bool:
         """Whether a spec has compiled within the limits, as far as this compiler was told."""
-        return language_of(spec) in self._trusted
+        return identity_of(spec) in self._trusted
 
     def compile_async(self, spec: OutputSpec) -> Future[Grammar]:
         """The same in the background. Never blocks, and the future can be cancelled until it runs."""
@@ -130,7 +131,7 @@ class GrammarCompiler:
             raise
         with self._lock:
             del self._running[key]
-            self._cache.put(key, grammar)
+            self._cache.put(key, grammar, grammar.size_bytes)
         mine.set_result(grammar)
         return grammar
 
@@ -145,14 +146,14 @@ class GrammarCompiler:
         key = language_of(spec)
         with self._lock:
             self._cache.drop(key)
-            self._refused[key] = time.monotonic() + _QUARANTINE_SECONDS, refusal
+            self._refuse(key, time.monotonic() + _QUARANTINE_SECONDS, refusal)
 
     def refusal(self, spec: OutputSpec) -> GrammarError | None:
         """Why a spec is refused without compiling it, if it is: it, or its requests, went over a limit."""
         if not self._refused:
             return None
         with self._lock:
-            return self._refusal(language_of(spec))
+            return self._refusal(spec)
 
     def backend(self, name: str) -> Backend:
         """A backend by name, made at first use."""
@@ -161,6 +162,10 @@ class GrammarCompiler:
     def pace(self, seconds: float) -> None:
         """Tell the backends the time between steps, in which fills are hidden."""
         self._chooser.pace(seconds)
+
+    def learnt_bytes(self) -> int:
+        """What matchers have learnt of their grammars, in this process."""
+        return self._chooser.learnt_bytes()
 
     def cache_statistics(self) -> CacheStatistics:
         """Counters since start, and what the cache holds now."""
@@ -176,14 +181,20 @@ class GrammarCompiler:
                 limit_bytes=cache.limit_bytes,
             )
 
-    def _refusal(self, key: OutputSpec) -> GrammarError | None:
-        until, error = self._refused.get(key, (0.0, None))
+    def _refuse(self, spec: OutputSpec, until: float, error: GrammarError) -> None:
+        size = ENTRY_BYTES + texts_bytes(error.what, error.where, error.hint)
+        self._refused.put(identity_of(spec), (until, error), size)
+
+    def _refusal(self, spec: OutputSpec) -> GrammarError | None:
+        if not self._refused:
+            return None
+        key = identity_of(spec)
+        until, error = self._refused.get(key) or (0.0, None)
         if error is None:
             return None
         if time.monotonic() >= until:
-            del self._refused[key]
+            self._refused.drop(key)
             return None
-        self._refused.move_to_end(key)
         return copy.copy(error)  # one error that many raise would collect the traceback of each
 
     def _compile(self, spec: OutputSpec) -> Grammar:
@@ -208,12 +219,12 @@ class GrammarCompiler:
         except GrammarError as error:
             if over_limit:  # it would go over it again
                 with self._lock:
-                    self._refused[spec] = math.inf, copy.copy(error)
+                    self._refuse(spec, math.inf, copy.copy(error))
             raise
 
     def _isolated(self, backend: str, spec: OutputSpec, allowed: Allowance, share: float) -> Prepared | None:
         """A spec prepared by a helper process; None where it may, or must, compile in this one."""
-        if not self.config.isolate_compiles or spec in self._trusted or is_small(spec, backend):
+        if not self.config.isolate_compiles or self.trusts(spec) or is_small(spec, backend):
             return None
         if not hasattr(self._chooser.backend(backend), "prepare"):
             return None

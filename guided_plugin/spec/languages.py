@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.spec.ecma import (
@@ -25,6 +24,7 @@ from guided_plugin.spec.ecma import (
     children,
     parse,
 )
+from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.properties import property_ranges
 
 ANY = Characters(negated=True)
@@ -38,13 +38,26 @@ _MOST_NODES = 20_000
 _MOST_UNROLLED = 32
 
 
-@lru_cache(maxsize=4096)
+def tree_bytes(source: str, tree: Node) -> int:
+    """About what a pattern and its tree take: 40 to 90 bytes a node, and parts that occur twice are one."""
+    seen: set[int] = set()
+    open_nodes, count = [tree], 0
+    while open_nodes:
+        node = open_nodes.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            count += 1 + (len(node.ranges) if isinstance(node, Characters) else 0)
+            open_nodes.extend(children(node))
+    return texts_bytes(source) + 100 * count
+
+
+@remembered(tree_bytes)
 def searched(source: str) -> Node:
     """The whole texts in which a pattern is found somewhere."""
     return _resolved(source, [ANYTHING, *flat(parse(source)), ANYTHING])
 
 
-@lru_cache(maxsize=4096)
+@remembered(tree_bytes)
 def whole(source: str) -> Node:
     """The texts that a pattern matches from the first to the last character."""
     return _resolved(source, flat(parse(source)))
@@ -61,7 +74,7 @@ def _resolved(source: str, parts: list[Node]) -> Node:
         raise UnsupportedSpecError("is nested too deep", where="pattern", hint="flatten it") from None
 
 
-@lru_cache(maxsize=4096)
+@remembered(lambda source, _: 100 * texts_bytes(source))
 def _compiled(source: str) -> re.Pattern[str]:
     return re.compile(_python(parse(source)), re.DOTALL)
 

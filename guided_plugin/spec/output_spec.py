@@ -6,6 +6,7 @@ every spec is well formed; whether a backend can enforce it is for the grammar l
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -16,7 +17,7 @@ from guided_plugin.spec.forms import KINDS, OPTIONS, Kind, read
 from guided_plugin.spec.schema import check_schema
 from guided_plugin.spec.triggers import Trigger, token_ids, triggers, written
 
-__all__ = ["OutputSpec", "language_of"]
+__all__ = ["OutputSpec", "identity_of", "language_of"]
 
 Syntax = Literal["ebnf", "lark"]
 Whitespace = Literal["compact", "flexible"]
@@ -222,6 +223,16 @@ def language_of(spec: OutputSpec) -> OutputSpec:
     if spec.stop_token_ids is None and spec.start_after is None:
         return spec
     return replace(spec, stop_token_ids=None, start_after=None)
+
+
+def identity_of(spec: OutputSpec) -> bytes:
+    """A digest of the part of a spec that decides its grammar. Memos keep it in place of the spec, whose text
+    may be long."""
+    options = repr((spec.kind, spec.syntax, spec.whitespace, spec.strict, spec.backend))
+    digest = hashlib.blake2b(options.encode(errors="surrogatepass"), digest_size=24)
+    digest.update(b"\0")
+    digest.update(spec.text.encode(errors="surrogatepass"))
+    return digest.digest()
 
 
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:

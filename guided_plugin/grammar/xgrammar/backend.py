@@ -28,6 +28,7 @@ from guided_plugin.grammar.xgrammar.schema import prepared_schema, regex_text
 from guided_plugin.grammar.xgrammar.tags import tag_text, tag_texts
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.memo import texts_bytes
 
 _LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
 # A compiled grammar as text is up to ten times its size. A megabyte takes a quarter of a second to write and
@@ -154,7 +155,7 @@ class XGrammarBackend:
         return self._grammar(prepared.spec, compiled, time.perf_counter() - start)
 
     def _grammar(self, spec: OutputSpec, compiled: Any, seconds: float) -> Grammar:
-        size = int(compiled.memory_size_bytes)
+        size = int(compiled.memory_size_bytes) + texts_bytes(spec.text)
         # A list of texts can't be ambiguous, and the grammar of any object is the one above.
         bounded = spec.kind in ("choice", "json_object")
         handle = _Compiled(compiled, self._named_only(spec) if spec.kind == "structural_tag" else None)

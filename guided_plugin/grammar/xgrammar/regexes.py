@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.spec.ecma import (
     MAX_CODE,
@@ -17,13 +15,14 @@ from guided_plugin.spec.ecma import (
     meet,
 )
 from guided_plugin.spec.languages import times, whole
+from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.properties import property_ranges
 
 _TEXT: Ranges = ((1, 0xD7FF), (0xE000, MAX_CODE))
 """All but surrogates, which are not characters, and NUL, which xgrammar reads as nothing."""
 
 
-@lru_cache(maxsize=1024)
+@remembered(texts_bytes)
 def whole_regex(source: str) -> str:
     """A regular expression for whole texts."""
     text = _expression(whole(source))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
 import json
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,7 @@ from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.triggers import triggers
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -42,15 +43,11 @@ REASONING = "guided_reasoning"
 _SLOW_SECONDS = 0.05
 """A spec that took longer than this to compile must be ready in the engine before its request goes there."""
 
-_MOST_SPECS = 1024
-_MOST_CHARACTERS = 1 << 24
-"""How many specs are remembered, and how much text of them."""
+_ADMITTED_BYTES = 16 << 20
+"""What is remembered of admitted specs: their texts, by a digest of what clients wrote."""
 
 _CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _FORM = (*_CONSTRAINTS, "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
-
-
-_Key = str | OutputSpec | None
 
 
 @dataclass(slots=True, eq=False)
@@ -79,9 +76,8 @@ class Gate:
         self._compiler: GrammarCompiler | None = None
         self._engine_started = False
         """Whether the engine has compiled a spec. Its grammar worker takes seconds to start."""
-        self._admitted: OrderedDict[_Key, Admitted] = OrderedDict()
-        """By what clients wrote."""
-        self._characters = 0
+        self._admitted: Latest[bytes, Admitted] = Latest(_ADMITTED_BYTES)
+        """By a digest of what clients wrote."""
         outputs = vllm_config.structured_outputs_config
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
         self._reasoning: Reasoning | None = None
@@ -110,7 +106,11 @@ class Gate:
             return None
         if isinstance(form, Admitted):
             return params
-        admitted = self._admitted.get(_key(form))
+        key = _key(form)
+        if key is None:
+            return None
+        with self._lock:
+            admitted = self._admitted.get(key)
         return None if admitted is None else _carry(params, admitted)
 
     def prepared(self, admitted: Admitted) -> None:
@@ -164,10 +164,7 @@ class Gate:
             return admitted
         with self._lock:
             if key not in self._admitted:
-                self._admitted[key] = admitted
-                self._characters += _size(key, admitted)
-            while len(self._admitted) > _MOST_SPECS or self._characters > _MOST_CHARACTERS:
-                self._characters -= _size(*self._admitted.popitem(last=False))
+                self._admitted.put(key, admitted, 2 * ENTRY_BYTES + texts_bytes(spec.text))
         return admitted
 
 
@@ -211,17 +208,17 @@ def _carry(params: Any, admitted: Admitted) -> Any:
     return carried
 
 
-def _key(form: Any) -> _Key:
-    """What a form is remembered by; None where it is not plain data."""
-    if isinstance(form, str | OutputSpec):
-        return form
-    if not isinstance(form, dict):
+def _key(form: Any) -> bytes | None:
+    """What a form is remembered by: a digest; None where it is not plain data."""
+    if isinstance(form, OutputSpec):
+        text = f"\0{dataclasses.astuple(form)}"  # no form that can be read begins with NUL
+    elif isinstance(form, str):
+        text = form
+    elif isinstance(form, dict):
+        try:
+            text = json.dumps(form, separators=(",", ":"))
+        except (TypeError, ValueError, RecursionError):
+            return None
+    else:
         return None
-    try:
-        return json.dumps(form, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError):
-        return None
-
-
-def _size(key: _Key, admitted: Admitted) -> int:
-    return len(admitted.fields["text"]) + (len(key) if isinstance(key, str) else 0)
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=24).digest()

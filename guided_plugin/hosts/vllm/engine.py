@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import time
 import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -40,10 +41,13 @@ from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.metrics import Recent
 from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import OutputSpec, identity_of
 from guided_plugin.step import UNGUIDED, Admission
 
 _log = logging.getLogger(__name__)
+
+_ASKED_SECONDS = 60.0
+"""For how long a compile is kept that no frontend asks for any more: its client has left."""
 
 _OWN = "vllm-"
 """Begins the ids of requests that vLLM's scheduler does not name."""
@@ -61,8 +65,9 @@ class Engine:
         self.hooks: StepHooks | None = None
         """Where a plugin implements a step hook."""
         self._numbers = itertools.count(1)
-        self._preparing: dict[OutputSpec, Future[Admission]] = {}
-        """Specs that frontends ask for again and again until they are there."""
+        self._preparing: dict[bytes, tuple[Future[Admission], float]] = {}
+        """Specs that frontends ask for again and again until they are there, by digest, and when each was
+        last asked for; the oldest question first."""
         self.seconds = Recent()
         """What steps took of vLLM's thread, the runner's part included."""
         self._running: dict[str, GuidedRequest] = {}
@@ -154,15 +159,24 @@ class Engine:
         if self._pipeline is None:
             return True
         spec = OutputSpec(**fields)
-        verdict = self._preparing.get(spec)
+        key, now = identity_of(spec), time.monotonic()
+        verdict, _ = self._preparing.pop(key, (None, now))
+        self._forget_unasked(now)
         if verdict is None:
             self._pipeline.compiler.trust(spec)
-            verdict = self._preparing[spec] = self._pipeline.prepare(spec)
+            verdict = self._pipeline.prepare(spec)
         if not verdict.done():
+            self._preparing[key] = verdict, now
             return False
-        del self._preparing[spec]
         self._started = True
         return True
+
+    def _forget_unasked(self, now: float) -> None:
+        while self._preparing:
+            key, (_, asked) = next(iter(self._preparing.items()))
+            if now - asked < _ASKED_SECONDS:
+                return
+            del self._preparing[key]
 
     def end(self, guided: GuidedRequest) -> None:
         """A request has left; it may come back as another one."""

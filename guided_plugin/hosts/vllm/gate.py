@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from http import HTTPStatus
 from typing import Any
 
 from guided_plugin.errors import GuidedError
-from guided_plugin.hosts.vllm.admission import REASONING, Admitted, gate_of, refusal
+from guided_plugin.hosts.vllm.admission import REASONING, Admitted, Gate, gate_of, refusal
 from guided_plugin.hosts.vllm.beams import install_beams
 from guided_plugin.hosts.vllm.common import GUIDED, PREPARE, read_spec
 from guided_plugin.hosts.vllm.failures import install as install_failures
@@ -31,6 +32,23 @@ _POLL_SECONDS = 0.02
 
 _COMPLETION = "cmpl-"
 """Begins the ids of requests of /v1/completions."""
+
+_START_SECONDS = 60.0
+"""What an engine may take to compile a spec, besides the time of two compiles: its grammar worker may have to
+start, and other compiles come first."""
+
+
+def _last_question(gate: Gate) -> float:
+    return time.monotonic() + _START_SECONDS + 2 * gate.options.compile_seconds
+
+
+def _check_patience(end: float) -> None:
+    """Raise status 503 if an engine takes too long to compile a spec."""
+    if time.monotonic() > end:
+        from vllm.exceptions import GracefulHTTPError
+
+        what = "the engine is still compiling this spec: send the request again later"
+        raise GracefulHTTPError(what, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def check_params(params: Any) -> None:
@@ -101,7 +119,9 @@ def _add_request(original: Any) -> Any:
             gate.health.check(lambda method: self.collective_rpc(method))
             admitted: Admitted = carried.extra_args[GUIDED]
             if not admitted.prepared:
+                end = _last_question(gate)
                 while not all(self.collective_rpc(PREPARE, args=(admitted.fields,))):
+                    _check_patience(end)
                     time.sleep(_POLL_SECONDS)
                 gate.prepared(admitted)
             args, kwargs = call.having(carried, args, kwargs)
@@ -130,7 +150,9 @@ def _add_request_async(original: Any) -> Any:
         }
         admitted: Admitted = carried.extra_args[GUIDED]
         if not admitted.prepared:
+            end = _last_question(gate)
             while not all(await self.collective_rpc(PREPARE, args=(admitted.fields,))):
+                _check_patience(end)
                 await asyncio.sleep(_POLL_SECONDS)
             gate.prepared(admitted)
         args, kwargs = call.having(carried, args, kwargs)

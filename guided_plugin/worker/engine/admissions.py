@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from guided_plugin.compiling.cache import Latest
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError
-from guided_plugin.spec import OutputSpec, language_of
+from guided_plugin.spec import OutputSpec, identity_of, language_of
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 from guided_plugin.step import Admission
 from guided_plugin.worker.messages import Compile, Verdict
 
-_KNOWN_SPECS = 4096
-"""Specs that are known to compile, so that a request with one of them need not wait for the verdict."""
+_KNOWN_BYTES = 8 << 20
+"""What is remembered of specs that are known to compile, by digest: a request with one of them need not wait
+for the verdict."""
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class Admissions:
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
-        self._known: Latest[Future[Admission]] = Latest(_KNOWN_SPECS)
+        self._known: Latest[bytes, Future[Admission]] = Latest(_KNOWN_BYTES)
         """Verdicts that have come; the same one for all requests."""
         self._tickets: dict[int, _Ticket] = {}
         self._numbers: dict[OutputSpec, int] = {}
@@ -42,12 +43,10 @@ class Admissions:
 
     def lookup(self, spec: OutputSpec) -> Future[Admission] | None:
         """The verdict on a spec, there or awaited."""
-        key = language_of(spec)
-        known = self._known.get(key)
+        known = self._known.get(identity_of(spec))
         if known is not None:
-            self._known.move_to_end(key)
             return known
-        number = self._numbers.get(key)
+        number = self._numbers.get(language_of(spec))
         return None if number is None else self._tickets[number].verdict
 
     def open(self, number: int, spec: OutputSpec) -> tuple[Future[Admission], Compile]:
@@ -68,7 +67,8 @@ class Admissions:
         if isinstance(message.answer, GuidedError):
             ticket.verdict.set_exception(message.answer)
             return
-        self._known[ticket.spec] = ticket.verdict
+        size = 2 * ENTRY_BYTES + texts_bytes(message.answer.reason, message.answer.warnings)
+        self._known.put(identity_of(ticket.spec), ticket.verdict, size)
         self._compiler.trust(ticket.spec)
         ticket.verdict.set_result(message.answer)
 

@@ -1,6 +1,8 @@
 """The gate in vLLM's frontend, and the options of an engine, without an engine."""
 
 import json
+import time
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,7 @@ pytest.importorskip("vllm")
 
 import msgspec
 from vllm import SamplingParams
-from vllm.exceptions import VLLMValidationError
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import StructuredOutputsParams
 from vllm_support import SMALL, TAKES_OVER, config
@@ -17,9 +19,12 @@ from vllm_support import SMALL, TAKES_OVER, config
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import common as vllm_common
+from guided_plugin.hosts.vllm import engine as vllm_engine
+from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm.admission import Admitted, Gate
 from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.spec.triggers import Trigger
+from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 END, THINK_END = 256, 257
@@ -175,8 +180,8 @@ def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
 
 
 def test_what_is_remembered_has_bounds(monkeypatch):
-    monkeypatch.setattr(vllm_admission, "_MOST_SPECS", 3)
-    monkeypatch.setattr(vllm_admission, "_MOST_CHARACTERS", 200)
+    one = 2 * ENTRY_BYTES + texts_bytes("a")
+    monkeypatch.setattr(vllm_admission, "_ADMITTED_BYTES", 3 * one + 2)
     gate = Gate(config(SMALL))
 
     def remembers(form):
@@ -188,9 +193,10 @@ def test_what_is_remembered_has_bounds(monkeypatch):
     gate.admit(SamplingParams(extra_args={"guided": {"regex": "x" * 80}}))
     assert remembers({"regex": "x" * 80})
     assert not remembers({"regex": "b"})
-    gate.admit(SamplingParams(extra_args={"guided": {"regex": "y" * 200}}))
-    assert not gate._admitted
-    assert gate._characters == 0
+    gate.admit(SamplingParams(extra_args={"guided": {"regex": "y" * 4000}}))
+    assert not remembers({"regex": "y" * 4000})
+    assert remembers({"regex": "d"})
+    assert gate._admitted.size_bytes <= 3 * one + 2
 
 
 def test_until_an_engine_has_compiled_a_spec_every_spec_is_prepared_there(monkeypatch):
@@ -324,3 +330,41 @@ def test_specs_that_cannot_be_read_are_refused_without_an_engines_configuration(
 def test_a_processor_for_an_unknown_runner_says_so():
     with pytest.raises(gp.GuidedError, match="with 5 arguments"):
         GuidedLogitsProcessor(config(SMALL), 1, 2, 3, 4)
+
+
+def test_a_frontend_asks_an_engine_for_a_while_only(monkeypatch):
+    gate = Gate(config(SMALL))
+    monkeypatch.setattr(vllm_gate, "_START_SECONDS", -2 * gate.options.compile_seconds + 0.1)
+    end = vllm_gate._last_question(gate)
+    vllm_gate._check_patience(end)
+    time.sleep(0.12)
+    with pytest.raises(GracefulHTTPError, match="still compiling"):
+        vllm_gate._check_patience(end)
+
+
+def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
+    asked, answers = [], {}
+
+    def prepare(spec):
+        asked.append(spec.text)
+        return answers.setdefault(spec.text, Future())
+
+    clock = [0.0]
+    monkeypatch.setattr(vllm_engine, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    engine = object.__new__(vllm_engine.Engine)
+    engine._pipeline = SimpleNamespace(compiler=SimpleNamespace(trust=lambda spec: None), prepare=prepare)
+    engine._preparing, engine._started = {}, False
+    one, two = ({"kind": "regex", "text": text} for text in "ab")
+    assert not engine.prepare(one)
+    clock[0] = 40.0
+    assert not engine.prepare(two)
+    assert not engine.prepare(one)
+    assert asked == ["a", "b"]
+    clock[0] = 100.5
+    assert not engine.prepare(two)
+    assert len(engine._preparing) == 1  # the other was forgotten
+    assert not engine.prepare(one)
+    assert asked == ["a", "b", "a"]
+    answers["b"].set_result(None)
+    assert engine.prepare(two)
+    assert (len(engine._preparing), engine._started) == (1, True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
+
+from guided_plugin.spec.memo import remembered, texts_bytes
 
 _QUOTE = ord('"')
 # How many bytes are tried to find out whether a terminal takes only a few texts, and how long these may be.
@@ -37,14 +39,14 @@ def _matcher(body: str) -> Any:
     return llguidance.LLMatcher(_tokenizer(), f'%llguidance {{"no_forcing": true}}\nstart: T\nT: {body}\n')
 
 
-@lru_cache(maxsize=4096)
+@remembered(texts_bytes)
 def takes_nothing(body: str) -> bool:
     """Whether a terminal takes no text. False where llguidance can't tell."""
     matcher = _matcher(body)
     return not matcher.get_error() and not _next_bytes(matcher)
 
 
-@lru_cache(maxsize=1024)
+@remembered(texts_bytes)
 def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
     """The strings whose JSON a terminal takes, where these are short and at most so many; else None."""
     matcher = _matcher(body)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from itertools import groupby
 
 from guided_plugin.spec.ecma import (
@@ -28,7 +28,8 @@ from guided_plugin.spec.ecma import (
     meet,
 )
 from guided_plugin.spec.formats import FORMATS, LENGTHS
-from guided_plugin.spec.languages import ANY, EMPTY, flat, matches, searched, times, whole
+from guided_plugin.spec.languages import ANY, EMPTY, flat, matches, searched, times, tree_bytes, whole
+from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.properties import has_property
 
 __all__ = ["ANY_CHARACTER", "expression", "lead", "literal", "matches", "matches_format", "pattern"]
@@ -49,19 +50,19 @@ ANY_CHARACTER = rf'(?:{_RAW_CLASS}|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1[0-9a-fA-F
 Leaf = Callable[[Characters], str]
 
 
-@lru_cache(maxsize=4096)
+@remembered(texts_bytes)
 def pattern(source: str) -> str:
     """The string literals in whose text a pattern is found."""
     return _term(searched(source), _quoted, '"', '"')
 
 
-@lru_cache(maxsize=4096)
+@remembered(texts_bytes)
 def whole_text(source: str) -> str:
     """The texts that a regular expression matches from the first to the last character."""
     return _term(whole(source), _unquoted, "", "")
 
 
-@lru_cache(maxsize=4096)
+@remembered(texts_bytes)
 def lead(source: str) -> str | None:
     """Characters of which any number may come first in a string: whatever they are, the pattern can be met.
 
@@ -83,7 +84,7 @@ def _lead(node: Node) -> str | None:
     return _quoted(first.part) if most and not first.part.properties else None
 
 
-@lru_cache(maxsize=32)
+@cache
 def _compiled_format(name: str) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(body) for body in _format_parts(name))
 
@@ -154,7 +155,11 @@ def _text(node: Node, leaf: Leaf) -> str:
     raise TypeError(node)
 
 
-@lru_cache(maxsize=4096)
+def _leaf_bytes(node: Characters, text: str) -> int:
+    return tree_bytes("", node) + texts_bytes(text)
+
+
+@remembered(_leaf_bytes)
 def _quoted(node: Characters) -> str:
     """One character of a JSON string: raw where JSON allows that, else its escapes."""
     if node == ANY:
@@ -165,7 +170,7 @@ def _quoted(node: Characters) -> str:
     return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
 
 
-@lru_cache(maxsize=4096)
+@remembered(_leaf_bytes)
 def _unquoted(node: Characters) -> str:
     return _class(node, _TEXT, r"[\x00-\U0010FFFF]")
 

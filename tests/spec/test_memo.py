@@ -1,0 +1,121 @@
+"""Memos are bounded in bytes, whatever clients send."""
+
+import subprocess
+import sys
+
+import pytest
+
+from guided_plugin import OutputSpec
+from guided_plugin.spec import identity_of, memo
+from guided_plugin.spec.memo import Latest, remembered, texts_bytes
+
+GROWTH = """
+import sys
+from guided_plugin import OutputSpec
+from guided_plugin.compiling.cache import GrammarCache
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import CompileLimitError
+from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec.languages import searched, whole
+from guided_plugin.step import Admission
+from guided_plugin.worker.engine.admissions import Admissions
+from guided_plugin.worker.messages import Verdict
+import resource
+
+vocabulary = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
+compiler = GrammarCompiler(vocabulary, config=GuidedConfig(cache_bytes=16 << 20))
+admissions = Admissions(compiler)
+
+def visit(number):
+    text = f"{number}" + "x" * (1 << 20)
+    spec = OutputSpec.regex(text)
+    error = CompileLimitError("too large", where="regex", hint="make it smaller")
+    compiler.trust(spec)
+    assert compiler.trusts(spec)
+    verdict, question = admissions.open(number, spec)
+    admissions.judge(Verdict(number, Admission("fake", 0.1)))
+    assert admissions.lookup(spec).result().backend == "fake"
+    compiler.quarantine(spec, error)
+    assert compiler.refusal(spec) is not None
+    compiler._cache.put(spec, Grammar(spec, "fake", None, 1 << 20, 0.1), 1 << 20)
+
+for number in range(20):
+    visit(number)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for number in range(20, 20 + int(sys.argv[1])):
+    visit(number)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_what_is_remembered_of_large_specs_stays_small():
+    """1,000 distinct ones of 1 MiB, One that kept them whole would take 1 GiB."""
+    done = subprocess.run([sys.executable, "-c", GROWTH, "1000"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 32 << 10  # KiB
+
+
+def test_the_oldest_go_first_and_what_is_read_is_not_old():
+    latest = Latest(30)
+    for key in "abcad":
+        if latest.get(key) is None:
+            latest.put(key, key, 10)
+    assert [key in latest for key in "abcd"] == [True, False, True, True]
+    assert (len(latest), latest.size_bytes, latest.evictions) == (3, 30, 1)
+    latest.put("a", "other", 25)
+    assert (len(latest), latest.size_bytes, latest.get("a")) == (1, 25, "other")
+    latest.put("b", "too large", 31)
+    assert "b" not in latest
+    latest.put("a", "too large now", 31)
+    assert (len(latest), latest.size_bytes) == (0, 0)
+    latest.drop("a")
+
+
+def test_results_are_forgotten_before_they_take_more_than_the_bound(monkeypatch):
+    monkeypatch.setattr(memo, "MEMO_BYTES", 10_000)
+    calls = []
+
+    @remembered(texts_bytes)
+    def doubled(text, times=2):
+        calls.append(text)
+        return text * times
+
+    texts = [f"{number}" * 400 for number in range(9)]
+    for text in texts:
+        assert doubled(text) == doubled(text) == text * 2
+    assert calls == texts
+    assert doubled(texts[-1]) == texts[-1] * 2
+    assert len(calls) == len(texts)
+    doubled(texts[0])
+    assert len(calls) == len(texts) + 1
+    assert doubled.__wrapped__.__name__ == "doubled"
+
+
+def test_what_raises_is_not_remembered():
+    @remembered(texts_bytes)
+    def refuse(text):
+        raise ValueError(text)
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="one"):
+            refuse("one")
+
+
+def test_an_identity_is_that_of_the_language():
+    spec = OutputSpec.regex("a+")
+    same = [OutputSpec.regex("a+", **options) for options in ({"stop_token_ids": [1]}, {"start_after": "b"})]
+    assert {identity_of(one) for one in same} == {identity_of(spec)}
+    others = [
+        OutputSpec.regex("a+b"),
+        OutputSpec.regex("a+", backend="xgrammar"),
+        OutputSpec.grammar("a+"),
+        OutputSpec.grammar("a+", "lark"),
+        OutputSpec.choice(["a+"]),
+        OutputSpec.regex("a+\ud800"),
+        OutputSpec.json_schema({}),
+        OutputSpec.json_schema({}, strict=False),
+        OutputSpec.json_schema({}, whitespace="flexible"),
+    ]
+    assert len({identity_of(one) for one in [spec, *others]}) == len(others) + 1
