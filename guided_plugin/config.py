@@ -72,6 +72,8 @@ class GuidedConfig(SpecLimits, WorkerLimits):
     """Backend for specs that name none: a registered name, or `auto` to choose per spec."""
     cache_bytes: int = 512 * _MIB
     """Upper bound of the compiled-grammar cache, in bytes, per tokenizer."""
+    learnt_bytes: int = 1024 * _MIB
+    """What lexers of all grammars may learn (states that make masks cheap), in bytes, per tokenizer."""
     threads: int = 0
     """Threads that fill masks and compile; 0 takes three quarters of the processors, at most 12."""
     isolate_compiles: bool = True
@@ -100,6 +102,8 @@ class GuidedConfig(SpecLimits, WorkerLimits):
             raise ConfigError("must not be negative", where="cache_bytes", hint="0 keeps nothing")
         if self.threads < 0:
             raise ConfigError("must not be negative", where="threads", hint="0 chooses for you")
+        if self.learnt_bytes < 64 * _MIB:
+            raise ConfigError("must be at least 64 MiB", where="learnt_bytes", hint="in bytes")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError("must be more than 0", where=name)

@@ -118,6 +118,8 @@ class WorkerMetrics:
     """Median time that the masks were there before the logits in them; negative when they were late."""
     restarts: int = 0
     """Workers that had to be replaced."""
+    learnt_bytes: int = 0
+    """What lexers have learnt of their grammars, at most; without a worker, in the host's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,5 +188,6 @@ _HELP = {
     "added": "guided requests since the start",
     "failed": "guided requests that failed while they ran",
     "restarts": "grammar workers that had to be replaced",
+    "worker_learnt_bytes": "bytes that lexers have learnt of their grammars, at most",
     "main_thread": "median seconds of the host's thread in a step, over the newest ones",
 }

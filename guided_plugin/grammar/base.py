@@ -42,6 +42,7 @@ class Grammar:
     handle: Any
     """The backend's own object."""
     size_bytes: int
+    """What it takes when it is made, with the text of its spec."""
     seconds: float
     """Time it took to compile."""
     warnings: tuple[str, ...] = ()
@@ -71,6 +72,7 @@ class Matcher(Protocol):
     Optional methods: `limit() -> str` names the limit of the backend that the grammar exceeded, or "" (asked
     when the matcher allows nothing or refuses a token). `rebuild_shared() -> bool` says whether that may be
     because the state it shares with others is exhausted; matchers started later then share new state.
+    `outdated` (a property) asks for a new matcher, so that the state it shares can be freed.
     """
 
     def accept(self, token: int) -> bool:
@@ -106,6 +108,7 @@ class Backend(Protocol):
     Compiling has two halves, so that a helper process can do the expensive one. Optional methods: a backend
     without `prepare` compiles in this process; `pace(seconds)` is told the time between steps, in which fills
     are hidden, so that it may use fewer threads; `warm_up()` builds what the first request would wait for;
+    `learnt_bytes()` tells what its matchers have learnt of their grammars;
     `abandon_threads()` makes it use new threads and locks, after a call for a batch was abandoned.
     """
 

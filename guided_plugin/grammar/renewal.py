@@ -16,6 +16,7 @@ import numpy as np
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.grammar.base import MaskArray, Matcher
 from guided_plugin.grammar.batches import RunningRequest
+from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
@@ -69,15 +70,38 @@ class Renewals:
             hint="something changed the logits after they were masked, or the token came from elsewhere",
         )
 
+    def refresh(self, request: RunningRequest) -> bool:
+        """Give a request a new matcher in place of one that works, but whose shared state is to be given up.
+        False: there is no time for it now, as requests that can't go on come first."""
+        start = self._earn()
+        if self._left <= _MOST / 2:
+            return False
+        try:
+            if request.state.phase is Phase.ACTIVE:
+                matcher, complete = request.replayed()
+            else:  # it has moved past nothing, or moves no more
+                matcher, complete = request.backend.start(request.grammar, request.stop_token_ids), True
+            if complete:
+                request.matcher = matcher
+        except Exception as error:
+            _log.warning("request %s keeps its matcher: %s", request.request_id, error)
+        self._left -= time.monotonic() - start
+        return True
+
+    def _earn(self) -> float:
+        """Time for replays has come up since the last one; the time now."""
+        now = time.monotonic()
+        self._left = min(_MOST, self._left + _SHARE * (now - self._seen))
+        self._seen = now
+        return now
+
     def _renew(
         self, request: RunningRequest, go_on: Callable[[Matcher], bool], own_end: GuidedError
     ) -> GuidedError | None:
         try:
             if not rebuilds_shared(request.matcher):
                 return own_end
-            start = time.monotonic()
-            self._left = min(_MOST, self._left + _SHARE * (start - self._seen))
-            self._seen = start
+            start = self._earn()
             if self._left <= 0:
                 return _exhausted(request)
             try:

@@ -21,12 +21,19 @@ from guided_plugin.grammar.unbounded import Quarantine, UnboundedBatch, Unbounde
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.triggers import Trigger
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 from guided_plugin.step import NO_TOKEN
 
 _HEAD_WORDS = 64
 
 _GROUPS = 64
 """Groups that are remembered: of a step there is one, and with drafts two for each position."""
+
+_RENEW_EVERY = 16
+"""Fills between two looks for matchers that are to be replaced."""
+
+_STOP_ROW_BYTES = 4 << 20
+"""What rows of stop tokens may take: one for each set of stop tokens that requests have."""
 
 
 @dataclass(slots=True)
@@ -56,8 +63,9 @@ class GrammarTable:
         self.requests: dict[int, RunningRequest] = {}
         self._groups: dict[tuple[int, ...], _Group] = {}
         """By the slots that are worked on together; see `regroup`."""
-        self._stop_rows: dict[tuple[int, ...], MaskArray] = {}
+        self._stop_rows: Latest[tuple[int, ...], MaskArray] = Latest(_STOP_ROW_BYTES)
         self.renewals = Renewals(vocabulary)
+        self._fills = 0
         self.failures: list[tuple[int, GuidedError]] = []
         """Slots that failed since the host last took this list, with the reason."""
 
@@ -139,6 +147,9 @@ class GrammarTable:
 
     def fill(self, slots: tuple[int, ...], mask: MaskArray, rows: list[int] | None = None) -> None:
         """Write the mask of slots[i] into mask[rows[i]]; without rows, into mask[i]."""
+        self._fills += 1
+        if self._fills % _RENEW_EVERY == 0:
+            self._renew_outdated()
         group = self._group(slots)
         for batch in group.batches:
             own = batch.positions if rows is None else [rows[position] for position in batch.positions]
@@ -153,6 +164,14 @@ class GrammarTable:
             for *before, last in request.forbidden:
                 if request.state.follows(before):
                     row[last // 32] &= ~np.left_shift(np.int32(1), last % 32)
+
+    def _renew_outdated(self) -> None:
+        """Replace matchers whose shared state is to be given up, as many as time allows."""
+        for request in self.requests.values():
+            if getattr(request.matcher, "outdated", False):
+                if not self.renewals.refresh(request):
+                    return
+                self.regroup()
 
     def _fill_batch(self, batch: StepBatch, slots: tuple[int, ...], mask: MaskArray, rows: list[int]) -> None:
         batch.fill(mask, rows)
@@ -255,7 +274,9 @@ class GrammarTable:
             row = np.zeros(self._vocabulary.words, np.uint32)
             for token in request.stop_token_ids:
                 row[token // 32] |= np.uint32(1 << (token % 32))
-            row = self._stop_rows[request.stop_token_ids] = row.view(np.int32)
+            row = row.view(np.int32)
+            size = ENTRY_BYTES + row.nbytes + 8 * len(request.stop_token_ids)
+            self._stop_rows.put(request.stop_token_ids, row, size)
         return row
 
 

@@ -147,8 +147,8 @@ class InlineRuntime:
         return None
 
     def metrics(self) -> WorkerMetrics:
-        """There is no worker."""
-        return WorkerMetrics()
+        """There is no worker: only what this process has learnt."""
+        return WorkerMetrics(learnt_bytes=self._compiler.learnt_bytes())
 
     def close(self) -> None:
         """Nothing runs."""

@@ -45,7 +45,7 @@ that a dead worker did not report are still here."""
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
 _MAGIC = b"GUIDEDPL"
-_VERSION = 3
+_VERSION = 4
 _CLOSURE = np.dtype([("serial", "<i8"), ("step", "<i8"), ("reason", "S1008")])
 _Number = TypeVar("_Number", bound=np.generic)
 _HEADER = struct.Struct("<8sIIIIIIQ16s")
@@ -69,6 +69,8 @@ class Counter(IntEnum):
     """Worker: 1 + the slot that it works on by itself, to which its end is attributed; else 0."""
     CLOSED = 6
     """Worker: how many entries of `closures` were written. Raised before FILLED of the first closed step."""
+    LEARNT = 7
+    """Worker: how many KiB its lexers have learnt. A figure; announces nothing."""
 
 
 class PlanField(IntEnum):

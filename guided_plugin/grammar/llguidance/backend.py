@@ -20,6 +20,7 @@ from guided_plugin.grammar.llguidance.beginnings import first_state
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import BYTES, Spellings
 from guided_plugin.grammar.llguidance.lark import DISTINCT
+from guided_plugin.grammar.llguidance.learnt import Learnt
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceBatch, LLGuidanceMatcher, first_line
 from guided_plugin.grammar.llguidance.sources import source_text
@@ -28,16 +29,18 @@ from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.memo import texts_bytes
 
 # An object of n optional properties needs n items in a row: llguidance's own limit of 2,000 would end such
 # requests in the middle. A mask of so many takes 10 ms. Patterns that meet length bounds need fuel: requests
-# that end with its limit of 200,000 work with this one. Its verbose errors may quote a client's schema.
+# that end with its limit of 200,000 work with this one. Its verbose errors tell what a lexer has spent. They
+# quote a client's schema, too, so only their first line goes anywhere.
 _LIMITS: dict[str, Any] = {
     "max_items_in_row": 8_000,
     "step_max_items": 100_000,
     "initial_lexer_fuel": 3_000_000,
     "step_lexer_fuel": 1_000_000,
-    "verbose_errors": False,
+    "verbose_errors": True,
 }
 
 # Grammars that clients write may be ambiguous: a mask then costs the square of the items in a row. With these
@@ -84,6 +87,7 @@ class LLGuidanceBackend:
         self._threads = config.thread_count()
         self._executors: AdaptiveThreads[Any] = AdaptiveThreads(llguidance.LLExecutor, self._threads)
         self._lexers = LexerPool(self._threads)
+        self._learnt = Learnt(self._lexers, config.learnt_bytes)
         self._tokenizers = Tokenizers(vocabulary)
         self._spellings = Spellings(vocabulary)
         self._byte_tokenizers = Tokenizers(BYTES)
@@ -146,7 +150,7 @@ class LLGuidanceBackend:
         distinct = self._distinct_rules(spec) if checked else None
         compiled = _Compiled(lexers, impossible if named else None, distinct)
         seconds = time.perf_counter() - start
-        size = _BYTES_PER_CHARACTER * len(text)
+        size = _BYTES_PER_CHARACTER * len(text) + texts_bytes(spec.text)
         return Grammar(spec, self.name, compiled, size, seconds, bounded=True)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
@@ -171,6 +175,10 @@ class LLGuidanceBackend:
         if self._threads > 1:
             _ = self._tokenizers.fine
 
+    def learnt_bytes(self) -> int:
+        """What the lexers of its grammars have learnt, at most."""
+        return self._learnt.size_bytes
+
     def pace(self, seconds: float) -> None:
         """Steps come this far apart."""
         self._executors.pace(seconds)
@@ -178,4 +186,4 @@ class LLGuidanceBackend:
     def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
         """A batch of matchers of this backend."""
         own = [cast("LLGuidanceMatcher", matcher) for matcher in matchers]
-        return LLGuidanceBatch(self._executors, own, self._tokenizers.first_texts)
+        return LLGuidanceBatch(self._executors, own, self._tokenizers.first_texts, self._learnt)

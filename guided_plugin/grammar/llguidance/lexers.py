@@ -9,17 +9,27 @@ grammars together have a bounded number of them besides the first of each.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from guided_plugin.grammar.native import native
 
 _MOST = 4
 """Lexers for each thread, at most: threads take rows from one another, and rows with one lexer then wait for
 each other. Four keep most of them apart."""
+
+_FUEL = re.compile(r'"lexer_cost": (\d+)')
+_TOO_MANY = 1 << 30
+"""More tokens than any matcher has to take back."""
+
+_RENEWAL_SECONDS = 5.0
+"""What requests have to get matchers with new lexers, before these are given up in turn."""
 
 _PAUSE = 1.0
 """Seconds until a grammar that found no room for another lexer tries again."""
@@ -40,6 +50,11 @@ class LexerPool:
         """Count a grammar's lexers from now on."""
         with self._lock:
             self._members.add(lexers)
+
+    def members(self) -> list[Lexers]:
+        """Of each grammar that is there."""
+        with self._lock:
+            return list(self._members)
 
     def reserve(self) -> bool:
         """Whether there may be one more; if necessary another grammar drops one that it doesn't need."""
@@ -72,6 +87,11 @@ class Share:
         """Equal for those that share a lexer."""
         return id(self._lexers), self._generation, self.number
 
+    @property
+    def outdated(self) -> bool:
+        """Whether the grammar has other lexers by now."""
+        return self._generation != self._lexers._generation
+
     def rebuild_shared(self) -> bool:
         """Whether the lexer is full; then the grammar gets new ones. No message tells, so it is tried."""
         copy = self._base.deep_copy()
@@ -96,6 +116,12 @@ class Lexers:
         self._generation = 0
         """How often they were rebuilt."""
         self._rebuilding = False
+        self._forgot = 0.0
+        """When `forget` was last called."""
+        self._old_users = 0
+        """Requests with lexers of earlier generations."""
+        self.used = 0.0
+        """When it was last taken, or given back."""
         self._make = make
         self._quick = quick
         self._pool = pool
@@ -111,6 +137,7 @@ class Lexers:
         with self._lock:
             number = self._users.index(min(self._users))
             self._users[number] += 1
+            self.used = time.monotonic()
             grow = not self._growing and len(self._bases) < self._wanted()
             grow = grow and time.monotonic() >= self._paused_until
             self._growing |= grow
@@ -122,6 +149,31 @@ class Lexers:
 
     def __len__(self) -> int:
         return len(self._bases)
+
+    @property
+    def users(self) -> int:
+        """Requests with one of these lexers, or with an earlier one."""
+        return sum(self._users) + self._old_users
+
+    @property
+    def renewing(self) -> bool:
+        """Whether requests that have lexers of an earlier generation may soon have others."""
+        return self._old_users > 0 and time.monotonic() - self._forgot < _RENEWAL_SECONDS
+
+    def cost(self) -> int:
+        """The fuel that these lexers have spent."""
+        return sum(map(fuel_spent, list(self._bases)))
+
+    def forget(self) -> bool:
+        """Put a new lexer in place of all that have learnt; whether that was possible. What the old ones
+        learnt is freed with the last request that has one."""
+        with self._lock:
+            if self._rebuilding:
+                return False
+            self._rebuilding, generation = True, self._generation
+            self._forgot = time.monotonic()
+        self._rebuild()
+        return generation != self._generation
 
     def rebuild(self, generation: int) -> None:
         """Give new lexers to the requests that come from now on. Once in each generation."""
@@ -152,8 +204,11 @@ class Lexers:
 
     def _give_back(self, generation: int, number: int) -> None:
         with self._lock:
+            self.used = time.monotonic()
             if generation == self._generation:
                 self._users[number] -= 1
+            else:
+                self._old_users -= 1
 
     def _made(self) -> Any:
         with native():
@@ -165,6 +220,7 @@ class Lexers:
             with self._lock:
                 if not base.is_error():
                     self._generation += 1
+                    self._old_users += sum(self._users)
                     self._bases, self._users = [base], [0]
         finally:
             self._rebuilding = False
@@ -197,3 +253,17 @@ class Lexers:
                 return self._growing
         finally:
             self._pool.release()
+
+
+def fuel_spent(base: Any) -> int:
+    """The fuel that a lexer has spent; 0 where llguidance does not tell. Only the text of an error tells, as
+    of the matcher's last new mask. So a copy moves on by a token, fills a mask and fails."""
+    copy = base.deep_copy()
+    allowed = np.flatnonzero(np.frombuffer(copy.compute_bitmask(), np.uint8))
+    if len(allowed):
+        byte = copy.compute_bitmask()[allowed[0]]
+        copy.consume_token(8 * int(allowed[0]) + (byte & -byte).bit_length() - 1)
+        copy.compute_bitmask()
+    copy.rollback(_TOO_MANY)
+    found = _FUEL.search(copy.get_error())
+    return int(found[1]) if found else 0

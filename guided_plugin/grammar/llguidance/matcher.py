@@ -15,6 +15,7 @@ import numpy as np
 from guided_plugin.errors import GrammarError
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck
+from guided_plugin.grammar.llguidance.learnt import Learnt
 from guided_plugin.grammar.llguidance.lexers import Share
 from guided_plugin.grammar.threads import AdaptiveThreads
 
@@ -92,7 +93,7 @@ class LLGuidanceMatcher:
     def rollback(self, tokens: int) -> None:
         """Take the last tokens back. Raises where llguidance can't: after an error, or with some lexemes."""
         if not self.handle.rollback(tokens):
-            raise GrammarError(self.handle.get_error() or "tokens can't be taken back", where="llguidance")
+            raise GrammarError(first_line(self.handle.get_error()), where="llguidance")
         if self.distinct is not None:
             self.distinct.rollback(tokens)
 
@@ -117,10 +118,15 @@ class LLGuidanceMatcher:
         """Whether its lexer is exhausted; matchers started later get another one."""
         return bool(self.handle.is_error()) and self.share.rebuild_shared()
 
+    @property
+    def outdated(self) -> bool:
+        """Whether its lexer is to be given up."""
+        return self.share.outdated
+
     def limit(self) -> str:
         """The limit that its grammar exceeded; empty if none."""
-        message = self.handle.get_error() if self.handle.is_error() else ""
-        return first_line(message) if _OVER_LIMIT.search(message) else ""
+        message = first_line(self.handle.get_error()) if self.handle.is_error() else ""
+        return message if _OVER_LIMIT.search(message) else ""
 
     def fix_stops(self, row: MaskArray) -> None:
         """Allow this request's own stop tokens where the usual ones are allowed, and not those."""
@@ -139,6 +145,7 @@ class LLGuidanceBatch:
         "_executors",
         "_handles",
         "_impossible",
+        "_learnt",
         "_matchers",
         "_order",
         "_own_stops",
@@ -146,9 +153,14 @@ class LLGuidanceBatch:
     )
 
     def __init__(
-        self, executors: AdaptiveThreads[Any], matchers: list[LLGuidanceMatcher], first_texts: MaskArray
+        self,
+        executors: AdaptiveThreads[Any],
+        matchers: list[LLGuidanceMatcher],
+        first_texts: MaskArray,
+        learnt: Learnt,
     ) -> None:
         self._executors = executors
+        self._learnt = learnt
         self._matchers = matchers
         self._handles = [matcher.handle for matcher in matchers]
         named = [(i, m.impossible_token) for i, m in enumerate(matchers) if m.impossible_token is not None]
@@ -183,6 +195,7 @@ class LLGuidanceBatch:
             self._handles[0].unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         else:
             self._fill_all(mask, rows)
+        self._learnt.filled()
         if self._impossible is not None:
             naming, word, bit = self._impossible
             own = rows if len(naming) == len(rows) else [rows[i] for i in naming]

@@ -19,7 +19,7 @@ from guided_plugin.ipc.channel import Channel
 from guided_plugin.worker.child.requests import Compiles, WorkerRequests
 from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.child.steps import DraftSteps, PlainSteps, StepPace
-from guided_plugin.worker.layout import Region
+from guided_plugin.worker.layout import Counter, Region
 from guided_plugin.worker.messages import Add, Compile, Hello, Remove, Sync, Synced
 
 _PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 3e-3))
@@ -73,6 +73,7 @@ class GrammarWorker:
         kind = DraftSteps if region.shape.drafts else PlainSteps
         self._steps = kind(self._rings, self._requests, StepPace(compiler.pace))
         self._overdue = _OverdueWatch(self._requests.table.overdue)
+        self._compiler = compiler
         self._spin = config.worker_spin_us / 1e6
         self._longest_pause = min(_IDLE, config.worker_step_ms / 4e3)
         self._begun = self._last_work = time.monotonic()
@@ -147,7 +148,8 @@ class GrammarWorker:
                 self._channel.send(Synced(sync.ticket, frozenset(self._requests.starting)))
         if self._channel.pending:
             self._channel.flush()
-        self._overdue.check(idle=not self._requests)
+        if self._overdue.check(idle=not self._requests):
+            self._rings.region.store(Counter.LEARNT, self._compiler.learnt_bytes() >> 10)
         self._rings.beat()
 
     def _rest(self, *, worked: bool) -> None:
@@ -175,16 +177,16 @@ class _OverdueWatch:
         self._resident: int | None = None
         """The worker's memory when the watch first saw the call that runs now."""
 
-    def check(self, *, idle: bool) -> None:
-        """Raise WorkerRetires if a call costs too much, or if no request would notice."""
+    def check(self, *, idle: bool) -> bool:
+        """Raise WorkerRetires if a call costs too much, or if no request would notice. Whether it looked."""
         now = time.monotonic()
         if now < self._next:
-            return
+            return False
         self._next = now + _OVERDUE_CHECK
         seconds = self._overdue()
         if not seconds:
             self._resident = None
-            return
+            return True
         resident = _resident_bytes()
         if self._resident is None:
             self._resident = resident
@@ -194,6 +196,7 @@ class _OverdueWatch:
                 f"an abandoned call of a backend goes on after {seconds:.1f} s, and its worker has gained "
                 f"{gained / 2**20:.0f} MiB"
             )
+        return True
 
 
 def _resident_bytes() -> int:

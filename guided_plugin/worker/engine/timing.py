@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guided_plugin.metrics import RECENT, WorkerMetrics
-from guided_plugin.worker.layout import Region, Time
+from guided_plugin.worker.layout import Counter, Region, Time
 
 if TYPE_CHECKING:
     from guided_plugin.worker.device.buffers import Waits
@@ -25,8 +25,9 @@ def step_times(region: Region, newest: int) -> NDArray[np.int64]:
 def worker_metrics(region: Region, newest: int, restarts: int, waits: Waits) -> WorkerMetrics:
     """The figures of the newest steps."""
     times = step_times(region, newest)[-RECENT:]
+    learnt = 1024 * region.load(Counter.LEARNT)
     if not len(times):
-        return WorkerMetrics(restarts=restarts)
+        return WorkerMetrics(restarts=restarts, learnt_bytes=learnt)
     drafts = region.shape.drafts > 0
     inputs = np.maximum(times[:, Time.PLANNED], times[:, Time.ACCEPT]) if drafts else _inputs_there(times)
     to_mask = (times[:, Time.FILLED] - inputs) / 1e9
@@ -42,6 +43,7 @@ def worker_metrics(region: Region, newest: int, restarts: int, waits: Waits) -> 
         exposed_wait=waits.exposed,
         margin=waits.margin,
         restarts=restarts,
+        learnt_bytes=learnt,
     )
 
 

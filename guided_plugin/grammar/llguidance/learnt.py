@@ -1,0 +1,138 @@
+"""Bounds what the lexers of all grammars of a backend have learnt, in bytes. Depends on lexers.
+
+llguidance tells neither its lexers' states nor their bytes. What can be known:
+
+- How far the process has grown since the first mask: all lexers together have learnt that at most.
+- The fuel that a lexer has spent (`lexer_cost`). Measured in a process that fills random masks of one grammar
+  (a vocabulary of 32,000 tokens), its memory grows by 1.3 to 3 bytes a unit where a pattern has exponentially
+  many states, by 15 to 25 where strings have length bounds or patterns, by 150 with 150 such strings. That is
+  no size, but it tells which lexers have learnt: one that meets nothing new spends nothing.
+
+So the process is looked at now and then. When it has grown by three fifths of the bound, grammars without
+users give up what they have learnt, those unused for longest first; then those in use do, the largest first,
+and their requests get new matchers as time allows (see grammar/renewal.py). If lexers can't be what has
+grown, the measure starts again from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from guided_plugin.grammar.native import native
+
+if TYPE_CHECKING:
+    from guided_plugin.grammar.llguidance.lexers import LexerPool
+
+_log = logging.getLogger(__name__)
+
+_EVERY = 64
+"""Fills between two looks."""
+
+_PAUSE = 0.1
+"""Seconds between two looks, at least."""
+
+_BEGIN, _END = 0.6, 0.3
+"""Parts of the bound: where lexers begin to give up what they have learnt, and where they may stop."""
+
+_MOST_A_UNIT = 1000
+"""More bytes than any lexer took for a unit of its fuel. If lexers can't have come near the bound even so,
+something else has grown."""
+
+_LEAST_PART = 1 / 256
+"""A lexer that has spent less than this part of all fuel is left alone: it frees next to nothing."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Learnt:
+    """What the lexers of one pool have learnt. `filled` is called in each step, the rest is in a thread."""
+
+    def __init__(self, pool: LexerPool, limit_bytes: int) -> None:
+        self._pool = pool
+        self._limit = limit_bytes
+        self._fills = 0
+        self._base: int | None = None
+        """Of the process, before lexers had learnt anything."""
+        self._next = 0.0
+        self._working = False
+
+    @property
+    def size_bytes(self) -> int:
+        """What lexers have learnt, at most."""
+        return 0 if self._base is None else max(0, resident_bytes() - self._base)
+
+    def filled(self) -> None:
+        """Masks were filled."""
+        if self._fills % _EVERY == 0:
+            self._look()
+        self._fills += 1
+
+    def _look(self) -> None:
+        if self._base is None:
+            self._base = resident_bytes()
+        now = time.monotonic()
+        if self._working or now < self._next:
+            return
+        self._next = now + _PAUSE
+        if self.size_bytes > _BEGIN * self._limit:
+            self._working = True
+            threading.Thread(target=self._work, name="guided-learnt", daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            with native():
+                self._reduce()
+        except Exception:
+            _log.exception("lexers could not give up what they have learnt")
+            self._next = time.monotonic() + 10 * _PAUSE
+        finally:
+            self._working = False
+
+    def _reduce(self) -> None:
+        _trim()
+        members = self._pool.members()
+        costs = {lexers: lexers.cost() for lexers in members}
+        total = sum(costs.values())
+        renewing = any(lexers.renewing for lexers in members)
+        if _MOST_A_UNIT * total < _BEGIN * self._limit and not renewing:
+            self._base = resident_bytes() - min(self.size_bytes, _MOST_A_UNIT * total)
+            return
+        large = [lexers for lexers, cost in costs.items() if cost > _LEAST_PART * total]
+        given_up = 0
+        for lexers in sorted((one for one in large if not one.users), key=lambda one: one.used):
+            if self.size_bytes <= _END * self._limit:
+                break
+            given_up += lexers.forget()
+            _trim()
+        excess = self.size_bytes - _END * self._limit
+        in_use = [lexers for lexers in large if lexers.users and not lexers.renewing]
+        for lexers in sorted(in_use, key=lambda one: -costs[one]):
+            if excess <= 0:
+                break
+            given_up += lexers.forget()
+            excess -= self._limit * costs[lexers] / total  # freed when its requests have new matchers
+        if not given_up and not renewing and self.size_bytes > _BEGIN * self._limit:
+            self._base = resident_bytes()  # no lexer is left that could hold it
+        _log.info(
+            "%d grammars forgot what their lexers had learnt; %d MiB are left",
+            given_up,
+            self.size_bytes >> 20,
+        )
+
+
+def resident_bytes() -> int:
+    """The memory of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
+
+
+def _trim() -> None:
+    """Give freed memory back to the system, where the C library can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
