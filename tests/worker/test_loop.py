@@ -10,8 +10,11 @@ import pytest
 from worker_engine import ABC, END, XYZ
 
 import guided_plugin as gp
+from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GrammarError, RequestError
 from guided_plugin.grammar.table import Phase
+from guided_plugin.worker.device.buffers import Waits
+from guided_plugin.worker.engine.timing import worker_metrics
 from guided_plugin.worker.layout import Counter
 from guided_plugin.worker.messages import Crashed
 
@@ -308,3 +311,11 @@ def test_backends_hear_how_far_apart_the_steps_are(make_engine, monkeypatch):
     engine.until(lambda: engine.accepted(step))
     assert len(paces) == 2
     assert all(0.004 <= seconds < 0.5 for seconds in paces)
+
+
+def test_the_engine_is_told_what_the_worker_has_learnt(make_engine, monkeypatch):
+    monkeypatch.setattr(GrammarCompiler, "learnt_bytes", lambda self: 7 << 20)
+    engine = make_engine()
+    engine.until(lambda: worker_metrics(engine.region, 0, 0, Waits()).learnt_bytes == 7 << 20)
+    step = engine.first_step()
+    assert worker_metrics(engine.region, step, 0, Waits()).learnt_bytes == 7 << 20
