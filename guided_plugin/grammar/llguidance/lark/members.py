@@ -62,21 +62,26 @@ class AnyOrder:
         return Reference(f"{name}s0x0", "0x0")
 
     def _counter(self, name: str, fewest: int, most: int | None) -> None:
-        """Objects whose properties are counted in the parameter."""
+        """Objects whose properties are counted in the parameter.
+
+        The first property and those after a comma are one rule: that halves the grammar, and after a value
+        llguidance has one item for the comma, where it would have one for each property.
+        """
         counted = fewest > 0 or most is not None
-        start, tail = f"{name}s0x0", f"{name}t"
+        members, tail = f"{name}s0x0", f"{name}t"
         ends = [self._complete, f"ge({_COUNTER}, {fewest})" if fewest else ""]
         fits = f"lt({_COUNTER}, {most})" if most is not None else ""
-        first, later = [], []
+        steps = []
         for each in self.members:
             counts = counted and each.name not in self.required
+            if counts and most == 0:
+                continue
             functions = [*([f"incr({_COUNTER})"] if counts else []), *_set(each)]
             step = (each.key, COLON, *remembering(self.emitter, each.value, tail, functions))
-            if most != 0 or not counts:
-                first.append(Alternative(step))
-            later.append(Alternative((COMMA, *step), all_of([_fresh(each), fits if counts else ""])))
-        self.grammar.define(tail, [Alternative((), all_of(ends)), *later], parameter=True)
-        self.grammar.define(start, first, parameter=True, needs=self._needed())
+            steps.append(Alternative(step, all_of([_fresh(each), fits if counts else ""])))
+        more = Alternative((COMMA, Reference(members, "_")), some_of=members)
+        self.grammar.define(tail, [Alternative((), all_of(ends)), more], parameter=True)
+        self.grammar.define(members, steps, parameter=True, needs=self._needed())
 
     def _states(self, name: str, fewest: int, most: int | None) -> None:
         """Objects with a rule for each state, so that those from which no end can be reached are removed.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 SPARE_BIT = 63
 """A bit of parameters that no rule sets."""
@@ -49,6 +49,8 @@ class Repeated:
 
 Symbol = Text | Reference | Repeated
 
+# A condition on one bit, perhaps with another condition.
+_CLEAR = re.compile(r"(?:and\()?bit_clear\(([0-9]+)\)(?:, (.*)\))?")
 _FRAGMENT = re.compile(r"\bF[0-9]+\b")
 
 
@@ -58,6 +60,8 @@ class Alternative:
 
     symbols: tuple[Symbol, ...]
     condition: str = ""
+    some_of: str = ""
+    """A rule of which some alternative must be possible with the same parameter: one that comes later."""
 
 
 @dataclass(slots=True)
@@ -141,21 +145,24 @@ class Grammar:
                 return not self._dead.get(symbol.text, False)
             return symbol.low == 0 or all(map(lives, symbol.symbols))
 
-        growing = True
-        while growing:
-            growing = False
-            for name, rule in fresh.items():
-                if name in alive or not all(map(lives, rule.needs)):
-                    continue
-                if any(all(map(lives, alternative.symbols)) for alternative in rule.alternatives):
+        # Rules are mostly written before those that they need.
+        waiting, growing = [*reversed(fresh)], True
+        while growing and waiting:
+            before = len(alive)
+            for name in waiting:
+                rule = fresh[name]
+                if all(map(lives, rule.needs)) and any(all(map(lives, a.symbols)) for a in rule.alternatives):
                     alive.add(name)
-                    growing = True
+            growing = len(alive) > before
+            waiting = [name for name in waiting if name not in alive]
+        if not waiting and not any(self._dead.values()):
+            return lives(start)
         for name, rule in fresh.items():
             if name not in alive:
                 del self.rules[name]
                 continue
             kept = [a for a in rule.alternatives if all(map(lives, a.symbols))]
-            rule.alternatives = [Alternative(_without_dead(a.symbols, lives), a.condition) for a in kept]
+            rule.alternatives = [replace(a, symbols=_without_dead(a.symbols, lives)) for a in kept]
         return lives(start)
 
     def lark(self, start: Symbol, header: str, *, spaced: bool = False) -> str:
@@ -166,7 +173,7 @@ class Grammar:
         for name in rules:
             rule = self.rules[name]
             head = f"{name}::_" if rule.parameter else name
-            alternatives = rule.alternatives
+            alternatives = [self._with_condition(each) for each in rule.alternatives]
             if rule.parameter and len(alternatives) == 1:
                 # llguidance folds rules of one alternative, and then forgets the parameter.
                 alternatives = _both_ways(alternatives[0])
@@ -176,6 +183,46 @@ class Grammar:
         if self._fragments:
             lines += _used(self._fragments, bodies.values())
         return "\n".join(lines) + "\n"
+
+    def _with_condition(self, alternative: Alternative) -> Alternative:
+        """An alternative whose condition says that what comes later is possible."""
+        if not alternative.some_of:
+            return alternative
+        later = {each.condition for each in self.rules[alternative.some_of].alternatives}
+        return Alternative(alternative.symbols, _any_of(later))
+
+
+def _any_of(conditions: set[str]) -> str:
+    """A condition that holds where one of several does."""
+    if "" in conditions:
+        return ""
+    bits: dict[str, list[int]] = {}
+    options: list[str] = []
+    for condition in sorted(conditions):
+        found = _CLEAR.fullmatch(condition)
+        if found:
+            bits.setdefault(found[2] or "", []).append(int(found[1]))
+        else:
+            options.append(condition)
+    for other, clear in bits.items():
+        for run in _runs(sorted(clear)):
+            missing = f"bit_count_lt([{run.start}:{run.stop}], {len(run)})"
+            options.append(f"and({missing}, {other})" if other else missing)
+    joined = options[0]
+    for option in options[1:]:
+        joined = f"or({joined}, {option})"
+    return joined
+
+
+def _runs(numbers: list[int]) -> list[range]:
+    """Ascending numbers as ranges."""
+    runs: list[range] = []
+    for number in numbers:
+        if runs and runs[-1].stop == number:
+            runs[-1] = range(runs[-1].start, number + 1)
+        else:
+            runs.append(range(number, number + 1))
+    return runs
 
 
 def _used(fragments: dict[str, str], bodies: Iterable[str]) -> list[str]:
