@@ -113,8 +113,10 @@ class References:
         for path, node in sorted(steps, key=lambda step: len(step[0])):
             if not isinstance(node, Mapping):
                 continue
-            above = (path[:end] for end in range(len(path) - 1, -1, -1))
-            parent = next((bases[prefix] for prefix in above if prefix in bases), _ROOT)
+            parent = _ROOT
+            if len(self._resources) > 1:
+                above = (path[:end] for end in range(len(path) - 1, -1, -1))
+                parent = next((bases[prefix] for prefix in above if prefix in bases), _ROOT)
             base = self._base(node, parent)
             bases[path] = self._bases[id(node)] = base
             if base != parent:

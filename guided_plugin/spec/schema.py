@@ -19,6 +19,8 @@ Schema = Mapping[str, Any] | bool
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 _VALUES = {name: keyword.value for name, keyword in KEYWORDS.items()}
+_HOLDING = {name: value for name, value in _VALUES.items() if "schema" in value}
+"""The keywords whose values hold schemas."""
 
 
 def pointer(path: Sequence[str | int]) -> str:
@@ -29,7 +31,9 @@ def pointer(path: Sequence[str | int]) -> str:
 def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """The direct subschemas of a schema object, with the path to each."""
     for keyword, value in schema.items():
-        kind = _VALUES.get(keyword, "anything")
+        kind = _HOLDING.get(keyword)
+        if kind is None:
+            continue
         if kind == "schema" or (kind == "schema or schemas" and not isinstance(value, list)):
             yield (keyword,), value
         elif kind in ("schemas", "schema or schemas") and isinstance(value, list):

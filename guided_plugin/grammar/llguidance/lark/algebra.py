@@ -181,6 +181,9 @@ class Algebra:
             if lefts is every or rights is every:
                 result[kind] = rights if lefts is every else lefts
                 continue
+            if not lefts or not rights:
+                result[kind] = ()
+                continue
             met: dict[Constraint, None] = {}
             for left in lefts:
                 for right in rights:
@@ -195,8 +198,11 @@ class Algebra:
         """The values of all shapes."""
         result = anything()
         for shape in shapes:
-            result = self.pruned(self.both(result, shape))
-        return result
+            result = self.both(result, shape)
+            # One alternative a type multiplies nothing.
+            if any(len(every) > 1 for every in result.values()):
+                result = self.pruned(result)
+        return self.pruned(result)
 
     def either(self, shapes: Iterable[Shape]) -> Shape:
         """The values of any of the shapes."""
@@ -208,9 +214,10 @@ class Algebra:
 
     def pruned(self, shape: Shape) -> Shape:
         """Without alternatives that nothing satisfies."""
+        possible = self._possible
         return {
-            kind: constraints if constraints is ALL[kind] else tuple(filter(self._possible, constraints))
-            for kind, constraints in shape.items()
+            kind: every if not every or every is ALL[kind] else tuple(filter(possible, every))
+            for kind, every in shape.items()
         }
 
     def allows_name(self, constraint: Object, name: str) -> bool:

@@ -163,7 +163,10 @@ class Properties:
 
     def of(self, name: str) -> Literals:
         """What the value of a property must satisfy."""
-        found = [literals for known, literals in self.named if known == name]
+        listed = next((literals for known, literals in self.named if known == name), None)
+        if not self.matching:
+            return listed if listed is not None else self.others or TRUE
+        found = [] if listed is None else [listed]
         found += [literals for source, literals in self.matching if patterns.matches(source, name)]
         return TRUE.union(*found) if found else self.others or TRUE
 
@@ -216,6 +219,8 @@ class Object:
 
     def of(self, name: str) -> Literals:
         """What the value of a property must satisfy."""
+        if len(self.properties) == 1:
+            return self.properties[0].of(name)
         return TRUE.union(*(properties.of(name) for properties in self.properties))
 
     @property

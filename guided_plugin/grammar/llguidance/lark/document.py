@@ -52,9 +52,10 @@ class Document:
         self._enforced = ASSERTIONS - frozenset(unenforced)
         self._names_draft = names_draft(root)
         self._references = references_of(root)
-        self.unevaluated = "unevaluated" in json.dumps(root)
+        text = json.dumps(root)
+        self.unevaluated = "unevaluated" in text
         """Whether any keyword looks at what others have described."""
-        self.formats = '"format"' in json.dumps(root)
+        self.formats = '"format"' in text
         """Whether any format may count, of which there are several readings."""
 
     def number(self, schema: Any, base: Scope = _NOWHERE, path: Path = ()) -> int:
@@ -65,7 +66,7 @@ class Document:
             if identity in self._by_identity:
                 return self._by_identity[identity]
             base = self._references.enter(schema, base)
-            key = (base, json.dumps(schema))
+            key = (base, repr(schema))
             if key in seen:
                 raise UnsupportedSpecError(
                     "refers to itself and to nothing else", where=pointer(path), hint="end the recursion"

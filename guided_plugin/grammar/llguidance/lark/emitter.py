@@ -76,6 +76,7 @@ class Emitter:
         self.grammar = grammar
         self._writers = writers
         self._values: dict[tuple[Literals, str], Symbol] = {}
+        self._scalars: dict[tuple[Constraint, str], Symbol] = {}
         self._pending: list[tuple[str, Literals, str]] = []
         self.comparing = ""
         """How numbers are written in values that are compared with each other; empty where they aren't."""
@@ -160,6 +161,15 @@ class Emitter:
         return [self._constraint(c) for every in shape.values() for c in every]
 
     def _constraint(self, constraint: Constraint) -> Symbol:
+        if isinstance(constraint, Array | Object):
+            return self._writers[type(constraint)](self, constraint)
+        key = constraint, self.comparing
+        symbol = self._scalars.get(key)
+        if symbol is None:
+            symbol = self._scalars[key] = self._scalar(constraint)
+        return symbol
+
+    def _scalar(self, constraint: Null | Boolean | Number | String) -> Symbol:
         match constraint:
             case Null():
                 return NULL
@@ -169,8 +179,6 @@ class Emitter:
                 return self._number(constraint)
             case String():
                 return self.led(self.grammar.terminal(string_terminal(constraint)), lead(constraint))
-            case Array() | Object():
-                return self._writers[type(constraint)](self, constraint)
 
     def _number(self, number: Number) -> Symbol:
         spelling = self.style.spelling

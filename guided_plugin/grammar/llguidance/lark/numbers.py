@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.grammar.llguidance.lark.remainders import counted
@@ -85,15 +86,16 @@ def _large_multiples(number: Number, spelling: Spelling) -> str | None:
     ten = 10**power if power >= 0 else float(f"1e{power}")
     multiples = replace(number, whole=None if power >= 0 else number.whole, multiples=frozenset({ten}))
     terms, excluded = number_terms(multiples, spelling)
-    terms += [rf"-?{_OF_THREE}(?:[eE][+-]?[0-9]+)?"] if threes == 3 else []
+    terms += (rf"-?{_OF_THREE}(?:[eE][+-]?[0-9]+)?",) if threes == 3 else ()
     return " & ".join([*(f"/{t}/" for t in terms), *(f"~/{t}/" for t in excluded)])
 
 
-def number_terms(number: Number, spelling: Spelling) -> tuple[list[str], list[str]]:
+@lru_cache(maxsize=1024)
+def number_terms(number: Number, spelling: Spelling) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Expressions of which all must match and of which none may. Multiples are those of powers of ten."""
     exponents = spelling.exponents
     if number.values is not None:
-        return ["|".join(_spellings(value, spelling) for value in number.values)], []
+        return ("|".join(_spellings(value, spelling) for value in number.values),), ()
     terms = [
         _whole(fraction_zero=spelling.fraction_zero, exponents=exponents) if number.whole else None,
         _fractional(exponents=exponents) if number.whole is False else None,
@@ -106,7 +108,7 @@ def number_terms(number: Number, spelling: Spelling) -> tuple[list[str], list[st
     excluded += [_multiples(exact(one), exponents=False) for one in sorted(number.no_multiples)]
     if excluded:
         required.append(_comparable(number, exponents=exponents))
-    return required or [ANY], excluded
+    return tuple(required or [ANY]), tuple(excluded)
 
 
 def _multiples(divisor: Fraction, *, exponents: bool) -> str:

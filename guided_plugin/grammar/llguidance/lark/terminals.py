@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
+from json.encoder import encode_basestring
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import languages, patterns
@@ -72,4 +72,4 @@ def key_text(text: str) -> str:
         raise UnsupportedSpecError(
             f"has a lone surrogate, which no text can hold: {text!r}", where="json_schema"
         ) from error
-    return json.dumps(json.dumps(text, ensure_ascii=False), ensure_ascii=False)
+    return encode_basestring(encode_basestring(text))
