@@ -190,7 +190,8 @@ class Emitter:
         if body is None:
             divisors = number.multiples | number.no_multiples
             raise self._uncounted(max(divisors, key=lambda divisor: exact(divisor).numerator))
-        return self.grammar.terminal(body)
+        # A range without numbers is no constraint; what is left out of one may be all there is.
+        return self.grammar.terminal(body, filled=not (number.no_multiples or number.excluded))
 
     def _uncounted(self, divisor: Value) -> UnsupportedSpecError:
         places = (

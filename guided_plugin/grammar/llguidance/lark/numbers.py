@@ -30,6 +30,9 @@ from guided_plugin.grammar.llguidance.lark.spelling import (
 )
 from guided_plugin.spec.arithmetic import Value, divides, exact, plain, power_of_ten
 
+# Longer expressions have a name: other ranges may need them too, and llguidance reads them once.
+_SHORT_TERM = 100
+
 # So many multiples between two bounds are written one by one.
 _MAX_LISTED = 300
 
@@ -60,7 +63,8 @@ def _body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) ->
     divisors = map(exact, number.multiples | number.no_multiples)
     if all(power_of_ten(divisor) is not None for divisor in divisors):
         terms, excluded = number_terms(number, spelling)
-        return " & ".join([*(f"/{term}/" for term in terms), *(f"~/{term}/" for term in excluded)])
+        named = [fragment(f"/{t}/") if len(t) > _SHORT_TERM else f"/{t}/" for t in terms]
+        return " & ".join([*named, *(f"~/{term}/" for term in excluded)])
     listed = number.members(_MAX_LISTED)
     if listed is not None:
         return f"/{_any_of(listed, spelling)}/"

@@ -78,6 +78,8 @@ class Grammar:
 
     rules: dict[str, _Rule] = field(default_factory=dict)
     _terminals: dict[str, str] = field(default_factory=dict)
+    _filled: set[str] = field(default_factory=set)
+    """Terminals that are known to take something."""
     _fragments: dict[str, str] = field(default_factory=dict)
     _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)
     _count: int = 0
@@ -114,11 +116,13 @@ class Grammar:
             self.define(name, list(key))
         return Reference(name)
 
-    def terminal(self, body: str) -> Text:
-        """A terminal; equal ones are one."""
+    def terminal(self, body: str, *, filled: bool = False) -> Text:
+        """A terminal; equal ones are one. `filled`: it is known to take something."""
         name = self._terminals.get(body)
         if name is None:
             name = self._terminals[body] = f"T{len(self._terminals)}"
+        if filled:
+            self._filled.add(name)
         return Text(name)
 
     def fragment(self, body: str) -> str:
@@ -136,7 +140,7 @@ class Grammar:
         """
         alive, fresh = self._alive, {n: rule for n, rule in self.rules.items() if n not in self._alive}
         for body, name in itertools.islice(self._terminals.items(), len(self._dead), None):
-            self._dead[name] = takes_nothing(body)
+            self._dead[name] = name not in self._filled and takes_nothing(body)
 
         def lives(symbol: Symbol) -> bool:
             if isinstance(symbol, Reference):
