@@ -215,10 +215,11 @@ def _is_small_free_text(tag: Any) -> bool:
 def _is_small_schema(document: Any) -> bool:
     branches = 0
     patterns = ""
-    for _, node in walk(document):
+    for path, node in walk(document):
         if not isinstance(node, dict):
             continue
-        if not _ENTANGLING.isdisjoint(node):
+        # The `$id` of a whole document only names it.
+        if not _ENTANGLING.isdisjoint(node if path else node.keys() - {"$id"}):
             return False
         branches += len(node.get("anyOf", ())) + ("$ref" in node)
         if branches > _SMALL_BRANCHES or any(node.get(key, 0) > _SMALL_LENGTH for key in _LENGTHS):

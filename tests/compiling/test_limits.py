@@ -171,6 +171,7 @@ SMALL = [
     schema(type="object", properties={"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}),
     schema(type="array", items={"type": "string", "maxLength": 100}),
     schema(type="string", pattern="^[A-Z]{3}$"),
+    schema(**{"$id": "https://example.com/a"}, type="object"),
     OutputSpec.structural_tag({"format": {"type": "any_text", "excludes": ["<x>"]}}),
     tag({"type": "json_schema", "json_schema": {"type": "object", "properties": {"a": {}}}}),
 ]
@@ -186,6 +187,7 @@ NOT_SMALL = [
     schema(description="x" * 5000),
     schema(allOf=[{"type": "integer"}, {"minimum": 3}]),
     schema(multipleOf=99991),
+    schema(items={"$id": "https://example.com/a", "type": "object"}),
     schema(items={"pattern": "a.*b", "maxLength": 9}),
     schema(prefixItems=[{"pattern": "a" * 200}, {"pattern": "b" * 200}]),
     schema(anyOf=[{"const": i} for i in range(33)]),
