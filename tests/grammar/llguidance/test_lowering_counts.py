@@ -139,3 +139,31 @@ def test_crossed_bounds_are_named_where_nothing_else_is_left(backend):
 )
 def test_large_counts(backend, schema, good):
     assert takes(backend, OutputSpec.json_schema(schema, strict=False), good)
+
+
+NAMES = {"properties": {name: {"const": 1} for name in "abc"}, "additionalProperties": False}
+# A property that nothing satisfies, which is found out only when the grammar is written.
+IMPOSSIBLE = {"type": "string", "pattern": "^a", "format": "ipv4"}
+NEVER = {"properties": {"a": {"const": 1}, "b": IMPOSSIBLE}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "more"),
+    [
+        ({**OBJECT, **NAMES}, '{"c":1,"a":1', True),
+        ({**OBJECT, **NAMES}, '{"c":1,"a":1,"b":1', False),
+        ({**OBJECT, **NAMES, "maxProperties": 2}, '{"b":1', True),
+        ({**OBJECT, **NAMES, "maxProperties": 2}, '{"b":1,"c":1', False),
+        ({**OBJECT, **NAMES, "required": ["c"], "maxProperties": 2}, '{"b":1', True),
+        ({**OBJECT, **NAMES, "required": ["c"], "maxProperties": 2}, '{"c":1', True),
+        ({**OBJECT, **NAMES, "required": ["c"], "maxProperties": 2}, '{"b":1,"c":1', False),
+        ({**OBJECT, "required": ["c"], "maxProperties": 1}, '{"c":1', False),
+        ({**OBJECT, **NEVER}, '{"a":1', False),
+    ],
+)
+def test_a_comma_comes_only_before_a_property_that_is_possible(backend, schema, text, more):
+    spec = OutputSpec.json_schema(schema, strict=False)
+    matcher = backend.start(backend.compile(spec), VOCABULARY.stop_token_ids)
+    assert matcher.accept_text(text.encode())
+    shown = {VOCABULARY.tokens[token] for token in allowed(backend, [matcher])[0]}
+    assert (b"," in shown, b"}" in shown) == (more, '"c"' in text or "required" not in schema)

@@ -20,6 +20,8 @@ Literals = frozenset[tuple[bool, int]]
 
 TRUE: Literals = frozenset()
 
+_FEW = 4
+
 T = TypeVar("T")
 
 
@@ -231,14 +233,14 @@ class Object:
     def covers(self, other: Object) -> bool:
         """Whether every demand of this one is among the other's, so that the other adds nothing."""
         return (
-            set(self.properties) <= set(other.properties)
-            and set(self.required) <= set(other.required)
-            and set(self.forbidden) <= set(other.forbidden)
-            and set(self.names) <= set(other.names)
-            and set(self.exists) <= set(other.exists)
-            and self.shortest <= other.shortest
+            self.shortest <= other.shortest
             and (self.longest is None or (other.longest is not None and other.longest <= self.longest))
             and self.declared == other.declared
+            and _among(self.properties, other.properties)
+            and _among(self.required, other.required)
+            and _among(self.forbidden, other.forbidden)
+            and _among(self.names, other.names)
+            and _among(self.exists, other.exists)
         )
 
 
@@ -247,6 +249,14 @@ Constraint = Null | Boolean | Number | String | Array | Object
 
 def _least(one: int | None, two: int | None) -> int | None:
     return two if one is None else one if two is None else min(one, two)
+
+
+def _among(one: tuple[object, ...], two: tuple[object, ...]) -> bool:
+    """Whether all of these, each there once, are among those."""
+    if len(one) > len(two):
+        return False
+    # Few are compared rather than hashed: a hash looks at everything in them.
+    return all(each in two for each in one) if len(one) <= _FEW else set(one) <= set(two)
 
 
 def _union(one: tuple[T, ...], two: Iterable[T]) -> tuple[T, ...]:
