@@ -197,6 +197,9 @@ class _Writer:
             allowed = [string_terminal(string) for string in shapes]
             base = allowed if len(allowed) == 1 else [any_of(allowed)]
         sources = self.patterns()
+        listed: dict[frozenset[str], list[str]] = {}
+        for name in self.listed:
+            listed.setdefault(frozenset(s for s in sources if matches(s, name)), []).append(name)
         for matched in _subsets(sources):
             value = self.open_value(matched)
             if self.algebra.empty(value):
@@ -209,7 +212,8 @@ class _Writer:
             )  # A pattern's expression is a string already.
             body += [pattern(source) for source in matched]
             body += [f"~{pattern(source)}" for source in sources if source not in matched]
-            body += excluding(self.listed)
+            # The other listed names are none of this class.
+            body += excluding(listed.get(frozenset(matched), ()))
             for chosen, keys, extra in self.answers(matched):
                 combined = value | extra
                 if chosen and self.algebra.empty(combined):
