@@ -20,8 +20,8 @@ from guided_plugin.grammar.request_state import Phase, RequestState, as_array
 from guided_plugin.grammar.unbounded import Quarantine, UnboundedBatch, UnboundedCalls
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.triggers import Trigger
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
+from guided_plugin.spec.triggers import Trigger
 from guided_plugin.step import NO_TOKEN
 
 _HEAD_WORDS = 64

@@ -32,8 +32,8 @@ from guided_plugin.hosts.vllm.failures import unreported
 from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.triggers import triggers
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
+from guided_plugin.spec.triggers import triggers
 
 _log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm.admission import Admitted, Gate
 from guided_plugin.hosts.vllm.common import options_of
-from guided_plugin.spec.triggers import Trigger
 from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
+from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 END, THINK_END = 256, 257
