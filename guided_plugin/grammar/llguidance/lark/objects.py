@@ -30,13 +30,14 @@ from guided_plugin.grammar.llguidance.lark.members import (
     Member,
     counted_in_order,
 )
-from guided_plugin.grammar.llguidance.lark.patterns import ANY_CHARACTER, expression, matches, pattern
+from guided_plugin.grammar.llguidance.lark.patterns import ANY_CHARACTER, also_pattern, expression, matches
 from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
     any_of,
+    both_patterns,
     empty_terminal,
     excluding,
     key_text,
@@ -210,8 +211,8 @@ class _Writer:
             body = (
                 [] if matched and strings is None else [*base]
             )  # A pattern's expression is a string already.
-            body += [pattern(source) for source in matched]
-            body += [f"~{pattern(source)}" for source in sources if source not in matched]
+            body = both_patterns(body, matched)
+            body += [f"~{also_pattern(source)}" for source in sources if source not in matched]
             # The other listed names are none of this class.
             body += excluding(listed.get(frozenset(matched), ()))
             for chosen, keys, extra in self.answers(matched):

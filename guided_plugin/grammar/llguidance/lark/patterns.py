@@ -28,12 +28,22 @@ from guided_plugin.spec.ecma import (
     meet,
 )
 from guided_plugin.spec.formats import FORMATS, LENGTHS
-from guided_plugin.spec.languages import ANY, EMPTY, flat, matches, searched, times, tree_bytes, whole
+from guided_plugin.spec.languages import (
+    ANY,
+    ANYTHING,
+    EMPTY,
+    flat,
+    matches,
+    searched,
+    times,
+    tree_bytes,
+    whole,
+)
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.properties import has_property
 
-__all__ = ["ANY_CHARACTER", "expression", "lead", "literal", "matches", "matches_format", "pattern"]
-__all__ += ["quoted_format", "whole_text"]
+__all__ = ["ANY_CHARACTER", "also_pattern", "expression", "lead", "literal", "matches", "matches_format"]
+__all__ += ["pattern", "quoted_format", "whole_text"]
 
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _ESCAPED = [*range(32), 34, 92]
@@ -43,6 +53,8 @@ _RAW: Ranges = ((32, 33), (35, 91), (93, 0xD7FF), (0xE000, MAX_CODE))
 """What JSON writes as itself."""
 _RAW_CLASS = r'[^"\\\x00-\x1F]'
 _NOTHING = r"[^\x00-\U0010FFFF]"
+_ANY_BYTES = f"(~/{_NOTHING}/)"
+"""Whatever comes, ill-formed texts included: llguidance sees at once that nothing more is asked for."""
 
 ANY_CHARACTER = rf'(?:{_RAW_CLASS}|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
 """One character of a JSON string, in any spelling that is allowed."""
@@ -54,6 +66,16 @@ Leaf = Callable[[Characters], str]
 def pattern(source: str) -> str:
     """The string literals in whose text a pattern is found."""
     return _term(searched(source), _quoted, '"', '"')
+
+
+@remembered(texts_bytes)
+def also_pattern(source: str) -> str:
+    """The same for one part of an intersection, or its opposite, of which another part allows string literals only.
+
+    Behind what the pattern looks for it takes any bytes. With any *string* there, llguidance would have to go
+    through all states of the other parts to prove that the opposite of it leaves no text.
+    """
+    return _term(searched(source), _quoted, '"', '"', loose=True)
 
 
 @remembered(texts_bytes)
@@ -114,27 +136,44 @@ def expression(body: str) -> str:
     return "/" + body.replace("/", "\\/") + "/"
 
 
-def _term(node: Node, leaf: Leaf, before: str, after: str) -> str:
-    """A tree between two marks. Regular expressions have no intersections, terminals have."""
-    if _is_plain(node):
+def _term(
+    node: Node, leaf: Leaf, before: str, after: str, *, loose: bool = False, last: bool = True
+) -> str:
+    """A tree between two marks. Regular expressions have no intersections, terminals have.
+
+    `loose`: another part of an intersection says how the text goes on behind ANYTHING, and how it ends.
+    `last`: the tree reaches to the end of the text.
+    """
+    parts = flat(node)
+    if loose and parts and parts[-1] == ANYTHING:
+        start = _term(Sequence(tuple(parts[:-1])), leaf, before, "", last=False)
+        return f"({start} {_ANY_BYTES})" if before or parts[:-1] else _ANY_BYTES
+    if _is_plain(node) and not (loose and isinstance(node, Alternation)):
         return expression(f"{before}(?:{_text(node, leaf)}){after}")
     match node:
         case Both(parts):
-            return "(" + " & ".join(_term(part, leaf, before, after) for part in parts) + ")"
+            # One that is no `Not` says what texts there are, unless another part of the whole does.
+            full = next((i for i, part in enumerate(parts) if not isinstance(part, Not)), 0)
+            terms = [
+                _term(part, leaf, before, after, loose=loose or (last and i != full), last=last)
+                for i, part in enumerate(parts)
+            ]
+            return "(" + " & ".join(terms) + ")"
         case Alternation(options):
-            return "(" + " | ".join(_term(option, leaf, before, after) for option in options) + ")"
+            terms = [_term(option, leaf, before, after, loose=loose, last=last) for option in options]
+            return "(" + " | ".join(terms) + ")"
         case Not(part):
-            return "~" + _term(part, leaf, before, after)
-    grouped = [(plain, tuple(parts)) for plain, parts in groupby(flat(node), _is_plain)]
+            return "~" + _term(part, leaf, before, after, loose=loose, last=last)
+    grouped = [(plain, tuple(parts)) for plain, parts in groupby(parts, _is_plain)]
     runs = [run for plain, parts in grouped for run in ([Sequence(parts)] if plain else parts)]
-    last = len(runs) - 1
-    return (
-        "("
-        + " ".join(
-            _term(run, leaf, "" if i else before, after if i == last else "") for i, run in enumerate(runs)
+    terms = []
+    for i, run in enumerate(runs):
+        final = i == len(runs) - 1
+        ends = after if final else ""
+        terms.append(
+            _term(run, leaf, "" if i else before, ends, loose=loose and final, last=last and final)
         )
-        + ")"
-    )
+    return "(" + " ".join(terms) + ")"
 
 
 def _is_plain(node: Node) -> bool:

@@ -9,7 +9,7 @@ from json.encoder import encode_basestring
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import languages, patterns
 from guided_plugin.grammar.llguidance.lark.constraints import String
-from guided_plugin.grammar.llguidance.lark.patterns import expression, pattern
+from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, expression, pattern
 from guided_plugin.grammar.llguidance.lark.rules import Text
 
 # Any string but a few: there are always others.
@@ -23,14 +23,21 @@ def string_terminal(string: String) -> str:
     """The strings of a constraint, quotes included."""
     if string.values is not None:
         return " | ".join(map(key_text, string.values))
-    required = [pattern(source) for source in sorted(string.patterns)]
-    required += [patterns.quoted_format(name) for name in sorted(string.formats)]
+    required = [patterns.quoted_format(name) for name in sorted(string.formats)]
     if string.shortest or string.longest is not None:
         longest = "" if string.longest is None else string.longest
         required.append(expression(f'"{patterns.ANY_CHARACTER}{{{string.shortest},{longest}}}"'))
-    refused = [pattern(source) for source in sorted(string.no_patterns)]
+    required = both_patterns(required, sorted(string.patterns))
+    refused = [also_pattern(source) for source in sorted(string.no_patterns)]
     required = required or [expression(f'"{patterns.ANY_CHARACTER}*"')]
     return " & ".join([*required, *(f"~{body}" for body in refused), *excluding(string.excluded)])
+
+
+def both_patterns(required: list[str], sources: Iterable[str]) -> list[str]:
+    """The parts of an intersection with those for some patterns. One part at least says what literals are."""
+    for source in sources:
+        required = [*required, (also_pattern if required else pattern)(source)]
+    return required
 
 
 def excluding(texts: Iterable[str]) -> list[str]:
