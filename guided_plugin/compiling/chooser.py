@@ -158,6 +158,12 @@ class Chooser:
         load = self.backend(prepared.backend).load
         return _call_plugin(f"backend {prepared.backend!r}", partial(load, prepared))
 
+    def probe(self, grammar: Grammar) -> None:
+        """Have a backend try what its matchers may run out of, if it offers that."""
+        probe = getattr(self.backend(grammar.backend), "probe", None)
+        if probe is not None:
+            _call_plugin(f"backend {grammar.backend!r}", partial(probe, grammar))
+
     def lowered(self, spec: OutputSpec, backend: str, *, but: Container[str] = ()) -> OutputSpec:
         """A spec as the lowerings that plugins registered for a backend rewrite it, all but some."""
         for name, lowering in self.plugins.lowerings.items():

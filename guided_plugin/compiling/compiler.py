@@ -212,7 +212,10 @@ class GrammarCompiler:
                 raise
             if prepared is not None:
                 return self._chooser.load(prepared)
-            return self._chooser.compile(backend, spec)
+            grammar = self._chooser.compile(backend, spec)
+            if spec not in self._trusted:
+                self._chooser.probe(grammar)
+            return grammar
 
         try:
             return self._chooser.first(spec, make)

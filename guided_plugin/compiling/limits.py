@@ -233,7 +233,9 @@ def _is_small_schema(document: Any) -> bool:
 
 
 def _is_small_pattern(source: str) -> bool:
-    return len(source) <= _SMALL_PATTERN and unrolled(source)[0] <= _SMALL_PATTERN
+    # Lookahead is a second pattern that must hold, or fail, together with the rest.
+    looks = "(?=" in source or "(?!" in source
+    return not looks and len(source) <= _SMALL_PATTERN and unrolled(source)[0] <= _SMALL_PATTERN
 
 
 def _too_deep(what: str, config: GuidedConfig, where: str) -> CompileLimitError:

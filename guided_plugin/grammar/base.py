@@ -109,6 +109,7 @@ class Backend(Protocol):
     without `prepare` compiles in this process; `pace(seconds)` is told the time between steps, in which fills
     are hidden, so that it may use fewer threads; `warm_up()` builds what the first request would wait for;
     `learnt_bytes()` tells what its matchers have learnt of their grammars;
+    `probe(grammar)` refuses one, compiled here, whose requests would go over a limit;
     `abandon_threads()` makes it use new threads and locks, after a call for a batch was abandoned.
     """
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean
-from guided_plugin.spec.keywords import KEYWORDS, draft_of, names_draft
+from guided_plugin.spec.keywords import KEYWORDS, draft_of, idle_reason, names_draft
 from guided_plugin.spec.references import LostReferenceError, References, pointer_steps
 
 Schema = Mapping[str, Any] | bool
@@ -196,6 +196,8 @@ def _check_bounds(node: Mapping[str, Any]) -> None:
     complaint, only = crossed_bounds(node), node.get("type")
     if complaint and isinstance(only, str):
         low = complaint[0].split()[0]
+        if idle_reason(node, low, draft_of(node), named=names_draft(node)):
+            return
         if only in KEYWORDS[low].types:
             raise SpecError(complaint[0], where=pointer((low,)), hint=complaint[1])
 

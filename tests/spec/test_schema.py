@@ -162,6 +162,15 @@ for low, high, kind in [
     MALFORMED.append(({"type": kind, low: 3, high: 2}, f"#/{low}", what, f"lower {low} or raise {high}"))
 
 
+def test_crossed_bounds_count_only_where_they_are_read():
+    crossed = {"type": "integer", "minimum": 3, "maximum": 1, "$ref": "#/definitions/a"}
+    for draft in ("draft-04", "draft-06", "draft-07"):
+        named = {"$schema": f"http://json-schema.org/{draft}/schema#", "definitions": {"a": {}}}
+        check_schema(named | crossed)
+    with pytest.raises(SpecError, match="is above"):
+        check_schema({"$defs": {"a": {}}} | crossed | {"$ref": "#/$defs/a"})
+
+
 @pytest.mark.parametrize(("schema", "where", "what", "hint"), MALFORMED)
 def test_malformed_schemas_are_refused_with_place_and_way_out(schema, where, what, hint):
     with pytest.raises(SpecError) as caught:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -20,9 +21,16 @@ from guided_plugin.grammar.llguidance.beginnings import first_state
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import BYTES, Spellings
 from guided_plugin.grammar.llguidance.lark import DISTINCT
+from guided_plugin.grammar.llguidance.lark.languages import FUEL
 from guided_plugin.grammar.llguidance.learnt import Learnt
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
-from guided_plugin.grammar.llguidance.matcher import LLGuidanceBatch, LLGuidanceMatcher, first_line
+from guided_plugin.grammar.llguidance.matcher import (
+    OVER_LIMIT,
+    LLGuidanceBatch,
+    LLGuidanceMatcher,
+    first_line,
+)
+from guided_plugin.grammar.llguidance.probe import FUEL_OF_PROBES, check_starts, too_entangled
 from guided_plugin.grammar.llguidance.sources import source_text
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.grammar.threads import AdaptiveThreads
@@ -32,14 +40,12 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import texts_bytes
 
 # An object of n optional properties needs n items in a row: llguidance's own limit of 2,000 would end such
-# requests in the middle. A mask of so many takes 10 ms. Patterns that meet length bounds need fuel: requests
-# that end with its limit of 200,000 work with this one. Its verbose errors tell what a lexer has spent. They
+# requests in the middle. A mask of so many takes 10 ms. Its verbose errors tell what a lexer has spent. They
 # quote a client's schema, too, so only their first line goes anywhere.
 _LIMITS: dict[str, Any] = {
     "max_items_in_row": 8_000,
     "step_max_items": 100_000,
-    "initial_lexer_fuel": 3_000_000,
-    "step_lexer_fuel": 1_000_000,
+    **FUEL,
     "verbose_errors": True,
 }
 
@@ -64,6 +70,7 @@ def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
 class _Compiled:
     """What a grammar's matchers start from."""
 
+    text: str
     lexers: Lexers
     impossible_token: int | None
     """A token that the grammar names and no mask may show."""
@@ -99,15 +106,25 @@ class LLGuidanceBackend:
         return self._grammar(spec, text, self._first(spec, text), start)
 
     def prepare(self, spec: OutputSpec) -> Prepared:
-        """The text of a grammar that compiled."""
+        """The text of a grammar that compiled, and whose requests have enough fuel as probed."""
         text = self._text(spec)
         self._first(spec, text)
+        self._probe(spec, text)
         return Prepared(spec, self.name, text)
 
     def load(self, prepared: Prepared) -> Grammar:
         """The grammar of a text."""
         start, text = time.perf_counter(), str(prepared.payload)
         return self._grammar(prepared.spec, text, self._first(prepared.spec, text), start)
+
+    def probe(self, grammar: Grammar) -> None:
+        """Raise an UnsupportedSpecError where requests would run out of fuel; a few tokens are tried."""
+        self._probe(grammar.spec, grammar.handle.text)
+
+    def _probe(self, spec: OutputSpec, text: str) -> None:
+        limits = self._ll.LLParserLimits(**_LIMITS | FUEL_OF_PROBES)
+        make = partial(self._ll.LLMatcher, self._tokenizers.plain, log_level=0, limits=limits)
+        check_starts(spec, text, make, self._stops)
 
     def _text(self, spec: OutputSpec) -> str:
         return source_text(
@@ -129,6 +146,8 @@ class LLGuidanceBackend:
         where = f"{spec.kind} (llguidance)"
         if first.is_error():
             message = first_line(first.get_error())
+            if OVER_LIMIT.search(message):
+                raise too_entangled(spec, text, message)
             raise (UnsatisfiableSpecError if "nsatisfiable" in message else GrammarError)(
                 message, where=where
             )
@@ -148,7 +167,7 @@ class LLGuidanceBackend:
         named = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
         checked = spec.kind in ("json_schema", "structural_tag") and text.endswith(DISTINCT)
         distinct = self._distinct_rules(spec) if checked else None
-        compiled = _Compiled(lexers, impossible if named else None, distinct)
+        compiled = _Compiled(text, lexers, impossible if named else None, distinct)
         seconds = time.perf_counter() - start
         size = _BYTES_PER_CHARACTER * len(text) + texts_bytes(spec.text)
         return Grammar(spec, self.name, compiled, size, seconds, bounded=True)

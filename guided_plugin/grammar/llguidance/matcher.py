@@ -24,7 +24,7 @@ from guided_plugin.grammar.threads import AdaptiveThreads
 _FEW = 32
 
 _DETAILS = re.compile(r"\s*<(?:state|tokens)>.*", re.DOTALL)
-_OVER_LIMIT = re.compile(r"too many|max is \d|fuel|exceeded|limit", re.IGNORECASE)
+OVER_LIMIT = re.compile(r"too many|max is \d|fuel|exceeded|limit", re.IGNORECASE)
 
 
 def first_line(message: str) -> str:
@@ -126,7 +126,7 @@ class LLGuidanceMatcher:
     def limit(self) -> str:
         """The limit that its grammar exceeded; empty if none."""
         message = first_line(self.handle.get_error()) if self.handle.is_error() else ""
-        return message if _OVER_LIMIT.search(message) else ""
+        return message if OVER_LIMIT.search(message) else ""
 
     def fix_stops(self, row: MaskArray) -> None:
         """Allow this request's own stop tokens where the usual ones are allowed, and not those."""

@@ -6,6 +6,8 @@ import pytest
 from llguidance_specs import takes
 
 from guided_plugin import OutputSpec
+from guided_plugin.errors import UnsatisfiableSpecError
+from guided_plugin.grammar.llguidance.lark import schema_to_lark
 
 DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
@@ -162,3 +164,19 @@ def test_references_lead_where_the_standard_says(backend, schema, good, bad):
     spec = OutputSpec.json_schema(schema, strict=False)
     for text in [*good, *bad]:
         assert takes(backend, spec, text) is (text in good), text
+
+
+def test_bounds_next_to_a_reference_that_stands_alone_are_not_blamed() -> None:
+    crossed = {"$ref": "#/definitions/a", "minimum": 3, "maximum": 1}
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"x": crossed},
+        "required": ["x", "y"],
+        "definitions": {"a": {"type": "integer"}, "never": False},
+    }
+    schema_to_lark(schema, strict=False, flexible=False)
+    impossible = {**schema, "properties": {"x": crossed, "y": False}}
+    with pytest.raises(UnsatisfiableSpecError) as caught:
+        schema_to_lark(impossible, strict=False, flexible=False)
+    assert "is above" not in caught.value.what

@@ -11,7 +11,7 @@ terminals.py    what texts look like: patterns.py, numbers.py (remainders.py: mu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, Symbol
 from guided_plugin.grammar.llguidance.lark.spelling import Spelling
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
-from guided_plugin.spec.schema import crossed_bounds, pointer, walk
+from guided_plugin.spec.schema import crossed_bounds, pointer
 
 __all__ = ["DISTINCT", "HEADER", "Lowered", "demands_of", "lower_schema", "schema_to_lark"]
 
@@ -107,7 +107,7 @@ def lower_schema(
     except UnsupportedSpecError as error:
         raise _placed(error, document) from None
     if not grammar.productive(start, empty_terminal):
-        raise _unsatisfiable(schema)
+        raise _unsatisfiable(document)
     return Lowered(start, types, emitter.distinct)
 
 
@@ -118,12 +118,12 @@ def demands_of(schema: Any, *, strict: bool, unenforced: Iterable[str] = ()) -> 
     return algebra, algebra.literals(schema, document.root_base, ())
 
 
-def _unsatisfiable(schema: Any) -> UnsatisfiableSpecError:
-    """An error with the first bounds that cross, if there are any."""
-    for path, node in walk(schema):
-        complaint = crossed_bounds(node) if isinstance(node, Mapping) else None
+def _unsatisfiable(document: Document) -> UnsatisfiableSpecError:
+    """An error with the first bounds that cross, if there are any: of the keywords that count."""
+    for node in document.nodes:
+        complaint = crossed_bounds(node.keywords)
         if complaint:
-            where = pointer((*path, complaint[0].split()[0]))
+            where = pointer((*node.path, complaint[0].split()[0]))
             return UnsatisfiableSpecError(f"allows no output at all: {complaint[0]}", where=where)
     return UnsatisfiableSpecError(
         "allows no output at all",

@@ -7,7 +7,7 @@ objects.py write the rules of the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,6 +39,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
     NULL,
+    entangled,
     lead,
     string_terminal,
 )
@@ -154,6 +155,11 @@ class Emitter:
         endless = self.grammar.terminal(expression(f'"{characters}*'))
         return self.grammar.rule((terminal,), (endless, Reference("never")))
 
+    def together(self, bodies: Sequence[str]) -> None:
+        """Have terminals tried that may come next at one place, where that may take long."""
+        if any(map(entangled, bodies)):
+            self.grammar.together(bodies)
+
     def _constraints(self, literals: Literals) -> list[Symbol]:
         shape = self.algebra.shape(literals)
         if shape["object"]:
@@ -178,7 +184,9 @@ class Emitter:
             case Number():
                 return self._number(constraint)
             case String():
-                return self.led(self.grammar.terminal(string_terminal(constraint)), lead(constraint))
+                body = string_terminal(constraint)
+                self.together([body])
+                return self.led(self.grammar.terminal(body), lead(constraint))
 
     def _number(self, number: Number) -> Symbol:
         spelling = self.style.spelling

@@ -97,6 +97,7 @@ class _Writer:
                 listed = Properties(named=tuple((name, TRUE) for name in found), evaluates=False)
                 self.object = with_properties(constraint, listed)
                 self.find_members(strings)
+        emitter.together(self.bodies)
 
     def listed_answers(self) -> list[Object] | None:
         """A demand as alternatives, one for each listed property that can answer it.

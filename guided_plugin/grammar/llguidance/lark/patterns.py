@@ -70,7 +70,7 @@ def pattern(source: str) -> str:
 
 @remembered(texts_bytes)
 def also_pattern(source: str) -> str:
-    """The same for one part of an intersection, or its opposite, of which another part allows string literals only.
+    """The same for a part, or an opposite, where another part of the intersection takes literals only.
 
     Behind what the pattern looks for it takes any bytes. With any *string* there, llguidance would have to go
     through all states of the other parts to prove that the opposite of it leaves no text.
@@ -136,18 +136,16 @@ def expression(body: str) -> str:
     return "/" + body.replace("/", "\\/") + "/"
 
 
-def _term(
-    node: Node, leaf: Leaf, before: str, after: str, *, loose: bool = False, last: bool = True
-) -> str:
+def _term(node: Node, leaf: Leaf, before: str, after: str, *, loose: bool = False, last: bool = True) -> str:
     """A tree between two marks. Regular expressions have no intersections, terminals have.
 
     `loose`: another part of an intersection says how the text goes on behind ANYTHING, and how it ends.
     `last`: the tree reaches to the end of the text.
     """
-    parts = flat(node)
-    if loose and parts and parts[-1] == ANYTHING:
-        start = _term(Sequence(tuple(parts[:-1])), leaf, before, "", last=False)
-        return f"({start} {_ANY_BYTES})" if before or parts[:-1] else _ANY_BYTES
+    flattened = flat(node)
+    if loose and flattened and flattened[-1] == ANYTHING:
+        start = _term(Sequence(tuple(flattened[:-1])), leaf, before, "", last=False)
+        return f"({start} {_ANY_BYTES})" if before or flattened[:-1] else _ANY_BYTES
     if _is_plain(node) and not (loose and isinstance(node, Alternation)):
         return expression(f"{before}(?:{_text(node, leaf)}){after}")
     match node:
@@ -164,15 +162,13 @@ def _term(
             return "(" + " | ".join(terms) + ")"
         case Not(part):
             return "~" + _term(part, leaf, before, after, loose=loose, last=last)
-    grouped = [(plain, tuple(parts)) for plain, parts in groupby(parts, _is_plain)]
+    grouped = [(plain, tuple(parts)) for plain, parts in groupby(flattened, _is_plain)]
     runs = [run for plain, parts in grouped for run in ([Sequence(parts)] if plain else parts)]
     terms = []
     for i, run in enumerate(runs):
         final = i == len(runs) - 1
         ends = after if final else ""
-        terms.append(
-            _term(run, leaf, "" if i else before, ends, loose=loose and final, last=last and final)
-        )
+        terms.append(_term(run, leaf, "" if i else before, ends, loose=loose and final, last=last and final))
     return "(" + " ".join(terms) + ")"
 
 

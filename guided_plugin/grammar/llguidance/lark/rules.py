@@ -11,6 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+TOGETHER = "// together: "
+"""Begins a line with terminals that may come next at one place, of which some are intersections."""
+
 SPARE_BIT = 63
 """A bit of parameters that no rule sets."""
 
@@ -83,6 +86,7 @@ class Grammar:
     _fragments: dict[str, str] = field(default_factory=dict)
     _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)
     _count: int = 0
+    _together: dict[tuple[str, ...], None] = field(default_factory=dict)
     _alive: set[str] = field(default_factory=set)
     """Rules that were found to derive something: nothing that is added later changes that."""
     _dead: dict[str, bool] = field(default_factory=dict)
@@ -124,6 +128,10 @@ class Grammar:
         if filled:
             self._filled.add(name)
         return Text(name)
+
+    def together(self, bodies: Iterable[str]) -> None:
+        """Say that these terminals may come next at one place: probe.py tries whether that takes too long."""
+        self._together[tuple(self.terminal(body).text for body in bodies)] = None
 
     def fragment(self, body: str) -> str:
         """A name for a part of terminals; equal ones are one. It may use fragments that are there already."""
@@ -186,6 +194,8 @@ class Grammar:
         lines += [f"{name}: {body}" for name, body in bodies.items()]
         if self._fragments:
             lines += _used(self._fragments, bodies.values())
+        groups = {tuple(name for name in group if name in terminals) for group in self._together}
+        lines += [TOGETHER + " ".join(group) for group in sorted(groups) if group]
         return "\n".join(lines) + "\n"
 
     def _with_condition(self, alternative: Alternative) -> Alternative:

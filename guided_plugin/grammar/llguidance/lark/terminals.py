@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from json.encoder import encode_basestring
+from functools import cache
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import languages, patterns
 from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, expression, pattern
 from guided_plugin.grammar.llguidance.lark.rules import Text
+from guided_plugin.spec.formats import LENGTHS
 
 # Any string but a few: there are always others.
 _ANY_STRING = '/"' + patterns.ANY_CHARACTER.replace("/", "\\/") + '*"/'
@@ -51,6 +53,16 @@ def empty_terminal(body: str) -> bool:
     if " & " not in body or _ANY_BUT.fullmatch(body):
         return False
     return languages.takes_nothing(body)
+
+
+def entangled(body: str) -> bool:
+    """Whether a terminal is an intersection that may need much work, as far as its text tells."""
+    return " & " in body and not _ANY_BUT.fullmatch(body) and body not in _lone_formats()
+
+
+@cache
+def _lone_formats() -> frozenset[str]:
+    return frozenset(map(patterns.quoted_format, LENGTHS))
 
 
 def any_of(bodies: list[str]) -> str:

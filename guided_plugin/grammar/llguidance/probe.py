@@ -1,0 +1,135 @@
+"""Finds, where a spec is admitted, texts that llguidance could not go on with while a request runs.
+
+A text that must meet several demands at once (patterns, formats, lengths, and the opposites of these) may
+need more work for one mask than the lexer's fuel allows. That request would fail in the middle. So the
+terminals that may come next at one place are tried: a few tokens along a few ways, with half of the fuel that
+requests have. Depends on spec and lark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark import HEADER
+from guided_plugin.grammar.llguidance.lark.languages import FUEL
+from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, pattern, quoted_format
+from guided_plugin.grammar.llguidance.lark.rules import TOGETHER
+from guided_plugin.grammar.llguidance.matcher import first_line
+from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.formats import FORMATS
+from guided_plugin.spec.schema import pointer
+
+__all__ = ["FUEL_OF_PROBES", "check_starts", "too_entangled"]
+
+FUEL_OF_PROBES = {name: fuel // 2 for name, fuel in FUEL.items()}
+
+_WALKS, _STEPS = 3, 8
+# Schemas have a few; each takes some masks.
+_MOST_GROUPS = 64
+
+_DEFINITION = re.compile(r"^([TF][0-9]+): (.*)$", re.MULTILINE)
+_NAME = re.compile(r"\b[TF][0-9]+\b")
+
+
+def check_starts(spec: OutputSpec, text: str, matcher: Callable[[str], Any], stops: Iterable[int]) -> None:
+    """Raise an UnsupportedSpecError where a grammar has such a place. `matcher` makes one of a text."""
+    if spec.kind in ("regex", "grammar"):
+        if "&" in text or "~" in text:
+            _check(spec, text, matcher, stops)
+        return
+    groups = [line.removeprefix(TOGETHER).split() for line in text.splitlines() if line.startswith(TOGETHER)]
+    if not groups:
+        return
+    bodies = dict(_DEFINITION.findall(text))
+    groups.sort(key=lambda names: -sum(len(bodies[name]) for name in names))
+    for names in groups[:_MOST_GROUPS]:
+        needed = _needed(names, bodies)
+        lines = [f"start: {' | '.join(names)}", *(f"{name}: {bodies[name]}" for name in needed)]
+        _check(spec, HEADER + "\n".join(lines) + "\n", matcher, stops)
+
+
+def too_entangled(spec: OutputSpec, text: str, reason: str) -> UnsupportedSpecError:
+    """The refusal of a spec for some of its grammar, which takes more work than a mask may take."""
+    schemas = spec.kind in ("json_schema", "structural_tag")
+    demands = "patterns, formats and lengths" if schemas else "patterns"
+    return UnsupportedSpecError(
+        f"{demands} that one text must meet, or avoid, at once need too much work for a mask ({reason})",
+        where=_place(spec, text) or spec.kind,
+        hint="use fewer of them for one text, shorter counted repetitions, or no lookahead",
+    )
+
+
+def _needed(names: list[str], bodies: Mapping[str, str]) -> dict[str, None]:
+    needed = dict.fromkeys(names)
+    pending = list(names)
+    while pending:
+        inner = [name for name in _NAME.findall(bodies[pending.pop()]) if name in bodies]
+        pending += [name for name in inner if name not in needed]
+        needed.update(dict.fromkeys(inner))
+    return needed
+
+
+def _check(spec: OutputSpec, text: str, matcher: Callable[[str], Any], stops: Iterable[int]) -> None:
+    first = matcher(text)
+    for number in range(_WALKS):
+        reason = _walk(first.deep_copy(), number, np.array(list(stops)))
+        if reason:
+            raise too_entangled(spec, text, reason)
+
+
+def _walk(matcher: Any, number: int, stops: Any) -> str:
+    """Go along one way, always the same for a number. Why it can't go on; empty if it can."""
+    for step in range(_STEPS):
+        if matcher.is_error():
+            return first_line(matcher.get_error())
+        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        if matcher.is_error():
+            return first_line(matcher.get_error())
+        allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+        if not len(allowed):
+            return "nothing may come next"
+        going_on = allowed[~np.isin(allowed, stops)]
+        if not len(going_on):
+            return ""
+        matcher.consume_token(int(going_on[(number + 1) * 7_919 * (step + number) % len(going_on)]))
+    return ""
+
+
+def _place(spec: OutputSpec, text: str) -> str:
+    """Where the schema is that most patterns and formats in a grammar come from."""
+    if spec.kind not in ("json_schema", "structural_tag"):
+        return ""
+    best, place = 0, ""
+    for path, node in _nodes(spec.document(), ()):
+        found = sum(any(part in text for part in parts) for parts in _parts(node))
+        if found > best:
+            best, place = found, pointer(path)
+    return place
+
+
+def _nodes(node: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], dict[str, Any]]]:
+    pending = [(path, node)]
+    while pending:
+        path, node = pending.pop()
+        if isinstance(node, dict):
+            yield path, node
+        inside = node.items() if isinstance(node, dict) else enumerate(node)
+        pending += [((*path, key), value) for key, value in inside if isinstance(value, (dict, list))]
+
+
+def _parts(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """How the grammar writes each pattern and format of a schema."""
+    matching = node.get("patternProperties")
+    for source in [node.get("pattern"), *(matching if isinstance(matching, dict) else ())]:
+        if isinstance(source, str):
+            try:
+                yield pattern(source), also_pattern(source)
+            except UnsupportedSpecError:  # not a schema, but a value that looks like one
+                continue
+    if node.get("format") in FORMATS:
+        yield (quoted_format(node["format"]),)
