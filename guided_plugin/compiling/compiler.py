@@ -213,7 +213,7 @@ class GrammarCompiler:
             if prepared is not None:
                 return self._chooser.load(prepared)
             grammar = self._chooser.compile(backend, spec)
-            if spec not in self._trusted:
+            if not self.trusts(spec):
                 self._chooser.probe(grammar)
             return grammar
 

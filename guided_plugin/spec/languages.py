@@ -7,7 +7,6 @@ about the rest of the text, so it becomes an intersection with all that follows 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from guided_plugin.errors import UnsupportedSpecError
@@ -25,7 +24,6 @@ from guided_plugin.spec.ecma import (
     parse,
 )
 from guided_plugin.spec.memo import remembered, texts_bytes
-from guided_plugin.spec.properties import property_ranges
 
 ANY = Characters(negated=True)
 ANYTHING = Repeat(ANY, 0, None)
@@ -72,16 +70,6 @@ def _resolved(source: str, parts: list[Node]) -> Node:
         ) from None
     except RecursionError:
         raise UnsupportedSpecError("is nested too deep", where="pattern", hint="flatten it") from None
-
-
-@remembered(lambda source, _: 100 * texts_bytes(source))
-def _compiled(source: str) -> re.Pattern[str]:
-    return re.compile(_python(parse(source)), re.DOTALL)
-
-
-def matches(source: str, text: str) -> bool:
-    """Whether a pattern is found in a text."""
-    return _compiled(source).search(text) is not None
 
 
 def flat(node: Node) -> list[Node]:
@@ -368,33 +356,3 @@ def times(low: int, high: int | None) -> str:
     if high is None:
         return {0: "*", 1: "+"}.get(low, f"{{{low},}}")
     return "?" if (low, high) == (0, 1) else f"{{{low},{high}}}"
-
-
-def _python(node: Node) -> str:
-    """For Python's `re`, with ECMA's meaning of every class."""
-    match node:
-        case Sequence(parts):
-            return "".join(map(_python, parts))
-        case Alternation(options):
-            return "(?:" + "|".join(map(_python, options)) + ")"
-        case Repeat(part, low, high):
-            return f"(?:{_python(part)}){times(low, high)}"
-        case Anchor(start):
-            return r"\A" if start else r"\Z"
-        case Look(part, negated):
-            return f"(?{'!' if negated else '='}{_python(part)})"
-        case Characters(ranges, properties, negated):
-            all_ranges = [*ranges, *(pair for name in properties for pair in _known(name))]
-            body = "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in all_ranges)
-            if not body:
-                return "." if negated else "(?!)"
-            return f"[{'^' if negated else ''}{body}]"
-    raise TypeError(node)
-
-
-def _known(name: str) -> tuple[tuple[int, int], ...]:
-    ranges = property_ranges(name)
-    if ranges is None:
-        what = f"can't compare \\{name} with a text"
-        raise UnsupportedSpecError(what, where="pattern", hint="write out the ranges")
-    return ranges

@@ -3,8 +3,8 @@
 import pytest
 
 from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark.patterns import matches
 from guided_plugin.spec.ecma import Alternation, Anchor, Characters, Look, Repeat, Sequence, parse
-from guided_plugin.spec.languages import matches
 from guided_plugin.spec.properties import canonical_property, has_property, property_ranges
 
 A, B = Characters(((97, 97),)), Characters(((98, 98),))

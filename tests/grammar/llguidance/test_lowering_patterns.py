@@ -4,6 +4,7 @@ import json
 import random
 import re
 import string
+import time
 
 import pytest
 from equality_formats import FORMATS, SAMPLES
@@ -11,7 +12,7 @@ from equality_instances import instances
 from equality_oracle import ecma_to_python
 from llguidance_specs import terminal_takes
 
-from guided_plugin.grammar.llguidance.lark import patterns
+from guided_plugin.grammar.llguidance.lark import patterns, schema_to_lark
 from guided_plugin.spec import ecma, formats, languages
 
 PATTERNS = [
@@ -283,3 +284,18 @@ def test_texts_that_formats_allow(name, text):
     assert patterns.matches_format(name, text)
     assert terminal_takes(patterns.quoted_format(name), f'"{text}"')
     assert not terminal_takes(patterns.quoted_format(name), f'"{text} "')
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|aa|a*)*$", "^(?=(a+)+$)", "(.*)*(.*)*(.*)*b"])
+def test_names_and_values_are_compared_with_patterns_in_linear_time(pattern) -> None:
+    text = "a" * 20_000 + "!"
+    start = time.process_time()
+    assert not patterns.matches(pattern, text)
+    assert time.process_time() - start < 2
+    schema = {
+        "properties": {text: True},
+        "patternProperties": {pattern: {"type": "null"}},
+        "required": [text],
+    }
+    schema_to_lark(schema, strict=False, flexible=False)
+    assert not patterns.matches_format("hostname", "abcd." * 2_000 + "!")

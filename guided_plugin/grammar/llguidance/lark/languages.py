@@ -1,4 +1,4 @@
-"""What a terminal takes, asked of llguidance: whether it takes anything, and its texts where they are few."""
+"""What a terminal takes, asked of llguidance: anything, one text, and which texts where they are few."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from guided_plugin.spec.memo import remembered, texts_bytes
 FUEL = {"initial_lexer_fuel": 4_000_000, "step_lexer_fuel": 4_000_000}
 """The work that a lexer may do when it is made, and for one mask."""
 
+_MATCHER_BYTES = 200_000
+"""A guess at what a matcher and what its lexer learns take."""
 _QUOTE = ord('"')
 # How many bytes are tried to find out whether a terminal takes only a few texts, and how long these may be.
 _MAX_STEPS = 3_000
@@ -51,6 +53,23 @@ def takes_nothing(body: str) -> bool:
     """Whether a terminal takes no text. False where llguidance can't tell."""
     matcher = _matcher(body)
     return not matcher.get_error() and not _next_bytes(matcher)
+
+
+@remembered(lambda body, _: _MATCHER_BYTES + texts_bytes(body))
+def _start(body: str) -> Any:
+    return _matcher(body)
+
+
+def takes(body: str, text: bytes) -> bool | None:
+    """Whether a terminal takes a text, in time linear in its length; None where llguidance can't tell.
+
+    Python's `re` would take exponential time for some patterns, and clients write them.
+    """
+    matcher = _start(body).deep_copy()
+    tokens = list(text)
+    if matcher.is_error() or matcher.validate_tokens(tokens) != len(tokens):
+        return None if matcher.is_error() else False
+    return bool(not tokens or matcher.consume_tokens(tokens)) and bool(matcher.is_accepting())
 
 
 @remembered(texts_bytes)

@@ -2,16 +2,16 @@
 
 A JSON string writes some characters as escapes, so a pattern is rewritten for the text with its quotes, one
 spelling for each character: as itself, or where JSON forbids that, as its short escape. Depends on
-spec/languages and spec/formats.
+languages, spec/languages and spec/formats.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from functools import cache
 from itertools import groupby
 
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark import languages
 from guided_plugin.spec.ecma import (
     LINE_ENDS,
     MAX_CODE,
@@ -33,7 +33,6 @@ from guided_plugin.spec.languages import (
     ANYTHING,
     EMPTY,
     flat,
-    matches,
     searched,
     times,
     tree_bytes,
@@ -106,14 +105,31 @@ def _lead(node: Node) -> str | None:
     return _quoted(first.part) if most and not first.part.properties else None
 
 
-@cache
-def _compiled_format(name: str) -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(body) for body in _format_parts(name))
+@remembered(texts_bytes)
+def _searched_text(source: str) -> str:
+    return _term(searched(source), _unquoted, "", "")
+
+
+def matches(source: str, text: str) -> bool:
+    """Whether a pattern is found in a text."""
+    return _takes(_searched_text(source), text, f"pattern {source[:80]!r}")
 
 
 def matches_format(name: str, text: str) -> bool:
     """Whether a text has a format."""
-    return all(body.fullmatch(text) for body in _compiled_format(name))
+    body = " & ".join(expression(f"(?:{part})") for part in _format_parts(name))
+    return _takes(body, text, f"format {name!r}")
+
+
+def _takes(body: str, text: str, what: str) -> bool:
+    found = languages.takes(body, text.encode(errors="surrogatepass"))
+    if found is None:
+        raise UnsupportedSpecError(
+            f"{what} needs too much work to be compared with {text[:80]!r}",
+            where="json_schema",
+            hint="write shorter counted repetitions, or no lookahead",
+        )
+    return found
 
 
 def quoted_format(name: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from json.encoder import encode_basestring
 from functools import cache
+from json.encoder import encode_basestring
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import languages, patterns
