@@ -5,18 +5,18 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
-# A release without a CPU build: its Python files with the compiled parts of the one that is installed.
-VLLM_NEXT_VERSION := 0.33.0
-VLLM_NEXT := $(CURDIR)/.vllm-next/$(VLLM_NEXT_VERSION)
+# Releases without a CPU build: their Python files with the compiled parts of the one that is installed.
+VLLM_RELEASES := 0.31.0 newest
+VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo test lint figures types unit vllm-test vllm-next-test older-test coverage gpu-test pretrained-test fuzz conformance bench clean help
+.PHONY: demo test lint figures types unit vllm-test vllm-sources vllm-next-test older-test coverage gpu-test pretrained-test fuzz conformance bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
 	@echo "make test      install into .venv and run everything CI runs: ruff, figures, mypy, pytest with coverage"
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
-	@echo "make vllm-next-test  those of gate and runners, with the Python files of a vLLM that has no CPU build"
+	@echo "make vllm-next-test  the contract, gate and runners with the Python files of VLLM_RELEASES"
 	@echo "make older-test  masks with the llguidance that vLLM pins"
 	@echo "make figures   check that every figure quoted in README and docs stands in a raw file"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
@@ -66,13 +66,16 @@ vllm-test: $(VLLM_STAMP) vllm-next-test older-test
 	COVERAGE_FILE=.coverage-vllm $(VLLM)/bin/python -m pytest --cov --cov-report= -o filterwarnings=default -o timeout=900 \
 		tests/hosts/vllm
 
-$(VLLM_NEXT)/.unpacked: $(VLLM_STAMP) scripts/vllm_next.py
-	$(VLLM)/bin/python scripts/vllm_next.py $(VLLM_NEXT_VERSION) $(VLLM_NEXT)
-	touch $@
+# Each a download of 330 MB, of which the Python files are kept.
+vllm-sources: $(VLLM_STAMP)
+	$(VLLM)/bin/python scripts/vllm_next.py $(VLLM_NEXT) $(VLLM_RELEASES)
 
-vllm-next-test: $(VLLM_NEXT)/.unpacked
-	PYTHONPATH=$(VLLM_NEXT):$$PYTHONPATH $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
-		$(addprefix tests/hosts/vllm/test_,interface.py gate.py reasoning.py wrapping.py beams.py failures.py runners.py) $(NEXT_ARGS)
+vllm-next-test: vllm-sources
+	$(VLLM)/bin/python -m pytest tests/hosts/vllm/test_shapes.py tests/hosts/vllm/test_contract.py
+	set -e; for release in $(VLLM_NEXT)/*/; do \
+		PYTHONPATH=$$release:$$PYTHONPATH $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
+			$(addprefix tests/hosts/vllm/test_,interface.py gate.py reasoning.py wrapping.py beams.py failures.py runners.py) $(NEXT_ARGS); \
+	done
 
 # vLLM pins an older llguidance than the newest: what masks promise holds with both.
 older-test: $(VLLM_STAMP)

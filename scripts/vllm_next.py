@@ -1,17 +1,20 @@
-"""Unpack the Python files of a vLLM release, with the compiled parts of the CPU build that is installed.
+"""Unpack the Python files of vLLM releases, with the compiled parts of the CPU build that is installed.
 
-    .venv-vllm/bin/python scripts/vllm_next.py 0.33.0 .vllm-next/0.33.0
+    .venv-vllm/bin/python scripts/vllm_next.py .vllm-next 0.31.0 0.33.0 newest
 
-For a release that has no CPU build yet: with the folder first on PYTHONPATH, `import vllm` is that release on
-the CPU. What needs compiled code of the new release doesn't work there.
+For releases that have no CPU build: with .vllm-next/0.33.0 first on PYTHONPATH, `import vllm` is that release
+on the CPU. What needs compiled code of the release doesn't work there. `newest` is the newest release; folders
+of releases that are not named are removed.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -24,10 +27,14 @@ PIP = (sys.executable, "-m", "pip")
 QUIET = ("--quiet", "--disable-pip-version-check", "--no-deps")
 
 
+NEWEST = "newest"
+
+
 def download(version: str, folder: str) -> Path:
     """The release's wheel, which needs no installed package."""
+    wanted = "vllm" if version == NEWEST else f"vllm=={version}"
     only = ("--only-binary", ":all:", "--platform", PLATFORM, "--python-version", "3.11")
-    subprocess.run([*PIP, "download", *QUIET, *only, "--dest", folder, f"vllm=={version}"], check=True)
+    subprocess.run([*PIP, "download", *QUIET, *only, "--dest", folder, wanted], check=True)
     return next(Path(folder).glob("vllm-*.whl"))
 
 
@@ -39,6 +46,9 @@ def unpack(wheel: Path, version: str, target: Path) -> None:
     metadata = target / f"vllm-{version}.dist-info" / "METADATA"
     metadata.parent.mkdir(exist_ok=True)
     metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+
+
+UNPACKED = ".unpacked"
 
 
 def link_compiled(target: Path) -> None:
@@ -54,14 +64,31 @@ def link_compiled(target: Path) -> None:
         link.symlink_to(library)
 
 
-def main(version: str, target: Path) -> None:
-    """Make the folder."""
-    target.mkdir(parents=True, exist_ok=True)
+def fetch(version: str, root: Path) -> Path:
+    """The folder of a release, which is made if it is not there."""
+    if version != NEWEST and (root / version / UNPACKED).exists():
+        return root / version
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        unpack(download(version, folder), version, target)
+        wheel = download(version, folder)
+        version = wheel.name.split("-")[1]
+        target = root / version
+        target.mkdir(parents=True, exist_ok=True)
+        megabytes = wheel.stat().st_size >> 20
+        unpack(wheel, version, target)
     link_compiled(target)
     subprocess.run([*PIP, "install", *QUIET, "--upgrade", "--target", str(target), *NEEDS], check=True)
+    (target / UNPACKED).touch()
+    print(f"vLLM {version}: {megabytes} MB, {time.monotonic() - start:.0f} s")
+    return target
+
+
+def main(root: Path, versions: list[str]) -> None:
+    """Make the folders of these releases, and leave no other."""
+    kept = {fetch(version, root) for version in versions}
+    for folder in set(root.iterdir()) - kept:
+        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from guided_plugin.cli import bench, check, demo, generate, maskbench, trace
+from guided_plugin.cli import bench, check, demo, generate, maskbench, trace, vllm_contract
 from guided_plugin.errors import GrammarError, GuidedError, RequestError
 
 __all__ = ["app", "main"]
@@ -28,6 +28,7 @@ for command, summary in (
     (check.check, "Does a spec compile, and which texts does it take?"),
     (maskbench.maskbench, "How much of a sample of schemas is right, and how fast."),
     (trace.trace, "A timeline of some decode steps, to look at."),
+    (vllm_contract.vllm_contract, "Does a vLLM have every name that is relied on?"),
 ):
     app.command(short_help=summary)(command)
 app.add_typer(bench.app, name="bench")

@@ -36,6 +36,7 @@ def test_the_commands():
         ("check",),
         ("maskbench",),
         ("trace",),
+        ("vllm-contract",),
         ("bench",),
         ("bench", "loop"),
         ("bench", "transformers"),

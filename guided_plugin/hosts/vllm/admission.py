@@ -25,10 +25,10 @@ from guided_plugin.hosts.vllm.common import (
     GUIDED,
     options_of,
     read_spec,
-    unsupported_reason,
     vocabulary_of,
 )
-from guided_plugin.hosts.vllm.failures import unreported
+from guided_plugin.hosts.vllm.contract import CONSTRAINT_FORM, CONSTRAINTS, note_version
+from guided_plugin.hosts.vllm.failures import refused_unseen
 from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.spec import OutputSpec
@@ -45,9 +45,6 @@ _SLOW_SECONDS = 0.05
 
 _ADMITTED_BYTES = 16 << 20
 """What is remembered of admitted specs: their texts, by a digest of what clients wrote."""
-
-_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-_FORM = (*_CONSTRAINTS, "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +66,9 @@ class Gate:
 
     def __init__(self, vllm_config: Any) -> None:
         self.options = options_of(vllm_config)
-        self.unsupported_reason = unsupported_reason(vllm_config, self.options) or unreported(vllm_config)
+        self.unsupported_reason = refused_unseen(vllm_config, self.options)
+        if self.unsupported_reason is None:
+            note_version()
         self.health = Health()
         self._config = vllm_config
         self._lock = threading.Lock()
@@ -90,7 +89,7 @@ class Gate:
         if extra and extra.get(GUIDED) is not None:
             return True
         takes_over = self.options.take_over and self.unsupported_reason is None
-        return takes_over and _constraint(params) is not None
+        return takes_over and constraint(params) is not None
 
     def admit(self, params: Any) -> Any:
         """A copy of the params of a guided request that holds its `Admitted` spec; params that hold one are
@@ -187,18 +186,18 @@ def refusal(error: GuidedError) -> Exception:
 
 def _form_of(params: Any) -> Any:
     """What a guided request asks for. Raises SpecError if it asks twice."""
-    ours, theirs = (params.extra_args or {}).get(GUIDED), _constraint(params)
+    ours, theirs = (params.extra_args or {}).get(GUIDED), constraint(params)
     if ours is not None and theirs is not None:
         raise SpecError("is given together with structured_outputs", where=GUIDED, hint="use one of the two")
     return theirs if ours is None else ours
 
 
-def _constraint(params: Any) -> dict[str, Any] | None:
+def constraint(params: Any) -> dict[str, Any] | None:
     """vLLM's own constraint of a request, as a form that `OutputSpec.parse` reads."""
     outputs = getattr(params, "structured_outputs", None)
-    if outputs is None or all(getattr(outputs, name) is None for name in _CONSTRAINTS):
+    if outputs is None or all(getattr(outputs, name) is None for name in CONSTRAINTS):
         return None
-    return {name: value for name in _FORM if (value := getattr(outputs, name)) is not None}
+    return {name: value for name in CONSTRAINT_FORM if (value := getattr(outputs, name)) is not None}
 
 
 def _carry(params: Any, admitted: Admitted) -> Any:

@@ -17,19 +17,13 @@ from typing import Any
 
 from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm.admission import gate_of, refusal
+from guided_plugin.hosts.vllm.contract import BEAM_REQUESTS
 from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
 _log = logging.getLogger(__name__)
 
 _REQUEST = "_guided_request"
 """The attribute of `BeamSearchParams` that holds the HTTP request they were made from."""
-
-_PROTOCOLS = (
-    ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequest"),
-    ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest"),
-    ("vllm.entrypoints.speech_to_text.transcription.protocol", "TranscriptionRequest"),
-    ("vllm.entrypoints.speech_to_text.translation.protocol", "TranslationRequest"),
-)
 
 _SEARCHES = (
     ("vllm.entrypoints.generate.beam_search.online", "BeamSearchOnlineMixin", "engine_client"),
@@ -40,7 +34,7 @@ _SEARCHES = (
 
 def install_beams() -> None:
     """Wrap what makes beam searches. Does nothing the second time."""
-    for module, owner in _PROTOCOLS:
+    for module, owner in BEAM_REQUESTS:
         _wrap_in(module, owner, "to_beam_search_params", _note_request)
     for module, owner, client in _SEARCHES:
         _wrap_in(module, owner, "beam_search", partial(_check_search, client))
@@ -52,7 +46,7 @@ def _wrap_in(module: str, owner: str, name: str, make: Callable[[Any], Any]) -> 
     except ImportError as error:  # an endpoint whose own dependencies are missing: nothing can call it
         _log.debug("no beam search through %s: %s", module, error)
         return
-    wrap(getattr(found, owner), name, make)
+    wrap(getattr(found, owner, object), name, make)
 
 
 @dataclass(frozen=True, slots=True)

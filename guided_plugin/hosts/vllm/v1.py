@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm.common import GUIDED
+from guided_plugin.hosts.vllm.contract import Part
 from guided_plugin.hosts.vllm.engine import Engine
 from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, spare_rows, upload
-from guided_plugin.hosts.vllm.wrapping import Known, mismatch, wrap
+from guided_plugin.hosts.vllm.wrapping import wrap
 from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 
@@ -46,7 +47,7 @@ class V1Runner:
     """The processor behind `GuidedLogitsProcessor` in a V1 runner."""
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
-        self.engine = Engine(vllm_config, device, vllm_config.scheduler_config.max_num_seqs)
+        self.engine = Engine(vllm_config, device, vllm_config.scheduler_config.max_num_seqs, Part.V1)
         self._rows: dict[int, _Row] = {}
         """By row of the batch."""
         self._slots: tuple[int, ...] = ()
@@ -63,12 +64,9 @@ class V1Runner:
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
         if self.engine.unsupported_reason is None:
-            try:
-                wrap_sampler()
-            except GuidedError as error:
-                self.engine.refuse(error)
-        if device.type == "cuda" and self.engine.unsupported_reason is None:
-            self._warm_up(vllm_config.model_config.get_vocab_size(), device)
+            wrap_sampler()
+            if device.type == "cuda":
+                self._warm_up(vllm_config.model_config.get_vocab_size(), device)
 
     def update_state(self, update: Any) -> None:
         """Before a forward pass."""
@@ -208,18 +206,8 @@ def _counting(tokens: Tensor, rows: list[int]) -> Tensor:
     return torch.where(upload(counts, tokens.device), tokens, NO_TOKEN)
 
 
-_SAMPLER: Known = (
-    "vllm.v1.sample.sampler:Sampler",
-    {"forward": ("self", "logits", "sampling_metadata", "...")},
-)
-
-
 def wrap_sampler() -> None:
-    """Have `Sampler.forward` pass what it sampled to the guided processors of its call. Raises RequestError
-    where it is not as expected. Does nothing the second time."""
-    error = mismatch(_SAMPLER)
-    if error is not None:
-        raise error
+    """Have `Sampler.forward` pass what it sampled to the guided processors of its call. Once a process."""
 
     def make(original: Any) -> Any:
         def forward(self: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
@@ -232,4 +220,4 @@ def wrap_sampler() -> None:
 
         return forward
 
-    wrap(resolve_name(_SAMPLER[0]), "forward", make)
+    wrap(resolve_name("vllm.v1.sample.sampler:Sampler"), "forward", make)

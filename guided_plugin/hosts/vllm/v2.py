@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import GUIDED, REQUEST
+from guided_plugin.hosts.vllm.contract import Part
 from guided_plugin.hosts.vllm.engine import Engine
 from guided_plugin.hosts.vllm.hooks import wrap_v2_sample
 from guided_plugin.hosts.vllm.requests import GuidedRequest
@@ -31,8 +32,10 @@ from guided_plugin.step import NEVER, UNGUIDED, TokenSink
 class V2Runner:
     """The processor behind `GuidedLogitsProcessor` in a V2 runner."""
 
+    needs: tuple[Part, ...] = (Part.V2,)
+
     def __init__(self, vllm_config: Any, states: Any) -> None:
-        self.engine = Engine(vllm_config, states.device, states.max_num_reqs)
+        self.engine = Engine(vllm_config, states.device, states.max_num_reqs, *self.needs)
         self._states = states
         self._kernels = indexed_kernels(states.device)
         self._entered: dict[int, Any] = {}

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from guided_plugin.hosts.vllm.contract import Part
 from guided_plugin.hosts.vllm.rows import close_indexed, spare_indexed
 from guided_plugin.hosts.vllm.v2 import V2Runner
 from guided_plugin.step import NEVER
@@ -23,6 +24,8 @@ from guided_plugin.step import NEVER
 
 class V2DraftRunner(V2Runner):
     """The processor behind `GuidedLogitsProcessor` in a V2 runner with a speculative config."""
+
+    needs = (Part.V2, Part.DRAFTS)
 
     def apply_staged_writes(self) -> None:
         """Before a forward pass."""

@@ -1,6 +1,6 @@
-"""How methods of vLLM are wrapped: once each, if they have the expected arguments. Depends on errors.
+"""How methods of vLLM are wrapped: once each. Depends on nothing.
 
-docs/hosts.md lists every method that is wrapped, with the reason.
+docs/hosts.md lists every method that is wrapped, with the reason; `contract` has what is expected of them.
 """
 
 from __future__ import annotations
@@ -8,39 +8,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from pkgutil import resolve_name
 from typing import Any
-
-from guided_plugin.errors import RequestError
-
-Known = tuple[str, dict[str, tuple[str, ...]]]
-"""A class of vLLM's as `module:name`, and its methods with their arguments; "..." at the end allows more."""
-
-
-def mismatch(known: Known) -> RequestError | None:
-    """What differs from what is known of a class of vLLM's, if anything does."""
-    path, methods = known
-    hint = "nothing is guided; docs/hosts.md has the versions that are supported"
-    try:
-        owner = resolve_name(path)
-    except (ImportError, AttributeError) as error:
-        return RequestError(f"this vLLM has no {path}: {error}", hint=hint)
-    for name, expected in methods.items():
-        method = getattr(owner, name, None)
-        found = () if method is None else tuple(inspect.signature(method).parameters)
-        if expected[-1] == "...":
-            expected = expected[:-1]
-            found = found[: len(expected)]
-        if found != expected:
-            what = f"this vLLM's {owner.__name__}.{name} has other arguments than expected"
-            return RequestError(what, hint=hint)
-    return None
 
 
 def wrap(owner: type, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a method with what `make` makes of it. Does nothing the second time."""
-    original = getattr(owner, name)
-    if hasattr(original, "_guided_plugin"):
+    """Replace a method with what `make` makes of it. Does nothing the second time, nor where there is no such
+    method: the contract says then why nothing is guided."""
+    original = getattr(owner, name, None)
+    if original is None or hasattr(original, "_guided_plugin"):
         return
     wrapper: Any = functools.wraps(original)(make(original))
     wrapper._guided_plugin = True

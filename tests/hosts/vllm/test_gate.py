@@ -19,10 +19,12 @@ from vllm_support import SMALL, TAKES_OVER, config
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import common as vllm_common
+from guided_plugin.hosts.vllm import contract as vllm_contract
 from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm.admission import Admitted, Gate
 from guided_plugin.hosts.vllm.common import options_of
+from guided_plugin.hosts.vllm.contract import Name, Part
 from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
 from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
@@ -64,7 +66,8 @@ def parts(monkeypatch):
     monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: VOCABULARY)
     monkeypatch.setattr("vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: None)
     parsers = {"tags": Parser, "text": TextParser, "silent": SilentParser}
-    monkeypatch.setattr(ReasoningParserManager, "get_reasoning_parser", parsers.__getitem__)
+    find = classmethod(lambda cls, name: parsers[name])
+    monkeypatch.setattr(ReasoningParserManager, "get_reasoning_parser", find)
 
 
 THEIRS = StructuredOutputsParams(regex="[ab]+")
@@ -281,29 +284,17 @@ def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(pa
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
 
 
-@pytest.mark.parametrize("found", [(0, 30), (0, 34), (1, 0)])
-def test_another_vllm_is_refused_with_the_versions_that_are_known(monkeypatch, found):
-    monkeypatch.setattr(vllm_common, "vllm_version", lambda: found)
-    with pytest.raises(gp.GuidedError, match=r"not supported \(vLLM 0\.31 or later, before 0\.34\)"):
-        Gate(config(SMALL)).admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ("0.33.0", (0, 33)),
-        ("0.33.0rc1", (0, 33)),
-        ("0.33rc1", (0, 33)),
-        ("0.33.1.dev5+g123", (0, 33)),
-        ("0.33.0+cpu", (0, 33)),
-        ("0.31.post1", (0, 31)),
-        ("v0.32.1", (0, 32)),
-        ("dev", None),
-    ],
-)
-def test_versions_of_all_kinds_of_builds_are_read(monkeypatch, found, expected):
-    monkeypatch.setattr(vllm_common, "version", lambda package: found)
-    assert vllm_common.vllm_version() == expected
+def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_to_it(monkeypatch):
+    gone = Name("vllm.v1.engine.async_llm:AsyncLLM.gone", Part.FRONTEND)
+    monkeypatch.setattr(vllm_contract, "CONTRACT", (*vllm_contract.CONTRACT, gone))
+    vllm_contract._broken.cache_clear()
+    gate = Gate(config(TAKES_OVER))
+    vllm_contract._broken.cache_clear()
+    with pytest.raises(
+        gp.GuidedError, match=r"is not supported: no vllm\.v1\.engine\.async_llm:AsyncLLM\.gone"
+    ):
+        gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+    assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
 
 
 def test_options_come_from_the_flag_or_the_environment(monkeypatch):

@@ -22,6 +22,7 @@ from guided_plugin.hosts.vllm import hooks as vllm_hooks
 from guided_plugin.hosts.vllm import v1 as vllm_v1
 from guided_plugin.hosts.vllm import v2 as vllm_v2
 from guided_plugin.hosts.vllm import wrapping as vllm_wrapping
+from guided_plugin.hosts.vllm.contract import BEAM_REQUESTS
 
 PACKAGE = pathlib.Path(guided_plugin.__file__).parent
 PAGE = (PACKAGE.parent / "docs" / "hosts.md").read_text()
@@ -44,7 +45,7 @@ def test_every_method_that_is_wrapped_or_added_is_in_the_table():
     vllm_v1.V1Runner(runner_config(), torch.device("cpu"))
     vllm_hooks.wrap_v2_sample(vllm_v2.V2Runner)
     vllm_failures.attach(Output(), lambda output: {})
-    for module, _ in vllm_beams._PROTOCOLS:
+    for module, _ in BEAM_REQUESTS:
         importlib.import_module(module)
     classes = {Output} | {
         value

@@ -1,0 +1,207 @@
+"""What names of vLLM look like: their parameters and attributes. Depends on nothing.
+
+    Installed   imports vLLM, and looks at its objects
+    Sources     reads its Python files as syntax trees: imports nothing, needs no compiled part
+
+Both find a name by `module:Class.method`, and raise `Missing` where there is none.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+_ROOT = "vllm"
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Missing(Exception):
+    """A name is not there. The text says which, and what was looked through."""
+
+
+class Unavailable(Missing):
+    """A module of vLLM cannot be imported because another package is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A function or class of vLLM's."""
+
+    parameters: tuple[str, ...]
+    """Of a function; empty for a class."""
+    has: Callable[[str], bool]
+    """Whether a class, or its instances, have an attribute: in its body, or assigned to `self`."""
+
+
+class Reader(Protocol):
+    """Finds names of one vLLM."""
+
+    def find(self, path: str) -> Shape:
+        """The shape of `module:Class.method`. Raises Missing."""
+        ...
+
+
+class Installed:
+    """The vLLM of this process."""
+
+    def find(self, path: str) -> Shape:
+        """The shape of a name, whose module is imported. Raises Missing."""
+        module, _, names = path.partition(":")
+        try:
+            found: Any = import_module(module)
+        except ImportError as error:
+            if error.name is not None and error.name.partition(".")[0] != _ROOT:
+                raise Unavailable(f"no module {module}: {error}") from error
+            raise Missing(f"no module {module}: {error}") from error
+        for name in names.split("."):
+            try:
+                found = (
+                    inspect.getattr_static(found, name) if isinstance(found, type) else getattr(found, name)
+                )
+            except AttributeError:
+                raise Missing(f"no {path}") from None
+        if isinstance(found, type):
+            owner = found
+            return Shape((), lambda name: _has(owner, name))
+        found = getattr(found, "__func__", found)  # class and static methods
+        parameters = tuple(inspect.signature(found).parameters) if callable(found) else ()
+        return Shape(parameters, lambda name: False)
+
+
+def _has(owner: type, name: str) -> bool:
+    declared = ("__dataclass_fields__", "__struct_fields__", "model_fields")
+    if hasattr(owner, name) or any(name in getattr(owner, fields, ()) for fields in declared):
+        return True
+    functions = [value for one in owner.__mro__ for value in vars(one).values() if inspect.isfunction(value)]
+    codes = [inspect.unwrap(function).__code__ for function in functions]
+    return any(_assigns(code, name) for code in codes if name in code.co_names)
+
+
+def _assigns(code: Any, name: str) -> bool:
+    return any(one.opname == "STORE_ATTR" and one.argval == name for one in dis.get_instructions(code))
+
+
+class Sources:
+    """The vLLM whose Python files lie in a folder: an unpacked wheel, a checkout, `site-packages`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._modules: dict[str, ast.Module | None] = {}
+
+    def find(self, path: str) -> Shape:
+        """The shape of a name. Raises Missing."""
+        module, _, names = path.partition(":")
+        if self._tree(module) is None:
+            raise Missing(f"no module {module}")
+        owner, *inner = names.split(".")
+        found = self._top(module, owner)
+        for name in inner:
+            found = None if found is None else self._member(*found, name)
+        if found is None:
+            raise Missing(f"no {path}")
+        where, node = found
+        if isinstance(node, ast.ClassDef):
+            known = {name for _, one in self._lineage(where, node) for name in _attributes(one)}
+            return Shape((), known.__contains__)
+        return Shape(_parameters(node), lambda name: False)
+
+    def _tree(self, module: str) -> ast.Module | None:
+        if module not in self._modules:
+            stem = self._folder.joinpath(*module.split("."))
+            files = [file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()]
+            self._modules[module] = ast.parse(files[0].read_bytes()) if files else None
+        return self._modules[module]
+
+    def _top(self, module: str, name: str, depth: int = 8) -> tuple[str, ast.AST] | None:
+        """A name of a module, through what the module imports: where it is defined, and its definition."""
+        tree = self._tree(module)
+        if tree is None or depth == 0:
+            return None
+        found: tuple[str, ast.AST] | None = None
+        for node in _statements(tree.body):
+            if isinstance(node, ast.ClassDef | _Function) and node.name == name:
+                found = module, node
+            elif isinstance(node, ast.ImportFrom):
+                origin = self._origin(module, node)
+                for alias in node.names:
+                    if (alias.asname or alias.name) == name and origin.partition(".")[0] == _ROOT:
+                        found = self._top(origin, alias.name, depth - 1) or found
+        return found
+
+    def _origin(self, module: str, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        package = module.split(".")
+        if not self._folder.joinpath(*package, "__init__.py").is_file():
+            package = package[:-1]
+        return ".".join(filter(None, [*package[: len(package) - node.level + 1], node.module]))
+
+    def _member(self, module: str, node: ast.AST, name: str) -> tuple[str, ast.AST] | None:
+        """A method of a class or of what it derives from."""
+        if not isinstance(node, ast.ClassDef):
+            return None
+        for where, one in self._lineage(module, node):
+            for inner in reversed(list(_statements(one.body))):
+                if isinstance(inner, ast.ClassDef | _Function) and inner.name == name:
+                    return where, inner
+        return None
+
+    def _lineage(self, module: str, node: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
+        """A class and those of vLLM's that it derives from."""
+        yield module, node
+        for base in node.bases:
+            named = base.value if isinstance(base, ast.Subscript) else base
+            found = self._top(module, named.id) if isinstance(named, ast.Name) else None
+            if found is not None and isinstance(found[1], ast.ClassDef) and found[1] is not node:
+                yield from self._lineage(found[0], found[1])
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements, and those inside of `if`, `try` and `with`."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            for field in ("body", "handlers", "orelse", "finalbody"):
+                for inner in getattr(node, field, ()):
+                    yield from _statements(inner.body if isinstance(inner, ast.ExceptHandler) else [inner])
+
+
+def _parameters(node: ast.AST) -> tuple[str, ...]:
+    if not isinstance(node, _Function):
+        return ()
+    given = node.args
+    ordered = [*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg]
+    return tuple(one.arg for one in ordered if one is not None)
+
+
+def _attributes(owner: ast.ClassDef) -> Iterator[str]:
+    """What a class's body defines, and what its methods assign to `self`."""
+    for node in _statements(owner.body):
+        if isinstance(node, ast.ClassDef | _Function):
+            yield node.name
+        for target in _targets(node):
+            if isinstance(target, ast.Name):
+                yield target.id
+    for inner in ast.walk(owner):
+        for target in _targets(inner):
+            if isinstance(target, ast.Attribute) and _is_self(target.value):
+                yield target.attr
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def _targets(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from target.elts if isinstance(target, ast.Tuple) else (target,)
+    elif isinstance(node, ast.AnnAssign):
+        yield node.target

@@ -1,0 +1,211 @@
+"""The contract names everything that is touched in vLLM, and holds in each release whose files are here.
+
+`make vllm-sources` unpacks releases into .vllm-next; GUIDED_VLLM_SOURCES names other folders of them.
+"""
+
+import ast
+import dataclasses
+import os
+import pathlib
+import re
+from importlib.util import find_spec
+
+import pytest
+
+import guided_plugin as gp
+from guided_plugin.hosts.vllm import contract as vllm_contract
+from guided_plugin.hosts.vllm.contract import CONTRACT, Name, Part, broken, differences
+from guided_plugin.hosts.vllm.shapes import Installed, Sources
+
+PACKAGE = pathlib.Path(gp.__file__).parent
+FILES = [*sorted((PACKAGE / "hosts" / "vllm").glob("*.py")), PACKAGE / "vllm.py"]
+TREES = {path.name: ast.parse(path.read_text()) for path in FILES}
+PATHS = {name.path for name in CONTRACT}
+
+FOLDERS = [
+    *filter(None, os.environ.get("GUIDED_VLLM_SOURCES", "").split(os.pathsep)),
+    *map(str, sorted((PACKAGE.parent / ".vllm-next").glob("*/"))),
+]
+
+ROOTS = {
+    "vllm_config": "vllm.config:VllmConfig",
+    "model_config": "vllm.config:ModelConfig",
+    "model": "vllm.config:ModelConfig",
+    "parallel": "vllm.config:ParallelConfig",
+    "speculative": "vllm.config:SpeculativeConfig",
+    "scheduler_config": "vllm.config:SchedulerConfig",
+    "params": "vllm.sampling_params:SamplingParams",
+    "sampling_params": "vllm.sampling_params:SamplingParams",
+    "_states": "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcRequestState",
+    "states": "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcRequestState",
+    "context": "vllm.v1.worker.gpu.sample.logits_processor:LogitsContext",
+    "update": "vllm.v1.sample.logits_processor:BatchUpdate",
+    "sampling_metadata": "vllm.v1.sample.metadata:SamplingMetadata",
+    "scheduler": "vllm.v1.core.sched.scheduler:Scheduler",
+    "parser": "vllm.reasoning:ReasoningParser",
+}
+"""Variables of our code that hold objects of vLLM's."""
+
+
+@pytest.fixture(autouse=True)
+def looked_at_again():
+    vllm_contract._broken.cache_clear()
+    yield
+    vllm_contract._broken.cache_clear()
+
+
+def covered(path):
+    return any(known == path or known.startswith(f"{path}.") for known in PATHS)
+
+
+def test_every_name_that_is_imported_from_vllm_is_in_the_contract():
+    imported = [
+        f"{node.module}:{alias.name}"
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and re.match(r"vllm\b", node.module or "")
+        for alias in node.names
+    ]
+    assert len(imported) > 12
+    assert [path for path in imported if not covered(path)] == ["vllm.outputs:RequestError"]
+    # Of 0.32 and later: `_error` is made only where vLLM's scheduler keeps errors.
+
+
+def test_every_path_that_is_written_out_is_in_the_contract():
+    written = [
+        node.value
+        for name, tree in TREES.items()
+        if name != "contract.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.fullmatch(r"vllm(\.\w+)+:[\w.]+", node.value)
+    ]
+    assert len(written) >= 4
+    assert [path for path in written if not covered(path)] == []
+    assert not any("import vllm" in ast.unparse(tree) for tree in TREES.values())
+
+
+def test_every_method_that_is_wrapped_is_in_the_contract():
+    methods = {".".join(path.partition(":")[2].split(".")[-2:]) for path in PATHS}
+    wrapped = []
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "wrap":
+                owner, name = node.args[:2]
+                if isinstance(name, ast.Constant):
+                    wrapped.append((ast.unparse(owner), name.value))
+    assert len(wrapped) >= 9
+    for owner, name in wrapped:
+        found = [method for method in methods if method.endswith(f".{name}")]
+        assert found, (owner, name)
+        if owner[0].isupper():
+            assert f"{owner}.{name}" in methods
+
+
+def test_every_attribute_of_an_object_of_vllms_is_in_the_contract():
+    attributes = {}
+    for name in CONTRACT:
+        attributes.setdefault(name.path, set()).update(name.has)
+        if "." in name.path.partition(":")[2]:
+            owner, _, method = name.path.rpartition(".")
+            attributes.setdefault(owner, set()).add(method)
+    unknown, seen = [], 0
+    for file, tree in TREES.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute):
+                continue
+            value = node.value
+            root = value.id if isinstance(value, ast.Name) else getattr(value, "attr", None)
+            if root in ROOTS:
+                seen += 1
+                if node.attr not in attributes[ROOTS[root]]:
+                    unknown.append(f"{file}: {root}.{node.attr}")
+    assert seen > 50
+    assert unknown == []
+
+
+def test_every_name_is_there_once_and_every_part_has_some():
+    entries = [(name.path, name.part) for name in CONTRACT]
+    assert len(entries) == len(set(entries))
+    assert {name.part for name in CONTRACT} == set(Part)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_contract_holds_in_the_files_of_a_release(folder):
+    reader = Sources(pathlib.Path(folder))
+    assert {part.name: differences(reader, part) for part in Part} == {part.name: [] for part in Part}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_each_name_of_a_release_is_really_looked_at(folder):
+    reader = Sources(pathlib.Path(folder))
+    for name in CONTRACT:
+        for other in worse(name):
+            assert other.differs(reader) is not None, other
+
+
+def worse(name):
+    """The same name, asked for something that no vLLM has."""
+    yield dataclasses.replace(name, path=f"{name.path}_gone", endpoint=False)
+    if name.begins:
+        yield dataclasses.replace(name, begins=(*name.begins[:-1], "gone"))
+    if name.takes:
+        yield dataclasses.replace(name, takes=(*name.takes, "gone"))
+    if name.has:
+        yield dataclasses.replace(name, has=(*name.has, "gone"))
+
+
+def test_both_readers_agree_on_the_installed_vllm():
+    pytest.importorskip("vllm")
+    folder = pathlib.Path(find_spec("vllm").submodule_search_locations[0]).parent
+    for reader in (Installed(), Sources(folder)):
+        assert {part: differences(reader, part) for part in Part} == {part: [] for part in Part}
+        for name in CONTRACT:
+            for other in worse(name):
+                assert other.differs(reader) is not None, (reader, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "tested"),
+    [
+        *(("0.31.0", True), ("0.33.0rc1", True), ("0.33rc1", True), ("0.33.1.dev5+g123", True)),
+        *(("0.33.0+cpu", True), ("0.31.post1", True), ("v0.32.1", True), ("0.30.9", False)),
+        *(("0.34.0", False), ("1.0", False), ("dev", False)),
+    ],
+)
+def test_release_candidates_and_local_builds_count_as_their_release(text, tested):
+    assert vllm_contract.is_tested(text) is tested
+
+
+def test_an_unknown_version_is_served_with_one_line_in_the_log(monkeypatch, caplog):
+    monkeypatch.setattr(vllm_contract, "version", lambda package: "0.99.0rc1+cu140")
+    vllm_contract.note_version.cache_clear()
+    for _ in range(3):
+        vllm_contract.note_version()
+    vllm_contract.note_version.cache_clear()
+    assert [record.getMessage() for record in caplog.records] == [
+        "vLLM 0.99.0rc1+cu140 is not among the tested versions; all that is relied on is there"
+    ]
+
+
+def test_a_broken_part_is_refused_by_name_and_stops_no_other(monkeypatch, caplog):
+    """V1 alone, V2 alone and so on."""
+    folder = FOLDERS[-1] if FOLDERS else None
+    if folder is None:
+        found = find_spec("vllm")
+        if found is None:
+            pytest.skip("no vLLM and none of its files here")
+        folder = pathlib.Path(found.submodule_search_locations[0]).parent
+    monkeypatch.setattr(vllm_contract, "Installed", lambda: Sources(pathlib.Path(folder)))
+    for part in Part:
+        vllm_contract._broken.cache_clear()
+        gone = Name("vllm.sampling_params:SamplingParams.no_such_method", part)
+        monkeypatch.setattr(vllm_contract, "CONTRACT", (*CONTRACT, gone))
+        for other in Part:
+            error = broken(other)
+            assert (error is not None) is (other is part)
+            if error is not None:
+                assert "no vllm.sampling_params:SamplingParams.no_such_method" in str(error)
+                assert part.value in str(error)
+                assert "vllm-contract" in str(error)
+    assert len(caplog.records) == len(Part)

@@ -1,0 +1,145 @@
+"""Names are found in Python files without importing them, as they are found in what is imported."""
+
+import sys
+import textwrap
+
+import pytest
+
+from guided_plugin.hosts.vllm import shapes as vllm_shapes
+from guided_plugin.hosts.vllm.contract import Name, Part, differences
+from guided_plugin.hosts.vllm.shapes import Installed, Missing, Sources, Unavailable
+
+FILES = {
+    "__init__.py": "",
+    "engine/__init__.py": """
+        from .core import Core as Engine
+        from {root}.base import helper
+        import typing
+        """,
+    "base.py": """
+        from dataclasses import dataclass
+        from enum import Enum, auto
+
+        class Base:
+            kind: int = 1
+            def __init__(self, config):
+                self.config = config
+                self.a, self.b = 1, 2
+            async def send(self, method, timeout=None, *args, key=0, **kwargs): ...
+            @property
+            def size(self): return 1
+
+        class Way(Enum):
+            SWAP = auto()
+
+        @dataclass
+        class Fields:
+            one: int
+            two: int = 0
+
+        if True:
+            def helper(x, /, y): ...
+        else:
+            def other(): ...
+        """,
+    "engine/core.py": """
+        from ..base import Base
+
+        class Core(Base):
+            def send(self, method, more, args=()): ...
+            @classmethod
+            def make(cls, name): ...
+            @staticmethod
+            def bare(name): ...
+            def later(self):
+                self.late: int = 3
+                return self.never
+        """,
+    "broken.py": "import surely_not_installed\nclass Thing: ...\n",
+}
+
+
+@pytest.fixture
+def readers(tmp_path, monkeypatch):
+    """Both readers of one small package."""
+    root = "shapes_of_vllm"
+    for name, text in FILES.items():
+        file = tmp_path / root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(text).replace("{root}", root))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(vllm_shapes, "_ROOT", root)
+    yield [Installed(), Sources(tmp_path)]
+    for module in [module for module in sys.modules if module.partition(".")[0] == root]:
+        del sys.modules[module]
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters"),
+    [
+        ("base:Base.__init__", ("self", "config")),
+        ("base:Base.send", ("self", "method", "timeout", "args", "key", "kwargs")),
+        ("engine:Engine.send", ("self", "method", "more", "args")),
+        ("engine.core:Core.__init__", ("self", "config")),
+        ("engine.core:Core.make", ("cls", "name")),
+        ("engine.core:Core.bare", ("name",)),
+        ("engine:helper", ("x", "y")),
+        ("engine:Engine", ()),
+    ],
+)
+def test_parameters_through_imports_and_base_classes(readers, path, parameters):
+    assert [reader.find(f"shapes_of_vllm.{path}").parameters for reader in readers] == [parameters] * 2
+
+
+@pytest.mark.parametrize(
+    ("path", "there", "not_there"),
+    [
+        ("engine:Engine", ["kind", "config", "a", "b", "send", "size", "late", "make"], ["never", "more"]),
+        ("base:Way", ["SWAP"], ["swap"]),
+        ("base:Fields", ["one", "two"], ["three"]),
+    ],
+)
+def test_attributes_in_the_body_and_assigned_to_self(readers, path, there, not_there):
+    for reader in readers:
+        shape = reader.find(f"shapes_of_vllm.{path}")
+        assert [name for name in there if not shape.has(name)] == []
+        assert [name for name in not_there if shape.has(name)] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["nothing:Base", "base:Nothing", "base:Base.nothing", "engine:Engine.send.more", "engine.nothing:A"],
+)
+def test_what_is_not_there_is_named(readers, path):
+    for reader in readers:
+        with pytest.raises(Missing, match=r"^no (module )?shapes_of_vllm\."):
+            reader.find(f"shapes_of_vllm.{path}")
+
+
+def test_a_module_that_lacks_another_package_is_told_from_one_that_is_gone(readers):
+    imported, _ = readers
+    with pytest.raises(Unavailable, match="surely_not_installed"):
+        imported.find("shapes_of_vllm.broken:Thing")
+    thing = Name("shapes_of_vllm.broken:Thing", Part.FRONTEND)
+    assert "surely_not_installed" in thing.differs(imported)
+    gone = Name("shapes_of_vllm.gone:Thing", Part.FRONTEND, endpoint=True)
+    assert "no module shapes_of_vllm.gone" in gone.differs(imported)
+    assert Name("shapes_of_vllm.broken:Thing", Part.FRONTEND, endpoint=True).differs(imported) is None
+
+
+def test_a_difference_says_what_is_missing(readers):
+    path = "shapes_of_vllm.engine:Engine"
+    for reader in readers:
+        assert Name(f"{path}.send", Part.V1, begins=("self", "method")).differs(reader) is None
+        assert "begins with other parameters than self, name" in Name(
+            f"{path}.send", Part.V1, begins=("self", "name")
+        ).differs(reader)
+        assert Name(f"{path}.send", Part.V1, takes=("args", "key")).differs(reader) == (
+            f"no parameter key of {path}.send"
+        )
+        assert Name(path, Part.V1, has=("kind", "never")).differs(reader) == f"no {path}.never"
+
+
+def test_an_empty_folder_holds_no_part_of_the_contract(tmp_path):
+    for part in Part:
+        assert differences(Sources(tmp_path), part)
