@@ -3,8 +3,8 @@
     .venv-vllm/bin/python scripts/vllm_next.py .vllm-next 0.31.0 0.33.0 newest
 
 For releases that have no CPU build: with .vllm-next/0.33.0 first on PYTHONPATH, `import vllm` is that release
-on the CPU. What needs compiled code of the release doesn't work there. `newest` is the newest release; folders
-of releases that are not named are removed.
+on the CPU. What needs compiled code of the release doesn't work there. `newest` is the newest release.
+Folders of other releases are removed.
 """
 
 from __future__ import annotations
