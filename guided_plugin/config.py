@@ -1,7 +1,8 @@
 """Options of the package, checked and frozen. Depends on errors.
 
 A host builds one `GuidedConfig` at start, from keyword arguments, a mapping or the environment
-variable GUIDED_PLUGIN (`0` off, `1` on, or a JSON object of the fields below).
+variable GUIDED_PLUGIN (`0` off, `1` on, or a JSON object of the fields below). A `GrammarCompiler` without a
+config reads the variable too, and so do the commands.
 """
 
 from __future__ import annotations
@@ -132,8 +133,8 @@ class GuidedConfig(SpecLimits, WorkerLimits):
         if text == "0":
             return cls(enabled=False)
         try:
-            options = json.loads(text)
-        except ValueError as error:
+            options = json.loads(text, parse_constant=_no_number)
+        except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"not 0, 1 or a JSON object: {text[:60]!r}", where=ENVIRONMENT_VARIABLE, hint=str(error)
             ) from error
@@ -144,6 +145,10 @@ class GuidedConfig(SpecLimits, WorkerLimits):
     def thread_count(self) -> int:
         """`threads`, with 0 replaced by what this machine has to give."""
         return self.threads or max(1, min(12, processors.count() * 3 // 4))
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
 
 
 _POSITIVE = (

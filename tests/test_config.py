@@ -4,8 +4,11 @@ import dataclasses
 
 import pytest
 
+import guided_plugin as gp
+from guided_plugin.compiling.compiler import shared_compiler
 from guided_plugin.config import ENVIRONMENT_VARIABLE, GuidedConfig
 from guided_plugin.errors import ConfigError
+from guided_plugin.hosts.fake import small_vocabulary
 from guided_plugin.ipc import processors
 
 
@@ -87,6 +90,20 @@ def test_a_given_environment_replaces_the_process_environment(monkeypatch):
     assert GuidedConfig.from_environment({ENVIRONMENT_VARIABLE: '{"threads": 2}'}).threads == 2
 
 
+def test_a_compiler_without_a_config_reads_the_environment(monkeypatch):
+    vocabulary = small_vocabulary()
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, '{"max_enum": 2}')
+    for compiler in (gp.GrammarCompiler(vocabulary), shared_compiler(vocabulary)):
+        with pytest.raises(gp.GuidedError, match="max_enum"):
+            compiler.compile(gp.OutputSpec.choice(["a", "b", "c"]))
+    given = gp.GrammarCompiler(vocabulary, config=GuidedConfig())
+    assert given.compile(gp.OutputSpec.choice(["a", "b", "c"]))
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "yes")
+    for make in (gp.GrammarCompiler, shared_compiler):
+        with pytest.raises(ConfigError, match="not 0, 1 or a JSON object"):
+            make(vocabulary)
+
+
 @pytest.mark.parametrize(
     ("text", "where", "what", "hint"),
     [
@@ -95,6 +112,8 @@ def test_a_given_environment_replaces_the_process_environment(monkeypatch):
         ("[1]", "GUIDED_PLUGIN", "must be 0, 1 or a JSON object", ""),
         ("null", "GUIDED_PLUGIN", "must be 0, 1 or a JSON object", ""),
         ("2", "GUIDED_PLUGIN", "must be 0, 1 or a JSON object", ""),
+        ('{"compile_seconds": NaN}', "GUIDED_PLUGIN", "not 0, 1 or a JSON object", "NaN is not JSON"),
+        ("[" * 200_000, "GUIDED_PLUGIN", "not 0, 1 or a JSON object", "recursion"),
         ('{"thread": 3}', "", "unknown option 'thread'", "did you mean 'threads'?"),
         ('{"zzz": 3}', "", "unknown option 'zzz'", "known: backend, cache_bytes"),
     ],

@@ -62,7 +62,7 @@ class GrammarCompiler:
         self, vocabulary: Vocabulary, *, config: GuidedConfig | None = None, plugins: Plugins | None = None
     ) -> None:
         self.vocabulary = vocabulary
-        self.config = config or GuidedConfig()
+        self.config = config or GuidedConfig.from_environment()
         self.plugins = plugins or Plugins(disabled=self.config.disabled_plugins)
         self._chooser = Chooser(vocabulary, self.config, self.plugins)
         self._guard = CompileGuard(vocabulary, self.config, self.plugins)
@@ -242,7 +242,7 @@ _shared_lock = threading.Lock()
 
 def shared_compiler(vocabulary: Vocabulary, config: GuidedConfig | None = None) -> GrammarCompiler:
     """The one compiler of this process for a vocabulary, kept while it is used."""
-    key = (vocabulary.fingerprint, config or GuidedConfig())
+    key = (vocabulary.fingerprint, config or GuidedConfig.from_environment())
     with _shared_lock:
         compiler = _shared.get(key)
         if compiler is None:

@@ -37,6 +37,15 @@ def test_bad_spec_file(run, write, content, parts):
     run("check", path).is_error(2, str(path), *parts)
 
 
+def test_options_of_the_environment_hold_and_garbage_in_it_is_refused(run, write, monkeypatch):
+    path = write("spec.json", b'{"choice": ["a", "b", "c"]}')
+    monkeypatch.setenv("GUIDED_PLUGIN", '{"max_enum": 2}')
+    assert "max_enum" in run("check", path).out
+    for text in ("yes", "[1]", '{"max_enums": 2}'):
+        monkeypatch.setenv("GUIDED_PLUGIN", text)
+        run("check", path).is_error(2, "GUIDED_PLUGIN" if text != '{"max_enums": 2}' else "max_enum")
+
+
 def test_spec_file_that_is_not_there(run, tmp_path):
     path = tmp_path / "none.json"
     run("check", path).is_error(2, f"{path}: can't be read: No such file or directory")
