@@ -14,12 +14,14 @@
         └── BudgetError             a mask or a token of it took more time than one request may take
 
 Each says what is wrong, where, what to do about it (`hint`) and, once there is one, which request it
-belongs to.
+belongs to. Messages quote clients, and end up in logs: `shown` and `printable` are how a client's values and
+texts get into either.
 """
 
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 __all__ = [
@@ -36,7 +38,13 @@ __all__ = [
     "UnsupportedSpecError",
     "VocabularyError",
     "did_you_mean",
+    "printable",
+    "rebuild",
+    "shown",
 ]
+
+MAX_CHARACTERS = 1_000
+"""Of each field of a message."""
 
 
 class GuidedError(Exception):
@@ -50,28 +58,31 @@ class GuidedError(Exception):
         self.request_id = request_id
 
     def __str__(self) -> str:
-        request = f"request {self.request_id}: " if self.request_id is not None else ""
+        request = f"request {printable(self.request_id)}: " if self.request_id is not None else ""
         return request + self.reason
 
     @property
     def reason(self) -> str:
-        """The message without the request's id."""
-        where = f"{self.where}: " if self.where else ""
-        hint = f" ({self.hint})" if self.hint else ""
-        return f"{where}{self.what}{hint}"
+        """The message without the request's id: one line of bounded length, of printable characters, whatever
+        the fields quote."""
+        where = f"{printable(self.where)}: " if self.where else ""
+        hint = f" ({printable(self.hint)})" if self.hint else ""
+        return f"{where}{printable(self.what)}{hint}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process boundaries (a grammar worker, an engine core): keep every field.
-        return _rebuild, (type(self), self.what, self.where, self.hint, self.request_id)
+        # Errors cross process boundaries (a grammar worker, an engine core): keep every field. A plugin's own
+        # class may be unknown on the other side.
+        kind = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
+        request_id = None if self.request_id is None else str(self.request_id)
+        return rebuild, (kind, self.what, self.where, self.hint, request_id)
 
     def for_request(self, request_id: str) -> GuidedError:
         """The same error, told as the error of one request."""
         return type(self)(self.what, where=self.where, hint=self.hint, request_id=request_id)
 
 
-def _rebuild(
-    kind: type[GuidedError], what: str, where: str, hint: str, request_id: str | None
-) -> GuidedError:
+def rebuild(kind: type[GuidedError], what: str, where: str, hint: str, request_id: str | None) -> GuidedError:
+    """An error that was sent."""
     return kind(what, where=where, hint=hint, request_id=request_id)
 
 
@@ -119,8 +130,55 @@ class BudgetError(RequestError):
     """A mask or a token of one request took more time than one request may take."""
 
 
+ERRORS: tuple[type[GuidedError], ...] = tuple(
+    kind for name, kind in list(globals().items()) if name in __all__ and isinstance(kind, type)
+)
+"""All of them."""
+
+
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """A hint for a misspelt name: the nearest known one, or all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(word), names, n=1, cutoff=0.6)
+    text = word[:100] if isinstance(word, str) else shown(word)
+    near = difflib.get_close_matches(text, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else "known: " + (", ".join(names) or "none")
+
+
+def printable(text: object, limit: int = MAX_CHARACTERS) -> str:
+    """Text that a client may have written, as one line of bounded length. Characters that can't be printed
+    (line ends, escape sequences of terminals, marks that turn the direction of text) are escaped."""
+    line = str(text)
+    if len(line) > 2 * limit:  # its ends, before each character is looked at
+        line = line[:limit] + line[-limit:]
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
+    if len(line) > limit:
+        middle = limit - limit // 4 - len(_LEFT_OUT)
+        line = line[:middle] + _LEFT_OUT + line[-(limit // 4) :]
+    return line
+
+
+_LEFT_OUT = " ... "
+
+
+class _Shown(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 3, 80, 80
+
+    def repr_int(self, x: int, level: int) -> str:
+        return super().repr_int(x, level) if abs(x) < 10**40 else "a number of over 40 digits"
+
+    def repr1(self, x: object, level: int) -> str:
+        try:
+            return super().repr1(x, level)
+        except Exception:  # a value of a client's own class
+            return f"<{type(x).__name__}>"
+
+
+def shown(value: object) -> str:
+    """A value that a client sent, as messages quote it: like `repr`, of bounded length and depth."""
+    return _shown.repr(value)
+
+
+_shown = _Shown()

@@ -88,3 +88,58 @@ def test_an_error_can_be_told_as_that_of_a_request(kind):
 )
 def test_misspelt_names_get_the_nearest_or_all(word, known, hint):
     assert did_you_mean(word, known) == hint
+
+
+CLIENT = "a\nb\r\x1b[31mred\x00\u202e\u2028\ud800é"
+
+
+def test_messages_are_one_printable_line_of_bounded_length():
+    error = errors.SpecError(CLIENT, where=f"#/properties/{CLIENT}", hint=CLIENT, request_id=CLIENT)
+    for text in (str(error), error.reason, str(error.for_request("r"))):
+        assert text.isprintable(), text
+        assert r"a\nb\r\x1b[31mred\x00\u202e\u2028\ud800é" in text
+    assert error.where == f"#/properties/{CLIENT}"  # as it is, for programs
+    long = errors.SpecError("begin" + "\n" * 10**6 + "end", where="w" * 10**6, hint="h" * 10**6)
+    assert len(str(long)) < 3 * errors.MAX_CHARACTERS + 100
+    assert re.search(r"begin\\n.* \.\.\. .*\\nend", str(long))
+
+
+@pytest.mark.parametrize("text", ["", "plain é", "x" * 999, CLIENT * 50, "\U000e0001" * 500, "\n" * 1000])
+def test_what_is_printable_stays_as_it_is(text):
+    line = errors.printable(text)
+    assert line.isprintable()
+    assert len(line) <= errors.MAX_CHARACTERS
+    assert errors.printable(line) == line
+    if text.isprintable() and len(text) <= errors.MAX_CHARACTERS:
+        assert line == text
+
+
+class Odd:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize("short", [1, None, "a", ["a", 1], {"a": [1.5]}, (1,), b"x", True])
+def test_short_values_are_shown_as_they_are(short):
+    assert errors.shown(short) == repr(short)
+
+
+def test_any_value_can_be_shown():
+    deep = []
+    for _ in range(10_000):
+        deep = [deep]
+    for value in (
+        10**10_000,
+        -(10**10_000),
+        "x" * 10**6,
+        deep,
+        {"a": deep},
+        [1] * 10**6,
+        Odd(),
+        [Odd()],
+        {Odd(): Odd()},
+    ):
+        text = errors.shown(value)
+        assert len(text) < 500
+        assert text.isprintable()
+    assert errors.did_you_mean(deep, ["a"]) == "known: a"

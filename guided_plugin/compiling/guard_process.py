@@ -14,13 +14,13 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from guided_plugin import errors
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import CompileLimitError, GuidedError, PipelineError, PluginError
+from guided_plugin.errors import ERRORS, CompileLimitError, GuidedError, PipelineError, PluginError, rebuild
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.ipc.decoding import plain_decoder
 from guided_plugin.ipc.spawn import die_first, die_with
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
@@ -71,6 +71,10 @@ class Answer:
     """Much memory was not given back: the next spec should get a fresh process."""
 
 
+from_helper = plain_decoder((Ready, Answer, Prepared, OutputSpec, *ERRORS), (rebuild,))
+"""Reads a message of a helper, which may be broken."""
+
+
 def main(sock: socket.socket, parent: int) -> None:
     """Serve the guard at the other end of the socket."""
     die_with(parent)
@@ -81,7 +85,7 @@ def main(sock: socket.socket, parent: int) -> None:
     try:
         helper = _Helper(messages.get())
     except GuidedError as error:
-        channel.send(Answer(_plain(error)))
+        channel.send(Answer(error))
         channel.drain()
         return
     channel.send(helper.ready())
@@ -140,7 +144,7 @@ class _Helper:
         try:
             made = self._chooser.prepare(backend, spec)
         except GuidedError as error:
-            return _plain(error)
+            return error
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except RecursionError:
@@ -153,14 +157,10 @@ class _Helper:
             return PluginError(f"failed: {error!r}", where=where)
         if not isinstance(made, Prepared):
             return PluginError(f"prepare() returned {type(made).__name__}, not Prepared", where=where)
+        if type(made.payload) not in (bytes, str, type(None)):
+            what = f"prepare() returned a payload of {type(made.payload).__name__}"
+            return PluginError(what, where=where, hint="a payload is bytes, a text or None")
         return made
-
-
-def _plain(error: GuidedError) -> GuidedError:
-    """The error as one of the package's own: a plugin's subclass may not survive being sent."""
-    ours = (kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-    kind: type[GuidedError] = next(ours)
-    return kind(error.what, where=error.where, hint=error.hint)
 
 
 def _limit_memory(allowed: int) -> None:

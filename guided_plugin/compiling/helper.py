@@ -9,7 +9,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from guided_plugin.compiling.guard_process import OUT_OF_MEMORY, Answer, Compile, Greeting, Ready, Warm
+from guided_plugin.compiling.guard_process import (
+    OUT_OF_MEMORY,
+    Answer,
+    Compile,
+    Greeting,
+    Ready,
+    Warm,
+    from_helper,
+)
 from guided_plugin.errors import CompileLimitError, GuidedError, PipelineError, PluginError
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
@@ -40,7 +48,7 @@ class Helper:
             self.child = Child("guided_plugin.compiling.guard_process")
         except OSError as error:
             raise _cannot_start(str(error)) from error
-        self._channel = Channel(self.child.sock)
+        self._channel = Channel(self.child.sock, from_helper)
 
     def greet(self) -> Ready:
         """Send what all compiles share; returns what is registered in the process."""

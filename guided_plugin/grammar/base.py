@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from guided_plugin.errors import printable
 from guided_plugin.step import Admission
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ class Grammar:
 
     def admission(self) -> Admission:
         """What a host is told of it."""
-        return Admission(self.backend, self.seconds, self.warnings, self.reason)
+        # Plain data, also where a plugin made it of other classes: a worker sends it.
+        return Admission(
+            str(self.backend), float(self.seconds), tuple(map(printable, self.warnings)), str(self.reason)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Messages between two processes of this package: pickles in frames over a stream socket. Depends on errors.
 
 Sending never blocks: what the other side does not take at once waits here. An engine that adds a thousand
-requests must not stand still because the worker is busy, nor a worker because the engine is. Each process
-was started by the other, so pickles are safe.
+requests must not stand still because the worker is busy, nor a worker because the engine is. A child
+unpickles what the process that started it sends; that one reads a child's messages with a decoder of
+`decoding`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from guided_plugin.errors import PipelineError
@@ -32,8 +34,10 @@ class ChannelClosedError(Exception):
 class Channel:
     """One end. `send` may be called from any thread; `receive` and `wait` from one at a time."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, decode: Callable[[bytes], Any] = pickle.loads) -> None:
+        """`decode` reads messages. The default runs whatever the other side says: it is for children."""
         sock.setblocking(False)
+        self._decode = decode
         self.sock = sock
         self._lock = threading.Lock()
         self._waiting: deque[memoryview] = deque()
@@ -133,7 +137,7 @@ class Channel:
                 break
             at += _LENGTH.size
             try:
-                messages.append(pickle.loads(memoryview(self._received)[at : at + length]))
+                messages.append(self._decode(bytes(memoryview(self._received)[at : at + length])))
             except Exception as error:  # unpickling raises anything at all for bytes that are not a pickle
                 raise _error(f"cannot read a message: {error!r}") from error
             at += length

@@ -1,12 +1,14 @@
-"""The messages between an engine and its worker, next to plans, masks and tokens. Plain data, pickled."""
+"""The messages between an engine and its worker, next to plans, masks and tokens. Plain data, pickled. What a
+worker sends is read by `from_worker`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GuidedError
+from guided_plugin.errors import ERRORS, GuidedError, rebuild
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.ipc.decoding import plain_decoder
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission
 from guided_plugin.worker.layout import Shape
@@ -122,3 +124,9 @@ class Crashed:
     """Worker, last of a session: why it ends itself."""
 
     reason: str
+
+
+from_worker = plain_decoder(
+    (Ready, Warm, Verdict, Failed, Synced, Retires, Crashed, Admission, *ERRORS), (rebuild,)
+)
+"""Reads a message of a worker, which may be broken."""

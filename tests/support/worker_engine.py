@@ -14,6 +14,7 @@ from guided_plugin.worker.child import process
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.session import Session
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter
+from guided_plugin.worker.messages import from_worker
 
 __all__ = ["ABC", "END", "XYZ", "Engine"]
 
@@ -45,7 +46,7 @@ class Engine:
     def begin(self, *, isolate=False):
         """A new worker, as after a death."""
         ours, theirs = socket.socketpair()
-        self.channel = Channel(ours)
+        self.channel = Channel(ours, from_worker)
         arguments = theirs.detach(), os.dup(self.region.fd)
         self.thread = threading.Thread(target=lambda: self.codes.append(process.main(*arguments)))
         self.thread.start()

@@ -26,7 +26,7 @@ from guided_plugin.worker.engine.pulse import START_SECONDS, Pulse
 from guided_plugin.worker.engine.session import Session
 from guided_plugin.worker.engine.start import ForkServer, WorkerProcess, borrow_server, return_server
 from guided_plugin.worker.layout import Counter
-from guided_plugin.worker.messages import Crashed, Retires, Warm
+from guided_plugin.worker.messages import Crashed, Retires, Warm, from_worker
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Supervisor:
                 if self._server is None:
                     self._server = borrow_server()
                 self._worker = self._server.fork(self._client.region.fd, START_SECONDS, self._no_longer)
-                self._channel = Channel(self._worker.sock)
+                self._channel = Channel(self._worker.sock, from_worker)
                 self._last_words = self._retires = ""
                 self._pulse.begin()
                 self._session.begin(self._channel, isolate=isolate)
