@@ -20,6 +20,7 @@ from guided_plugin.errors import (
     PluginError,
     UnsatisfiableSpecError,
     UnsupportedSpecError,
+    printable,
 )
 from guided_plugin.grammar.base import Backend, Grammar, Prepared
 from guided_plugin.grammar.native import native
@@ -128,7 +129,7 @@ class Chooser:
                 if isinstance(error, UnsatisfiableSpecError) and spec.kind in _WITH_SCHEMAS:
                     raise  # Another backend may only overlook that nothing satisfies it.
                 refusals.append(error)
-                reasons.append(f"{candidate.backend} refused: {error.what}")
+                reasons.append(f"{candidate.backend} refused: {printable(error.what)}")
                 continue
             reasons.append("; ".join(filter(None, [candidate.reason, made.reason])))
             _log.debug("%s took %s: %s", candidate.backend, spec.summary(), reasons[-1])

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.spec import OutputSpec
@@ -60,7 +60,7 @@ class StepBatch:
         try:
             self._matchers.fill(mask, rows)
         except Exception as error:
-            _log.warning("%d rows are retried one by one: %s", len(rows), error)
+            _log.warning("%d rows are retried one by one: %s", len(rows), printable(error))
             for index, (request, row) in enumerate(zip(self.requests, rows, strict=True)):
                 try:  # filling moves no matcher
                     request.backend.batch([request.matcher]).fill(mask, [row])
@@ -72,7 +72,7 @@ class StepBatch:
         try:
             return self._matchers.accept(tokens)
         except Exception as error:
-            _log.warning("%d rows are retried one by one: %s", len(tokens), error)
+            _log.warning("%d rows are retried one by one: %s", len(tokens), printable(error))
             self.stale = True  # some matchers have moved and some have not, so all are replayed
             return [self._replayed(index, token) for index, token in enumerate(tokens)]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.grammar.base import MaskArray, Matcher
 from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.request_state import Phase
@@ -109,7 +109,11 @@ class Renewals:
             finally:
                 self._left -= time.monotonic() - start
         except Exception as error:
-            _log.warning("request %s can't continue with a new matcher: %s", request.request_id, error)
+            _log.warning(
+                "request %s can't continue with a new matcher: %s",
+                printable(request.request_id),
+                printable(error),
+            )
             return own_end
 
 

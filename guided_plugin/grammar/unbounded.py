@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from guided_plugin.errors import BudgetError, GuidedError, RequestError
+from guided_plugin.errors import BudgetError, GuidedError, RequestError, printable
 from guided_plugin.grammar.base import MaskArray, MatcherBatch
 from guided_plugin.grammar.batches import RunningRequest, StepBatch
 from guided_plugin.grammar.deadline import DeadlineCalls, Overdue
@@ -70,7 +70,7 @@ class UnboundedCalls:
         (outcome,) = self._calls.run([call], longest=_TOGETHER * self._calls.seconds)
         if isinstance(outcome, Exception):
             late = isinstance(outcome, Overdue)
-            why = "their masks or tokens take too long" if late else outcome
+            why = "their masks or tokens take too long" if late else printable(outcome)
             _log.warning("%d rows are retried one by one: %s", len(requests), why)
             self._masks = np.empty((0, 0), np.int32)
             for request in requests:

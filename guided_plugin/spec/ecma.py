@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import NoReturn
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.spec.properties import canonical_property
 
 MAX_CODE = sys.maxunicode
@@ -182,7 +182,7 @@ class _Parser:
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         raise UnsupportedSpecError(
-            f"{what} at position {self.at} of {self.pattern[:80]!r}", where="pattern", hint=hint
+            f"{what} at position {self.at} of {shown(self.pattern)}", where="pattern", hint=hint
         )
 
     def startswith(self, text: str) -> bool:

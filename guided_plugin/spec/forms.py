@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from guided_plugin.errors import SpecError, did_you_mean
+from guided_plugin.errors import SpecError, did_you_mean, shown
 
 __all__ = ["KINDS", "OPTIONS", "Form", "Kind", "read"]
 
@@ -101,7 +101,7 @@ def _response_format(kind: str, form: Mapping[str, Any]) -> Form | None:
             "string",
         )
         raise SpecError(
-            f"unknown response format {kind!r}",
+            f"unknown response format {shown(kind)}",
             where="type",
             hint='a JSON Schema is passed as {"json_schema": {...}}'
             if looks_like_schema
@@ -115,7 +115,9 @@ def _response_format(kind: str, form: Mapping[str, Any]) -> Form | None:
     known = {"type", kind, *OPTIONS}
     for name in form if kind != "structural_tag" else ():
         if name not in known:
-            raise SpecError(f"unknown key {name!r}", where="response_format", hint=did_you_mean(name, known))
+            raise SpecError(
+                f"unknown key {shown(name)}", where="response_format", hint=did_you_mean(name, known)
+            )
     if kind == "json_object":
         return Form("json_object", None, options)
     if kind == "structural_tag":
@@ -167,7 +169,7 @@ def _guided(form: Mapping[str, Any]) -> Form:
     known = _GUIDED_BACKENDS.get(str(backend).partition(":")[0])
     if known is None:
         hint = did_you_mean(backend, _GUIDED_BACKENDS)
-        raise SpecError(f"unknown backend {backend!r}", where="guided_decoding_backend", hint=hint)
+        raise SpecError(f"unknown backend {shown(backend)}", where="guided_decoding_backend", hint=hint)
     if known != "auto":
         options.setdefault("backend", known)
     if kind == "json_object":
@@ -180,7 +182,7 @@ def _guided(form: Mapping[str, Any]) -> Form:
 def _check_keys(form: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     for name in form:
         if name not in known:
-            raise SpecError(f"unknown key {name!r}", where=where, hint=did_you_mean(name, known))
+            raise SpecError(f"unknown key {shown(name)}", where=where, hint=did_you_mean(name, known))
 
 
 def _unwrap(value: Any) -> tuple[Any, dict[str, Any]]:
@@ -192,7 +194,7 @@ def _unwrap(value: Any) -> tuple[Any, dict[str, Any]]:
     known = {"name", "schema", "strict", "description"}
     for name in value:
         if name not in known:
-            raise SpecError(f"unknown key {name!r}", where="json_schema", hint=did_you_mean(name, known))
+            raise SpecError(f"unknown key {shown(name)}", where="json_schema", hint=did_you_mean(name, known))
     strict = value.get("strict")
     return value["schema"], {} if strict is None else {"strict": strict}
 
@@ -213,7 +215,9 @@ def _keyed(form: Mapping[str, Any]) -> Form:
     known = {*KINDS, *OPTIONS, "syntax", *_VLLM_ONLY}
     for name in form:
         if name not in known:
-            raise SpecError(f"unknown key {name!r}", hint=did_you_mean(name, known - set(_VLLM_INTERNAL)))
+            raise SpecError(
+                f"unknown key {shown(name)}", hint=did_you_mean(name, known - set(_VLLM_INTERNAL))
+            )
     options = {name: form[name] for name in OPTIONS if name in form} | _vllm_options(form)
     if named == ["json"]:
         return Form("json_schema", form["json"], options)
@@ -224,7 +228,7 @@ def _keyed(form: Mapping[str, Any]) -> Form:
         return Form(kind, schema, {**wrapped, **options})
     if kind == "json_object":
         if value is not True:
-            raise SpecError(f"must be true, not {value!r}", where="json_object")
+            raise SpecError(f"must be true, not {shown(value)}", where="json_object")
         return Form("json_object", None, options)
     if kind == "grammar":
         options["syntax"] = form.get("syntax") or _guess_syntax(value)

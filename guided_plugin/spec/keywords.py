@@ -10,7 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 Role = Literal["assertion", "annotation", "structure"]
 HoldsSchemas = Literal["schema", "schemas", "schema or schemas", "named schemas", "named schemas or names"]
-Plain = Literal["anything", "count", "number", "bound", "divisor", "text", "names", "types", "values"]
+Plain = Literal[
+    "anything", "count", "number", "bound", "divisor", "text", "names", "named names", "types", "values"
+]
 
 
 class Keyword(NamedTuple):
@@ -71,7 +73,7 @@ KEYWORDS: dict[str, Keyword] = {
     "minProperties": Keyword("count", _OBJECT),
     "maxProperties": Keyword("count", _OBJECT),
     "dependencies": Keyword("named schemas or names", _OBJECT),
-    "dependentRequired": Keyword("anything", _OBJECT, since=2019),
+    "dependentRequired": Keyword("named names", _OBJECT, since=2019),
     "dependentSchemas": Keyword("named schemas", _OBJECT, since=2019),
     "unevaluatedProperties": Keyword("schema", _OBJECT, since=2019),
     "$defs": Keyword("named schemas", role="structure"),

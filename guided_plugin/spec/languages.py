@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.spec.ecma import (
     Alternation,
     Anchor,
@@ -66,7 +66,7 @@ def _resolved(source: str, parts: list[Node]) -> Node:
         return _Resolver(_MOST_NODES + 10 * len(source)).tail(parts, start=True) or NOTHING
     except _NotRegularError as error:
         raise UnsupportedSpecError(
-            f"{error}: {source[:80]!r}", where="pattern", hint="write the pattern without it"
+            f"{error}: {shown(source)}", where="pattern", hint="write the pattern without it"
         ) from None
     except RecursionError:
         raise UnsupportedSpecError("is nested too deep", where="pattern", hint="flatten it") from None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
 
-from guided_plugin.errors import SpecError, did_you_mean
+from guided_plugin.errors import SpecError, did_you_mean, printable, shown
 from guided_plugin.spec.forms import KINDS, OPTIONS, Kind, read
 from guided_plugin.spec.schema import check_schema
 from guided_plugin.spec.triggers import Trigger, token_ids, triggers, written
@@ -45,14 +45,19 @@ class OutputSpec:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise SpecError(f"unknown kind {self.kind!r}", where="kind", hint=did_you_mean(self.kind, KINDS))
+            raise SpecError(
+                f"unknown kind {shown(self.kind)}", where="kind", hint=did_you_mean(self.kind, KINDS)
+            )
         _one_of("syntax", self.syntax, ("ebnf", "lark"))
         _one_of("whitespace", self.whitespace, ("compact", "flexible"))
         if not isinstance(self.strict, bool):
-            raise SpecError(f"must be true or false, not {self.strict!r}", where="strict")
+            raise SpecError(f"must be true or false, not {shown(self.strict)}", where="strict")
         if not isinstance(self.backend, str) or not self.backend:
-            raise SpecError(f"must be the name of a backend, not {self.backend!r}", where="backend")
-        # Frozen: normalise through the object itself, so that [1, 2] and (1, 2) make equal specs.
+            raise SpecError(f"must be the name of a backend, not {shown(self.backend)}", where="backend")
+        # Frozen: normalise through the object itself, so that [1, 2] and (1, 2) make equal specs. A caller's
+        # own class of text must not go where it is unknown.
+        object.__setattr__(self, "text", str.__str__(self.text))
+        object.__setattr__(self, "backend", str.__str__(self.backend))
         if self.stop_token_ids is not None:
             object.__setattr__(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
         object.__setattr__(self, "start_after", triggers(self.start_after))
@@ -61,14 +66,9 @@ class OutputSpec:
     def json_schema(cls, schema: Any, **options: Any) -> OutputSpec:
         """JSON that satisfies a schema: a mapping, JSON text, true/false, or a pydantic model class."""
         document = _schema_document(schema)
-        try:
-            # Written first: it finds the mapping that holds itself, in which a walk never ends.
-            text = _dump(document, "json_schema")
-            check_schema(document)
-        except RecursionError:
-            raise SpecError(
-                "is nested too deep", where="json_schema", hint="use $ref for recursion"
-            ) from None
+        # Written first: it finds the mapping that holds itself, in which a walk never ends.
+        text = _dump(document, "json_schema")
+        check_schema(document)
         return cls._make("json_schema", text, options)
 
     @classmethod
@@ -88,12 +88,12 @@ class OutputSpec:
     @classmethod
     def choice(cls, choices: Iterable[str], **options: Any) -> OutputSpec:
         """One of several texts."""
-        if isinstance(choices, str) or not isinstance(choices, Iterable):
+        if isinstance(choices, str | bytes | Mapping) or not isinstance(choices, Iterable):
             raise SpecError("must be a list of strings", where="choice", hint='for example ["yes", "no"]')
         listed = list(choices)
         for index, text in enumerate(listed):
             if not isinstance(text, str):
-                raise SpecError(f"must be a string, not {text!r}", where=f"choice[{index}]")
+                raise SpecError(f"must be a string, not {shown(text)}", where=f"choice[{index}]")
         if not listed:
             raise SpecError("an empty list allows nothing", where="choice")
         return cls._make("choice", _dump(list(dict.fromkeys(listed)), "choice"), options)
@@ -149,13 +149,16 @@ class OutputSpec:
         known = {*OPTIONS, "syntax"} if kind == "grammar" else set(OPTIONS)
         for name in options:
             if name not in known:
-                raise SpecError(f"unknown option {name!r}", where=kind, hint=did_you_mean(name, known))
+                raise SpecError(f"unknown option {shown(name)}", where=kind, hint=did_you_mean(name, known))
         return cls(kind, text, **options)
 
     def document(self) -> Any:
         """`text` as a value: the schema, the list of choices, the tag; the source of the other kinds."""
         if self.kind in ("json_schema", "json_object", "choice", "structural_tag"):
-            return json.loads(self.text)
+            try:
+                return json.loads(self.text)
+            except RecursionError:  # it was written where the stack was less deep
+                raise SpecError("is nested too deep", where=self.kind, hint=_FLATTEN) from None
         return self.text
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,7 +180,7 @@ class OutputSpec:
 
     def summary(self) -> str:
         """A line for logs: the kind and the beginning of the constraint."""
-        return f"{self.kind} {self.text if len(self.text) <= 60 else self.text[:57] + '...'}"
+        return f"{self.kind} {printable(self.text, 60)}"
 
 
 def _schema_document(schema: Any) -> Any:
@@ -186,7 +189,11 @@ def _schema_document(schema: Any) -> Any:
             raise SpecError(
                 f"class {schema.__name__} is no pydantic model", where="json_schema", hint="pass its schema"
             )
-        return cast("Any", schema).model_json_schema()
+        try:
+            return cast("Any", schema).model_json_schema()
+        except Exception as error:  # of pydantic: many kinds
+            what = f"class {schema.__name__} can't be written as a JSON Schema: {error}"
+            raise SpecError(what, where="json_schema", hint="pass its schema") from error
     if isinstance(schema, str | bytes):
         return _load(schema, "json_schema")
     if isinstance(schema, Mapping | bool):
@@ -214,8 +221,14 @@ def _dump(document: Any, where: str) -> str:
     # order in which properties are generated.
     try:
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
+    except RecursionError:
+        raise SpecError("is nested too deep", where=where, hint=_FLATTEN) from None
     except (TypeError, ValueError) as error:
-        raise SpecError(f"can't be written as JSON: {error}", where=where) from None
+        hint = "send objects, lists, texts, numbers, true, false and null"
+        raise SpecError(f"can't be written as JSON: {error}", where=where, hint=hint) from None
+
+
+_FLATTEN = "flatten it; recursion is written with $ref"
 
 
 def language_of(spec: OutputSpec) -> OutputSpec:
@@ -237,4 +250,4 @@ def identity_of(spec: OutputSpec) -> bytes:
 
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise SpecError(f"unknown {name} {value!r}", where=name, hint=did_you_mean(str(value), known))
+        raise SpecError(f"unknown {name} {shown(value)}", where=name, hint=did_you_mean(value, known))

@@ -96,9 +96,7 @@ class References:
         return Target(schema, self._entered(scope, outermost), path)
 
     def _address(self, reference: str, scope: Scope) -> tuple[str, str]:
-        whole = scope.base + reference if reference[:1] in ("#", "") else urljoin(scope.base, reference)
-        address, fragment = urldefrag(whole)
-        return address, fragment
+        return _resolved(scope.base, reference)
 
     def _entered(self, scope: Scope, base: str) -> Scope:
         known = dict(scope.dynamic)
@@ -150,7 +148,7 @@ class References:
         identity = self._identity(schema) if isinstance(schema, Mapping) else None
         if identity is None or identity.startswith("#"):
             return base
-        return urldefrag(urljoin(base, identity))[0]
+        return _resolved(base, identity)[0]
 
     def _follow(self, start: Any, fragment: str, base: str, path: Path) -> tuple[Any, str, Path] | None:
         node = start
@@ -160,6 +158,16 @@ class References:
         except KeyError:
             return None
         return (node, base, path) if isinstance(node, Mapping | bool) else None
+
+
+def _resolved(base: str, reference: str) -> tuple[str, str]:
+    """The address and the fragment that a reference means."""
+    try:
+        whole = base + reference if reference[:1] in ("#", "") else urljoin(base, reference)
+        address, fragment = urldefrag(whole)
+    except ValueError:  # it is no address, and stands for itself
+        address, _, fragment = reference.partition("#")
+    return address, fragment
 
 
 def pointer_steps(document: Any, fragment: str) -> Iterator[tuple[str | int, Any]]:

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from guided_plugin.errors import SpecError, did_you_mean
+from guided_plugin.errors import SpecError, did_you_mean, shown
 from guided_plugin.spec.keywords import KEYWORDS, draft_of, idle_reason, names_draft
 from guided_plugin.spec.references import LostReferenceError, References, pointer_steps
 
@@ -46,12 +46,14 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...
 
 def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Every schema in a document, the root first, with its path."""
-    pending: list[tuple[tuple[str | int, ...], Any]] = [((), schema)]
+    # With the path to the schema around it: many paths, all of them deep, would take more than the document.
+    pending: list[tuple[tuple[str | int, ...], tuple[str | int, ...], Any]] = [((), (), schema)]
     while pending:
-        path, node = pending.pop()
+        above, step, node = pending.pop()
+        path = above + step
         yield path, node
         if isinstance(node, Mapping):
-            pending.extend((path + step, child) for step, child in subschemas(node))
+            pending.extend((path, step, child) for step, child in subschemas(node))
 
 
 def resolve_pointer(document: Any, reference: str) -> Any:
@@ -101,7 +103,7 @@ def _types(value: Any) -> Complaint:
         return "an empty list of types allows nothing", "leave `type` out to allow every type"
     for name in names:
         if name not in TYPES:
-            return f"unknown type {name!r}", did_you_mean(str(name), TYPES)
+            return f"unknown type {shown(name)}", did_you_mean(name, TYPES)
     return None
 
 
@@ -124,8 +126,23 @@ def _names_list(value: Any) -> Complaint:
         return f"must be a list of property names, not {_kind(value)}", hint
     for name in value:
         if not isinstance(name, str):
-            return f"must be a list of property names, and {name!r} is none", hint
+            return f"must be a list of property names, and {shown(name)} is none", hint
     return None
+
+
+def _lists_of_names(value: Any) -> Complaint:
+    complaint = _mapping(value)
+    for names in value.values() if isinstance(value, Mapping) else ():
+        listed = isinstance(names, list)
+        complaint = complaint or (_names_list(names) if listed else ("must hold lists of property names", ""))
+    return complaint
+
+
+def _schemas_or_names(value: Any) -> Complaint:
+    complaint = _mapping(value)
+    for names in value.values() if isinstance(value, Mapping) else ():
+        complaint = complaint or (_names_list(names) if isinstance(names, list) else None)
+    return complaint
 
 
 def _enum(value: Any) -> Complaint:
@@ -136,7 +153,7 @@ def _enum(value: Any) -> Complaint:
 
 def _count(value: Any) -> Complaint:
     ok = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
-    return None if ok else (f"must be a whole number of at least 0, not {value!r}", "")
+    return None if ok else (f"must be a whole number of at least 0, not {shown(value)}", "")
 
 
 def _number(value: Any) -> Complaint:
@@ -162,7 +179,8 @@ _CHECKS: dict[str, Callable[[Any], Complaint]] = {
     "values": _enum,
     "names": _names_list,
     "named schemas": _mapping,
-    "named schemas or names": _mapping,
+    "named schemas or names": _schemas_or_names,
+    "named names": _lists_of_names,
     "schemas": _schemas,
     "count": _count,
     "number": _number,
@@ -202,8 +220,18 @@ def _check_bounds(node: Mapping[str, Any]) -> None:
             raise SpecError(complaint[0], where=pointer((low,)), hint=complaint[1])
 
 
+_MOST_STEPS = 10_000_000
+"""Of all paths of a document together: references need them."""
+
+
 def references_of(document: Any) -> References:
     """What the references of a document point at."""
+    if sum(len(path) for path, _ in walk(document)) > _MOST_STEPS:
+        raise SpecError(
+            "is too large for how deep it is nested",
+            where="json_schema",
+            hint="move schemas to $defs at the root",
+        )
     return References(document, walk(document), draft_of(document), named=names_draft(document))
 
 
@@ -213,12 +241,12 @@ def _check_reference(references: References, node: Any, reference: str, path: tu
     except LostReferenceError as error:
         if error.where == "place" or reference.startswith("#"):
             raise SpecError(
-                f"{reference!r} points at nothing in this schema",
+                f"{shown(reference)} points at nothing in this schema",
                 where=pointer(path),
                 hint="references start at the root, for example #/$defs/Name",
             ) from None
         raise SpecError(
-            f"{reference!r} lies outside this schema, and references are never fetched",
+            f"{shown(reference)} lies outside this schema, and references are never fetched",
             where=pointer(path),
             hint="put that schema under $defs and refer to it as #/$defs/Name",
         ) from None

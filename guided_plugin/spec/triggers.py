@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from guided_plugin.errors import SpecError
+from guided_plugin.errors import SpecError, shown
 
 _WHERE = "start_after"
 _HINT = 'a text, token ids, or a list of such; {"text": "<tool_call>", "kept": true} if it is output already'
@@ -29,7 +29,7 @@ def triggers(value: Any) -> tuple[Trigger, ...] | None:
     if _is_one(value):
         return (_trigger(value),)
     if not isinstance(value, Iterable) or isinstance(value, bytes):
-        raise SpecError(f"must be token ids or text, not {value!r}", where=_WHERE, hint=_HINT)
+        raise SpecError(f"must be token ids or text, not {shown(value)}", where=_WHERE, hint=_HINT)
     found = tuple(dict.fromkeys(_trigger(each) for each in value))
     if not found:
         raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
@@ -56,16 +56,16 @@ def _trigger(value: Any) -> Trigger:
     if isinstance(value, Mapping):
         unknown = value.keys() - {"text", "tokens", "kept"}
         if unknown or ("text" in value) == ("tokens" in value):
-            raise SpecError(f"can't be {dict(value)!r}", where=_WHERE, hint=_HINT)
+            raise SpecError(f"can't be {shown(dict(value))}", where=_WHERE, hint=_HINT)
         value, kept = value.get("text", value.get("tokens")), value.get("kept", False)
     elif isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[1], bool):
         value, kept = value
     if not isinstance(kept, bool):
-        raise SpecError(f"kept must be true or false, not {kept!r}", where=_WHERE)
+        raise SpecError(f"kept must be true or false, not {shown(kept)}", where=_WHERE)
     if isinstance(value, str):
         if not value:
             raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
-        return Trigger(value, kept)
+        return Trigger(str.__str__(value), kept)
     return Trigger(token_ids(_WHERE, value), kept)
 
 
@@ -84,5 +84,5 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
     if not ids or not all(
         isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids
     ):
-        raise SpecError(f"must be token ids, not {value!r}", where=name, hint="a list of whole numbers")
-    return ids
+        raise SpecError(f"must be token ids, not {shown(value)}", where=name, hint="a list of whole numbers")
+    return tuple(map(int, ids))

@@ -1,13 +1,17 @@
 """Specs: constructors, the forms that clients send, options, and what is refused."""
 
+import contextlib
+import inspect
 import json
 import pickle
+import sys
+import tracemalloc
 
 import pytest
 from pydantic import BaseModel
 
 from guided_plugin import OutputSpec
-from guided_plugin.errors import SpecError
+from guided_plugin.errors import SpecError, shown
 from guided_plugin.spec.schema import check_schema, misspelt_keywords, pointer, resolve_pointer
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "string"}, "a": {}}, "required": ["a"]}
@@ -179,3 +183,94 @@ def test_pointers_and_misspelt_keywords():
     assert resolve_pointer({"a/b": [{"c": 1}]}, "#/a~1b/0/c") == 1
     found = misspelt_keywords({"properties": {"requierd": {"maxLenght": 3}}, "x-note": 1})
     assert found == ["#/properties/requierd/maxLenght: unknown keyword, ignored (did you mean 'maxLength'?)"]
+
+
+def nested(depth, wrap):
+    value = {}
+    for _ in range(depth):
+        value = {wrap: value} if wrap else [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"structural_tag": {"format": nested(20_000, "content")}},
+        {"json_schema": nested(20_000, "not")},
+        {"choice": [nested(3_000, "")]},
+        {"regex": "a", "stop_token_ids": nested(3_000, "")},
+        {"regex": "a", "whitespace": nested(3_000, "")},
+        {"regex": "a", "strict": 10**5000},
+        {"json_schema": {"type": nested(3_000, "")}},
+        {"json_schema": {"dependentRequired": "boolean"}},
+        {"json_schema": {"dependentRequired": {"a": "b"}}},
+        {"json_schema": {"dependencies": {"a": ["b", 3]}}},
+        {"choice": {"a": 1}},
+        {"choice": b"ab"},
+    ],
+    ids=lambda form: shown(form)[:40],
+)
+def test_any_value_is_a_spec_or_an_error_of_one_line(form):
+    with pytest.raises(SpecError) as error:
+        OutputSpec.parse(form)
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 2_000
+    assert error.value.where
+
+
+def test_a_document_that_is_too_deep_where_it_is_read_is_an_error():
+    spec = OutputSpec.json_schema(nested(900, "not"))
+
+    def deeper(frames):
+        return spec.document() if frames == 0 else deeper(frames - 1)
+
+    limit = sys.getrecursionlimit()
+    frames = len(inspect.stack())
+    with pytest.raises(SpecError, match=r"json_schema: is nested too deep"):
+        deeper(limit - frames - 400)
+
+
+def test_a_callers_own_texts_and_numbers_become_plain():
+    class Text(str):
+        pass
+
+    class Token(int):
+        pass
+
+    spec = OutputSpec.regex(Text("a"), backend=Text("b"), stop_token_ids=[Token(3)], start_after=[Token(4)])
+    assert [type(value) for value in (spec.text, spec.backend, *spec.stop_token_ids, *spec.start_after)] == [
+        str,
+        str,
+        int,
+        int,
+    ]
+
+
+def test_an_address_that_is_none_stands_for_itself():
+    schema = {"$id": "http://a]/(x", "$ref": "http://a]/(x#/$defs/b", "$defs": {"b": {"type": "null"}}}
+    assert OutputSpec.json_schema(schema).kind == "json_schema"
+    with pytest.raises(SpecError, match="references are never fetched"):
+        OutputSpec.json_schema({"$ref": "http://other]/"})
+
+
+@pytest.mark.parametrize("refers", [False, True])
+def test_deep_paths_take_no_more_memory_than_their_document(refers):
+    document = {"properties": {f"k{i}": {} for i in range(60_000)}}
+    if refers:
+        document["properties"]["r"] = {"$ref": "#"}
+    for _ in range(800):
+        document = {"not": document}
+    tracemalloc.start()
+    try:
+        refused = pytest.raises(SpecError, match="too large for how deep it is nested")
+        with refused if refers else contextlib.nullcontext():
+            OutputSpec.json_schema(document)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100 << 20
+
+
+def test_summaries_are_printable():
+    assert OutputSpec.grammar('root ::= "a"\n\x1b[31m').summary() == r'grammar root ::= "a"\n\x1b[31m'
+    assert len(OutputSpec.regex("a" * 10_000).summary()) < 80

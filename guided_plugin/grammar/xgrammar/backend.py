@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError
+from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, shown
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
 from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -323,7 +323,7 @@ def _first_line(error: Exception) -> str:
 def _ebnf_literal(text: str) -> str:
     """An EBNF string literal, with an escape for every character outside plain ASCII."""
     if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
-        raise GrammarError("has a lone surrogate, which no text can hold", where=f"choice {text!r}")
+        raise GrammarError("has a lone surrogate, which no text can hold", where=f"choice {shown(text)}")
     return '"' + "".join(_ebnf_character(character) for character in text) + '"'
 
 

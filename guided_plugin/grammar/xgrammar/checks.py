@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.xgrammar.rewrites.values import canonical
 from guided_plugin.spec.arithmetic import exact
 from guided_plugin.spec.schema import pointer
@@ -50,7 +50,7 @@ def check_number(node: Mapping[str, Any], types: list[str], path: _Path) -> None
 def _check_bounds(node: Mapping[str, Any], types: list[str], path: _Path) -> None:
     for keyword in (*_LOW, *_HIGH):
         if keyword in node and not _is_exact(node[keyword], types):
-            what = f"`{keyword}` {node[keyword]!r}"
+            what = f"`{keyword}` {shown(node[keyword])}"
             hint = "use a bound with at most nine digits before the point and six behind it"
             raise refusal(what, (*path, keyword), hint)
     if "number" in types and not _has_room(node):
@@ -81,7 +81,7 @@ def _check_divisor(node: Mapping[str, Any], types: list[str], path: _Path) -> No
         raise refusal("`multipleOf` of numbers", where, "use integers")
     if divisor % 1 or divisor > _MOST_DIVISOR:
         hint = f"use a whole number from 1 to {_MOST_DIVISOR}, or an enum"
-        raise refusal(f"`multipleOf` {divisor!r}", where, hint)
+        raise refusal(f"`multipleOf` {shown(divisor)}", where, hint)
     lowest = [node[keyword] for keyword in _LOW if keyword in node]
     highest = [node[keyword] for keyword in _HIGH if keyword in node]
     if bool(lowest) != bool(highest) or (lowest and min(highest) - max(lowest) > _WIDEST_RANGE):
@@ -107,7 +107,7 @@ def check_object(node: Mapping[str, Any], path: _Path, *, strict: bool) -> None:
     missing = sorted(wanted - set(described))
     if missing:
         raise refusal(
-            f"`required` property {missing[0]!r} that `properties` doesn't describe",
+            f"`required` property {shown(missing[0])} that `properties` doesn't describe",
             (*path, "required"),
             f'add "{missing[0]}": {{}} to properties',
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.spec.ecma import (
     MAX_CODE,
     Alternation,
@@ -28,7 +28,7 @@ def whole_regex(source: str) -> str:
     text = _expression(whole(source))
     if text is None:
         hint = "look for an empty class, for anchors in the middle, or for NUL, which xgrammar can't match"
-        raise UnsupportedSpecError(f"no text matches {source[:80]!r}", where="pattern", hint=hint)
+        raise UnsupportedSpecError(f"no text matches {shown(source)}", where="pattern", hint=hint)
     return text or "(?:)"  # in structural tags an empty one is an error
 
 

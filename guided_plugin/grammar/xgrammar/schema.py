@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError, shown
 from guided_plugin.grammar.xgrammar.checks import (
     check_array,
     check_number,
@@ -131,22 +131,24 @@ def _check_reference(node: Mapping[str, Any], path: _Path, document: Any) -> Non
     reference, where = node["$ref"], (*path, "$ref")
     hint = _PLAIN_REFERENCE
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        raise refusal(f"`$ref` {reference!r}, which is no pointer into this schema,", where, hint)
+        raise refusal(f"`$ref` {shown(reference)}, which is no pointer into this schema,", where, hint)
     if _ESCAPED.search(reference):
-        raise refusal(f"`$ref` {reference!r} with an escape in it", where, "give that schema a plain name")
+        raise refusal(
+            f"`$ref` {shown(reference)} with an escape in it", where, "give that schema a plain name"
+        )
     seen = set()
     target: Any = node
     while isinstance(target, Mapping) and isinstance(target.get("$ref"), str):
         if target["$ref"] in seen:
             raise UnsatisfiableSpecError(
-                f"allows no output at all: `$ref` {reference!r} leads back to itself",
+                f"allows no output at all: `$ref` {shown(reference)} leads back to itself",
                 where=pointer(where),
                 hint="say what it stands for",
             )
         seen.add(target["$ref"])
         target = _target(document, target["$ref"], where)
     if not isinstance(target, Mapping | bool):
-        raise refusal(f"`$ref` {reference!r}, which points at no schema,", where, hint)
+        raise refusal(f"`$ref` {shown(reference)}, which points at no schema,", where, hint)
     if _has_own_base(document, path):
         raise refusal("`$ref` inside a schema with an `$id` of its own", where, "leave that `$id` out")
 
@@ -157,7 +159,7 @@ def _target(document: Any, reference: str, where: _Path) -> Any:
     for part in reference.split("/")[1:]:
         if not isinstance(target, Mapping) or part not in target:
             what = "goes through a list" if isinstance(target, list) else "points at nothing in this schema"
-            raise refusal(f"`$ref` {reference!r}, which {what},", where, _PLAIN_REFERENCE)
+            raise refusal(f"`$ref` {shown(reference)}, which {what},", where, _PLAIN_REFERENCE)
         target = target[part]
     return target
 
@@ -180,7 +182,7 @@ def _check_names(node: Mapping[str, Any], path: _Path, strict: bool) -> None:
     for name in described:
         if not _PLAIN_NAME.match(name):
             raise refusal(
-                f"property {name!r} of an object that takes further ones",
+                f"property {shown(name)} of an object that takes further ones",
                 (*path, "properties"),
                 "use letters of ASCII in its name, or set additionalProperties to false",
             )

@@ -20,7 +20,7 @@ import transformers
 from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import ConfigError, GuidedError, PipelineError
+from guided_plugin.errors import ConfigError, GuidedError, PipelineError, printable
 from guided_plugin.hosts.step_hooks import SafeStepHooks
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
@@ -230,7 +230,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
 
     def _keep_error(self, request_id: str, error: GuidedError) -> None:
         if request_id not in self._errors:
-            _log.error("request %s of a continuous batch: %s", request_id, error)
+            _log.error("request %s of a continuous batch: %s", printable(request_id), error)
         self._errors[request_id] = error
         while len(self._errors) > _KEPT_ERRORS:
             del self._errors[next(iter(self._errors))]

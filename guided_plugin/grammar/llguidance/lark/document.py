@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark.constraints import Literals
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason, names_draft
@@ -104,10 +104,10 @@ class Document:
         except LostReferenceError as error:
             if error.where == "place":
                 raise UnsupportedSpecError(
-                    f"{keyword} points at nothing: {reference[:200]!r}", where=pointer(path)
+                    f"{keyword} points at nothing: {shown(reference)}", where=pointer(path)
                 ) from None
             raise UnsupportedSpecError(
-                f"{keyword} to another document is never fetched: {reference[:200]!r}",
+                f"{keyword} to another document is never fetched: {shown(reference)}",
                 where=pointer(path),
                 hint="copy what it points at into $defs",
             ) from None
@@ -124,7 +124,7 @@ class Document:
         if isinstance(schema, bool):
             return {}
         if not isinstance(schema, Mapping):
-            raise UnsupportedSpecError(f"is not a schema: {schema!r}", where=pointer(path))
+            raise UnsupportedSpecError(f"is not a schema: {shown(schema)}", where=pointer(path))
         enforced = {key: schema[key] for key in schema if key in self._enforced}
         if enforced.get("format", "") not in FORMATS:
             enforced.pop("format", None)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from json.encoder import encode_basestring
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import languages, patterns
 from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, expression, pattern
@@ -89,6 +89,6 @@ def key_text(text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise UnsupportedSpecError(
-            f"has a lone surrogate, which no text can hold: {text!r}", where="json_schema"
+            f"has a lone surrogate, which no text can hold: {shown(text)}", where="json_schema"
         ) from error
     return encode_basestring(encode_basestring(text))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from guided_plugin.errors import GrammarError, UnsupportedSpecError
+from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import DISTINCT, HEADER, Lowered, lower_schema
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, Repeated, Symbol
@@ -208,7 +208,7 @@ def _check(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise GrammarError(
-            f"has a lone surrogate, which no text can hold: {text!r}", where="structural_tag"
+            f"has a lone surrogate, which no text can hold: {shown(text)}", where="structural_tag"
         ) from None
 
 

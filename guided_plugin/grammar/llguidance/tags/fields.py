@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from guided_plugin.errors import GrammarError, UnsupportedSpecError
+from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.tags.freetext import Names
 from guided_plugin.grammar.llguidance.tags.nodes import EMPTY, Control, Node, Path, Text
 from guided_plugin.spec.schema import pointer
@@ -45,7 +45,7 @@ class Reading:
         kind = node.get("type") if isinstance(node, Mapping) else None
         found = self._formats.get(kind) if isinstance(kind, str) else None
         if found is None:
-            raise refusal(f"a format of type {kind!r}", path)
+            raise refusal(f"a format of type {shown(kind)}", path)
         keys, read = found
         known(node, ("type", *keys), path)
         try:
@@ -86,7 +86,7 @@ class Reading:
         """A control token by its id or name."""
         found = self._by_name.get(token) if isinstance(token, str) else token
         if isinstance(found, bool) or not isinstance(found, int) or found not in self._controls:
-            raise refusal(f"a token that is no control token, or ends the output: {token!r}", path)
+            raise refusal(f"a token that is no control token, or ends the output: {shown(token)}", path)
         return Control(found)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.tags.nodes import (
     EMPTY,
     Control,
@@ -194,7 +194,7 @@ def _until(stop: str, stops: Sequence[str], excludes: Sequence[str] = ()) -> Unt
     """Text up to a stop, unless that is excluded. Raises where another stop always comes first."""
     if any(other in stop[:-1] for other in stops) or any(map(stop.endswith, excludes)):
         raise UnsupportedSpecError(
-            f"{stop!r} is never reached: it has another trigger, end or excluded text in it",
+            f"{shown(stop)} is never reached: it has another trigger, end or excluded text in it",
             where="structural_tag",
         )
     return Until(stop, tuple(stops), tuple(sorted({each for each in excludes if each.endswith(stop)})))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from guided_plugin.errors import shown
 from guided_plugin.grammar.llguidance.tags.nodes import (
     Control,
     Either,
@@ -138,7 +139,7 @@ class _Lexing:
             return _SEVERAL_WAYS
         for position, leaf in enumerate(self._leaves):
             if self._continuing(leaf) & self._next[position]:
-                return f"{_shown(leaf)} in front of what may be a part of it"
+                return f"{_told(leaf)} in front of what may be a part of it"
         seen: set[frozenset[int]] = set()
         pending = [self._start]
         while pending:
@@ -202,14 +203,14 @@ class _Lexing:
                 shorter = texts.get(text[:end], ())
                 after = raw[len(text[:end].encode(errors="replace"))]
                 if any(after in self._next[position] for position in shorter):
-                    return f"{text[:end]!r} next to {text!r}"
+                    return f"{shown(text[:end])} next to {shown(text)}"
             for other in others:
                 if any(self._differs(position, other) for position in texts[text]):
-                    return f"{text!r} next to {_shown(self._leaves[other])}"
+                    return f"{shown(text)} next to {_told(self._leaves[other])}"
         for index, position in enumerate(others):
             for other in others[index + 1 :]:
                 if not self._alike(position, other) and self._begins[position] & self._begins[other]:
-                    return f"{_shown(self._leaves[position])} next to {_shown(self._leaves[other])}"
+                    return f"{_told(self._leaves[position])} next to {_told(self._leaves[other])}"
         return None
 
     def _alike(self, one: int, other: int) -> bool:
@@ -265,12 +266,12 @@ def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
     return min(found, default=None)
 
 
-def _shown(leaf: Leaf) -> str:
+def _told(leaf: Leaf) -> str:
     match leaf:
         case Text(text):
             return repr(text)
         case Regex(pattern):
-            return f"the regex {pattern!r}"
+            return f"the regex {shown(pattern)}"
         case Schema():
             return "JSON"
         case Control(token):

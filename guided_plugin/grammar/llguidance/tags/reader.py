@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from guided_plugin.errors import shown
 from guided_plugin.grammar.llguidance.tags import leaves
 from guided_plugin.grammar.llguidance.tags.fields import (
     Fields,
@@ -128,7 +129,7 @@ def _by_trigger(
     for begin, rest in tags:
         fitting = [trigger for trigger in triggers if begin.startswith(trigger)]
         if len(fitting) != 1:
-            raise malformed(f"exactly one must begin {begin!r}", (*path, "triggers"))
+            raise malformed(f"exactly one must begin {shown(begin)}", (*path, "triggers"))
         rules += reading.names.triggered(fitting[0], begin, rest)
     used = {trigger for trigger, _ in rules}
     if not rules or any(trigger not in used for trigger in triggers):

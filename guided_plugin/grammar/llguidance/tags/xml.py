@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from guided_plugin.errors import shown
 from guided_plugin.grammar.llguidance.tags.fields import Fields, Reading, refusal
 from guided_plugin.grammar.llguidance.tags.freetext import closed
 from guided_plugin.grammar.llguidance.tags.nodes import (
@@ -53,9 +54,9 @@ _STYLES = {
 
 def xml_schema(reading: Reading, node: Fields, path: Path) -> Node:
     """The properties of a schema in a style, in the order of the schema."""
-    style = _STYLES.get(node["style"])
+    style = _STYLES.get(node["style"]) if isinstance(node["style"], str) else None
     if style is None or reading.flexible or node.get("any_order") or not reading.strict:
-        raise refusal(f"a style of {node['style']!r} with these options", (*path, "style"))
+        raise refusal(f"a style of {shown(node['style'])} with these options", (*path, "style"))
     schema, path = node["json_schema"], (*path, "json_schema")
     properties, required = _described(schema, path)
     shared = {key: schema[key] for key in _SHARED if key in schema}
