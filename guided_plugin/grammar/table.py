@@ -82,10 +82,11 @@ class GrammarTable:
         if slot in self.requests:
             raise PipelineError(f"slot {slot} is taken by request {self.requests[slot].request_id}")
         stops = spec.stop_token_ids or self._vocabulary.stop_token_ids
-        for token in stops:
-            if token >= self._vocabulary.size:
-                raise RequestError(f"stop token {token} is outside the vocabulary", request_id=request_id)
-        triggers = self._vocabulary.triggers(spec.start_after)
+        try:
+            self._vocabulary.check_stops(stops)
+            triggers = self._vocabulary.triggers(spec.start_after)
+        except GuidedError as error:
+            raise error.for_request(request_id) from None
         history = [int(token) for token in tokens]
 
         def replay() -> None:

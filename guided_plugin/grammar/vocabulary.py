@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from guided_plugin.errors import VocabularyError
+from guided_plugin.errors import RequestError, VocabularyError, shown
 from guided_plugin.spec.triggers import Trigger
 
 __all__ = ["Vocabulary"]
@@ -93,6 +93,23 @@ class Vocabulary:
                 hint="model and tokenizer don't belong together, or the embeddings were not resized",
             )
 
+    def check_stops(self, tokens: Iterable[int], *, where: str = "", text: bool = True) -> None:
+        """Refuse stop tokens that don't exist; without `text` also those that are text, which would cut an
+        output off in the middle."""
+        for token in tokens:
+            if not 0 <= token < self.size:
+                raise RequestError(
+                    f"stop token {token} is outside the vocabulary",
+                    where=where,
+                    hint=f"the vocabulary has {self.size} tokens",
+                )
+            if not text and token not in self.special_ids and token not in self.stop_token_ids:
+                raise RequestError(
+                    f"stop token {token} is text: {shown(self.tokens[token])}",
+                    where=where,
+                    hint="only control tokens may end a guided output; let its grammar say where it ends",
+                )
+
     def sequence(self, tokens_or_text: Sequence[int] | str) -> tuple[int, ...]:
         """Token ids as given, or those of a text: a control token by its name, else as encoded."""
         if not isinstance(tokens_or_text, str):
@@ -106,12 +123,14 @@ class Vocabulary:
         return tuple(self.encode(tokens_or_text))
 
     def triggers(self, given: Iterable[Trigger] | None) -> tuple[Trigger, ...]:
-        """The same as token ids; without those that are empty. Raises VocabularyError."""
+        """The same as token ids, without empty ones. Raises RequestError for one that can never come."""
         found = [(self.sequence(each.tokens), each.kept) for each in given or ()]
         for tokens, _ in found:
             if tokens and max(tokens) >= self.size:
-                raise VocabularyError(
-                    f"has no token {max(tokens)}", where="start_after", hint=f"it has {self.size} tokens"
+                raise RequestError(
+                    f"token {max(tokens)} is outside the vocabulary",
+                    where="start_after",
+                    hint=f"the vocabulary has {self.size} tokens",
                 )
         return tuple(Trigger(tokens, kept) for tokens, kept in found if tokens)
 

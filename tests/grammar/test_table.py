@@ -129,7 +129,7 @@ class TestStartAfter:
         assert len(table.inner.failures) == 1
 
     def test_a_token_outside_the_vocabulary_would_never_come(self, table):
-        with pytest.raises(VocabularyError, match="no token 4000"):
+        with pytest.raises(RequestError, match="token 4000 is outside"):
             table.add(0, OutputSpec.regex("x", start_after=[4000]))
 
     def test_a_sequence_that_ends_in_a_stop_token_starts_the_output(self, table):

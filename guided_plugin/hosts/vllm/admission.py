@@ -96,7 +96,7 @@ class Gate:
         returned as they are. Compiles a spec that is not remembered. Raises GuidedError."""
         if self.unsupported_reason is not None:
             raise self.unsupported_reason
-        return self.recall(params) or _carry(params, self._compile(_form_of(params)))
+        return self.recall(params) or self._carry(params, self._compile(_form_of(params)))
 
     def recall(self, params: Any) -> Any | None:
         """What `admit` returns, if that takes no compile; else None."""
@@ -110,7 +110,7 @@ class Gate:
             return None
         with self._lock:
             admitted = self._admitted.get(key)
-        return None if admitted is None else _carry(params, admitted)
+        return None if admitted is None else self._carry(params, admitted)
 
     def prepared(self, admitted: Admitted) -> None:
         """The engine has compiled a spec, or has refused to."""
@@ -152,9 +152,22 @@ class Gate:
                 self.unsupported_reason = error
             _log.warning("guided requests will be refused: %s", error)
 
+    def _carry(self, params: Any, admitted: Admitted) -> Any:
+        """The params of a guided request with its spec. Raises RequestError for stop tokens at which vLLM
+        would end an output in the middle."""
+        stops = getattr(params, "stop_token_ids", None) or ()
+        self.compiler.vocabulary.check_stops(stops, where="stop_token_ids", text=False)
+        carried = copy.copy(params)
+        carried.structured_outputs = None
+        carried.extra_args = {**(params.extra_args or {}), GUIDED: admitted}
+        return carried
+
     def _compile(self, form: Any) -> Admitted:
         key = _key(form)  # before the compile: the client's object may change
         spec = read_spec(form)
+        vocabulary = self.compiler.vocabulary
+        vocabulary.check_stops(spec.stop_token_ids or (), where=f"{GUIDED}.stop_token_ids", text=False)
+        vocabulary.triggers(spec.start_after)
         start = time.monotonic()
         self.compiler.compile(spec)
         quick = time.monotonic() - start <= _SLOW_SECONDS
@@ -198,13 +211,6 @@ def constraint(params: Any) -> dict[str, Any] | None:
     if outputs is None or all(getattr(outputs, name) is None for name in CONSTRAINTS):
         return None
     return {name: value for name in CONSTRAINT_FORM if (value := getattr(outputs, name)) is not None}
-
-
-def _carry(params: Any, admitted: Admitted) -> Any:
-    carried = copy.copy(params)
-    carried.structured_outputs = None
-    carried.extra_args = {**(params.extra_args or {}), GUIDED: admitted}
-    return carried
 
 
 def _key(form: Any) -> bytes | None:

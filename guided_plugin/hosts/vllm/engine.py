@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
     HEALTH,
@@ -150,7 +150,9 @@ class Engine:
         """A request that is not guided at all, and will end as an error."""
         request_id = request_id or params.extra_args.get(REQUEST, _OWN)
         if request_id.startswith(_OWN):
-            _log.error("output cut off, and vLLM cannot be told: request %s: %s", request_id, error.reason)
+            _log.error(
+                "output cut off, and vLLM cannot be told: request %s: %s", printable(request_id), error.reason
+            )
         else:
             self._ledger.add(request_id, AT_ONCE, error.reason)
         return GuidedRequest(request_id, UNGUIDED, min(params.all_stop_token_ids, default=0))
@@ -219,7 +221,9 @@ class Engine:
         due = self._ledger.due(step)
         for request_id, reason in due.items():
             if request_id.startswith(_OWN):
-                _log.error("output cut off, and vLLM cannot be told: request %s: %s", request_id, reason)
+                _log.error(
+                    "output cut off, and vLLM cannot be told: request %s: %s", printable(request_id), reason
+                )
         return due
 
     def health(self) -> str:

@@ -19,7 +19,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.grammar.table import never_began
 from guided_plugin.hosts.vllm.common import ADMITTED, GUIDED, REQUEST, frontend_parts, unsupported_reason
@@ -157,7 +157,7 @@ def _update_from_output(original: Any) -> Any:
             return original(self, scheduler_output, model_runner_output, *args, **kwargs)
         live = {one: reason for one, reason in (failed or {}).items() if _is_live(self.requests.get(one))}
         for request_id, reason in live.items():
-            _log.error("output cut off: request %s: %s", request_id, reason)
+            _log.error("output cut off: request %s: %s", printable(request_id), reason)
             _end_as_error(self, request_id, reason)
         outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
         _correct(outputs, live)
@@ -183,7 +183,7 @@ def _ended_too_early(outputs: dict[int, Any], unbegun: dict[str, Any]) -> dict[s
             state.extend(array("q", request.output_token_ids))
             if not state.begun:
                 found[output.request_id] = reason = never_began(spec).reason
-                _log.error("request %s: %s", output.request_id, reason)
+                _log.error("request %s: %s", printable(output.request_id), reason)
     return found
 
 

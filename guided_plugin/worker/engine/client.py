@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import GuidedError, PipelineError, RequestError
+from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, StepPlan
@@ -200,13 +200,7 @@ class WorkerClient:
 
     def _normal(self, spec: OutputSpec) -> OutputSpec:
         """The spec as a worker can read it: no text that takes a tokenizer."""
-        for token in spec.stop_token_ids or ():
-            if token >= self.vocabulary.size:
-                raise RequestError(
-                    f"stop token {token} is outside the vocabulary",
-                    where="stop_token_ids",
-                    hint=f"the vocabulary has {self.vocabulary.size} tokens",
-                )
+        self.vocabulary.check_stops(spec.stop_token_ids or (), where="stop_token_ids")
         if spec.start_after is None:
             return spec
         return dataclasses.replace(spec, start_after=self.vocabulary.triggers(spec.start_after) or None)

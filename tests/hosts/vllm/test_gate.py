@@ -119,6 +119,28 @@ def test_every_constraint_of_vllm_is_taken_over(theirs, ours):
     assert params.extra_args is None
 
 
+@pytest.mark.parametrize(
+    ("token", "complaint"), [(10**9, "outside"), (-1, "outside"), (ord("a"), "is text: b'a'")]
+)
+def test_stop_tokens_that_end_no_output_are_refused(token, complaint):
+    """Outside the vocabulary they break the row that a failure closes; as text they cut the output off."""
+    gate = Gate(config(SMALL))
+    guided = {"guided": {"regex": "[ab]+"}}
+    for _ in range(2):  # the second time its spec is remembered
+        with pytest.raises(gp.GuidedError, match=f"^stop_token_ids: stop token {token} .*{complaint}"):
+            gate.admit(SamplingParams(extra_args=guided, stop_token_ids=[END, token]))
+        assert gate.admit(SamplingParams(extra_args=guided, stop_token_ids=[END, THINK_END]))
+    own = {"regex": "[ab]+", "stop_token_ids": [token] if token >= 0 else [END, 258]}
+    with pytest.raises(gp.GuidedError, match=r"^guided\.stop_token_ids: stop token"):
+        gate.admit(SamplingParams(extra_args={"guided": own}))
+
+
+def test_a_trigger_outside_the_vocabulary_is_refused():
+    form = {"regex": "a", "start_after": [THINK_END, 258]}
+    with pytest.raises(gp.GuidedError, match=r"start_after: token 258 is outside the vocabulary"):
+        Gate(config(SMALL)).admit(SamplingParams(extra_args={"guided": form}))
+
+
 def test_two_constraints_are_one_too_many():
     params = SamplingParams(structured_outputs=THEIRS, extra_args={"guided": {"regex": "b"}})
     with pytest.raises(gp.GuidedError, match="together with structured_outputs"):
