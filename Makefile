@@ -9,7 +9,7 @@ VLLM_STAMP := $(VLLM)/.installed
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo test lint figures types unit vllm-test vllm-sources vllm-next-test older-test coverage gpu-test pretrained-test fuzz conformance bench clean help
+.PHONY: demo test lint figures types unit vllm-test vllm-sources vllm-next-test older-test coverage gpu-test pretrained-test fuzz fuzz-inputs conformance bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
@@ -22,6 +22,7 @@ help:
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
 	@echo "make pretrained-test  the tests with a real pretrained model, which it installs (230 MB)"
 	@echo "make fuzz      random schemas against an oracle (COUNT=20000 SEED=1 ARGS=...)"
+	@echo "make fuzz-inputs  random inputs to every reader, guided by coverage (INPUTS=20000 SEED=1 ARGS=...)"
 	@echo "make conformance  docs/conformance.md, from SUITE, SAMPLE and TOKENIZER (ARGS=...)"
 	@echo "make bench     the reference-loop benchmark"
 	@echo "make clean     remove .venv and caches"
@@ -99,6 +100,11 @@ COUNT := 20000
 SEED :=
 fuzz: $(STAMP)
 	$(BIN)/python tests/support/fuzz.py --count $(COUNT) $(addprefix --seed ,$(SEED)) $(ARGS)
+
+# INPUTS of each target, or only of ARGS="--target NAME".
+INPUTS := 20000
+fuzz-inputs: $(STAMP)
+	PYTHONPATH=. $(BIN)/python tests/support/fuzz_inputs.py --count $(INPUTS) $(addprefix --seed ,$(SEED)) $(ARGS)
 
 # SUITE: json-schema-org/JSON-Schema-Test-Suite, SAMPLE: MaskBench files; each a folder or a tar archive.
 # TOKENIZER: a folder of a transformers tokenizer.

@@ -1,0 +1,316 @@
+"""What `fuzz_inputs` feeds: each reader of the package, with inputs to begin with."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from fuzz_mutations import mutate_bytes, mutate_text, mutate_value
+from fuzz_schemas import random_schema
+from tag_forms import FORMS
+from vocabularies import BYTES
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.guard_process import Answer, from_helper
+from guided_plugin.compiling.limits import check_limits
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import (
+    BudgetError,
+    GrammarError,
+    GuidedError,
+    PipelineError,
+    PluginError,
+    SpecError,
+    UnsupportedSpecError,
+)
+from guided_plugin.grammar.base import Prepared
+from guided_plugin.grammar.llguidance.sources import source_text
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.ecma import parse
+from guided_plugin.spec.keywords import KEYWORDS
+from guided_plugin.step import Admission
+from guided_plugin.worker.messages import Crashed, Failed, Ready, Retires, Synced, Verdict, Warm, from_worker
+
+__all__ = ["TARGETS", "Target"]
+
+CONFIG = GuidedConfig(threads=1, compile_seconds=10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A reader of inputs."""
+
+    name: str
+    seeds: tuple[Any, ...]
+    run: Callable[[Any], object]
+    errors: tuple[type[Exception], ...]
+    """What it may raise."""
+    mutate: Callable[[Random, Any, list[Any]], Any]
+
+
+_SCHEMA: Any = {
+    "type": "object",
+    "properties": {"a": {"type": ["integer", "null"], "minimum": 3}, "b": {"$ref": "#/$defs/b"}},
+    "required": ["a"],
+    "$defs": {"b": {"type": "array", "items": {"enum": ["x", 1]}, "maxItems": 3, "uniqueItems": True}},
+    "patternProperties": {"^x-[a-z]{1,3}$": {"type": "string", "format": "date"}},
+    "additionalProperties": False,
+}
+_TAG: Any = {
+    "type": "triggered_tags",
+    "triggers": ["<f="],
+    "tags": [{"begin": "<f=a>", "content": {"type": "json_schema", "json_schema": _SCHEMA}, "end": "</f>"}],
+}
+_TAGS = (
+    {"type": "structural_tag", "format": _TAG},
+    *({"type": "structural_tag", "format": one} for one in FORMS.values()),
+)
+
+_FORMS = (
+    {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}},
+    {"type": "json_schema", "name": "a", "schema": _SCHEMA},
+    {"format": {"type": "json_schema", "name": "a", "schema": _SCHEMA}, "verbosity": "low"},
+    {"type": "json", "value": _SCHEMA},
+    {"type": "regex", "value": "[a-z]+"},
+    {"type": "regex_schema", "regex_schema": "a|b"},
+    {"json": _SCHEMA, "disable_any_whitespace": True, "_backend": "xgrammar"},
+    {"guided_choice": ["a", "b"], "guided_decoding_backend": "xgrammar:no-fallback"},
+    {"guided_grammar": 'root ::= "a"'},
+    {"regex": "a+b*", "stop_token_ids": [1, 2], "start_after": "</think>", "backend": "auto"},
+    {"choice": ["yes", "no"], "whitespace": "flexible", "strict": False},
+    {"grammar": 'start: "a" | B\nB: /b+/', "syntax": "lark", "start_after": [5]},
+    {"json_object": True},
+    {"json_schema": True},
+    {"structural_tag": _TAGS[0]},
+    *_TAGS[:3],
+    '{"regex": "a"}',
+    b'{"choice": ["a"]}',
+    "text",
+    {"type": "text"},
+)
+_WORDS = [
+    *KEYWORDS,
+    *(
+        "type",
+        "value",
+        "schema",
+        "name",
+        "format",
+        "json",
+        "regex",
+        "choice",
+        "grammar",
+        "structural_tag",
+        "syntax",
+    ),
+    *(
+        "stop_token_ids",
+        "start_after",
+        "whitespace",
+        "backend",
+        "begin",
+        "end",
+        "content",
+        "tags",
+        "triggers",
+        "elements",
+    ),
+    *(
+        "separator",
+        "at_least_one",
+        "stop_after_first",
+        "excludes",
+        "pattern",
+        "json_schema",
+        "style",
+        "token",
+        "string",
+    ),
+]
+
+
+def _values(random: Random, value: Any, corpus: list[Any]) -> Any:
+    return mutate_value(random, value, corpus, _WORDS)
+
+
+def _parse_target() -> Target:
+    def run(value: Any) -> None:
+        spec = OutputSpec.parse(value)
+        if spec is None:
+            return
+        again = OutputSpec.parse(spec.to_dict())
+        if again != spec or hash(again) != hash(spec) or pickle.loads(pickle.dumps(spec)) != spec:
+            raise AssertionError("another spec comes back")
+        if not spec.summary().isprintable():
+            raise AssertionError("a summary that no log should hold")
+
+    return Target("parse", _FORMS, run, (SpecError,), _values)
+
+
+_PATTERNS = (
+    *(
+        r"^[a-z]{2,5}$",
+        r"a|b(?:c)?",
+        r"\p{Lu}\P{Script=Greek}+",
+        r"(?=a)[^b]{3}$",
+        r"(?!x).*?y",
+        r"\u{1F600}|\ud83d\ude00",
+    ),
+    *(r"^(?<n>\d{3}-)?\w+@\S+\.[a-z]$", r"[\d\-\]a-f]{0,9}", r"", r"^$", r"(a*)*", r"\cA\x41\0"),
+)
+
+
+def _ecma_target() -> Target:
+    return Target("ecma", _PATTERNS, parse, (UnsupportedSpecError,), mutate_text)
+
+
+def _lower(spec: OutputSpec) -> None:
+    check_limits(spec, CONFIG)
+    source_text(spec, unenforced=(), impossible_token=None, controls={258: "<|call|>"})
+
+
+def _lower_target() -> Target:
+    """Schemas as the llguidance backend writes them."""
+
+    def run(schema: Any) -> None:
+        options = (
+            {"strict": False, "whitespace": "flexible"}
+            if isinstance(schema, dict) and len(schema) % 2
+            else {}
+        )
+        _lower(OutputSpec.json_schema(schema, **options))
+
+    seeds = (_SCHEMA, *(random_schema(Random(number)) for number in range(60)))
+    return Target("lower", seeds, run, (SpecError, GrammarError), _values)
+
+
+def _tags_target() -> Target:
+    return Target(
+        "tags", _TAGS, lambda tag: _lower(OutputSpec.structural_tag(tag)), (SpecError, GrammarError), _values
+    )
+
+
+def _regex_target() -> Target:
+    return Target(
+        "regex",
+        _PATTERNS,
+        lambda text: _lower(OutputSpec.regex(text)),
+        (SpecError, GrammarError),
+        mutate_text,
+    )
+
+
+def _compile_target() -> Target:
+    """Specs of every kind, with every backend in turn, down to a grammar."""
+    compiler = GrammarCompiler(BYTES, config=CONFIG, plugins=Plugins(entry_points=False))
+
+    def run(form: Any) -> None:
+        spec = OutputSpec.parse(form)
+        if spec is None:
+            return
+        try:
+            compiler.compile(spec)
+        except PluginError as error:
+            if not error.what.startswith("no backend named"):  # a defect of a backend
+                raise AssertionError(str(error)) from error
+            raise SpecError(error.what) from error
+
+    grammars = (
+        *('root ::= "a" root | [b-d]{2,3}', 'root ::= x*\nx ::= "y" | "z" x', 'root ::= "(" root ")" | "x"'),
+        *(
+            'start: "a" start | B\nB: /[b-d]+/',
+            'start: %json {"type": "integer"}',
+            "start: A*\nA[capture]: /a|b/",
+        ),
+    )
+    forms = (*_FORMS, *({"grammar": text} for text in grammars), *({"regex": text} for text in _PATTERNS))
+    forms += tuple({"json_schema": random_schema(Random(number))} for number in range(30))
+    return Target("compile", forms, run, (SpecError, GrammarError), _values)
+
+
+_ERROR = BudgetError("took long", where="x", hint="y", request_id="r")
+_FROM_WORKER = (
+    *(Ready(frozenset({"a"}), frozenset()), Warm(), Verdict(3, Admission("llguidance", 0.5, ("w",), "r"))),
+    *(Verdict(4, _ERROR), Failed(7, _ERROR, 12), Synced(1, frozenset({2})), Retires("r"), Crashed("c")),
+)
+_FROM_HELPER = (
+    Answer(None),
+    Answer(_ERROR, True),
+    Answer(Prepared(OutputSpec.regex("a"), "llguidance", b"x" * 300)),
+)
+
+
+def _channel_target() -> Target:
+    """Frames of a worker and of a helper that went wrong, as they arrive on a socket."""
+    frames = [
+        *(("worker", _frame(message)) for message in _FROM_WORKER),
+        *(("helper", _frame(message)) for message in _FROM_HELPER),
+        ("worker", b"".join(map(_frame, _FROM_WORKER))),
+        ("worker", _frame_of(b"\x80\x04N\x72\xff\xff\xff\x7f.")),
+        ("worker", _frame_of(b"cos\nsystem\n(S'true'\ntR.")),
+        ("worker", b"\xff" * 8),
+    ]
+    decoders = {"worker": from_worker, "helper": from_helper}
+    known = tuple(type(message) for message in (*_FROM_WORKER, *_FROM_HELPER))
+
+    def run(input_: tuple[str, bytes]) -> None:
+        sender, data = input_
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                theirs.setblocking(False)
+                theirs.send(data)
+            channel = Channel(ours, decoders[sender])
+            while messages := channel.receive():
+                if not all(isinstance(message, (*known, *_PLAIN)) for message in messages):
+                    raise AssertionError(f"a message of another kind: {messages!r}")
+
+    def mutate(random: Random, value: Any, corpus: list[Any]) -> Any:
+        sender, data = value
+        if random.random() < 0.7 and len(data) > 8:  # the frame stays whole
+            return sender, _frame_of(mutate_bytes(random, data[8:], [other[8:] for _, other in corpus]))
+        return sender, mutate_bytes(random, data, [other for _, other in corpus])
+
+    return Target("channel", tuple(frames), run, (PipelineError, ChannelClosedError), mutate)
+
+
+_PLAIN = (
+    str,
+    bytes,
+    int,
+    float,
+    tuple,
+    list,
+    frozenset,
+    type(None),
+    GuidedError,
+    OutputSpec,
+    Prepared,
+    Admission,
+    type,
+)
+
+
+def _frame(message: object) -> bytes:
+    return _frame_of(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+
+def _frame_of(body: bytes) -> bytes:
+    return len(body).to_bytes(8, "little") + body
+
+
+TARGETS: dict[str, Callable[[], Target]] = {
+    "parse": _parse_target,
+    "ecma": _ecma_target,
+    "regex": _regex_target,
+    "lower": _lower_target,
+    "tags": _tags_target,
+    "compile": _compile_target,
+    "channel": _channel_target,
+}
