@@ -103,8 +103,11 @@ fuzz: $(STAMP)
 
 # INPUTS of each target, or only of ARGS="--target NAME".
 INPUTS := 20000
+# Of a pipeline, against a model.
+HISTORIES := 500
 fuzz-inputs: $(STAMP)
 	PYTHONPATH=. $(BIN)/python tests/support/fuzz_inputs.py --count $(INPUTS) $(addprefix --seed ,$(SEED)) $(ARGS)
+	GUIDED_EXAMPLES=$(HISTORIES) $(BIN)/python -m pytest -q -s --timeout 0 tests/pipeline/test_state_machine.py $(addprefix --hypothesis-seed=,$(SEED))
 
 # SUITE: json-schema-org/JSON-Schema-Test-Suite, SAMPLE: MaskBench files; each a folder or a tar archive.
 # TOKENIZER: a folder of a transformers tokenizer.
