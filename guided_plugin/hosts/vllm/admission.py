@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import GuidedError, SpecError, VocabularyError
+from guided_plugin.errors import GuidedError, SpecError, VocabularyError, printable
 from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
@@ -151,6 +151,8 @@ class Gate:
             if isinstance(error, VocabularyError):
                 self.unsupported_reason = error
             _log.warning("guided requests will be refused: %s", error)
+        except Exception as error:  # the first request tries again, and gets it
+            _log.warning("the gate could not get ready: %s", printable(repr(error)))
 
     def _carry(self, params: Any, admitted: Admitted) -> Any:
         """The params of a guided request with its spec. Raises RequestError for stop tokens at which vLLM

@@ -10,6 +10,7 @@ thread raises SAMPLED when the tokens are written.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -22,6 +23,8 @@ from guided_plugin.worker.device.cuda_masks import CudaMasks, CurrentStream
 from guided_plugin.worker.device.cuda_tokens import CudaTokens
 from guided_plugin.worker.device.streamops import register_host, supported, unregister_host
 from guided_plugin.worker.layout import Counter, Region
+
+_log = logging.getLogger(__name__)
 
 
 def cuda_buffers(
@@ -78,5 +81,6 @@ class _Raiser:
             event, step = item
             try:
                 event.synchronize()
-            finally:  # the worker must not wait for ever, whatever became of the device
-                self._region.store(Counter.SAMPLED, step)
+            except Exception:  # of the device: neither the worker nor later steps may wait for ever
+                _log.exception("waiting for the tokens of step %d failed", step)
+            self._region.store(Counter.SAMPLED, step)
