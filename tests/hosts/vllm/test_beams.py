@@ -1,12 +1,15 @@
 """What of a beam search is refused, without an engine; tests of server and engine ask them."""
 
 import inspect
+import pathlib
+import re
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("vllm")
 
+import vllm
 from vllm.entrypoints.generate.beam_search.online import BeamSearchOnlineMixin
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
@@ -55,6 +58,16 @@ def chat(**options):
 
 def completion(**options):
     return CompletionRequest(model="m", prompt="p", use_beam_search=True, **options)
+
+
+def test_every_way_to_a_beam_search_is_wrapped():
+    root = pathlib.Path(vllm.__file__).parent
+    found = {"to_beam_search_params": set(), "beam_search": set()}
+    for file in (root / "entrypoints").rglob("*.py"):
+        for name in re.findall(r"def (to_beam_search_params|beam_search)\(", file.read_text()):
+            found[name].add(".".join(file.relative_to(root.parent).with_suffix("").parts))
+    assert found["to_beam_search_params"] == {module for module, _ in vllm_beams._PROTOCOLS}
+    assert found["beam_search"] == {module for module, _, _ in vllm_beams._SEARCHES}
 
 
 @pytest.mark.parametrize("make", [chat, completion])
