@@ -34,7 +34,7 @@ __all__ = ["Fault", "Report", "fuzz_inputs"]
 SECONDS = 4.0
 """Of the processor, for one input."""
 _HANG_SECONDS = 60.0
-"""After this, traced, an input is given up."""
+"""Of the processor, traced: then an input is given up."""
 _MOST_MEMORY = 1 << 30
 """By which one input may raise the peak of this process."""
 _CORPUS = 2_000
@@ -204,13 +204,13 @@ def _alarm() -> Iterator[None]:
     def ring(*_: object) -> None:
         raise _HangError
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, _HANG_SECONDS)
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, _HANG_SECONDS)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _peak_bytes() -> int:
