@@ -37,6 +37,8 @@ class SpecLimits:
     """Upper bound of one compile's memory, in bytes."""
     compile_processes: int = 4
     """Helper processes at most; they are started as compiles overlap."""
+    compile_queue: int = 32
+    """vLLM: specs that may wait for a helper process; more are refused with status 503."""
     max_spec_bytes: int = _MIB
     """Longest spec, in bytes."""
     max_depth: int = 200
@@ -155,6 +157,7 @@ _POSITIVE = (
     "compile_seconds",
     "compile_bytes",
     "compile_processes",
+    "compile_queue",
     "max_spec_bytes",
     "max_depth",
     "max_enum",

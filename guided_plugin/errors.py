@@ -10,6 +10,7 @@
     ├── ConfigError                 an option is unknown or has a wrong value
     ├── PluginError                 a plugin is broken, unknown or disabled
     ├── PipelineError               a host called the pipeline out of order or out of range
+    │   └── BusyError               there is no room for a compile now: try again
     └── RequestError                one guided request failed while it ran; the others go on
         └── BudgetError             a mask or a token of it took more time than one request may take
 
@@ -26,6 +27,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "BudgetError",
+    "BusyError",
     "CompileLimitError",
     "ConfigError",
     "GrammarError",
@@ -120,6 +122,10 @@ class PluginError(GuidedError):
 
 class PipelineError(GuidedError):
     """A host called the pipeline out of order or out of range."""
+
+
+class BusyError(PipelineError):
+    """There is no room for a compile now. Nothing is wrong with the spec: try again."""
 
 
 class RequestError(GuidedError):

@@ -23,6 +23,7 @@ def test_defaults():
         "compile_seconds": 10.0,
         "compile_bytes": 2 * 1024**3,
         "compile_processes": 4,
+        "compile_queue": 32,
         "max_spec_bytes": 1024**2,
         "max_depth": 200,
         "max_enum": 20_000,

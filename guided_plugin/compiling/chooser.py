@@ -31,6 +31,7 @@ from guided_plugin.spec import OutputSpec
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+Made = Grammar | Prepared
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,9 +116,9 @@ class Chooser:
             found = [first, *(candidate for candidate in found if candidate.backend != first.backend)]
         return found
 
-    def first(self, spec: OutputSpec, make: Callable[[str, bool], Grammar]) -> Grammar:
-        """The grammar that `make(backend, whether it is the last)` returns for the first candidate that does
-        not refuse, with the reasons why it was this one."""
+    def first(self, spec: OutputSpec, make: Callable[[str, bool], Made]) -> Made:
+        """What `make(backend, whether it is the last)` returns for the first candidate that does not refuse,
+        with the reasons why it was this one."""
         refusals: list[GrammarError] = []
         reasons: list[str] = []
         candidates = self.candidates(spec)
@@ -157,7 +158,9 @@ class Chooser:
     def load(self, prepared: Prepared) -> Grammar:
         """The second half of compiling."""
         load = self.backend(prepared.backend).load
-        return _call_plugin(f"backend {prepared.backend!r}", partial(load, prepared))
+        grammar = _call_plugin(f"backend {prepared.backend!r}", partial(load, prepared))
+        reasons = dict.fromkeys(filter(None, [prepared.reason, grammar.reason]))
+        return dataclasses.replace(grammar, reason="; ".join(reasons))
 
     def probe(self, grammar: Grammar) -> None:
         """Have a backend try what its matchers may run out of, if it offers that."""

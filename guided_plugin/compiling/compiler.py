@@ -1,30 +1,34 @@
 """One compiler per tokenizer, shared by all requests and threads. Depends on backends and helpers.
 
 Specs compile once: identical ones that arrive together wait for the first, and the results stay in a
-cache bounded in bytes. Failures are not cached, except those of specs that went over a limit: those are
-refused at once when they come again. All but small specs compile in helper processes (guard.py).
+cache bounded in bytes. A spec that was refused is refused at once when it comes again. All but small specs
+compile in helper processes (guard.py). What a helper made is kept, so that another process can load it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from guided_plugin.compiling.background import Background
+from guided_plugin.compiling.background import Background, at_low_priority
 from guided_plugin.compiling.cache import GrammarCache
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.guard import Allowance, CompileGuard
 from guided_plugin.compiling.limits import check_limits, is_small
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import CompileLimitError, GrammarError, GuidedError
+from guided_plugin.errors import CompileLimitError, GrammarError, GuidedError, PluginError
 from guided_plugin.grammar.base import Backend, Grammar, Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.ipc import processors
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec, identity_of, language_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
@@ -32,13 +36,25 @@ from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 __all__ = ["CacheStatistics", "GrammarCompiler", "shared_compiler"]
 
 _REFUSED_BYTES = 4 << 20
-"""What is remembered of specs that went over a limit: by digest, with the error."""
+"""What is remembered of specs that were refused: by digest, with the error."""
 
-_TRUSTED_BYTES = 2 << 20
-"""What is remembered of specs that compiled in another process: by digest."""
+_KEPT_SHARE = 4
+"""What helpers made is kept up to this part of the cache's size."""
+
+_QUICK_BYTES = 1 << 16
+"""What helpers made loads in milliseconds, up to this size."""
 
 _QUARANTINE_SECONDS = 600.0
 """For how long a spec is refused whose masks took too long."""
+
+_DEFECT_SECONDS = 30.0
+"""For how long a spec is refused on which a plugin failed: it may be well again."""
+
+R = TypeVar("R")
+
+
+class _NeedsTime(Exception):
+    """A spec does not compile here in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +85,15 @@ class GrammarCompiler:
         weakref.finalize(self, self._guard.close)
         self._background: Background[Grammar] = Background()
         self._lock = threading.Lock()
-        self._cache = GrammarCache(self.config.cache_bytes)
-        self._running: dict[OutputSpec, Future[Grammar]] = {}
-        self._refused: Latest[bytes, tuple[float, GrammarError]] = Latest(_REFUSED_BYTES)
-        """Specs that went over a limit: until when they are refused (of `time.monotonic`), and why."""
-        self._trusted: Latest[bytes, bool] = Latest(_TRUSTED_BYTES)
+        self._cache: GrammarCache[Grammar] = GrammarCache(self.config.cache_bytes)
+        self._kept: GrammarCache[Prepared] = GrammarCache(self.config.cache_bytes // _KEPT_SHARE)
+        """What helpers made, here or in another process."""
+        self._loads = threading.Semaphore(max(1, processors.count() // 4))
+        """Loads that may take long, and are native work in this process."""
+        self._running: dict[tuple[OutputSpec, str], Future[Any]] = {}
+        """What is made of specs now."""
+        self._refused: Latest[bytes, tuple[float, GuidedError]] = Latest(_REFUSED_BYTES)
+        """Specs that were refused: until when (of `time.monotonic`), and why."""
         self._misses = self._waits = 0
 
     def start(self) -> None:
@@ -91,14 +111,46 @@ class GrammarCompiler:
         """End the helper processes; their compiles fail. Grammars in the cache are still given out."""
         self._guard.close()
 
-    def trust(self, spec: OutputSpec) -> None:
-        """A spec has compiled within the limits in another process: here it needs no helper process."""
+    def keep(self, spec: OutputSpec, prepared: Prepared) -> None:
+        """A spec has compiled within the limits in another process: here it is only loaded."""
         with self._lock:
-            self._trusted.put(identity_of(spec), True, ENTRY_BYTES)
+            self._kept.put(language_of(spec), prepared, prepared.size_bytes)
 
-    def trusts(self, spec: OutputSpec) -> bool:
-        """Whether a spec has compiled within the limits, as far as this compiler was told."""
-        return identity_of(spec) in self._trusted
+    def kept(self, spec: OutputSpec) -> Prepared | None:
+        """What another process loads a spec from, if a helper made that."""
+        with self._lock:
+            return self._kept.get(language_of(spec))
+
+    def admit(self, spec: OutputSpec) -> Prepared | None:
+        """Make sure that a spec compiles, for another process: returns what that process loads it from, or
+        None where it compiles it in place. Raises what `compile` raises."""
+
+        def found(key: OutputSpec) -> Grammar | Prepared | None:
+            return self._kept.get(key) or self._cache.get(key)
+
+        made = self._once(spec, "admission", found, self._made)
+        return made if isinstance(made, Prepared) else None
+
+    def admit_here(self, spec: OutputSpec) -> tuple[Prepared | None] | None:
+        """The result of `admit`, if that takes no longer than milliseconds; else None."""
+        kept = self.kept(spec)
+        if kept is not None:
+            return (kept,)
+        try:
+            self._once(spec, "small", self._cache.get, self._small)
+        except _NeedsTime:
+            return None
+        return (None,)
+
+    def is_quick(self, spec: OutputSpec) -> bool:
+        """Whether `compile` is likely to take no longer than milliseconds."""
+        kept = self.kept(spec)
+        if kept is not None:
+            return _is_quick(kept)
+        try:
+            return is_small(spec, self._chooser.candidates(spec)[0].backend)
+        except GrammarError:  # there is no backend
+            return False
 
     def compile_async(self, spec: OutputSpec) -> Future[Grammar]:
         """The same in the background. Never blocks, and the future can be cancelled until it runs."""
@@ -106,34 +158,7 @@ class GrammarCompiler:
 
     def compile(self, spec: OutputSpec) -> Grammar:
         """The grammar of a spec; from any thread. Raises a GrammarError or PluginError."""
-        key = language_of(spec)
-        with self._lock:
-            cached = self._cache.get(key)
-            if cached is not None:
-                return cached
-            refusal = self._refusal(key)
-            if refusal is not None:
-                raise refusal
-            running = self._running.get(key)
-            if running is None:
-                mine = self._running[key] = Future[Grammar]()
-                self._misses += 1
-            else:
-                self._waits += 1
-        if running is not None:
-            return running.result()
-        try:
-            grammar = self._compile(key)
-        except BaseException as error:
-            with self._lock:
-                del self._running[key]
-            mine.set_exception(error)
-            raise
-        with self._lock:
-            del self._running[key]
-            self._cache.put(key, grammar, grammar.size_bytes)
-        mine.set_result(grammar)
-        return grammar
+        return self._once(spec, "grammar", self._cache.get, self._grammar)
 
     def cached(self, spec: OutputSpec) -> Grammar | None:
         """The grammar of a spec if it is there; never waits for a compile."""
@@ -146,14 +171,16 @@ class GrammarCompiler:
         key = language_of(spec)
         with self._lock:
             self._cache.drop(key)
-            self._refuse(key, time.monotonic() + _QUARANTINE_SECONDS, refusal)
+            self._kept.drop(key)
+            self._refuse(key, _QUARANTINE_SECONDS, refusal)
 
-    def refusal(self, spec: OutputSpec) -> GrammarError | None:
-        """Why a spec is refused without compiling it, if it is: it, or its requests, went over a limit."""
+    def refusal(self, spec: OutputSpec) -> GuidedError | None:
+        """Why a spec is refused without compiling it, if it is: it was before, or its requests went over a
+        limit."""
         if not self._refused:
             return None
         with self._lock:
-            return self._refusal(spec)
+            return self._refusal(language_of(spec))
 
     def backend(self, name: str) -> Backend:
         """A backend by name, made at first use."""
@@ -181,11 +208,11 @@ class GrammarCompiler:
                 limit_bytes=cache.limit_bytes,
             )
 
-    def _refuse(self, spec: OutputSpec, until: float, error: GrammarError) -> None:
+    def _refuse(self, key: OutputSpec, seconds: float, error: GuidedError) -> None:
         size = ENTRY_BYTES + texts_bytes(error.what, error.where, error.hint)
-        self._refused.put(identity_of(spec), (until, error), size)
+        self._refused.put(identity_of(key), (time.monotonic() + seconds, error), size)
 
-    def _refusal(self, spec: OutputSpec) -> GrammarError | None:
+    def _refusal(self, spec: OutputSpec) -> GuidedError | None:
         if not self._refused:
             return None
         key = identity_of(spec)
@@ -197,41 +224,109 @@ class GrammarCompiler:
             return None
         return copy.copy(error)  # one error that many raise would collect the traceback of each
 
-    def _compile(self, spec: OutputSpec) -> Grammar:
-        check_limits(spec, self.config)
-        allowed = Allowance(self.config.compile_seconds)
-        over_limit = False
+    def _once(
+        self,
+        spec: OutputSpec,
+        what: str,
+        found: Callable[[OutputSpec], R | None],
+        make: Callable[[OutputSpec], R],
+    ) -> R:
+        """What is found of a spec, or made of it; who asks meanwhile waits for that."""
+        key = language_of(spec)
+        with self._lock:
+            ready = found(key)
+            if ready is not None:
+                return ready
+            refusal = self._refusal(key)
+            if refusal is not None:
+                raise refusal
+            running: Future[R] | None = self._running.get((key, what))
+            if running is None:
+                mine = self._running[key, what] = Future[R]()
+                self._misses += 1
+            else:
+                self._waits += 1
+        if running is not None:
+            return running.result()
+        try:
+            made = make(key)
+        except BaseException as error:
+            with self._lock:
+                del self._running[key, what]
+                self._remember(key, error)
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            del self._running[key, what]
+        mine.set_result(made)
+        return made
 
-        def make(backend: str, last: bool) -> Grammar:
-            nonlocal over_limit
-            try:
-                # The last candidate gets all the time that is left, those before it half of it.
-                prepared = self._isolated(backend, spec, allowed, 1.0 if last else 0.5)
-            except CompileLimitError:
-                over_limit = True
-                raise
+    def _remember(self, key: OutputSpec, error: BaseException) -> None:
+        """The same spec would be refused again. What says nothing of the spec is not remembered: that there
+        was no room, or no helper."""
+        seconds = _DEFECT_SECONDS if isinstance(error, PluginError) else math.inf
+        if isinstance(error, GrammarError | PluginError):
+            # Without its traceback, which holds all that was at work.
+            self._refuse(key, seconds, copy.copy(error))
+
+    def _grammar(self, key: OutputSpec) -> Grammar:
+        return self._loaded(key, self.kept(key) or self._made(key))
+
+    def _small(self, key: OutputSpec) -> Grammar:
+        kept = self.kept(key)
+        if kept is not None and not _is_quick(kept):
+            raise _NeedsTime
+        return self._loaded(key, kept or self._made(key, here=True))
+
+    def _loaded(self, key: OutputSpec, made: Grammar | Prepared) -> Grammar:
+        if isinstance(made, Grammar):
+            return made
+        load = functools.partial(self._chooser.load, made)
+        with contextlib.nullcontext() if _is_quick(made) else self._loads:
+            grammar = load() if made.payload is not None else at_low_priority(load)
+        with self._lock:
+            self._cache.put(key, grammar, grammar.size_bytes)
+        return grammar
+
+    def _made(self, key: OutputSpec, *, here: bool = False) -> Grammar | Prepared:
+        """What a helper made of a spec, or its grammar where it needs none; both are kept. `here`: raises
+        _NeedsTime where it needs one."""
+        check_limits(key, self.config)
+        allowed = Allowance(self.config.compile_seconds)
+
+        def make(backend: str, last: bool) -> Grammar | Prepared:
+            # The last candidate gets all the time that is left, those before it half of it.
+            prepared = self._isolated(backend, key, allowed, 1.0 if last else 0.5, here)
             if prepared is not None:
-                return self._chooser.load(prepared)
-            grammar = self._chooser.compile(backend, spec)
-            if not self.trusts(spec):
-                self._chooser.probe(grammar)
+                return prepared
+            grammar = self._chooser.compile(backend, key)
+            self._chooser.probe(grammar)
             return grammar
 
-        try:
-            return self._chooser.first(spec, make)
-        except GrammarError as error:
-            if over_limit:  # it would go over it again
-                with self._lock:
-                    self._refuse(spec, math.inf, copy.copy(error))
-            raise
+        made = self._chooser.first(key, make)
+        with self._lock:
+            if isinstance(made, Prepared):
+                self._kept.put(key, made, made.size_bytes)
+            else:
+                self._cache.put(key, made, made.size_bytes)
+        return made
 
-    def _isolated(self, backend: str, spec: OutputSpec, allowed: Allowance, share: float) -> Prepared | None:
+    def _isolated(
+        self, backend: str, spec: OutputSpec, allowed: Allowance, share: float, here: bool
+    ) -> Prepared | None:
         """A spec prepared by a helper process; None where it may, or must, compile in this one."""
-        if not self.config.isolate_compiles or self.trusts(spec) or is_small(spec, backend):
+        if not self.config.isolate_compiles or is_small(spec, backend):
             return None
         if not hasattr(self._chooser.backend(backend), "prepare"):
             return None
+        if here:
+            raise _NeedsTime
         return self._guard.prepare(backend, spec, self._chooser, allowed, share)
+
+
+def _is_quick(prepared: Prepared) -> bool:
+    """Whether it loads in milliseconds."""
+    return prepared.payload is not None and prepared.size_bytes <= _QUICK_BYTES
 
 
 _shared: weakref.WeakValueDictionary[tuple[str, GuidedConfig], GrammarCompiler] = (

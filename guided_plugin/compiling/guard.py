@@ -1,7 +1,8 @@
 """Compiles specs in helper processes, under limits that hold for any compiler. Depends on helpers.
 
 A helper that goes over its time or its memory, or that crashes, is ended; its spec is refused, and the
-next one gets a new helper. Helpers end when this process does, however it ends.
+next one gets a new helper. Slow specs leave helpers for quick ones (lanes.py). Helpers end when this process
+does, however it ends.
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ from dataclasses import dataclass
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.guard_process import Greeting, Ready
 from guided_plugin.compiling.helper import Helper, HelperLost
+from guided_plugin.compiling.lanes import Lanes, Turn
+from guided_plugin.compiling.limits import is_heavy
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.errors import BusyError, CompileLimitError, GuidedError, PipelineError
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.ipc import processors
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
 _ATTEMPTS = 5
 """Idle helpers may have ended: a request asks so many before it gives up."""
+
+_LOOK_SECONDS = 0.1
+"""How often a spec that waits looks whether it keeps waiting for a slow one."""
 
 
 @dataclass(slots=True)
@@ -45,6 +52,8 @@ class CompileGuard:
         self._greeting = Greeting(vocabulary, config, plugins.disabled, plugins.entry_points)
         self._changed = threading.Condition()
         self._idle: list[Helper] = []
+        self._lanes = Lanes(config.compile_processes, processors.count())
+        self._busy: dict[Turn, Helper] = {}
         self._all: set[Helper] = set()
         self._count = 0
         """Helpers that run or are being started."""
@@ -75,18 +84,28 @@ class CompileGuard:
         """
         if backend in self._plugins.local:
             return None
+        turn = Turn(is_heavy(spec, backend))
         for _ in range(_ATTEMPTS):
-            with contextlib.suppress(HelperLost), self._borrowed() as helper:
+            with contextlib.suppress(HelperLost), self._borrowed(turn) as helper:
                 ready = self._ready
                 if ready is None or backend not in ready.backends:
                     return None
                 lowered = chooser.lowered(spec, backend, but=ready.lowerings - self._plugins.local)
                 helper.warm(backend)
-                start = time.monotonic()
+                turn.since = start = time.monotonic()
                 try:
-                    return helper.prepare(backend, lowered, allowed.seconds * share)
-                finally:
+                    prepared = helper.prepare(backend, lowered, allowed.seconds * share)
+                except CompileLimitError:
+                    if turn.preempted:
+                        raise HelperLost("quick specs waited for it") from None
                     allowed.seconds -= time.monotonic() - start
+                    raise
+                except GuidedError:
+                    allowed.seconds -= time.monotonic() - start
+                    raise
+                return prepared
+            if turn.preempted:
+                turn = Turn(heavy=True)
         raise PipelineError(
             f"{_ATTEMPTS} compile processes ended before they got the spec",
             hint="find what ends them on this machine, or set isolate_compiles to false",
@@ -112,8 +131,8 @@ class CompileGuard:
             self._drop(helper)
 
     @contextlib.contextmanager
-    def _borrowed(self) -> Iterator[Helper]:
-        helper = self._take()
+    def _borrowed(self, turn: Turn) -> Iterator[Helper]:
+        helper = self._take(turn)
         try:
             yield helper
         except GuidedError:
@@ -125,35 +144,64 @@ class CompileGuard:
             helper.usable = False
             raise
         finally:
+            with self._changed:
+                self._busy.pop(turn, None)
+                self._lanes.end(turn)
+            if turn.preempted:
+                helper.usable = False
             self._give_back(helper)
 
-    def _take(self) -> Helper:
-        """An idle helper, a new one, or the first that becomes idle."""
-        deadline = time.monotonic() + self._config.compile_seconds
+    def _take(self, turn: Turn) -> Helper:
+        """An idle helper, a new one, or the first that becomes idle, when it is the turn of a spec."""
         with self._changed:
-            while True:
-                self._check_open()
+            try:
+                with self._lanes.queued(turn):
+                    helper = self._idle_or_none(turn)
+            finally:
+                self._changed.notify_all()
+        if helper is None:
+            try:
+                helper = self._started()
+            except BaseException:
+                with self._changed:
+                    self._lanes.end(turn)
+                raise
+        with self._changed:
+            self._busy[turn] = helper
+        return helper
+
+    def _idle_or_none(self, turn: Turn) -> Helper | None:
+        """Wait for an idle helper, or until another one may be started: None, and it is counted."""
+        deadline = time.monotonic() + self._config.compile_seconds
+        while True:
+            self._check_open()
+            # Each helper that is being started in the background serves one request that waits.
+            room = self._count < self._config.compile_processes and self._starting <= self._waiting
+            if self._lanes.may_run(turn) and (self._idle or room):
+                self._lanes.begin(turn)
                 if self._idle:
                     return self._idle.pop()
-                # Each helper that is being started in the background serves one request that waits.
-                if self._count < self._config.compile_processes and self._starting <= self._waiting:
-                    self._count += 1
-                    break
-                self._wait(None if self._starting else deadline - time.monotonic())
-        return self._started()
+                self._count += 1
+                return None
+            self._wait(deadline)
 
-    def _wait(self, seconds: float | None) -> None:
+    def _wait(self, deadline: float) -> None:
         self._waiting += 1
         try:
-            changed = self._changed.wait(seconds)
+            self._changed.wait(_LOOK_SECONDS)
         finally:
             self._waiting -= 1
-        if not changed:
-            raise PipelineError(
+        if not self._starting and time.monotonic() >= deadline:
+            raise BusyError(
                 f"all {self._config.compile_processes} compile processes were busy for "
                 f"{self._config.compile_seconds:.2g} s",
+                where="compiling",
                 hint="try again, or raise compile_processes",
             )
+        late = self._lanes.overdue()
+        if late is not None and not late.preempted and late in self._busy:
+            late.preempted = True
+            self._busy[late].child.kill()
 
     def _started(self) -> Helper:
         """A new helper; `_count` includes it already."""
@@ -190,7 +238,7 @@ class CompileGuard:
         with self._changed:
             if helper.usable and not self._closed:
                 self._idle.append(helper)
-                self._changed.notify()
+                self._changed.notify_all()
                 return
         self._drop(helper)
 
@@ -200,7 +248,7 @@ class CompileGuard:
         with self._changed:
             self._all.discard(helper)
             self._count -= 1
-            self._changed.notify()
+            self._changed.notify_all()
 
     def _check_open(self) -> None:
         if self._owner != os.getpid():

@@ -19,11 +19,13 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import ERRORS, CompileLimitError, GuidedError, PipelineError, PluginError, rebuild
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.decoding import plain_decoder
 from guided_plugin.ipc.spawn import die_first, die_with
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.triggers import Trigger
 
 OUT_OF_MEMORY = 75
 """The exit code of a helper whose compile reached the memory limit."""
@@ -71,7 +73,7 @@ class Answer:
     """Much memory was not given back: the next spec should get a fresh process."""
 
 
-from_helper = plain_decoder((Ready, Answer, Prepared, OutputSpec, *ERRORS), (rebuild,))
+from_helper = plain_decoder((Ready, Answer, Prepared, OutputSpec, Trigger, *ERRORS), (rebuild,))
 """Reads a message of a helper, which may be broken."""
 
 
@@ -79,6 +81,7 @@ def main(sock: socket.socket, parent: int) -> None:
     """Serve the guard at the other end of the socket."""
     die_with(parent)
     die_first()
+    processors.give_way()
     channel = Channel(sock)
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, messages), daemon=True).start()

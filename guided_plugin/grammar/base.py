@@ -67,7 +67,14 @@ class Prepared:
     spec: OutputSpec
     backend: str
     payload: bytes | str | None
+    """What the backend reads; None where compiling again takes less."""
     reason: str = ""
+    """Why this backend."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What keeping it takes, about."""
+        return len(self.spec.text) + (len(self.payload) if self.payload is not None else 0)
 
 
 class Matcher(Protocol):

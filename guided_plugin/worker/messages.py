@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import ERRORS, GuidedError, rebuild
+from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc.decoding import plain_decoder
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.triggers import Trigger
 from guided_plugin.step import Admission
 from guided_plugin.worker.layout import Shape
 
@@ -42,8 +44,8 @@ class Add:
     spec: OutputSpec
     tokens: tuple[int, ...]
     error: GuidedError | None = None
-    precompiled: bool = False
-    """The spec has compiled within the limits in another process."""
+    prepared: Prepared | None = None
+    """What the worker loads the spec from, if it was not told before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Compile:
 
     ticket: int
     spec: OutputSpec
-    precompiled: bool = False
+    prepared: Prepared | None = None
     """As in `Add`."""
 
 
@@ -92,6 +94,8 @@ class Verdict:
 
     ticket: int
     answer: Admission | GuidedError
+    prepared: Prepared | None = None
+    """What the next worker loads the spec from, if this one had a helper make it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,20 @@ class Crashed:
 
 
 from_worker = plain_decoder(
-    (Ready, Warm, Verdict, Failed, Synced, Retires, Crashed, Admission, *ERRORS), (rebuild,)
+    (
+        Ready,
+        Warm,
+        Verdict,
+        Failed,
+        Synced,
+        Retires,
+        Crashed,
+        Admission,
+        Prepared,
+        OutputSpec,
+        Trigger,
+        *ERRORS,
+    ),
+    (rebuild,),
 )
 """Reads a message of a worker, which may be broken."""

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from guided_plugin.compiling import compiler as compiler_module
 from guided_plugin.compiling.compiler import GrammarCompiler, shared_compiler
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, PluginError, UnsupportedSpecError
+from guided_plugin.errors import BusyError, GrammarError, PipelineError, PluginError, UnsupportedSpecError
 from guided_plugin.grammar.base import Grammar, Matcher, MatcherBatch
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
@@ -175,7 +176,7 @@ class TestSingleFlight:
         statistics = compiler.cache_statistics()
         assert (statistics.misses, statistics.hits, statistics.waits) == (1, 0, self.threads - 1)
 
-    def test_a_failure_reaches_everyone_who_waited_and_is_not_cached(self, byte_vocabulary):
+    def test_a_refusal_reaches_everyone_who_waited_and_is_remembered(self, byte_vocabulary):
         gate = Gate(refuse)
         fake = FakePlugin("fake", gate)
         compiler = compiler_with(byte_vocabulary, fake)
@@ -185,8 +186,33 @@ class TestSingleFlight:
         assert fake.backend.asked == [A]
         with pytest.raises(UnsupportedSpecError):
             compiler.compile(A)
-        assert fake.backend.asked == [A, A]
+        assert fake.backend.asked == [A]
         assert compiler.cache_statistics().entries == 0
+
+    def test_what_says_nothing_of_the_spec_is_not_remembered(self, byte_vocabulary, monkeypatch):
+        errors = [PipelineError("no helper"), BusyError("full"), MemoryError("no more"), OSError("torn")]
+        todo = list(errors)
+
+        def fail(spec: OutputSpec) -> int:
+            if todo:
+                raise todo.pop()
+            return 10
+
+        fake = FakePlugin("fake", fail)
+        compiler = compiler_with(byte_vocabulary, fake)
+        for error in reversed(errors[:3]):
+            if error is errors[2]:
+                # A plugin's defect is remembered for a while, since each try may cost seconds.
+                for _ in range(2):
+                    with pytest.raises(PluginError, match="torn"):
+                        compiler.compile(A)
+                assert len(fake.backend.asked) == 1
+                later = time.monotonic() + 31
+                monkeypatch.setattr(compiler_module.time, "monotonic", later.__float__)
+            with pytest.raises(type(error)):
+                compiler.compile(A)
+        assert compiler.compile(A).spec == A
+        assert len(fake.backend.asked) == 5
 
     def test_a_crash_in_a_backend_frees_those_who_wait_too(self, byte_vocabulary):
         def crash(spec: OutputSpec) -> int:

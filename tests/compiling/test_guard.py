@@ -9,90 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from strange_backend import LARGE, VOCABULARY, strange
 
-from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
+from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import CompileLimitError, GrammarError, PipelineError
-
-VOCABULARY = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
-
-# Too large to be compiled in this process.
-LARGE = {
-    "type": "object",
-    "properties": {f"p{i}": {"type": "integer", "title": "x" * 20} for i in range(300)},
-}
-
-PLUGIN = """
-import os, signal, time
-import guided_plugin
-from guided_plugin.grammar.base import Prepared
-from guided_plugin.errors import UnsupportedSpecError
-
-class Strange:
-    name = "strange"
-    def __init__(self, vocabulary, config):
-        pass
-    def compile(self, spec):
-        raise UnsupportedSpecError("only a helper may compile this")
-    def prepare(self, spec):
-        what = spec.text
-        if "sleep" in what:
-            time.sleep(600)
-        if "kill" in what:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if "memory" in what:
-            held = []
-            while True:
-                held.append(bytearray(1 << 24))
-        if "print" in what:
-            print("nonsense on stdout", flush=True)
-            os.write(1, b"more nonsense")
-        if "raise" in what:
-            raise ValueError("went wrong")
-        raise UnsupportedSpecError(f"refused in process {os.getpid()}")
-    def load(self, prepared):
-        raise NotImplementedError
-
-class Plugin:
-    @guided_plugin.hookimpl
-    def register_backends(self, register):
-        register("strange", Strange)
-
-plugin = Plugin()
-"""
-
-
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory):
-    """A backend that misbehaves, installed as a package with an entry point."""
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "strange_plugin.py").write_text(PLUGIN)
-    info = folder / "strange_plugin-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[guided_plugin]\nstrange = strange_plugin:plugin\n")
-    return folder
-
-
-@pytest.fixture
-def make(plugin, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(plugin))
-    monkeypatch.syspath_prepend(str(plugin))
-    made = []
-
-    def make(**options):
-        compiler = GrammarCompiler(VOCABULARY, config=GuidedConfig(**options))
-        made.append(compiler)
-        return compiler
-
-    yield make
-    for compiler in made:
-        compiler.close()
-
-
-def strange(what):
-    # Too long to be compiled in this process.
-    return OutputSpec.grammar(f"root ::= {what}" + " # padding" * 200, backend="strange")
 
 
 def alive(pid):
@@ -253,10 +174,25 @@ def test_helpers_end_with_their_host(plugin, end):
 
 def test_a_spec_that_compiled_elsewhere_needs_no_helper(byte_vocabulary):
     large = OutputSpec.choice([f"choice {n:04}" for n in range(2000)])
-    compiler = GrammarCompiler(byte_vocabulary, config=GuidedConfig(threads=1))
-    compiler.trust(large)
-    compiler.compile(large)
+    first, second = (GrammarCompiler(byte_vocabulary, config=GuidedConfig(threads=1)) for _ in range(2))
+    assert first.admit_here(large) is None
+    prepared = first.admit(large)
+    assert first.admit_here(large) == (prepared,)
+    assert first.cached(large) is None  # it is for another process to load
+    assert not second.is_quick(large)
+    second.keep(large, prepared)
+    assert second.compile(large).backend == prepared.backend
+    assert second.kept(large) is prepared
+    assert second._guard.processes() == []
+    second.compile(OutputSpec.choice([f"other {n:04}" for n in range(2000)]))
+    assert len(second._guard.processes()) == 1
+    first.close()
+    second.close()
+
+
+def test_what_a_small_spec_needs_is_nothing(make):
+    compiler = make()
+    small = OutputSpec.json_schema({"type": "integer"})
+    assert compiler.admit_here(small) == (None,)
+    assert compiler.admit(small) is None
     assert compiler._guard.processes() == []
-    compiler.compile(OutputSpec.choice([f"other {n:04}" for n in range(2000)]))
-    assert len(compiler._guard.processes()) == 1
-    compiler.close()

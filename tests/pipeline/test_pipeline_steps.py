@@ -104,7 +104,6 @@ def test_a_request_that_is_not_waited_for_fails_later_or_now(pipe):
         return
     pipe.add_request("first", SPECS[0])  # the worker is there
     slot = pipe.add_request("bad", bad, wait=False)
-    pipe.compiler.trust(SPECS[0])
     good = pipe.add_request("good", SPECS[0], wait=False)
     generator = torch.Generator().manual_seed(1)
     tokens, _ = step(pipe, [slot, good], generator)

@@ -10,6 +10,7 @@ import json
 import re
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,11 +32,11 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import texts_bytes
 
 _LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
-# A compiled grammar as text is up to ten times its size. A megabyte takes a quarter of a second to write and
-# a tenth to read, and more beyond the first bound
+# A compiled grammar as text is two to seventy times its size: little where its masks took long, much where it
+# has many rules. So it is sent where a megabyte of it took so many processor seconds to compile
 # (docs/decisions/compiling.md#what-crosses-from-a-compile-helper).
-_MOVABLE_MB = 8.0
-_SECONDS_PER_MB = 1.0
+_MOVABLE_MB = 16.0
+_SECONDS_PER_MB = 0.25
 # A character of a string with length bounds, as xgrammar writes its rule and as JSON has it. A text from a
 # schema can't look the same: in a grammar its backslashes are doubled.
 _BOUNDED = r"[^\"\\\r\n]"
@@ -140,10 +141,14 @@ class XGrammarBackend:
 
     def prepare(self, spec: OutputSpec) -> Prepared:
         """Compile the spec; the result is sent along where reading it takes less time than compiling."""
+        start = time.process_time()
         grammar = self.compile(spec)
+        seconds = time.process_time() - start
         megabytes = grammar.size_bytes / 1e6
-        pays = megabytes <= _MOVABLE_MB and grammar.seconds >= megabytes * _SECONDS_PER_MB
-        return Prepared(spec, self.name, grammar.handle.grammar.serialize_json() if pays else None)
+        if megabytes > _MOVABLE_MB or seconds < megabytes * _SECONDS_PER_MB:
+            return Prepared(spec, self.name, None)
+        text = grammar.handle.grammar.serialize_json()
+        return Prepared(spec, self.name, zlib.compress(text.encode(), level=1))
 
     def load(self, prepared: Prepared) -> Grammar:
         """Read the compiled grammar, or compile again."""
@@ -151,7 +156,8 @@ class XGrammarBackend:
             return self.compile(prepared.spec)
         start = time.perf_counter()
         info = self._tag_info if prepared.spec.kind == "structural_tag" else self._info
-        compiled = self._xgr.CompiledGrammar.deserialize_json(prepared.payload, info)
+        text = zlib.decompress(cast("bytes", prepared.payload)).decode()
+        compiled = self._xgr.CompiledGrammar.deserialize_json(text, info)
         return self._grammar(prepared.spec, compiled, time.perf_counter() - start)
 
     def _grammar(self, spec: OutputSpec, compiled: Any, seconds: float) -> Grammar:

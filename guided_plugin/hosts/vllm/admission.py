@@ -1,11 +1,14 @@
 """Admission of guided requests in vLLM's frontend, before an engine sees them. Imports vLLM lazily.
 
 A spec is parsed and compiled here, once for all requests with the same wording. The engine gets the fields of
-the `OutputSpec`, and parses nothing. Callers' SamplingParams are never written to.
+the `OutputSpec`, and parses nothing; and what a helper process made of the spec, which its worker only loads.
+Specs that compile in milliseconds have threads of their own, so that no other keeps them waiting. Callers'
+SamplingParams are never written to.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import hashlib
@@ -14,16 +17,21 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
 from typing import Any
 
+from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import GuidedError, SpecError, VocabularyError, printable
+from guided_plugin.errors import GuidedError, PipelineError, SpecError, VocabularyError, printable
 from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
     GUIDED,
     options_of,
+    plain_prepared,
     read_spec,
     vocabulary_of,
 )
@@ -43,6 +51,13 @@ REASONING = "guided_reasoning"
 _SLOW_SECONDS = 0.05
 """A spec that took longer than this to compile must be ready in the engine before its request goes there."""
 
+_QUICK_THREADS = 2
+_MOST_QUICK = 1024
+"""Threads for specs that are parsed and compiled in milliseconds, and how many of those may wait."""
+
+_START_SECONDS = 120.0
+"""How long a request waits for the first grammar worker of an engine."""
+
 _ADMITTED_BYTES = 16 << 20
 """What is remembered of admitted specs: their texts, by a digest of what clients wrote."""
 
@@ -55,7 +70,9 @@ class Admitted:
     fields: Mapping[str, Any]
     """The fields of the `OutputSpec`, as plain data. Shared by all requests: never written to."""
     prepared: bool
-    """Whether its requests may go to the engine at once; else the engine compiles it first."""
+    """Whether its requests may go to the engine at once; else the engine gets it ready first."""
+    key: str
+    """What frontend and engine call it meanwhile."""
 
     def __deepcopy__(self, memo: Any) -> Admitted:
         return self  # vLLM clones the params of each request
@@ -77,6 +94,11 @@ class Gate:
         """Whether the engine has compiled a spec. Its grammar worker takes seconds to start."""
         self._admitted: Latest[bytes, Admitted] = Latest(_ADMITTED_BYTES)
         """By a digest of what clients wrote."""
+        self._quick: Background[Admitted | None] = Background(_QUICK_THREADS, _MOST_QUICK)
+        slow = self.options.compile_processes + self.options.compile_queue
+        self._slow: Background[Admitted] = Background(slow, slow)
+        self._admitting: dict[bytes | None, Future[Admitted]] = {}
+        """The specs that take longer."""
         outputs = vllm_config.structured_outputs_config
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
         self._reasoning: Reasoning | None = None
@@ -96,7 +118,28 @@ class Gate:
         returned as they are. Compiles a spec that is not remembered. Raises GuidedError."""
         if self.unsupported_reason is not None:
             raise self.unsupported_reason
-        return self.recall(params) or self._carry(params, self._compile(_form_of(params)))
+        found = self.recall(params)
+        if found is None:
+            form = _form_of(params)
+            found = self._carry(params, self._admit_form(form, _key(form)))
+        return found
+
+    async def admit_async(self, params: Any) -> Any:
+        """The same on an event loop. Identical specs that take longer wait for one compile."""
+        found = self.recall(params)
+        if found is not None:
+            return found
+        if self.unsupported_reason is not None:
+            raise self.unsupported_reason
+        form = _form_of(params)
+        key = _key(form)
+        here = self._quick.submit(partial(self._admit_here, form, key))
+        admitted = await asyncio.wrap_future(here)
+        if admitted is None:
+            waiting = asyncio.wrap_future(self._admit_slowly(form, key))
+            waiting.add_done_callback(_take_error)
+            admitted = await asyncio.shield(waiting)  # a client that hangs up ends its own wait only
+        return self._carry(params, admitted)
 
     def recall(self, params: Any) -> Any | None:
         """What `admit` returns, if that takes no compile; else None."""
@@ -113,8 +156,21 @@ class Gate:
         return None if admitted is None else self._carry(params, admitted)
 
     def prepared(self, admitted: Admitted) -> None:
-        """The engine has compiled a spec, or has refused to."""
+        """The engine has a spec ready, or has refused it."""
         admitted.prepared = self._engine_started = True
+
+    def question(self, admitted: Admitted) -> tuple[str, dict[str, Any] | None]:
+        """What `guided_prepare` is first asked about a spec: later on its key is enough."""
+        made = self.compiler.kept(OutputSpec(**admitted.fields))
+        return admitted.key, {
+            "spec": admitted.fields,
+            "prepared": None if made is None else plain_prepared(made),
+        }
+
+    @property
+    def patience(self) -> float:
+        """How many seconds a request waits until the engine has its spec ready."""
+        return 2 * self.options.compile_seconds if self._engine_started else _START_SECONDS
 
     def complete(self, params: Any, prompt_token_ids: list[int] | None) -> None:
         """Write the spec of an admitted request into the engine's own params, as plain data, and after which
@@ -146,6 +202,7 @@ class Gate:
     def _warm(self) -> None:
         try:
             with native():  # reading a tokenizer is native work, too
+                self.compiler.start()
                 self.compiler.compile(OutputSpec.regex("[0-9]"))
         except GuidedError as error:
             if isinstance(error, VocabularyError):
@@ -164,16 +221,39 @@ class Gate:
         carried.extra_args = {**(params.extra_args or {}), GUIDED: admitted}
         return carried
 
-    def _compile(self, form: Any) -> Admitted:
-        key = _key(form)  # before the compile: the client's object may change
-        spec = read_spec(form)
-        vocabulary = self.compiler.vocabulary
+    def _admit_slowly(self, form: Any, key: bytes | None) -> Future[Admitted]:
+        """Admit a spec that takes longer. Raises BusyError."""
+        with self._lock:
+            running = self._admitting.get(key)
+            if running is None:
+                running = self._slow.submit(partial(self._admit_form, form, key))
+                if key is not None:
+                    self._admitting[key] = running
+                    running.add_done_callback(lambda _: self._admitting.pop(key, None))
+            return running
+
+    def _admit_form(self, form: Any, key: bytes | None) -> Admitted:
+        """`key`: made before, as the client's object may change."""
+        spec = self._read(form)
+        start = time.monotonic()
+        small = self.compiler.admit(spec) is None
+        return self._admitted_spec(spec, key, small and time.monotonic() - start <= _SLOW_SECONDS)
+
+    def _admit_here(self, form: Any, key: bytes | None) -> Admitted | None:
+        """The same; None for a spec that takes longer than milliseconds."""
+        spec = self._read(form)
+        compiled = self.compiler.admit_here(spec)
+        return None if compiled is None else self._admitted_spec(spec, key, compiled == (None,))
+
+    def _read(self, form: Any) -> OutputSpec:
+        spec, vocabulary = read_spec(form), self.compiler.vocabulary
         vocabulary.check_stops(spec.stop_token_ids or (), where=f"{GUIDED}.stop_token_ids", text=False)
         vocabulary.triggers(spec.start_after)
-        start = time.monotonic()
-        self.compiler.compile(spec)
-        quick = time.monotonic() - start <= _SLOW_SECONDS
-        admitted = Admitted(dataclasses.asdict(spec), prepared=quick and self._engine_started)
+        return spec
+
+    def _admitted_spec(self, spec: OutputSpec, key: bytes | None, quick: bool) -> Admitted:
+        fields = dataclasses.asdict(spec)
+        admitted = Admitted(fields, quick and self._engine_started, _name(fields))
         if key is None:
             return admitted
         with self._lock:
@@ -192,9 +272,12 @@ def gate_of(owner: Any) -> Gate:
 
 
 def refusal(error: GuidedError) -> Exception:
-    """The error as vLLM's own, which its server answers with status 400."""
-    from vllm.exceptions import VLLMValidationError
+    """The error as vLLM's own, which its server answers with status 400, or 503 where there was no room."""
+    from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 
+    if isinstance(error, PipelineError):  # nothing is wrong with the request
+        busy: Exception = GracefulHTTPError(str(error), HTTPStatus.SERVICE_UNAVAILABLE)
+        return busy
     translated: Exception = VLLMValidationError(str(error))
     return translated
 
@@ -229,3 +312,12 @@ def _key(form: Any) -> bytes | None:
     else:
         return None
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=24).digest()
+
+
+def _name(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(repr(fields).encode(errors="surrogatepass")).hexdigest()
+
+
+def _take_error(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()  # else asyncio logs that nothing has waited for it

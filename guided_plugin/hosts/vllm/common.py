@@ -6,12 +6,14 @@ the gate wrote it in the engine. Everything else follows from vLLM's own configu
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import ConfigError, GuidedError, RequestError, SpecError, VocabularyError
+from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.contract import Part
 from guided_plugin.spec import OutputSpec
@@ -154,6 +156,20 @@ def spec_of(params: Any) -> OutputSpec | None:
         return OutputSpec(**value)
     except TypeError as error:
         raise SpecError(f"is not what the gate writes: {error}", where=GUIDED, hint=_NOT_OURS) from None
+
+
+def plain_prepared(prepared: Prepared) -> dict[str, Any]:
+    """What a helper made, as vLLM can send it."""
+    return {**_shallow(prepared), "spec": _shallow(prepared.spec)}
+
+
+def prepared_from(plain: Mapping[str, Any]) -> Prepared:
+    """The same, received."""
+    return Prepared(**{**plain, "spec": OutputSpec(**plain["spec"])})
+
+
+def _shallow(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 _NOT_OURS = f"leave {ADMITTED} out of extra_args"

@@ -29,6 +29,7 @@ from guided_plugin.hosts.vllm.common import (
     REQUEST,
     drafts_of,
     options_of,
+    prepared_from,
     refuse_to_start,
     spec_of,
     stop_tokens,
@@ -43,7 +44,7 @@ from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.metrics import Recent
 from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
-from guided_plugin.spec import OutputSpec, identity_of
+from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission
 
 _log = logging.getLogger(__name__)
@@ -70,9 +71,9 @@ class Engine:
         self.hooks: StepHooks | None = None
         """Where a plugin implements a step hook."""
         self._numbers = itertools.count(1)
-        self._preparing: dict[bytes, tuple[Future[Admission], float]] = {}
-        """Specs that frontends ask for again and again until they are there, by digest, and when each was
-        last asked for; the oldest question first."""
+        self._preparing: dict[str, tuple[Future[Admission], float]] = {}
+        """Specs that frontends ask for again and again until they are there, by what frontends call them, and
+        when each was last asked for; the oldest question first."""
         self.seconds = Recent()
         """What steps took of vLLM's thread, the runner's part included."""
         self._running: dict[str, GuidedRequest] = {}
@@ -135,8 +136,6 @@ class Engine:
             stops = stop_tokens(params, vocabulary)
             if not spec.stop_token_ids:
                 spec = dataclasses.replace(spec, stop_token_ids=stops)
-            if extra.get(ADMITTED) is True:
-                self.pipeline.compiler.trust(spec)
             # Only who comes before the grammar worker has started waits for it.
             slot = self.pipeline.add_request(request_id, spec, tokens=tokens, wait=not self._started)
             self._started = True
@@ -161,16 +160,20 @@ class Engine:
         """Whether a request of vLLM's is in the pipeline."""
         return request_id in self._running
 
-    def prepare(self, fields: Mapping[str, Any]) -> bool:
-        """Compile the spec of a request that will come; whether that is done. Never blocks."""
+    def prepare(self, key: str, made: Mapping[str, Any] | None) -> bool:
+        """Get the spec of a request that will come ready; whether that is done. Never blocks. `made` comes
+        with the first question only: the fields of the spec, and what a helper of the frontend made of it."""
         if self._pipeline is None:
             return True
-        spec = OutputSpec(**fields)
-        key, now = identity_of(spec), time.monotonic()
+        now = time.monotonic()
         verdict, _ = self._preparing.pop(key, (None, now))
         self._forget_unasked(now)
         if verdict is None:
-            self._pipeline.compiler.trust(spec)
+            if made is None:  # another frontend's question, or an older one, was told that it is done
+                return True
+            spec = OutputSpec(**made["spec"])
+            if made["prepared"] is not None:
+                self._pipeline.compiler.keep(spec, prepared_from(made["prepared"]))
             verdict = self._pipeline.prepare(spec)
         if not verdict.done():
             self._preparing[key] = verdict, now
@@ -274,8 +277,9 @@ def _offer_methods() -> None:
     """Give vLLM's workers the methods that others reach through `collective_rpc`."""
     from vllm.v1.worker.worker_base import WorkerBase
 
-    def guided_prepare(self: Any, fields: Mapping[str, Any]) -> bool:
-        return all(engine.prepare(fields) for engine in list(_engines))
+    def guided_prepare(self: Any, key: str, made: Mapping[str, Any] | None) -> bool:
+        answers = [engine.prepare(key, made) for engine in list(_engines)]
+        return all(answers)
 
     def guided_metrics(self: Any) -> list[dict[str, Any]]:
         return [engine.metrics() for engine in list(_engines)]

@@ -2,13 +2,13 @@
 
     InputProcessor.__init__         the frontend's gate is made, and beam search is wrapped
     InputProcessor.process_inputs   admission, and the spec written into the engine's own params
-    LLMEngine.add_request           admission, the engine's health, slow specs compiled in the engine first
+    LLMEngine.add_request           admission, the engine's health, slow specs made ready in the engine first
     AsyncLLM.add_request            the same, without blocking the event loop
 
 vLLM has no hook for this. A spec that can't be compiled is the client's error: status 400, path and hint.
-One that takes long to compile is compiled in the engine too before its request goes there: a step that waited
-for it would hold up the whole batch. While the engine can guide nothing, requests get status 503 (`health`).
-Imports vLLM lazily.
+All but small ones are made ready in the engine before their requests go there: a step that waited for one
+would hold up the whole batch. While the engine can guide nothing, or there is no room for a compile, requests
+get status 503. Imports vLLM lazily.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from http import HTTPStatus
+from collections.abc import Iterator
 from typing import Any
 
-from guided_plugin.errors import GuidedError
-from guided_plugin.hosts.vllm.admission import REASONING, Admitted, Gate, gate_of, refusal
+from guided_plugin.errors import BusyError, GuidedError
+from guided_plugin.hosts.vllm.admission import REASONING, Admitted, gate_of, refusal
 from guided_plugin.hosts.vllm.beams import install_beams
 from guided_plugin.hosts.vllm.common import GUIDED, PREPARE, read_spec
 from guided_plugin.hosts.vllm.entrance import check_ready
@@ -30,27 +30,11 @@ from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
 _log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.02
+_PAUSES = 0.001, 0.05
+"""Seconds between the first two questions whether a spec is ready in the engine, and at most."""
 
 _COMPLETION = "cmpl-"
 """Begins the ids of requests of /v1/completions."""
-
-_START_SECONDS = 60.0
-"""What an engine may take to compile a spec, besides the time of two compiles: its grammar worker may have to
-start, and other compiles come first."""
-
-
-def _last_question(gate: Gate) -> float:
-    return time.monotonic() + _START_SECONDS + 2 * gate.options.compile_seconds
-
-
-def _check_patience(end: float) -> None:
-    """Raise status 503 if an engine takes too long to compile a spec."""
-    if time.monotonic() > end:
-        from vllm.exceptions import GracefulHTTPError
-
-        what = "the engine is still compiling this spec: send the request again later"
-        raise GracefulHTTPError(what, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def check_params(params: Any) -> None:
@@ -123,10 +107,10 @@ def _add_request(original: Any) -> Any:
             gate.health.check(lambda method: self.collective_rpc(method))
             admitted: Admitted = carried.extra_args[GUIDED]
             if not admitted.prepared:
-                end = _last_question(gate)
-                while not all(self.collective_rpc(PREPARE, args=(admitted.fields,))):
-                    _check_patience(end)
-                    time.sleep(_POLL_SECONDS)
+                question, pauses = gate.question(admitted), _pauses(gate.patience)
+                while not all(self.collective_rpc(PREPARE, args=question)):
+                    question = (admitted.key, None)
+                    time.sleep(next(pauses))
                 gate.prepared(admitted)
             args, kwargs = call.having(carried, args, kwargs)
         return original(self, *args, **kwargs)
@@ -143,7 +127,7 @@ def _add_request_async(original: Any) -> Any:
         if not gate.concerns(params):
             return await original(self, *args, **kwargs)
         try:
-            carried: Any = gate.recall(params) or await asyncio.to_thread(gate.admit, params)
+            carried: Any = await gate.admit_async(params)
         except GuidedError as error:
             raise refusal(error) from error
         await gate.health.check_async(lambda method: self.collective_rpc(method))
@@ -155,12 +139,23 @@ def _add_request_async(original: Any) -> Any:
         }
         admitted: Admitted = carried.extra_args[GUIDED]
         if not admitted.prepared:
-            end = _last_question(gate)
-            while not all(await self.collective_rpc(PREPARE, args=(admitted.fields,))):
-                _check_patience(end)
-                await asyncio.sleep(_POLL_SECONDS)
+            question, pauses = gate.question(admitted), _pauses(gate.patience)
+            while not all(await self.collective_rpc(PREPARE, args=question)):
+                question = (admitted.key, None)
+                await asyncio.sleep(next(pauses))
             gate.prepared(admitted)
         args, kwargs = call.having(carried, args, kwargs)
         return await original(self, *args, **kwargs)
 
     return add_request
+
+
+def _pauses(seconds: float) -> Iterator[float]:
+    """Longer and longer ones, until a request has waited for too long."""
+    pause, longest = _PAUSES
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        yield pause
+        pause = min(2 * pause, longest)
+    error = BusyError(f"the engine had no grammar of the spec after {seconds:g} s", hint="try again")
+    raise refusal(error)

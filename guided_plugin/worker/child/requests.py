@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.grammar.base import Grammar
@@ -20,8 +21,9 @@ from guided_plugin.worker.messages import Add, Compile, Failed, Verdict, Warm
 
 _log = logging.getLogger(__name__)
 
-_THREADS = 8
-"""Specs that compile at the same time: more than there are processors, so that slow ones delay few others."""
+_QUICK_THREADS = 2
+"""Threads for specs that take milliseconds. Others, which wait for helper processes or take long to load,
+have threads of their own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +109,8 @@ class WorkerRequests:
         now = time.monotonic()
         waiting = False
         for starting in filter(None, map(self.starting.get, slots)):
-            if starting.wanted_since is None:
+            # While backends are made, no grammar can be there: that is no spec's fault.
+            if starting.wanted_since is None or self._compiles.warming:
                 starting.wanted_since = now
             if now - starting.wanted_since < self._patience:
                 waiting = True
@@ -167,7 +170,9 @@ class Compiles:
     def __init__(self, compiler: GrammarCompiler, channel: Channel) -> None:
         self._compiler = compiler
         self._channel = channel
-        self._threads = ThreadPoolExecutor(_THREADS, "guided-compile")
+        self._quick: Background[Grammar] = Background(_QUICK_THREADS)
+        self._slow: Background[Grammar] = Background()
+        self._threads = ThreadPoolExecutor(thread_name_prefix="guided-warm")
         self.warming: list[Future[None]] = []
         """Backends that are being built."""
 
@@ -187,28 +192,30 @@ class Compiles:
 
     def grammar(self, message: Add | Compile) -> Future[Grammar]:
         """The grammar of a message's spec."""
-        if message.precompiled:
-            self._compiler.trust(message.spec)
-        grammar = self._compiler.cached(message.spec)
+        spec = message.spec
+        if message.prepared is not None:
+            self._compiler.keep(spec, message.prepared)
+        grammar = self._compiler.cached(spec)
         if grammar is None:
-            return self._threads.submit(self._compiler.compile, message.spec)
+            threads = self._quick if self._compiler.is_quick(spec) else self._slow
+            return threads.submit(partial(self._compiler.compile, spec))
         cached: Future[Grammar] = Future()
         cached.set_result(grammar)
         return cached
 
     def answer(self, message: Compile) -> None:
         """Tell the engine whether a spec compiles, once that is known."""
-        self.grammar(message).add_done_callback(partial(self._send_verdict, message.ticket))
+        self.grammar(message).add_done_callback(partial(self._send_verdict, message))
 
-    def _send_verdict(self, ticket: int, done: Future[Grammar]) -> None:
+    def _send_verdict(self, message: Compile, done: Future[Grammar]) -> None:
         """Runs in the compiling thread: the loop may be asleep."""
-        if done.cancelled():
-            return
         error = done.exception()
         if error is not None:
-            self._channel.send(Verdict(ticket, _as_guided_error(error)))
+            self._channel.send(Verdict(message.ticket, _as_guided_error(error)))
             return
-        self._channel.send(Verdict(ticket, done.result().admission()))
+        # The engine keeps it for the worker after this one.
+        made = self._compiler.kept(message.spec) if message.prepared is None else None
+        self._channel.send(Verdict(message.ticket, done.result().admission(), made))
 
     def close(self) -> None:
         """Compile no more."""

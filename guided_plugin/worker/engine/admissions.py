@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError
+from guided_plugin.grammar.base import Prepared
 from guided_plugin.spec import OutputSpec, identity_of, language_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 from guided_plugin.step import Admission
@@ -16,6 +17,9 @@ from guided_plugin.worker.messages import Compile, Verdict
 _KNOWN_BYTES = 8 << 20
 """What is remembered of specs that are known to compile, by digest: a request with one of them need not wait
 for the verdict."""
+
+_TOLD_BYTES = 2 << 20
+"""The same of what a worker was told to load."""
 
 
 @dataclass(slots=True)
@@ -33,6 +37,8 @@ class Admissions:
         self._compiler = compiler
         self._known: Latest[bytes, Future[Admission]] = Latest(_KNOWN_BYTES)
         """Verdicts that have come; the same one for all requests."""
+        self._told: Latest[bytes, bool] = Latest(_TOLD_BYTES)
+        """What the worker that runs now was told to load."""
         self._tickets: dict[int, _Ticket] = {}
         self._numbers: dict[OutputSpec, int] = {}
         """The ticket of each spec that has one."""
@@ -68,9 +74,24 @@ class Admissions:
             ticket.verdict.set_exception(message.answer)
             return
         size = 2 * ENTRY_BYTES + texts_bytes(message.answer.reason, message.answer.warnings)
-        self._known.put(identity_of(ticket.spec), ticket.verdict, size)
-        self._compiler.trust(ticket.spec)
+        key = identity_of(ticket.spec)
+        self._known.put(key, ticket.verdict, size)
+        if message.prepared is not None:
+            self._compiler.keep(ticket.spec, message.prepared)
+            self._told.put(key, True, ENTRY_BYTES)
         ticket.verdict.set_result(message.answer)
+
+    def news(self, spec: OutputSpec) -> Prepared | None:
+        """What the worker that runs now has yet to be told of a spec; it is told now."""
+        key = identity_of(spec)
+        prepared = None if key in self._told else self._compiler.kept(spec)
+        if prepared is not None:
+            self._told.put(key, True, ENTRY_BYTES)
+        return prepared
+
+    def forget_told(self) -> None:
+        """Another worker begins."""
+        self._told = Latest(_TOLD_BYTES)
 
     def blame(self, error: GuidedError) -> bool:
         """A worker died, maybe of one of these. Gives up those that saw it twice; whether there were any."""
@@ -89,7 +110,7 @@ class Admissions:
             self._close(number).verdict.set_exception(error)
 
     def _question(self, number: int, ticket: _Ticket) -> Compile:
-        return Compile(number, ticket.spec, self._compiler.trusts(ticket.spec))
+        return Compile(number, ticket.spec, self.news(ticket.spec))
 
     def _close(self, number: int) -> _Ticket:
         ticket = self._tickets.pop(number)

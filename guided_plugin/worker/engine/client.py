@@ -177,11 +177,10 @@ class WorkerClient:
 
     def add_message(self, request: LiveRequest) -> Add:
         """What starts a request in a worker, from where it is now."""
-        trusted = self.compiler.trusts(request.spec)
         return Add(
             *(request.serial, request.slot, request.request_id, request.spec, request.counted()),
             error=request.error,
-            precompiled=trusted,
+            prepared=self.admissions.news(request.spec),
         )
 
     def next_plan_id(self) -> int:

@@ -35,6 +35,7 @@ class Session:
             region.store(Counter.HEARTBEAT, 0)
             plugins = client.compiler.plugins
             client.channel, steps.messages = channel, 0
+            client.admissions.forget_told()
             channel.send(
                 Hello(
                     client.vocabulary,

@@ -1,6 +1,8 @@
 """The gate in vLLM's frontend, and the options of an engine, without an engine."""
 
+import asyncio
 import json
+import threading
 import time
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm_support import SMALL, TAKES_OVER, config
 
 import guided_plugin as gp
+from guided_plugin.grammar.base import Prepared
 from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import common as vllm_common
 from guided_plugin.hosts.vllm import contract as vllm_contract
@@ -381,3 +384,107 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
     answers["b"].set_result(None)
     assert engine.prepare(two)
     assert (len(engine._preparing), engine._started) == (1, True)
+
+
+class Compiler:
+    """In place of the gate's: specs that say they are slow need a helper, and wait for `go_on`."""
+
+    vocabulary = VOCABULARY
+
+    def __init__(self):
+        self.go_on = threading.Event()
+        self.compiled = []
+
+    def admit_here(self, spec):
+        return None if "slow" in spec.text else (None,)
+
+    def admit(self, spec):
+        self.compiled.append(spec.text)
+        assert self.go_on.wait(30)
+        if "bad" in spec.text:
+            raise gp.GuidedError("no good")
+        return Prepared(spec, "xgrammar", b"made", "because")
+
+    def kept(self, spec):
+        return Prepared(spec, "xgrammar", b"made", "because") if "slow" in spec.text else None
+
+
+def gate_with_a_slow_compiler(**options):
+    gate = Gate(config({**SMALL, **options}))
+    gate._compiler = Compiler()
+    return gate, gate._compiler
+
+
+def asking(text):
+    return SamplingParams(extra_args={"guided": {"regex": text}})
+
+
+def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fault_of_theirs():
+    gate, compiler = gate_with_a_slow_compiler(compile_processes=1, compile_queue=2)
+
+    async def flood():
+        slow = [asyncio.ensure_future(gate.admit_async(asking(f"slow{i % 3}"))) for i in range(12)]
+        bad = asyncio.ensure_future(gate.admit_async(asking("slow bad")))
+        for number in range(50):
+            admitted = (await gate.admit_async(asking(f"quick{number}"))).extra_args["guided"]
+            assert gate.question(admitted)[1]["prepared"] is None
+        assert not any(task.done() for task in slow)
+        with pytest.raises(gp.errors.BusyError, match="compile_queue") as caught:
+            await bad
+        refused = vllm_admission.refusal(caught.value)
+        assert (type(refused).__name__, refused.http_status) == ("GracefulHTTPError", 503)
+        slow[0].cancel()  # a client that hangs up
+        compiler.go_on.set()
+        carried = await asyncio.gather(*slow[1:])
+        with pytest.raises(gp.GuidedError, match="no good"):
+            await gate.admit_async(asking("slow bad"))
+        return carried
+
+    carried = asyncio.run(flood())
+    assert sorted(compiler.compiled) == ["slow bad", "slow0", "slow1", "slow2"]
+    assert not any(one.extra_args["guided"].prepared for one in carried)
+    assert not gate._admitting
+
+
+def test_what_a_helper_made_goes_to_the_engine_with_the_first_question_as_plain_data():
+    gate, compiler = gate_with_a_slow_compiler()
+    compiler.go_on.set()
+    admitted = gate.admit(asking("slow")).extra_args["guided"]
+    key, made = msgspec.msgpack.decode(msgspec.msgpack.encode(gate.question(admitted)))
+    assert key == admitted.key
+    assert gp.OutputSpec(**made["spec"]) == gp.OutputSpec.regex("slow")
+    assert vllm_common.prepared_from(made["prepared"]) == Prepared(
+        gp.OutputSpec.regex("slow"), "xgrammar", b"made", "because"
+    )
+
+
+class Client:
+    """An engine that has a spec ready after some questions."""
+
+    def __init__(self, needed):
+        self.needed = needed
+        self.asked = []
+
+    def collective_rpc(self, method, args=()):
+        if method == vllm_common.HEALTH:
+            return [""]
+        self.asked.append(args)
+        return [len(self.asked) >= self.needed]
+
+
+def add(gate, client, params):
+    client.input_processor = SimpleNamespace(_guided_gate=gate)
+    return vllm_gate._add_request(lambda self, params: "added")(client, params)
+
+
+def test_a_request_is_held_back_until_the_engine_is_ready_and_not_for_ever(monkeypatch):
+    gate, compiler = gate_with_a_slow_compiler()
+    compiler.go_on.set()
+    client = Client(needed=4)
+    assert add(gate, client, asking("slow")) == "added"
+    assert [made is None for _, made in client.asked] == [False, True, True, True]
+    assert add(gate, client, asking("slow")) == "added"
+    assert len(client.asked) == 4
+    monkeypatch.setattr(Gate, "patience", 0.05)
+    with pytest.raises(GracefulHTTPError, match="no grammar of the spec"):
+        add(gate, Client(needed=10**9), asking("slow too"))
