@@ -9,7 +9,7 @@ VLLM_STAMP := $(VLLM)/.installed
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo test lint figures types unit vllm-test vllm-sources vllm-next-test older-test coverage gpu-test pretrained-test fuzz fuzz-inputs conformance bench clean help
+.PHONY: demo test lint figures types unit vllm-test vllm-sources vllm-next-test older-test coverage gpu-test pretrained-test fuzz fuzz-inputs conformance soak chaos bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
@@ -24,6 +24,8 @@ help:
 	@echo "make fuzz      random schemas against an oracle (COUNT=20000 SEED=1 ARGS=...)"
 	@echo "make fuzz-inputs  random inputs to every reader, guided by coverage (INPUTS=20000 SEED=1 ARGS=...)"
 	@echo "make conformance  docs/conformance.md, from SUITE, SAMPLE and TOKENIZER (ARGS=...)"
+	@echo "make soak      vLLM's server under mixed load, every answer judged (SECONDS=60 CLIENTS=64 OUT=FILE ARGS=...)"
+	@echo "make chaos     the same under each attack (SECONDS=60 CLIENTS=12 ATTACKS=NAME,NAME OUT=FILE ARGS=...)"
 	@echo "make bench     the reference-loop benchmark"
 	@echo "make clean     remove .venv and caches"
 
@@ -117,6 +119,15 @@ TOKENIZER :=
 conformance: $(STAMP)
 	$(BIN)/python benchmarks/conformance/run.py --suite $(SUITE) --sample $(SAMPLE) \
 		--tokenizer $(or $(TOKENIZER),$(error TOKENIZER=FOLDER names a tokenizer)) $(ARGS)
+
+# A GPU machine without a network runs the same command with its own python3 (`--device cuda --model DIR`).
+SECONDS := 60
+CLIENTS := 0
+ATTACKS := all
+OUT :=
+soak chaos: $(VLLM_STAMP)
+	$(VLLM)/bin/python -m benchmarks.server $@ --seconds $(SECONDS) --clients $(CLIENTS) --attacks $(ATTACKS) \
+		$(addprefix --out ,$(OUT)) $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/guided-plugin bench loop

@@ -22,7 +22,7 @@ import torch
 import guided_plugin as gp
 from guided_plugin.bench.environment import environment
 from guided_plugin.bench.recheck import refused_at
-from guided_plugin.pipeline.pipeline import MODES
+from guided_plugin.config import MODES
 
 RECORD = {
     "type": "array",

@@ -9,3 +9,20 @@ def byte_tokenizer(monkeypatch):
     from vllm_support import VOCABULARY
 
     monkeypatch.setattr("guided_plugin.hosts.vllm.engine.vocabulary_of", lambda config: VOCABULARY)
+
+
+@pytest.fixture(scope="session")
+def loaded_server(tmp_path_factory):
+    """A server for load and attacks. On a busy machine nothing may be lost to a time limit."""
+    from benchmarks.server.launch import Launch, can_mount, started
+
+    launch = Launch(
+        sequences=16,
+        kv_tokens=1024,
+        plugin={"worker_step_ms": 60_000, "worker_grammar_ms": 60_000},
+        private_shm="1g" if can_mount() else "",
+    )
+    log = tmp_path_factory.mktemp("loaded") / "log"
+    with started(launch, log) as server:
+        yield server
+    print(log.read_text()[-3000:])

@@ -1,0 +1,141 @@
+"""vLLM's OpenAI server as a process of its own, the plugin loaded. Depends on the demo model.
+
+With `private_shm` the server gets a /dev/shm of its own (a mount namespace, which needs root), so that an
+attack may fill it without harm to other processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MODEL = "demo"
+"""The name under which the model is served."""
+
+START_SECONDS = 900.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the server is started with."""
+
+    model: str = str(ROOT / "guided_plugin" / "demo" / "model")
+    tokenizer: str = ""
+    device: str = "cpu"
+    sequences: int = 64
+    length: int = 512
+    """Longest request, in tokens."""
+    kv_tokens: int = 0
+    """Size of the KV cache; 0: as much as vLLM takes."""
+    plugin: dict[str, Any] = field(default_factory=dict)
+    """Options of the plugin on top of `take_over` and `mode: process`."""
+    arguments: str = ""
+    """More arguments of the server."""
+    private_shm: str = ""
+    """Size of a /dev/shm of its own, as `mount` reads it."""
+
+    def command(self, port: int) -> list[str]:
+        """The command line of the server."""
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", self.model]
+        command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--max-model-len", str(self.length), "--max-num-seqs", str(self.sequences)]
+        command += ["--chat-template", str(HERE / "template.jinja"), "--disable-uvicorn-access-log"]
+        command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+        command += ["--logits-processors", "guided_plugin.vllm:GuidedLogitsProcessor"]
+        if self.tokenizer:
+            command += ["--tokenizer", self.tokenizer]
+        if self.device == "cpu":
+            command += ["--enforce-eager", "--no-async-scheduling"]
+        if self.kv_tokens:
+            command += ["--block-size", "32", "--num-gpu-blocks-override", str(self.kv_tokens // 32)]
+        command += shlex.split(self.arguments)
+        if self.private_shm:
+            mount = f'mount -t tmpfs -o size={self.private_shm} tmpfs /dev/shm && exec "$@"'
+            command = ["unshare", "--mount", "sh", "-c", mount, "sh", *command]
+        return command
+
+    def environment(self) -> dict[str, str]:
+        """The variables of the server."""
+        options = {"take_over": True, "mode": "process", **self.plugin}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        ours = {"GUIDED_PLUGIN": json.dumps(options), "PYTHONPATH": path}
+        if self.device == "cpu":
+            # vLLM's worker spins while it waits: bound to one processor, it keeps the grammar worker off it.
+            ours |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        return {"VLLM_LOGGING_LEVEL": "WARNING", **os.environ, **ours}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that runs."""
+
+    url: str
+    pid: int
+    log: Path | None = None
+
+    def alive(self) -> bool:
+        """Whether it answers that it is healthy."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=30) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def metric(self, name: str) -> float:
+        """The sum of one of vLLM's own counters; nan where the server doesn't tell."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return float("nan")
+        found = [float(line.split()[-1]) for line in lines if line.startswith(name + "{")]
+        return sum(found) if found else float("nan")
+
+
+def can_mount() -> bool:
+    """Whether a server may have a /dev/shm of its own here."""
+    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def started(launch: Launch, log: Path) -> Iterator[Server]:
+    """Start a server, wait until it answers, and end it afterwards."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            launch.command(port), env=launch.environment(), stdout=out, stderr=subprocess.STDOUT
+        )
+    server = Server(f"http://127.0.0.1:{port}", process.pid, log)
+    try:
+        end = time.monotonic() + START_SECONDS
+        while not server.alive():
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"the server did not start; the end of {log}:\n{log.read_text()[-4000:]}")
+            time.sleep(0.5)
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

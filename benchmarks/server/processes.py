@@ -1,0 +1,114 @@
+"""The processes of a server by role, and what they take, from /proc. Depends on psutil.
+
+Roles: `frontend` (the API server), `engine` (all of vLLM's other processes), and those of the plugin: the
+`fork server`, the grammar `worker`, and `helpers` (compile processes, of the frontend and of the worker).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import threading
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROLES = ("frontend", "engine", "fork server", "worker", "helpers")
+_MEASURES = ("memory_mb", "shared_mb", "threads", "descriptors", "processes")
+
+
+def by_role(server: int) -> dict[str, list[psutil.Process]]:
+    """The processes below a server, and itself."""
+    found: dict[str, list[psutil.Process]] = {role: [] for role in ROLES}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        top = psutil.Process(server)
+        found["frontend"].append(top)
+        for child in top.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                role = _role(child)
+                if role:
+                    found[role].append(child)
+    return found
+
+
+def _role(process: psutil.Process) -> str:
+    command = process.cmdline()
+    text = " ".join(command)
+    if not command or "resource_tracker" in text:
+        return ""
+    if "guided_plugin.compiling.guard_process" in text:
+        return "helpers"
+    if "guided_plugin.worker.child.forkserver" in text:
+        # A worker is a fork of the fork server: it has the same command line.
+        return "worker" if process.parent().cmdline() == command else "fork server"
+    return "engine"
+
+
+def usage(process: psutil.Process) -> dict[str, float]:
+    """What one process takes: memory of its own, shared memory, threads, descriptors."""
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+
+    def mib(name: str) -> float:
+        return int(lines.get(name, "0 kB").split()[0]) / 1024
+
+    return {
+        "memory_mb": mib("RssAnon"),
+        "shared_mb": mib("RssShmem"),
+        "threads": int(lines["Threads"]),
+        "descriptors": len(os.listdir(f"/proc/{process.pid}/fd")),
+        "processes": 1,
+    }
+
+
+class Watch:
+    """Samples the processes of a server in a thread, until it is left."""
+
+    def __init__(self, server: int, seconds: float = 1.0) -> None:
+        self._server = server
+        self._seconds = seconds
+        self._samples: list[dict[str, dict[str, float]]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._seconds):
+            self._samples.append(self._sample())
+
+    def _sample(self) -> dict[str, dict[str, float]]:
+        sums: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_MEASURES, 0.0))
+        for role, processes in by_role(self._server).items():
+            for process in processes:
+                with contextlib.suppress(psutil.Error, OSError, KeyError):
+                    for name, value in usage(process).items():
+                        sums[role][name] += value
+        return dict(sums)
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """For each role and measure the medians of the first and the last fifth of the time, and the peak."""
+        found: dict[str, dict[str, Any]] = {}
+        fifth = max(1, len(self._samples) // 5)
+        for role in ROLES:
+            series = [sample.get(role, {}) for sample in self._samples]
+            found[role] = {}
+            for name in _MEASURES:
+                values = [one.get(name, 0.0) for one in series]
+                if any(values):
+                    first, last = statistics.median(values[:fifth]), statistics.median(values[-fifth:])
+                    found[role][name] = {
+                        "start": round(first, 1),
+                        "peak": round(max(values), 1),
+                        "end": round(last, 1),
+                    }
+        return found

@@ -1,0 +1,73 @@
+"""The judges of `make soak` and `make chaos`, and their figures: that each can say no."""
+
+import random
+
+import pytest
+
+from benchmarks.server import judges
+from benchmarks.server.asks import LONG, MIXED, small_schema
+from benchmarks.server.table import answers, worse
+from benchmarks.server.tally import Outcome, figures
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 3}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("judge", "right", "wrong"),
+    [
+        (judges.of_schema(SCHEMA), '{"a":3}', '{"a":4}'),
+        (judges.of_schema(SCHEMA), '{"a":3}', '{"a":3'),
+        (judges.of_object, "{}", "[]"),
+        (judges.of_pattern("[ab]{2}"), "ab", "abc"),
+        (judges.of_texts(["left"]), "left", "lef"),
+    ],
+)
+def test_a_judge_of_texts(judge, right, wrong):
+    assert judge(right, []) == ""
+    assert judge(wrong, []) != ""
+
+
+def test_a_judge_of_calls():
+    judge = judges.of_calls({"save": SCHEMA}, required=True)
+    assert judge("", [("save", '{"a":1}')]) == ""
+    for calls in ([], [("load", '{"a":1}')], [("save", '{"a":"1"}')], [("save", '{"a":1}'), ("save", "")]):
+        assert judge("", calls) != ""
+    assert judges.of_calls({"save": SCHEMA}, required=False)("words", []) == ""
+
+
+def test_asks_differ_with_each_turn_and_all_but_plain_ones_are_judged():
+    rng = random.Random(1)
+    made = [make(rng) for make in (*MIXED, *LONG, small_schema) for _ in range(20)]
+    assert {ask.kind for ask in made if not ask.guided} == {"plain", "long plain"}
+    schemas = {str(small_schema(rng).body["vllm_xargs"]) for _ in range(200)}
+    assert len(schemas) == 200
+    for ask in made:
+        if ask.guided and ask.kind != "tools, auto":
+            assert ask.judge("no such answer!", []) != "", ask.kind
+
+
+def test_figures_count_what_was_lost_and_how_long_streams_stood_still():
+    outcomes = [
+        Outcome("long", True, 0.0, "valid", "", [1.0, 1.1, 3.1, 3.2]),
+        Outcome("long", True, 0.0, "told", "status 500", [1.0]),
+        Outcome("plain", False, 0.0, "cut", "", [1.0, 1.2]),
+        Outcome("new schema", True, 0.0, "invalid", "wrong", [2.0]),
+    ]
+    found = figures(outcomes, kills=[1.3])
+    assert found["guided_lost"] == found["unguided_lost"] == found["ends"]["invalid"] == 1
+    assert found["gaps_ms"]["max"] == pytest.approx(2000)
+    assert found["recovery_ms"]["max"] == pytest.approx(1800)
+    assert found["new_schema_first_token_ms"]["p99"] == pytest.approx(2000)
+    said = "; ".join(worse(found, figures([Outcome("long", True, 0.0, "valid", "", [1.0, 1.1])])))
+    for words in (
+        "1 invalid",
+        "1 guided",
+        "1 unguided",
+        "a gap of 2000",
+        "first token",
+        "recovery 1800 ms (max)",
+    ):
+        assert words in said
+    quiet = figures([Outcome("long", True, 0.0, "valid", "", [1.0, 1.1])])
+    assert worse(quiet, quiet) == []
+    assert "long" not in answers({"quiet": quiet})
