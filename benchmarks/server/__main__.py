@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+import threading
 from typing import Any
 
 from benchmarks.server import table
@@ -89,6 +91,8 @@ def _print_attack(name: str, found: dict[str, Any]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run, print, and write."""
     options = parsed(__doc__ or "", arguments)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the server ends with it
     with server_for(options) as server:
         results = (_soak if options.what == "soak" else _chaos)(server, options)
     if options.out is not None:

@@ -16,7 +16,7 @@ from guided_plugin.compiling.cache import GrammarCache
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError
-from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.base import Grammar, Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec.languages import searched, whole
 from guided_plugin.step import Admission
@@ -32,8 +32,8 @@ def visit(number):
     text = f"{number}" + "x" * (1 << 20)
     spec = OutputSpec.regex(text)
     error = CompileLimitError("too large", where="regex", hint="make it smaller")
-    compiler.trust(spec)
-    assert compiler.trusts(spec)
+    compiler.keep(spec, Prepared(spec, "fake", text))
+    assert compiler.kept(spec) is not None
     verdict, question = admissions.open(number, spec)
     admissions.judge(Verdict(number, Admission("fake", 0.1)))
     assert admissions.lookup(spec).result().backend == "fake"

@@ -238,7 +238,9 @@ def test_a_callers_own_texts_and_numbers_become_plain():
         pass
 
     spec = OutputSpec.regex(Text("a"), backend=Text("b"), stop_token_ids=[Token(3)], start_after=[Token(4)])
-    assert [type(value) for value in (spec.text, spec.backend, *spec.stop_token_ids, *spec.start_after)] == [
+    assert [
+        type(value) for value in (spec.text, spec.backend, *spec.stop_token_ids, *spec.start_after[0].tokens)
+    ] == [
         str,
         str,
         int,

@@ -14,7 +14,9 @@ from worker_runs import END, LONG, PAREN, Run, faulty, gone, until
 import guided_plugin as gp
 from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
 from guided_plugin.grammar.table import Phase
+from guided_plugin.worker.engine import start
 from guided_plugin.worker.engine import supervisor as supervisor_module
+from guided_plugin.worker.layout import Region, Shape
 
 
 @pytest.fixture
@@ -247,12 +249,44 @@ def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
         pipe.add_request("two", LONG)
 
 
-def test_the_fork_server_can_die_too(fork_server, make):
+def imported(server):
+    """Wait until a fork server can fork at once."""
+    region = Region.create(Shape(1, 1))
+    worker = server.fork(region.fd, 60.0)
+    worker.kill()
+    worker.sock.close()
+    worker.release()
+    region.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_spare_takes_the_place_of_a_fork_server_that_dies_or_stops(make, number):
+    pipe = make(worker_step_ms=60_000)
+    run = Run(pipe, one=LONG, waiting=PAREN)
+    run.steps(2)
+    supervisor = pipe.runtime.supervisor
+    until(lambda: start._spare is not None)
+    spare, worker = start._spare, supervisor.worker_pid
+    imported(spare)
+    os.kill(supervisor._server.pid, number)
+    if number == signal.SIGSTOP:
+        os.kill(worker, signal.SIGKILL)
+    until(lambda: gone(worker))
+    run.steps(6)
+    run.check()
+    assert supervisor._server is spare
+    assert len(supervisor._deaths) == 1
+    until(lambda: start._spare not in (None, spare))
+
+
+def test_the_fork_server_can_die_and_its_spare_too(make):
     pipe = make(worker_step_ms=2_000)
     run = Run(pipe, one=LONG, waiting=PAREN)
     run.steps(2)
-    server, worker = fork_server.pid, pipe.runtime.supervisor.worker_pid
-    os.kill(server, signal.SIGKILL)
+    worker = pipe.runtime.supervisor.worker_pid
+    until(lambda: start._spare is not None)
+    start._spare._child.stop()
+    os.kill(pipe.runtime.supervisor._server.pid, signal.SIGKILL)
     until(lambda: gone(worker))
     # The imports of the next one take seconds: no step is kept waiting for so long.
     run.step(["one"])

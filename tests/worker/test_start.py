@@ -17,6 +17,7 @@ def no_loans(monkeypatch):
     """The module as it is before any pipeline exists."""
     monkeypatch.setattr(start, "_shared", None)
     monkeypatch.setattr(start, "_loans", {})
+    monkeypatch.setattr(start, "_spare", None)
 
 
 @pytest.fixture
@@ -178,3 +179,70 @@ def test_a_fork_server_and_its_workers_may_use_more_processors_than_the_thread_t
             server.close()
     finally:
         os.sched_setaffinity(0, before)
+
+
+def forked(server, region_fd):
+    """A worker of the server, ended at once."""
+    worker = server.fork(region_fd, 60.0)
+    worker.kill()
+    worker.sock.close()
+    worker.release()
+    return worker
+
+
+def test_a_spare_takes_the_place_of_a_server_that_ended(no_loans, region_fd):
+    start.keep_spare()
+    assert start._spare is None  # nothing runs that could need one
+    old = start.borrow_server()
+    start.keep_spare()
+    spare = start._spare
+    start.keep_spare()
+    assert start._spare is spare
+    end(old)
+    start.keep_spare()  # not beside a server that has ended
+    new = start.borrow_server()
+    assert new is spare
+    assert start._spare is None
+    start.return_server(old)
+    assert forked(new, region_fd).pid > 0
+    start.keep_spare()
+    last = start._spare
+    assert last.alive
+    start.return_server(new)
+    assert not new.alive
+    assert not last.alive
+    assert start._spare is None
+
+
+def test_a_spare_that_ended_is_not_used(no_loans):
+    old = start.borrow_server()
+    start.keep_spare()
+    spare = start._spare
+    end(spare)
+    start.keep_spare()
+    assert start._spare is not spare
+    end(start._spare)
+    end(old)
+    new = start.borrow_server()
+    assert new.alive
+    start.return_server(old)
+    start.return_server(new)
+    assert not new.alive
+
+
+def test_a_server_that_stops_answering_is_ended(server, region_fd, monkeypatch):
+    forked(server, region_fd)
+    os.kill(server.pid, signal.SIGSTOP)
+    monkeypatch.setattr(start, "ANSWER_SECONDS", 0.3)
+    began = time.monotonic()
+    with pytest.raises(PipelineError, match=r"did not start within 0\.3 s"):
+        server.fork(region_fd, 60.0)
+    assert time.monotonic() - began < 20
+    assert server.hung
+    assert not server.alive
+
+
+def test_a_server_that_still_imports_may_take_its_time(server, region_fd, monkeypatch):
+    monkeypatch.setattr(start, "ANSWER_SECONDS", 0.01)
+    assert forked(server, region_fd).pid > 0
+    assert not server.hung

@@ -1,4 +1,8 @@
-"""Starts grammar workers: one fork server for all pipelines of a process. Depends on ipc."""
+"""Starts grammar workers: one fork server for all pipelines of a process, and a spare. Depends on ipc.
+
+What a fork server imports takes seconds. The spare has done it before it is needed, so that a fork server
+that died is replaced within milliseconds, as a worker is.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,11 @@ _ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+
+
+ANSWER_SECONDS = 1.0
+"""How long a server that has forked before may take for a worker. Half of `worker_step_ms`, so that another
+one can take its place before steps fail closed."""
 
 
 class WorkerProcess:
@@ -74,6 +83,8 @@ class ForkServer:
         self._closed = False
         self._number = 0
         self._has_forked = False
+        self.hung = False
+        """Whether it stopped answering, and was ended."""
         self._exits: dict[int, int] = {}
         try:
             self._child = Child(
@@ -157,19 +168,26 @@ class ForkServer:
     def _late(self, seconds: float) -> PipelineError:
         if self._closed:
             return _cannot_start("cannot be started: its fork server was closed")
-        return _cannot_start(f"did not start within {seconds:.0f} s")
+        return _cannot_start(f"did not start within {seconds:g} s")
 
     def _answer(self, timeout: float, cancelled: Callable[[], bool]) -> tuple[int, int | None]:
         """The process id of the worker that was asked for last, and its handle."""
-        end = time.monotonic() + timeout
-        while time.monotonic() < end and not self._closed and not cancelled():
+        seconds = min(timeout, ANSWER_SECONDS) if self._has_forked else timeout
+        end = time.monotonic() + seconds
+        while not self._closed and not cancelled():
+            if time.monotonic() > end:
+                self.hung = self._has_forked
+                break
             message, handle = self._read(0.05)
             self._has_forked |= "number" in message
             if message.get("number") == self._number:
                 return message["pid"], handle
             if handle is not None:
                 os.close(handle)
-        raise self._late(timeout)
+        if self.hung:
+            self._child.kill()
+            self._child.exit_code(2.0)
+        raise self._late(seconds)
 
     def _read(self, seconds: float) -> tuple[dict[str, int], int | None]:
         """One message of the server, or nothing; how workers ended is kept."""
@@ -191,6 +209,9 @@ def _cannot_start(what: str) -> PipelineError:
 _shared: ForkServer | None = None
 """The server for the next loan, if it still runs."""
 
+_spare: ForkServer | None = None
+"""The one that takes its place."""
+
 _loans: dict[ForkServer, int] = {}
 """How many users each server has. One that has ended is replaced while its users still hold it."""
 
@@ -198,18 +219,36 @@ _shared_lock = threading.Lock()
 
 
 def borrow_server() -> ForkServer:
-    """The fork server of this process, started if none runs. Return each loan with `return_server`."""
-    global _shared
+    """The fork server of this process; the spare, or a new one, if none runs. Return each loan with
+    `return_server`."""
+    global _shared, _spare
     with _shared_lock:
         if _shared is None or not _shared.alive:
-            _shared = ForkServer()
+            spare, _spare = _spare, None
+            if spare is not None and not spare.alive:
+                spare.close()
+                spare = None
+            _shared = spare or ForkServer()
         _loans[_shared] = _loans.get(_shared, 0) + 1
         return _shared
 
 
+def keep_spare() -> None:
+    """Start a spare, if the fork server runs and there is none. Returns at once: it imports by itself."""
+    global _spare
+    with _shared_lock:
+        if _shared is None or not _shared.alive or (_spare is not None and _spare.alive):
+            return
+        ended, _spare = _spare, None
+        if ended is not None:
+            ended.close()
+        with contextlib.suppress(PipelineError):  # tried again after the next start of a worker
+            _spare = ForkServer()
+
+
 def return_server(server: ForkServer) -> None:
-    """End a loan. The last user of a server closes it."""
-    global _shared
+    """End a loan. The last user of a server closes it, and the spare with it."""
+    global _shared, _spare
     with _shared_lock:
         if server not in _loans:  # it belongs to the process that this one was forked from
             return
@@ -217,18 +256,22 @@ def return_server(server: ForkServer) -> None:
         if _loans[server] > 0:
             return
         del _loans[server]
+        spare = None
         if _shared is server:
             _shared = None
+            spare, _spare = _spare, None
     server.close()
+    if spare is not None:
+        spare.close()
 
 
 def _after_fork() -> None:
-    global _shared, _shared_lock
+    global _shared, _shared_lock, _spare
     _shared_lock = threading.Lock()
-    for server in _loans:
+    for server in (*_loans, *filter(None, [_spare])):
         server.abandon()
     _loans.clear()
-    _shared = None
+    _shared = _spare = None
 
 
 os.register_at_fork(after_in_child=_after_fork)

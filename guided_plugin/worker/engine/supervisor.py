@@ -24,7 +24,13 @@ from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.pulse import START_SECONDS, Pulse
 from guided_plugin.worker.engine.session import Session
-from guided_plugin.worker.engine.start import ForkServer, WorkerProcess, borrow_server, return_server
+from guided_plugin.worker.engine.start import (
+    ForkServer,
+    WorkerProcess,
+    borrow_server,
+    keep_spare,
+    return_server,
+)
 from guided_plugin.worker.layout import Counter
 from guided_plugin.worker.messages import Crashed, Retires, Warm, from_worker
 
@@ -123,11 +129,8 @@ class Supervisor:
     def _start(self, *, isolate: bool) -> None:
         while not self._closing and not self._client.refusing:
             try:
-                if self._server is not None and not self._server.alive:
-                    self._return_server()
-                if self._server is None:
-                    self._server = borrow_server()
-                self._worker = self._server.fork(self._client.region.fd, START_SECONDS, self._no_longer)
+                server = self._running_server()
+                self._worker = server.fork(self._client.region.fd, START_SECONDS, self._no_longer)
                 self._channel = Channel(self._worker.sock, from_worker)
                 self._last_words = self._retires = ""
                 self._pulse.begin()
@@ -135,8 +138,20 @@ class Supervisor:
                 return
             except (GuidedError, OSError) as error:
                 self._end_worker()
-                if not self._closing:
+                if self._server is not None and self._server.hung:
+                    _log.warning("the fork server of the grammar worker is replaced: it stopped answering")
+                elif not self._closing:
                     self._count_death(f"could not be started: {error}")
+
+    def _running_server(self) -> ForkServer:
+        """The fork server; another one, if it has ended."""
+        ended = self._server
+        if ended is not None and ended.alive:
+            return ended
+        self._server = borrow_server()  # first: the last user of the old one ends the spare, too
+        if ended is not None:
+            return_server(ended)
+        return self._server
 
     def _no_longer(self) -> bool:
         """Whether a worker that starts is not needed any more. Steps that wait too long for it fail
@@ -195,6 +210,7 @@ class Supervisor:
         for message in channel.receive():
             if isinstance(message, Warm):
                 self._pulse.warm = True
+                keep_spare()
             elif isinstance(message, Crashed):
                 self._last_words = message.reason
             elif isinstance(message, Retires):

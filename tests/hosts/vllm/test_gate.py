@@ -368,7 +368,7 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(vllm_engine, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     engine = object.__new__(vllm_engine.Engine)
-    engine._pipeline = SimpleNamespace(compiler=SimpleNamespace(trust=lambda spec: None), prepare=prepare)
+    engine._pipeline = SimpleNamespace(compiler=SimpleNamespace(), prepare=prepare)
     engine._preparing, engine._started = {}, False
     one, two = ({"kind": "regex", "text": text} for text in "ab")
     assert not engine.prepare(one)
