@@ -1,7 +1,8 @@
 """The processes of a server by role, and what they take, from /proc. Depends on psutil.
 
 Roles: `frontend` (the API server), `engine` (all of vLLM's other processes), and those of the plugin: the
-`fork server`, the grammar `worker`, and `helpers` (compile processes, of the frontend and of the worker).
+`fork server`, its `spare`, the grammar `worker`, and `helpers` (compile processes, of the frontend and of the
+worker).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import psutil
 
-ROLES = ("frontend", "engine", "fork server", "worker", "helpers")
+ROLES = ("frontend", "engine", "fork server", "spare", "worker", "helpers")
 _MEASURES = ("memory_mb", "shared_mb", "threads", "descriptors", "processes")
 
 
@@ -31,6 +32,11 @@ def by_role(server: int) -> dict[str, list[psutil.Process]]:
                 role = _role(child)
                 if role:
                     found[role].append(child)
+        used = {worker.ppid() for worker in found["worker"]}
+        servers = found["fork server"]
+        if used:
+            found["fork server"] = [server for server in servers if server.pid in used]
+            found["spare"] = [server for server in servers if server.pid not in used]
     return found
 
 
