@@ -20,7 +20,7 @@ from benchmarks.server.asks import LONG, MIXED, Ask, Make, small_schema
 from benchmarks.server.tally import Outcome
 
 _PATIENCE = 120.0
-"""Seconds after which a client gives up: the answer is lost."""
+"""Seconds without a word after which a client gives up: the answer is lost."""
 
 
 @dataclass(slots=True)
@@ -64,11 +64,12 @@ async def one(
     """Ask, and read to the end; a client that `leaves` goes after so many seconds."""
     outcome = Outcome(ask.kind, ask.guided, time.monotonic())
     try:
-        async with asyncio.timeout(_PATIENCE if leaves is None else leaves):
-            outcome.end, outcome.detail = await _read(session, ask, stream, outcome.times)
+        async with asyncio.timeout(_PATIENCE if leaves is None else leaves) as limit:
+            patience = None if leaves is not None else limit
+            outcome.end, outcome.detail = await _read(session, ask, stream, outcome.times, patience)
     except TimeoutError:
         if leaves is None:
-            outcome.detail = f"no end within {_PATIENCE:.0f} s"
+            outcome.detail = f"not a word for {_PATIENCE:.0f} s"
         else:
             outcome.end = "left"
     except (aiohttp.ClientError, OSError) as error:
@@ -77,7 +78,11 @@ async def one(
 
 
 async def _read(
-    session: aiohttp.ClientSession, ask: Ask, stream: bool, times: list[float]
+    session: aiohttp.ClientSession,
+    ask: Ask,
+    stream: bool,
+    times: list[float],
+    patience: asyncio.Timeout | None,
 ) -> tuple[str, str]:
     options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     answer = _Answer()
@@ -92,6 +97,8 @@ async def _read(
                     part = json.loads(line[6:])
                     if part.get("choices"):
                         times.append(time.monotonic())
+                        if patience is not None:
+                            patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE)
                     answer.take(part)
     return answer.judged(ask)
 
