@@ -249,6 +249,12 @@ def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
         pipe.add_request("two", LONG)
 
 
+@pytest.fixture
+def soon(monkeypatch):
+    """Spares start with the workers."""
+    monkeypatch.setattr(supervisor_module, "SPARE_SECONDS", 0.0)
+
+
 def imported(server):
     """Wait until a fork server can fork at once."""
     region = Region.create(Shape(1, 1))
@@ -260,7 +266,7 @@ def imported(server):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_spare_takes_the_place_of_a_fork_server_that_dies_or_stops(make, number):
+def test_a_spare_takes_the_place_of_a_fork_server_that_dies_or_stops(make, soon, number):
     pipe = make(worker_step_ms=60_000)
     run = Run(pipe, one=LONG, waiting=PAREN)
     run.steps(2)
@@ -279,7 +285,7 @@ def test_a_spare_takes_the_place_of_a_fork_server_that_dies_or_stops(make, numbe
     until(lambda: start._spare not in (None, spare))
 
 
-def test_the_fork_server_can_die_and_its_spare_too(make):
+def test_the_fork_server_can_die_and_its_spare_too(make, soon):
     pipe = make(worker_step_ms=2_000)
     run = Run(pipe, one=LONG, waiting=PAREN)
     run.steps(2)

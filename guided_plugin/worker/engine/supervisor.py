@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import select
 import signal
@@ -40,6 +41,10 @@ DEATHS = 3
 WINDOW_SECONDS = 60.0
 """So many deaths within this time, and guided requests are refused until it is over."""
 
+SPARE_SECONDS = 5.0
+"""Seconds after a worker's start until a spare fork server begins its imports: they take processor time that
+the first requests need, and a pipeline that ends soon needs no spare."""
+
 _PAUSE = 0.5
 """Seconds between two failures of the supervisor itself, once requests are refused."""
 
@@ -58,6 +63,8 @@ class Supervisor:
         self._deaths: deque[float] = deque()
         self.restarts = 0
         """Workers started after the first."""
+        self._spare_at = math.inf
+        """When a spare fork server is due."""
         self._closing = False
         self._pid = os.getpid()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -176,7 +183,14 @@ class Supervisor:
                 self.restarts += 1
                 self._start(isolate=True)
             return
-        self._poll(self._pulse.tick if self._client.busy or not self._pulse.warm else None)
+        spare_in = self._spare_at - time.monotonic()
+        if spare_in <= 0:
+            self._spare_at = math.inf
+            keep_spare()
+        if self._client.busy or not self._pulse.warm:
+            self._poll(self._pulse.tick)
+        else:
+            self._poll(max(0.0, spare_in) if self._spare_at < math.inf else None)
         try:
             self._receive()
         except ChannelClosedError:
@@ -210,7 +224,7 @@ class Supervisor:
         for message in channel.receive():
             if isinstance(message, Warm):
                 self._pulse.warm = True
-                keep_spare()
+                self._spare_at = time.monotonic() + SPARE_SECONDS
             elif isinstance(message, Crashed):
                 self._last_words = message.reason
             elif isinstance(message, Retires):
