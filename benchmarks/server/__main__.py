@@ -17,6 +17,7 @@ import json
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 from benchmarks.server import table
@@ -24,6 +25,8 @@ from benchmarks.server.launch import Server
 from benchmarks.server.options import parsed, server_for
 from benchmarks.server.runs import chaos, invalid, soak
 from guided_plugin.bench.environment import environment
+
+_FORGOTTEN_SECONDS = 61.0
 
 
 def _soak(server: Server, options: argparse.Namespace) -> dict[str, Any]:
@@ -40,7 +43,10 @@ def _soak(server: Server, options: argparse.Namespace) -> dict[str, Any]:
 
 def _chaos(server: Server, options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {}
+    quiet_at = 0.0
     for name in options.attacks:
+        # Deaths in one attack must not count in the next: three within a minute are too many.
+        time.sleep(max(0.0, quiet_at - time.monotonic()))
         found = results[name] = chaos(
             server,
             name,
@@ -51,6 +57,7 @@ def _chaos(server: Server, options: argparse.Namespace) -> dict[str, Any]:
             seed=options.seed,
         )
         _print_attack(name, found)
+        quiet_at = max([0.0, *found.get("attack", {}).get("kills", ())]) + _FORGOTTEN_SECONDS
         if not found["server_alive"]:
             break
     runs = {
