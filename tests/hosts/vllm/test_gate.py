@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -348,16 +347,6 @@ def test_a_processor_for_an_unknown_runner_says_so():
         GuidedLogitsProcessor(config(SMALL), 1, 2, 3, 4)
 
 
-def test_a_frontend_asks_an_engine_for_a_while_only(monkeypatch):
-    gate = Gate(config(SMALL))
-    monkeypatch.setattr(vllm_gate, "_START_SECONDS", -2 * gate.options.compile_seconds + 0.1)
-    end = vllm_gate._last_question(gate)
-    vllm_gate._check_patience(end)
-    time.sleep(0.12)
-    with pytest.raises(GracefulHTTPError, match="still compiling"):
-        vllm_gate._check_patience(end)
-
-
 def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
     asked, answers = [], {}
 
@@ -370,19 +359,22 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
     engine = object.__new__(vllm_engine.Engine)
     engine._pipeline = SimpleNamespace(compiler=SimpleNamespace(), prepare=prepare)
     engine._preparing, engine._started = {}, False
-    one, two = ({"kind": "regex", "text": text} for text in "ab")
-    assert not engine.prepare(one)
+
+    def ask(text):
+        return engine.prepare(text, {"spec": {"kind": "regex", "text": text}, "prepared": None})
+
+    assert not ask("a")
     clock[0] = 40.0
-    assert not engine.prepare(two)
-    assert not engine.prepare(one)
+    assert not ask("b")
+    assert not engine.prepare("a", None)
     assert asked == ["a", "b"]
     clock[0] = 100.5
-    assert not engine.prepare(two)
+    assert not engine.prepare("b", None)
     assert len(engine._preparing) == 1  # the other was forgotten
-    assert not engine.prepare(one)
+    assert not ask("a")
     assert asked == ["a", "b", "a"]
     answers["b"].set_result(None)
-    assert engine.prepare(two)
+    assert engine.prepare("b", None)
     assert (len(engine._preparing), engine._started) == (1, True)
 
 
