@@ -187,6 +187,11 @@ REASONING = (
     Name("vllm.reasoning:ReasoningParser", Part.REASONING, has=("reasoning_end_str",)),
     Name("vllm.reasoning:ReasoningParser.is_reasoning_end", Part.REASONING, begins=("self", "input_ids")),
     Name(
+        "vllm.reasoning:ReasoningParser.is_reasoning_end_streaming",
+        Part.REASONING,
+        begins=("self", "input_ids", "delta_ids"),
+    ),
+    Name(
         "vllm.reasoning:ReasoningParserManager.get_reasoning_parser", Part.REASONING, begins=("cls", "name")
     ),
 )

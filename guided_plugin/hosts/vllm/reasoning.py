@@ -22,6 +22,9 @@ _LONGEST_KEY = 4096
 _SEQUENCES = ("_think_close_ids", "_end_token_ids")
 """Attributes in which parsers keep the tokens of an end that is more than one."""
 
+_FIRSTS_AND_REST = ("think_end_first_token_ids", "think_end_rest_token_ids")
+"""Those of a parser whose end may begin with several tokens."""
+
 
 class Reasoning:
     """The reasoning parts of the outputs of one engine."""
@@ -57,9 +60,8 @@ class Reasoning:
 
     def _parser(self, kwargs: Mapping[str, Any]) -> Any:
         from vllm.reasoning import ReasoningParserManager
-        from vllm.tokenizers import cached_tokenizer_from_config
 
-        tokenizer = cached_tokenizer_from_config(model_config=self._config.model_config)
+        tokenizer = self._tokenizer()
         make = ReasoningParserManager.get_reasoning_parser(self._name)
         try:
             return make(tokenizer=tokenizer, **kwargs)
@@ -70,8 +72,13 @@ class Reasoning:
                 hint="check chat_template_kwargs and the model's tokenizer",
             ) from error
 
+    def _tokenizer(self) -> Any:
+        from vllm.tokenizers import cached_tokenizer_from_config
+
+        return cached_tokenizer_from_config(model_config=self._config.model_config)
+
     def _ends(self, parser: Any, kwargs: Mapping[str, Any]) -> tuple[Trigger, ...]:
-        found = tuple(dict.fromkeys(_candidates(parser, self._vocabulary)))
+        found = tuple(dict.fromkeys(self._candidates(parser)))
         # Its answers may change what it remembers, so another one is asked.
         if found and all(_is_end(self._parser(kwargs), one) for one in found):
             return found
@@ -82,32 +89,30 @@ class Reasoning:
             hint="give start_after in the spec, or constrain the reasoning too (enable_in_reasoning)",
         )
 
-
-def _candidates(parser: Any, vocabulary: Vocabulary) -> Iterator[Trigger]:
-    """What a parser's attributes call the end of the reasoning."""
-    inner = getattr(parser, "_parser", None)
-    if inner is not None and hasattr(inner, "is_reasoning_end_streaming"):
-        parser = inner  # it leaves the work to another one
-    text: str | None = parser.reasoning_end_str
-    ids = getattr(parser, "reasoning_end_token_ids", None)
-    if ids:
-        own = parser.model_tokenizer.get_vocab().get(text)
-        yield from (Trigger((token,), kept=token != own) for token in sorted(ids))
-        return
-    single = getattr(parser, "end_token_id", None)
-    if isinstance(single, int):
-        yield Trigger((single,))
-        return
-    for name in _SEQUENCES:
-        if getattr(parser, name, None):
-            yield Trigger(tuple(getattr(parser, name)))
+    def _candidates(self, parser: Any) -> Iterator[Trigger]:
+        """What a parser's attributes call the end of the reasoning."""
+        inner = getattr(parser, "_parser", None)
+        if inner is not None and hasattr(inner, "is_reasoning_end_streaming"):
+            parser = inner  # it leaves the work to another one
+        text: str | None = parser.reasoning_end_str
+        ids = getattr(parser, "reasoning_end_token_ids", None)
+        if ids:
+            own = self._tokenizer().get_vocab().get(text)
+            yield from (Trigger((token,), kept=token != own) for token in sorted(ids))
             return
-    firsts = getattr(parser, "think_end_first_token_ids", None)
-    if firsts:
-        rest = tuple(parser.think_end_rest_token_ids)
-        yield from (Trigger((first, *rest)) for first in firsts)
-    elif text:
-        yield Trigger(vocabulary.sequence(text))
+        single = getattr(parser, "end_token_id", None)
+        if isinstance(single, int):
+            yield Trigger((single,))
+            return
+        for name in _SEQUENCES:
+            if getattr(parser, name, None):
+                yield Trigger(tuple(getattr(parser, name)))
+                return
+        firsts, rest = (getattr(parser, name, ()) for name in _FIRSTS_AND_REST)
+        if firsts:
+            yield from (Trigger((first, *rest)) for first in firsts)
+        elif text:
+            yield Trigger(self._vocabulary.sequence(text))
 
 
 def _is_end(parser: Any, trigger: Trigger) -> bool:

@@ -66,7 +66,7 @@ def test_every_way_to_a_beam_search_is_wrapped():
     for file in (root / "entrypoints").rglob("*.py"):
         for name in re.findall(r"def (to_beam_search_params|beam_search)\(", file.read_text()):
             found[name].add(".".join(file.relative_to(root.parent).with_suffix("").parts))
-    assert found["to_beam_search_params"] == {module for module, _ in vllm_beams._PROTOCOLS}
+    assert found["to_beam_search_params"] == {module for module, _ in vllm_beams.BEAM_REQUESTS}
     assert found["beam_search"] == {module for module, _, _ in vllm_beams._SEARCHES}
 
 

@@ -453,6 +453,8 @@ def test_what_a_helper_made_goes_to_the_engine_with_the_first_question_as_plain_
 class Client:
     """An engine that has a spec ready after some questions."""
 
+    vllm_config = None
+
     def __init__(self, needed):
         self.needed = needed
         self.asked = []
