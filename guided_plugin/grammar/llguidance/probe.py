@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import GuidedError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import HEADER
 from guided_plugin.grammar.llguidance.lark.languages import FUEL
 from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, pattern, quoted_format
@@ -129,7 +129,8 @@ def _parts(node: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         if isinstance(source, str):
             try:
                 yield pattern(source), also_pattern(source)
-            except UnsupportedSpecError:  # not a schema, but a value that looks like one
+            except GuidedError:  # not a schema, but a value that looks like one
                 continue
-    if node.get("format") in FORMATS:
-        yield (quoted_format(node["format"]),)
+    name = node.get("format")
+    if isinstance(name, str) and name in FORMATS:
+        yield (quoted_format(name),)

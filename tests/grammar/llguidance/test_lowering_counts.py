@@ -66,6 +66,22 @@ CASES = [
     ({"anyOf": [{"type": "array", "minItems": 3, "maxItems": 1}, {"type": "null"}]}, ["null"], ["[1,1]"]),
     ({**OBJECT, "properties": {"a": {"minItems": 3, "maxItems": 1}}}, ['{"a":1}', "{}"], ['{"a":[1,1]}']),
     ({"not": {"minimum": 5, "maximum": 3}}, ["4", "6"], ['"x"']),
+    (  # one of the two properties that it must have never ends
+        {
+            "properties": {"a": {"type": "null"}, "c": {"$ref": "#/$defs/endless"}},
+            "additionalProperties": False,
+            "minProperties": 2,
+            "$defs": {
+                "endless": {
+                    "type": "object",
+                    "properties": {"n": {"$ref": "#/$defs/endless"}},
+                    "required": ["n"],
+                }
+            },
+        },
+        ["1"],
+        ['{"a":null}', "{}"],
+    ),
     (
         {**OBJECT, "properties": {"a": {"type": "string", "pattern": "^a+$", "not": {"pattern": "^a"}}}},
         ["{}", '{"b":1}'],

@@ -81,7 +81,7 @@ class AnyOrder:
             steps.append(Alternative(step, all_of([_fresh(each), fits if counts else ""])))
         more = Alternative((COMMA, Reference(members, "_")), some_of=members)
         self.grammar.define(tail, [Alternative((), all_of(ends)), more], parameter=True)
-        self.grammar.define(members, steps, parameter=True, needs=self._needed())
+        self._define_first(members, steps, fewest)
 
     def _states(self, name: str, fewest: int, most: int | None) -> None:
         """Objects with a rule for each state, so that those from which no end can be reached are removed.
@@ -104,8 +104,7 @@ class AnyOrder:
                         head.append(Alternative(step))
             self.grammar.define(f"{name}n{answered}x{count}", alternatives, parameter=True)
             if head is not None:
-                needs = self._needed()
-                self.grammar.define(f"{name}s0x0", head, parameter=True, needs=needs)
+                self._define_first(f"{name}s0x0", head, fewest)
 
     def _step(
         self, name: str, member: Member, answered: int, count: int, last: int, most: int | None
@@ -123,6 +122,14 @@ class AnyOrder:
     def _complete(self) -> str:
         """The condition that all required properties were there."""
         return f"is_ones([0:{len(self.required)}])" if self.required else ""
+
+    def _define_first(self, name: str, alternatives: list[Alternative], fewest: int) -> None:
+        """The rule that an object begins with: none where too few properties are possible."""
+        optional = (each for each in self.members if each.name not in self.required)
+        counted = tuple((each.value, fewest if each.bit is None else 1) for each in optional)
+        self.grammar.define(
+            name, alternatives, parameter=True, needs=self._needed(), fewest=fewest, counted=counted
+        )
 
     def _needed(self) -> tuple[Symbol, ...]:
         """What must be possible for any object to be."""

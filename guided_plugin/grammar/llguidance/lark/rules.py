@@ -73,6 +73,9 @@ class _Rule:
     parameter: bool = False
     needs: tuple[Symbol, ...] = ()
     """Without any of these the whole rule derives nothing, whatever its alternatives say."""
+    fewest: int = 0
+    """Nor where those of `counted` that derive something count for less than this together."""
+    counted: tuple[tuple[Symbol, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -104,9 +107,11 @@ class Grammar:
         *,
         parameter: bool = False,
         needs: tuple[Symbol, ...] = (),
+        fewest: int = 0,
+        counted: tuple[tuple[Symbol, int], ...] = (),
     ) -> Reference:
         """Give a named rule its alternatives."""
-        self.rules[name] = _Rule(alternatives, parameter, needs)
+        self.rules[name] = _Rule(alternatives, parameter, needs, fewest, counted)
         return Reference(name)
 
     def rule(self, *alternatives: tuple[Symbol, ...]) -> Symbol:
@@ -163,7 +168,11 @@ class Grammar:
             before = len(alive)
             for name in waiting:
                 rule = fresh[name]
-                if all(map(lives, rule.needs)) and any(all(map(lives, a.symbols)) for a in rule.alternatives):
+                if not all(map(lives, rule.needs)):
+                    continue
+                if rule.fewest > sum(weight for symbol, weight in rule.counted if lives(symbol)):
+                    continue
+                if any(all(map(lives, a.symbols)) for a in rule.alternatives):
                     alive.add(name)
             growing = len(alive) > before
             waiting = [name for name in waiting if name not in alive]
