@@ -9,7 +9,7 @@ VLLM_STAMP := $(VLLM)/.installed
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo test lint figures types unit vllm-test vllm-sources vllm-next-test older-test coverage gpu-test pretrained-test fuzz fuzz-inputs conformance soak chaos bench clean help
+.PHONY: demo test lint figures types unit vllm-test vllm-sources vllm-next-test older-test coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
@@ -23,6 +23,7 @@ help:
 	@echo "make pretrained-test  the tests with a real pretrained model, which it installs (230 MB)"
 	@echo "make fuzz      random schemas against an oracle (COUNT=20000 SEED=1 ARGS=...)"
 	@echo "make fuzz-inputs  random inputs to every reader, guided by coverage (INPUTS=20000 SEED=1 ARGS=...)"
+	@echo "make compare   requests to vLLM's server with the plugin and without: what differs (ARGS=...)"
 	@echo "make conformance  docs/conformance.md, from SUITE, SAMPLE and TOKENIZER (ARGS=...)"
 	@echo "make soak      vLLM's server under mixed load, every answer judged (SECONDS=60 CLIENTS=64 OUT=FILE ARGS=...)"
 	@echo "make chaos     the same under each attack (SECONDS=60 CLIENTS=12 ATTACKS=NAME,NAME OUT=FILE ARGS=...)"
@@ -110,6 +111,9 @@ HISTORIES := 500
 fuzz-inputs: $(STAMP)
 	PYTHONPATH=. $(BIN)/python tests/support/fuzz_inputs.py --count $(INPUTS) $(addprefix --seed ,$(SEED)) $(ARGS)
 	GUIDED_EXAMPLES=$(HISTORIES) $(BIN)/python -m pytest -q -s --timeout 0 tests/pipeline/test_state_machine.py $(addprefix --hypothesis-seed=,$(SEED))
+
+compare: $(VLLM_STAMP)
+	$(VLLM)/bin/python tests/support/compare.py $(ARGS)
 
 # SUITE: json-schema-org/JSON-Schema-Test-Suite, SAMPLE: MaskBench files; each a folder or a tar archive.
 # TOKENIZER: a folder of a transformers tokenizer.

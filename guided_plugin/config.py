@@ -22,7 +22,9 @@ __all__ = ["ENVIRONMENT_VARIABLE", "MODES", "GuidedConfig", "Mode"]
 ENVIRONMENT_VARIABLE = "GUIDED_PLUGIN"
 
 Mode = Literal["auto", "inline", "process"]
+Refused = Literal["error", "vllm"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+_REFUSED: tuple[Refused, ...] = get_args(Refused)
 
 _MIB = 1 << 20
 
@@ -87,6 +89,10 @@ class GuidedConfig(SpecLimits, WorkerLimits):
     """Names of plugins that must not be loaded."""
     take_over: bool = False
     """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place of its own manager."""
+    tools_strict: bool = False
+    """vLLM, with `take_over`: hold every tool to its schema, not only those that say `strict`."""
+    refused: Refused = "error"
+    """vLLM, with `take_over`: what is refused is the client's `error`, or left to `vllm`'s own manager."""
     mode: Mode = "auto"
     """Where grammars work in vLLM: `inline`, `process`, or `auto`: a process where the logits are on CUDA."""
 
@@ -101,6 +107,13 @@ class GuidedConfig(SpecLimits, WorkerLimits):
             raise ConfigError(
                 f"unknown mode {self.mode!r}", where="mode", hint=did_you_mean(self.mode, MODES)
             )
+        if self.refused not in _REFUSED:
+            raise ConfigError(
+                f"unknown choice {self.refused!r}", where="refused", hint=did_you_mean(self.refused, _REFUSED)
+            )
+        for name in ("tools_strict", "refused"):
+            if not self.take_over and getattr(self, name) != getattr(type(self), name):
+                raise ConfigError("has no effect without take_over", where=name, hint="set take_over")
         if self.cache_bytes < 0:
             raise ConfigError("must not be negative", where="cache_bytes", hint="0 keeps nothing")
         if self.threads < 0:

@@ -36,6 +36,8 @@ def test_defaults():
         "row_ms": 200,
         "worker_spin_us": 50,
         "take_over": False,
+        "tools_strict": False,
+        "refused": "error",
         "mode": "auto",
     }
 
@@ -160,3 +162,13 @@ def test_zero_threads_leaves_processors_to_others(monkeypatch, count, threads):
     monkeypatch.setattr(processors, "_AT_IMPORT", set(range(count)))
     assert GuidedConfig().thread_count() == threads
     assert GuidedConfig(threads=5).thread_count() == 5
+
+
+def test_what_is_refused_is_an_error_or_left_to_vllm():
+    assert GuidedConfig(take_over=True, refused="vllm").refused == "vllm"
+    with pytest.raises(ConfigError, match=r"unknown choice 'vlm'.*did you mean 'vllm'"):
+        GuidedConfig(take_over=True, refused="vlm")
+    with pytest.raises(ConfigError, match="refused: has no effect without take_over"):
+        GuidedConfig(refused="vllm")
+    with pytest.raises(ConfigError, match="tools_strict: has no effect without take_over"):
+        GuidedConfig(tools_strict=True)

@@ -1,4 +1,4 @@
-"""The forms in which clients ask for structured output. Depends on errors.
+"""The forms in which clients ask for structured output. Depends on errors and whitespace.
 
 One function per form. `read` tells the forms apart by their keys alone, and names the form it took a mapping
 for when something in it is wrong.
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from guided_plugin.errors import SpecError, did_you_mean, shown
+from guided_plugin.spec.whitespace import whitespace_of
 
 __all__ = ["KINDS", "OPTIONS", "Form", "Kind", "read"]
 
@@ -159,11 +160,9 @@ def _guided(form: Mapping[str, Any]) -> Form:
     if len(named) != 1:
         found = f"more than one constraint: {', '.join(named)}" if named else "no constraint"
         raise SpecError(found, where=where, hint="give exactly one of " + ", ".join(_GUIDED))
-    if "guided_whitespace_pattern" in form:
-        hint = "use whitespace: compact or flexible"
-        raise SpecError("is not supported", where="guided_whitespace_pattern", hint=hint)
     kind, value = _GUIDED[named[0]], form[named[0]]
     options = {name: form[name] for name in OPTIONS if name in form}
+    options |= _pattern_option(form, "guided_whitespace_pattern")
     backend = form.get("guided_decoding_backend", "auto")
     # Options of the backend come after a colon.
     known = _GUIDED_BACKENDS.get(str(backend).partition(":")[0])
@@ -236,17 +235,23 @@ def _keyed(form: Mapping[str, Any]) -> Form:
 
 
 def _vllm_options(form: Mapping[str, Any]) -> dict[str, Any]:
-    if "whitespace_pattern" in form:
-        raise SpecError(
-            "is not supported", where="whitespace_pattern", hint="use whitespace: compact or flexible"
-        )
-    options: dict[str, Any] = {}
+    options = _pattern_option(form, "whitespace_pattern")
     # False is vLLM's default, present in every serialised form: it says nothing about what is wanted.
     if form.get("disable_any_whitespace"):
         options["whitespace"] = "compact"
     if form.get("disable_additional_properties"):
         options["strict"] = True
     return options
+
+
+def _pattern_option(form: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The option that honours a pattern for whitespace, next to the option itself."""
+    if name not in form:
+        return {}
+    whitespace = whitespace_of(form[name], name)
+    if whitespace == "compact" and form.get("whitespace", "compact") != "compact":
+        raise SpecError("allows less than the option whitespace", where=name, hint="leave one of the two out")
+    return {"whitespace": form.get("whitespace", whitespace)}
 
 
 def _guess_syntax(source: Any) -> Any:

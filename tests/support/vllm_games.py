@@ -121,6 +121,10 @@ class V1Game:
             return  # nothing was scheduled after all
         logits = torch.randn(len(self.rows), WIDTH, generator=self.generator)
         before = logits.clone()
+        if self.rng.random() < 0.3:  # a request asks for logprobs
+            self.guide.runner.mask_raw(logits)
+            raw = logits.clone()
+            assert torch.equal(self.guide.apply(logits), raw)
         masked = self.guide.apply(logits)
         for at, request in enumerate(self.rows):
             if request.spec is None:
@@ -192,7 +196,7 @@ class V2Game:
         mapping = torch.tensor(batch)
         if any(self.processed[index] for index in batch):
             context = LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
-            logits = self.guide.apply(logits, context)
+            logits = self.apply(logits, context)
         sampled = logits.argmax(-1).tolist()
         for row, index in enumerate(batch):
             request = self.running[index]
@@ -203,6 +207,16 @@ class V2Game:
                 request.tokens.append(sampled[row])
                 self.tokens[index, self.total[index]] = sampled[row]
                 self.total[index] += 1
+
+    def apply(self, logits, context):
+        """As the sampler does; in some steps logprobs are asked for, and the raw logits are masked too."""
+        if self.rng.random() < 0.7:
+            return self.guide.apply(logits, context)
+        copy = logits.clone()
+        self.guide.runner.mask_raw(logits, context)
+        masked = self.guide.apply(copy, context)
+        assert torch.equal(masked, logits)
+        return masked
 
     def finish(self):
         for request in [*self.running.values(), *self.waiting, *self.done]:
@@ -266,7 +280,7 @@ class V2DraftGame(V2Game):
                 pos=None,
                 seq_lens_upper_bound_np=None,
             )
-            logits = self.guide.apply(logits, context)
+            logits = self.apply(logits, context)
         at = 0
         for index in batch:
             request, own = self.running[index], drafts[index]

@@ -26,7 +26,7 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.ebnf import readable_ebnf
 from guided_plugin.grammar.xgrammar.patterns import with_expressions, without_surrogates
 from guided_plugin.grammar.xgrammar.schema import prepared_schema, regex_text
-from guided_plugin.grammar.xgrammar.tags import tag_text, tag_texts
+from guided_plugin.grammar.xgrammar.tags import tag_source, tag_texts
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import texts_bytes
@@ -197,9 +197,9 @@ class XGrammarBackend:
             choices = " | ".join(_ebnf_literal(choice) for choice in spec.document())
             return self._compiler.compile_grammar(f"root ::= {choices}")
         if spec.kind == "structural_tag":
-            text = tag_text(spec, self._tag_tokens)
-            source = _repaired(str(grammars.from_structural_tag(text)))
-            return self._tag_compiler.compile_grammar(source)
+            read = grammars.from_structural_tag
+            source = tag_source(spec, self._tag_tokens, lambda text: str(read(text)))
+            return self._tag_compiler.compile_grammar(_repaired(source))
         if spec.syntax == "lark":
             return self._repaired(grammars.from_lark(spec.text))
         return self._repaired(grammars.from_ebnf(readable_ebnf(spec.text)))

@@ -6,7 +6,9 @@ Their schemas are held to the same rules as schemas of their own; errors name th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from guided_plugin.errors import GrammarError, GuidedError
@@ -17,10 +19,24 @@ from guided_plugin.spec.schema import check_schema, pointer
 _Path = tuple[str | int, ...]
 
 
-def tag_text(spec: OutputSpec, tokens: Sequence[bytes] = ()) -> str:
+def tag_source(spec: OutputSpec, tokens: Sequence[bytes], read: Callable[[str], str]) -> str:
+    """The EBNF of a structural tag; `read` has xgrammar make it of the tag's text.
+
+    xgrammar's tags have no way to ask for compact JSON, but one to bound whitespace. It is bounded by a
+    number that the grammar has nowhere else, and what has this bound is left out.
+    """
+    source = read(tag_text(spec, tokens))
+    if spec.whitespace != "compact":
+        return source
+    most = next(number for number in count(1000) if f"{{0, {number}}}" not in source)
+    bounded = read(tag_text(spec, tokens, most_whitespace=most))
+    return re.sub(rf"\w+\{{0, {most}\}}", '""', bounded)
+
+
+def tag_text(spec: OutputSpec, tokens: Sequence[bytes] = (), *, most_whitespace: int = 0) -> str:
     """A structural tag as xgrammar reads it; the older form with `structures` is turned into `format`.
 
-    Tokens that it names become ids, by the texts of `tokens`.
+    Tokens that it names become ids, by the texts of `tokens`. `most_whitespace` bounds that of its JSON.
     """
     document = spec.document()
     older = "structures" in document
@@ -33,7 +49,12 @@ def tag_text(spec: OutputSpec, tokens: Sequence[bytes] = ()) -> str:
                 _check_options(node, path)
         if node.get("type") == "regex" and isinstance(node.get("pattern"), str):
             node["pattern"] = regex_text(node["pattern"], pointer((*path, "pattern")))
-    return json.dumps(_newer_form(document) if older else document)
+    document = _newer_form(document) if older else document
+    if most_whitespace:
+        for _, node in _parts(document, "json_schema"):
+            if node.get("type") == "json_schema" and node.get("style", "json") == "json":
+                node["max_whitespace_cnt"] = most_whitespace
+    return json.dumps(document)
 
 
 def _number_tokens(node: dict[str, Any], tokens: Sequence[bytes]) -> None:

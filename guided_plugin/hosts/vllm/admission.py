@@ -38,6 +38,7 @@ from guided_plugin.hosts.vllm.common import (
 from guided_plugin.hosts.vllm.contract import CONSTRAINT_FORM, CONSTRAINTS, note_version
 from guided_plugin.hosts.vllm.failures import refused_unseen
 from guided_plugin.hosts.vllm.health import Health
+from guided_plugin.hosts.vllm.leaving import Leaving
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
@@ -87,6 +88,7 @@ class Gate:
         if self.unsupported_reason is None:
             note_version()
         self.health = Health()
+        self._leaving = Leaving(wanted=self.options.refused == "vllm")
         self._config = vllm_config
         self._lock = threading.Lock()
         self._compiler: GrammarCompiler | None = None
@@ -112,6 +114,13 @@ class Gate:
             return True
         takes_over = self.options.take_over and self.unsupported_reason is None
         return takes_over and constraint(params) is not None
+
+    def left(self, params: Any, error: GuidedError | None = None) -> bool:
+        """Whether a request goes on to vLLM's own manager: its spec was refused, now or before."""
+        if not self._leaving.wanted or (params.extra_args or {}).get(GUIDED) is not None:
+            return False
+        key = _key(constraint(params))
+        return self._leaving.holds(key) if error is None else self._leaving.takes(key, error)
 
     def admit(self, params: Any) -> Any:
         """A copy of the params of a guided request that holds its `Admitted` spec; params that hold one are

@@ -36,6 +36,8 @@ class Part(Enum):
     V2 = "guided requests of the V2 model runner"
     DRAFTS = "guided requests under speculative decoding"
     HOOKS = "the step hooks of plugins on the V2 model runner"
+    LOGPROBS = "logprobs of the masked distribution on the V2 model runner"
+    TOOLS = "the option tools_strict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,33 @@ HOOKS = (
     Name(f"{_V2}.sample.output:SamplerOutput", Part.HOOKS, has=("sampled_token_ids",)),
 )
 
-CONTRACT = (*FRONTEND, *REASONING, *SCHEDULER, *WORKER, *V1, *V2, *DRAFTS, *HOOKS)
+V2_CONTEXT = (
+    "expanded_idx_mapping",
+    "idx_mapping",
+    "idx_mapping_np",
+    "pos",
+    "input_ids",
+    "expanded_local_pos",
+)
+"""What V2's `apply_sampling_params` is given after the logits. Processors get that as a `LogitsContext`."""
+
+LOGPROBS = (
+    Name(
+        f"{_V2}.sample.sampler:Sampler.apply_sampling_params",
+        Part.LOGPROBS,
+        begins=("self", "logits", *V2_CONTEXT),
+    ),
+    Name(f"{_V2}.sample.sampler:Sampler.get_logprobs_dims", Part.LOGPROBS, begins=("self", "idx_mapping_np")),
+    Name(
+        f"{_V2}.sample.sampler:Sampler", Part.LOGPROBS, has=("logits_processors", "needs_logits_processing")
+    ),
+)
+
+TOOLS = (
+    Name("vllm.parser.parser_manager:ParserManager.get_parser", Part.TOOLS, takes=("tool_strict_level",)),
+)
+
+CONTRACT = (*FRONTEND, *REASONING, *SCHEDULER, *WORKER, *V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOOLS)
 
 
 def differences(reader: Reader, part: Part) -> list[str]:

@@ -39,6 +39,7 @@ from guided_plugin.hosts.vllm.common import (
 from guided_plugin.hosts.vllm.contract import REQUEST_LIMITS, Part, broken
 from guided_plugin.hosts.vllm.failures import attach, unreported, wrap_worker
 from guided_plugin.hosts.vllm.hooks import StepHooks
+from guided_plugin.hosts.vllm.leaving import Counter
 from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
 from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.metrics import Recent
@@ -242,6 +243,7 @@ class Engine:
             return {"refused": str(self.unsupported_reason)}
         metrics = dataclasses.asdict(self._pipeline.metrics())
         metrics["host_thread"] = self.seconds.median()
+        metrics["left_to_vllm"] = Counter.requests
         metrics["choices"] = [[*choice, count] for choice, count in metrics["choices"].items()]
         return metrics
 

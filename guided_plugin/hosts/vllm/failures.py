@@ -24,6 +24,7 @@ from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.grammar.table import never_began
 from guided_plugin.hosts.vllm.common import ADMITTED, GUIDED, REQUEST, frontend_parts, unsupported_reason
 from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.hosts.vllm.leaving import count
 from guided_plugin.hosts.vllm.wrapping import wrap
 from guided_plugin.spec import OutputSpec
 
@@ -135,6 +136,8 @@ def _add_request(original: Any) -> Any:
     def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         params = getattr(request, "sampling_params", None)
         extra = None if params is None else params.extra_args
+        if extra:
+            count(extra)
         if extra and extra.get(GUIDED) is not None:
             # Params may be shared, by the children of one request among others.
             request.sampling_params = copy.copy(params)

@@ -26,6 +26,8 @@ from guided_plugin.hosts.vllm.common import GUIDED, PREPARE, read_spec
 from guided_plugin.hosts.vllm.entrance import check_ready
 from guided_plugin.hosts.vllm.entrance import install as install_entrance
 from guided_plugin.hosts.vllm.failures import install as install_failures
+from guided_plugin.hosts.vllm.leaving import mark
+from guided_plugin.hosts.vllm.tools import hold_tools
 from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
 _log = logging.getLogger(__name__)
@@ -70,7 +72,10 @@ def _init(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         install_beams()  # here, as only frontends have an input processor
-        gate_of(self).warm_up()
+        gate = gate_of(self)
+        if gate.options.tools_strict and gate.unsupported_reason is None:
+            hold_tools()
+        gate.warm_up()
 
     return init
 
@@ -82,8 +87,16 @@ def _process_inputs(original: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         if not gate.concerns(params):
             return original(self, *args, **kwargs)
+        if gate.left(params):
+            return mark(original(self, *args, **kwargs))
         try:
-            args, kwargs = call.having(gate.admit(params), args, kwargs)
+            carried = gate.admit(params)
+        except GuidedError as error:
+            if gate.left(params, error):
+                return mark(original(self, *args, **kwargs))
+            raise refusal(error) from error
+        args, kwargs = call.having(carried, args, kwargs)
+        try:
             request = original(self, *args, **kwargs)
             gate.complete(request.sampling_params, request.prompt_token_ids)
         except GuidedError as error:
@@ -99,10 +112,12 @@ def _add_request(original: Any) -> Any:
     def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         check_ready(call.get("prompt", args, kwargs), self.vllm_config)
-        if gate.concerns(params):
+        if gate.concerns(params) and not gate.left(params):
             try:
                 carried = gate.admit(params)
             except GuidedError as error:
+                if gate.left(params, error):
+                    return original(self, *args, **kwargs)
                 raise refusal(error) from error
             gate.health.check(lambda method: self.collective_rpc(method))
             admitted: Admitted = carried.extra_args[GUIDED]
@@ -124,11 +139,13 @@ def _add_request_async(original: Any) -> Any:
     async def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         check_ready(call.get("prompt", args, kwargs), self.vllm_config)
-        if not gate.concerns(params):
+        if not gate.concerns(params) or gate.left(params):
             return await original(self, *args, **kwargs)
         try:
             carried: Any = await gate.admit_async(params)
         except GuidedError as error:
+            if gate.left(params, error):
+                return await original(self, *args, **kwargs)
             raise refusal(error) from error
         await gate.health.check_async(lambda method: self.collective_rpc(method))
         # Completions are one text: their reasoning would never be told from the rest.

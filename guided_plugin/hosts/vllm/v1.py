@@ -2,11 +2,14 @@
 
     update_state    before each forward pass: the last step's tokens, changes of the batch, plan, fill_mask
     apply           in the sampler: apply_mask
-    Sampler.forward wrapped: what it sampled, on the device
+    Sampler.forward wrapped: raw logprobs are those of masked logits; what it sampled, on the device
 
 V1 has no hook after sampling, and what it shows of sampled tokens may be placeholders. So `Sampler.forward`
 is wrapped for its result. Which rows of it count shows at the next `update_state`: the output of a request
 has grown by one entry, placeholder or not; in the middle of a prompt it has not.
+
+Raw logprobs are taken before any processor runs. Where a request asks for them, masks are applied before that
+too, and again in their turn: another processor may have lifted them.
 """
 
 from __future__ import annotations
@@ -96,6 +99,11 @@ class V1Runner:
             self.engine.spared(forced.limited, spare_rows(logits, forced.fragile, self.engine.pipeline.mask))
         self.engine.seconds.add(self._spent + time.perf_counter() - start)
         return logits
+
+    def mask_raw(self, logits: Tensor) -> None:
+        """Mask the logits of which vLLM takes raw logprobs."""
+        if self._outputs:
+            self.engine.pipeline.apply_mask(logits)
 
     def sampled(self, tokens: Tensor) -> None:
         """What was sampled, [rows, 1] on the device."""
@@ -207,15 +215,20 @@ def _counting(tokens: Tensor, rows: list[int]) -> Tensor:
 
 
 def wrap_sampler() -> None:
-    """Have `Sampler.forward` pass what it sampled to the guided processors of its call. Once a process."""
+    """Have `Sampler.forward` show the guided processors of its call what it takes raw logprobs of, and what
+    it sampled. Once a process."""
 
     def make(original: Any) -> Any:
         def forward(self: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
+            processors = sampling_metadata.logitsprocs.non_argmax_invariant
+            runners = [one.runner for one in processors if isinstance(getattr(one, "runner", None), V1Runner)]
+            tokens = getattr(sampling_metadata, "logprob_token_ids", None)
+            if sampling_metadata.max_num_logprobs is not None or tokens:
+                for runner in runners:
+                    runner.mask_raw(logits)
             output = original(self, logits, sampling_metadata, *args, **kwargs)
-            for processor in sampling_metadata.logitsprocs.non_argmax_invariant:
-                runner = getattr(processor, "runner", None)
-                if isinstance(runner, V1Runner):
-                    runner.sampled(output.sampled_token_ids)
+            for runner in runners:
+                runner.sampled(output.sampled_token_ids)
             return output
 
         return forward

@@ -1,7 +1,8 @@
-"""vLLM's V2 model runner, through its official interface alone. Imports vLLM's types only to be told of them.
+"""vLLM's V2 model runner, through its official interface; raw logprobs alone need more (`v2_logprobs`).
 
     add_request           a request enters at an index of the runner's tables
     apply_staged_writes   before each forward pass: the last step's tokens, plan, fill_mask
+    mask_raw              in the sampler, where logprobs are asked for: the masks, on raw logits
     apply                 in the sampler: the masks, row by row through the runner's own index
 
 V2 never says that a request has ended: its index just stops appearing in batches, until another request gets
@@ -25,6 +26,7 @@ from guided_plugin.hosts.vllm.engine import Engine
 from guided_plugin.hosts.vllm.hooks import wrap_v2_sample
 from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, spare_rows, upload
+from guided_plugin.hosts.vllm.v2_logprobs import wrap_v2_sampler
 from guided_plugin.kernels.indexed import indexed_kernels
 from guided_plugin.step import NEVER, UNGUIDED, TokenSink
 
@@ -53,6 +55,8 @@ class V2Runner:
         self._batch: bytes | None = None
         """The indices of the last batch that was looked at; None: look at the next one, whatever it is."""
         self._forced = ForcedRows()
+        self._masks: Tensor | None = None
+        """Masks that the raw logits of this batch got, until `apply`."""
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
         # [max requests] int32, device: index -> mask row, -1 where there is none
@@ -63,6 +67,7 @@ class V2Runner:
         self._order = torch.zeros(0, dtype=torch.int64, device=states.device)
         if self.engine.unsupported_reason is None:
             self._pipeline = self.engine.pipeline
+            wrap_v2_sampler(V2Runner)
             if self.engine.hooks is not None:
                 wrap_v2_sample(V2Runner)
             if states.device.type == "cuda":
@@ -96,16 +101,21 @@ class V2Runner:
             self._pipeline.fill_mask()
         self._spent = time.perf_counter() - start
 
+    def mask_raw(self, logits: Tensor, context: Any) -> None:
+        """Mask the logits of which vLLM takes raw logprobs. `apply` follows, with a copy of them."""
+        if not self._requests:
+            return
+        start = time.perf_counter()
+        self._masks = self._mask(logits, context)
+        self._spent += time.perf_counter() - start
+
     def apply(self, logits: Tensor, context: Any) -> Tensor:
         """Mask the guided rows of the batch."""
         if not self._requests:
             return logits
         start = time.perf_counter()
-        batch = context.idx_mapping_np
-        if batch.tobytes() != self._batch:
-            self._follow(batch)
-        if self._planned:
-            self._mask(logits, context)
+        self._mask(logits, context)
+        self._masks = None
         if self._forced.closed or self._forced.fragile:
             self._force_stop(logits, context)
         self.engine.seconds.add(self._spent + time.perf_counter() - start)
@@ -117,11 +127,24 @@ class V2Runner:
         requests = map(self._requests.get, batch.idx_mapping_np.tolist())
         return [UNGUIDED if request is None else request.slot for request in requests]
 
-    def _mask(self, logits: Tensor, context: Any) -> None:
+    def _mask(self, logits: Tensor, context: Any) -> Tensor | None:
+        batch = context.idx_mapping_np
+        if batch.tobytes() != self._batch:
+            self._follow(batch)
+        if not self._planned:
+            return None
+        masks = self._masks if self._masks is not None else self._take_masks(logits, context)
+        self._mask_rows(logits, masks, context)
+        return masks
+
+    def _take_masks(self, logits: Tensor, context: Any) -> Tensor:
         masks = self._pipeline.take_masks(logits)
+        self._applied = True
+        return masks
+
+    def _mask_rows(self, logits: Tensor, masks: Tensor, context: Any) -> None:
         size = self._pipeline.vocabulary_size
         self._kernels.mask_rows(logits, masks, context.expanded_idx_mapping, self._table, size)
-        self._applied = True
 
     def _force_stop(self, logits: Tensor, context: Any) -> None:
         forced = self._forced

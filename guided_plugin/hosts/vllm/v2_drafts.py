@@ -39,12 +39,15 @@ class V2DraftRunner(V2Runner):
         self._planned, self._batch = [], None
         self._spent = time.perf_counter() - start
 
-    def _mask(self, logits: Tensor, context: Any) -> None:
+    def _take_masks(self, logits: Tensor, context: Any) -> Tensor:
         """For the batch, or a part of it: vLLM may judge large ones part by part."""
         indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
         places = self._table, indices, positions, context.input_ids, self._pipeline.drafts
         tokens = self._kernels.gather_drafts(self._order, *self._histories, *places)
-        masks = self._pipeline.judge_drafts(self._slots, tokens, logits)
+        return self._pipeline.judge_drafts(self._slots, tokens, logits)
+
+    def _mask_rows(self, logits: Tensor, masks: Tensor, context: Any) -> None:
+        indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
         size = self._pipeline.vocabulary_size
         self._kernels.mask_rows(logits, masks, indices, self._table, size, positions, len(self._planned))
 

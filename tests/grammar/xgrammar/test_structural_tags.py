@@ -86,3 +86,52 @@ def test_what_allows_nothing_is_not_tried_with_another_backend():
     spec = tag({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})
     with pytest.raises(UnsatisfiableSpecError):
         GrammarCompiler(VOCABULARY).compile(replace(spec, backend="auto"))
+
+
+SPACED = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "array", "items": {"type": "integer"}, "maxItems": 2},
+        "b": {},
+        "c": {"type": "string", "pattern": "^ {0,9}x$"},
+    },
+    "required": ["a"],
+}
+FORMS = [
+    {
+        "format": {
+            "type": "tag",
+            "begin": "<a>",
+            "content": {"type": "json_schema", "json_schema": SPACED},
+            "end": "</a>",
+        }
+    },
+    {"structures": [{"begin": "<a>", "schema": SPACED, "end": "</a>"}], "triggers": ["<a>"]},
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["format", "structures"])
+@pytest.mark.parametrize("whitespace", ["compact", "flexible"])
+def test_json_is_compact_unless_it_may_have_whitespace(form, whitespace):
+    spec = OutputSpec.structural_tag(form, backend="xgrammar", whitespace=whitespace)
+    compiler = GrammarCompiler(VOCABULARY)
+    grammar = compiler.compile(spec)
+
+    def takes(text):
+        matcher = compiler.backend(grammar.backend).start(grammar, (256,))
+        return matcher.accept_text(f"<a>{text}</a>".encode()) and matcher.complete
+
+    for compact in ('{"a":[]}', '{"a":[1,2],"b":{"x":[null,{"y":"z , : "}]},"c":"   x"}'):
+        assert takes(compact)
+    for spaced in (
+        '{ "a":[]}',
+        '{"a" :[]}',
+        '{"a": []}',
+        '{"a":[ ]}',
+        '{"a":[]\t}',
+        '{"a":[1, 2]}',
+        '{"a":[], "b":1}',
+        '{"a":[],"b":{"x": 1}}',
+        '{"a":[],"b":[1,\n2]}',
+    ):
+        assert takes(spaced) == (whitespace == "flexible"), spaced

@@ -16,7 +16,9 @@ pytest.importorskip("vllm")
 
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate
+from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+from vllm.v1.worker.gpu.sample.sampler import Sampler as V2Sampler
 from vllm_games import SPECS, Request, V1Game, V2DraftGame, V2Game
 from vllm_support import END, WIDTH, runner_config, runner_params
 
@@ -245,3 +247,61 @@ def test_stop_tokens_of_the_request_end_its_grammar():
     spec = guide.runner.engine.pipeline._requests[0].spec
     assert spec.stop_token_ids == (END,)  # "z" is text: it ends the output, not the grammar
     assert guide.runner._rows[0].guided.slot != UNGUIDED
+
+
+MODES = ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_v1_logprobs_are_those_of_the_masked_distribution(mode):
+    guide = v1(runner_config(), runner_params(SPECS[0], logprobs=3), runner_params(None, logprobs=3))
+    logits = torch.randn(2, WIDTH)
+    scores = logits.clone()
+    scores[0, [at for at in range(WIDTH) if at not in (97, 98, 99)]] = -torch.inf
+    expected = scores if mode.endswith("logits") else scores.log_softmax(-1)
+    metadata = SimpleNamespace(
+        max_num_logprobs=-1,
+        logprob_token_ids=None,
+        logitsprocs=SimpleNamespace(non_argmax_invariant=[guide], argmax_invariant=[]),
+        allowed_token_ids_mask=None,
+        bad_words_token_ids={},
+        no_penalties=True,
+        output_token_ids=[[], []],
+        thinking_budget_state_holder=None,
+        all_greedy=True,
+        all_random=False,
+        generators={},
+    )
+    output = Sampler(mode).forward(logits.to(torch.float32), metadata)
+    assert torch.allclose(output.logprobs_tensors.logprobs, expected)
+    assert output.sampled_token_ids.view(-1).tolist() == scores.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("drafts", [False, True])
+def test_v2_raw_logits_are_masked_where_logprobs_are_asked_for(wanted, drafts):
+    game = (V2DraftGame if drafts else V2Game)(runner_config(), 0)
+    for number, spec in enumerate((SPECS[0], None)):
+        request = Request(number, random.Random(1))
+        request.spec, request.params, request.prompt = spec, runner_params(spec), [1]
+        game.enter(request)
+    game.guide.apply_staged_writes()
+    guided, free = game.running
+    sampler = V2Sampler.__new__(V2Sampler)
+    sampler.logits_processors = [SimpleNamespace(apply=lambda logits, context: logits), game.guide]
+    sampler.needs_logits_processing = np.array([index == guided for index in range(8)])
+    sampler.get_logprobs_dims = lambda rows: (3, 0) if wanted else None
+    nothing = SimpleNamespace(apply=lambda *given: None)
+    sampler.thinking_budget_state = nothing
+    sampler.sampling_states = SimpleNamespace(apply_temperature=nothing.apply, apply_min_p=nothing.apply)
+    logits = torch.randn(2, WIDTH)
+    before = logits.clone()
+    rows = torch.tensor([guided, free], dtype=torch.int32)
+    batch, fed, first = np.array([guided, free], np.int32), torch.ones(2).int(), torch.zeros(2).int()
+    processed = sampler.apply_sampling_params(
+        logits, rows, rows, batch, None, fed, first, None, skip_top_k_top_p=True
+    )
+    assert processed[0].isfinite().nonzero().view(-1).tolist() == list(b"abc")
+    assert torch.equal(logits[1], before[1])
+    assert torch.equal(processed[1], before[1])
+    assert torch.equal(logits[0], processed[0] if wanted else before[0])

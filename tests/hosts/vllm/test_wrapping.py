@@ -19,8 +19,10 @@ from guided_plugin.hosts.vllm import beams as vllm_beams
 from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm import hooks as vllm_hooks
+from guided_plugin.hosts.vllm import tools as vllm_tools
 from guided_plugin.hosts.vllm import v1 as vllm_v1
 from guided_plugin.hosts.vllm import v2 as vllm_v2
+from guided_plugin.hosts.vllm import v2_logprobs as vllm_v2_logprobs
 from guided_plugin.hosts.vllm import wrapping as vllm_wrapping
 from guided_plugin.hosts.vllm.contract import BEAM_REQUESTS
 
@@ -42,8 +44,10 @@ class Output(AsyncModelRunnerOutput):
 def test_every_method_that_is_wrapped_or_added_is_in_the_table():
     vllm_gate.install()
     vllm_beams.install_beams()
+    vllm_tools.hold_tools()
     vllm_v1.V1Runner(runner_config(), torch.device("cpu"))
     vllm_hooks.wrap_v2_sample(vllm_v2.V2Runner)
+    vllm_v2_logprobs.wrap_v2_sampler(vllm_v2.V2Runner)
     vllm_failures.attach(Output(), lambda output: {})
     for module, _ in BEAM_REQUESTS:
         importlib.import_module(module)

@@ -1,0 +1,63 @@
+"""`take_over` next to vLLM's own structured output: every difference is in the table of docs/vllm.md.
+
+A part of the requests that `make compare` sends, to both servers.
+"""
+
+import pathlib
+import re
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from compare import compare, servers
+from compare_known import KNOWN, explained
+from compare_requests import ASKS, SUBSET, Ask
+
+DOCS = pathlib.Path(__file__).parents[3] / "docs" / "vllm.md"
+
+
+def test_the_table_in_the_docs_has_every_known_difference():
+    page = DOCS.read_text()
+    section = page[page.index("## Next to vLLM's own") :].split("\n## ")[0]
+    assert re.findall(r"^\| `([\w-]+)` \|", section, re.MULTILINE) == list(KNOWN)
+
+
+def test_requests_have_names_of_their_own():
+    assert len({ask.name for ask in ASKS}) == len(ASKS) >= 200
+    assert len(SUBSET) >= 50
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "fields"),
+    [
+        ({"status": 200, "finish": ["stop"], "valid": ["wrong"]}, {"status": 200, "valid": []}, ["valid"]),
+        ({"status": 500}, {"status": 200}, ["status"]),
+        ({"status": 400}, {"status": 200}, ["status"]),
+        ({"status": 200}, {"status": 400}, ["status"]),
+        ({"status": 200, "shape": ["a"]}, {"status": 200, "shape": []}, ["shape"]),
+        ({"status": 200, "logprobs": [[1]]}, {"status": 200, "logprobs": [[2]]}, ["logprobs"]),
+        (
+            {"status": 200, "finish": ["length"], "text": [['{"a":1', []]]},
+            {"status": 200, "finish": ["stop"], "text": [['{"a": 1}', []]]},
+            ["finish"],
+        ),
+    ],
+)
+def test_an_ordinary_request_may_not_differ(ours, theirs, fields):
+    ask = Ask("ordinary", "/v1/completions", {}, pattern="a")
+    assert explained(ask, ours, theirs, fields) is None
+
+
+@pytest.mark.timeout(900)
+def test_every_difference_is_in_the_table(tmp_path):
+    with servers(tmp_path) as urls:
+        found = list(compare(urls, SUBSET))
+    unexplained = [
+        (ask.name, {name: (ours.get(name), theirs.get(name)) for name in fields}, ours.get("message"))
+        for ask, ours, theirs, fields in found
+        if fields and explained(ask, ours, theirs, fields) is None
+    ]
+    assert unexplained == []
+    assert sum(ours["status"] == 200 for _, ours, *_ in found) > 30
+    assert not any(ours.get("valid") for _, ours, *_ in found)

@@ -1,0 +1,104 @@
+"""`tools_strict`: the tags that vLLM's own parsers build with and without it, as the plugin enforces them."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.parser.parser_manager import ParserManager
+from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
+from vllm_support import TAKES_OVER, VOCABULARY, config
+
+import guided_plugin as gp
+from guided_plugin.hosts.vllm import admission as vllm_admission
+from guided_plugin.hosts.vllm import gate as vllm_gate
+from guided_plugin.hosts.vllm.tools import hold_tools
+
+SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+NAMED = {"type": "function", "function": {"name": "weather"}}
+
+
+@pytest.fixture
+def manager(monkeypatch):
+    """`ParserManager`, which the test may have wrapped."""
+    monkeypatch.setattr(ParserManager, "get_parser", ParserManager.__dict__["get_parser"])
+    return ParserManager
+
+
+class Tokenizer:
+    """As far as parsers look at one."""
+
+    def get_vocab(self):
+        return {"<tool_call>": 1, "</tool_call>": 2}
+
+    def encode(self, text, **options):
+        return [1]
+
+
+def spec_of(manager, choice, **options):
+    """What the plugin is asked for by a request with a tool that does not say `strict`."""
+    tool = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
+    request = ChatCompletionRequest(
+        model="demo", messages=[{"role": "user", "content": "?"}], tools=[tool], tool_choice=choice
+    )
+    parser = manager.get_parser("hermes", enable_auto_tools=True, tokenizer=None, **options)
+    adjusted = parser(Tokenizer(), request.tools).adjust_request(request)
+    outputs = adjusted.structured_outputs
+    return None if outputs is None else gp.OutputSpec.parse({"structural_tag": outputs.structural_tag})
+
+
+def takes(spec, text):
+    compiler = gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False))
+    grammar = compiler.compile(spec)
+    matcher = compiler.backend(grammar.backend).start(grammar, VOCABULARY.stop_token_ids)
+    return all(matcher.accept(token) for token in text.encode())
+
+
+def call(arguments):
+    return '<tool_call>{"name": "weather", "arguments": ' + arguments + "}</tool_call>"
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=str)
+def test_every_tool_is_held_to_its_schema(manager, choice):
+    before = spec_of(manager, choice)
+    assert before is None if choice == "auto" else takes(before, call('{"town":3}'))
+    hold_tools()
+    spec = spec_of(manager, choice)
+    assert takes(spec, call('{"city":"Rome"}'))
+    assert not takes(spec, call('{"town":3}'))
+    assert not takes(spec, call('{"city": "Rome"}'))  # compact
+    assert takes(spec, "Hello") == (choice == "auto")
+
+
+def test_the_highest_level_is_asked_for_whatever_the_flag_says(manager):
+    hold_tools()
+    for flag in ({}, {"tool_strict_level": "auto"}, {"tool_strict_level": "function"}):
+        parser = manager.get_parser("hermes", enable_auto_tools=True, **flag)
+        assert parser.tool_strict_level == ToolStrictLevel.PARAMETER
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_gate_with_the_option_asks_for_it(monkeypatch, wanted):
+    called = []
+    monkeypatch.setattr(vllm_gate, "hold_tools", lambda: called.append(True))
+    monkeypatch.setattr(vllm_gate, "install_beams", lambda: None)
+    monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: VOCABULARY)
+    options = {**TAKES_OVER, "tools_strict": wanted}
+    processor = SimpleNamespace(vllm_config=config(options))
+    vllm_gate._init(lambda self: None)(processor)
+    assert called == [True] * wanted
+
+
+def test_a_vllm_without_levels_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(ParserManager, "get_parser", lambda tool_parser_name: None)
+    hold_tools()
+    assert "tools_strict has no effect" in caplog.text
+
+
+def test_tags_are_json(manager):
+    """What a parser sends to the engine is what the plugin reads."""
+    hold_tools()
+    assert json.loads(spec_of(manager, "required").text)["format"]["type"] == "tags_with_separator"
