@@ -25,6 +25,7 @@ from guided_plugin.errors import (
 )
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.leaving import Leaving
+from guided_plugin.spec.memo import ENTRY_BYTES
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 SCHEMA = {"enum": ["a", "b"]}
@@ -36,35 +37,35 @@ REFUSED = {"json": SCHEMA, "whitespace_pattern": "[.]"}
 def test_refused_specs_are_left(kind):
     leaving = Leaving(wanted=True)
     assert not leaving.holds("spec")
-    assert leaving.takes("spec", kind("no"))
+    assert leaving.takes(b"spec", kind("no"))
     assert leaving.holds("spec")
     assert not leaving.holds("other")
-    assert not Leaving(wanted=False).takes("spec", kind("no"))
+    assert not Leaving(wanted=False).takes(b"spec", kind("no"))
 
 
 @pytest.mark.parametrize("kind", [CompileLimitError, PipelineError, VocabularyError])
 def test_limits_and_troubles_of_the_server_are_not(kind):
     leaving = Leaving(wanted=True)
-    assert not leaving.takes("spec", kind("no"))
+    assert not leaving.takes(b"spec", kind("no"))
     assert not leaving.holds("spec")
 
 
 def test_each_spec_has_a_line_and_no_minute_has_many(caplog):
     leaving = Leaving(wanted=True)
     for number in range(50):
-        leaving.takes(f"spec {number}", SpecError(f"wrong {number}"))
+        leaving.takes(f"spec {number}".encode(), SpecError(f"wrong {number}"))
     assert len(caplog.records) == 20
     leaving._logged.clear()
-    leaving.takes("spec", SpecError("wrong", where="regex"))
+    leaving.takes(b"spec", SpecError("wrong", where="regex"))
     assert "left to vLLM's own structured output: regex: wrong (30 more specs" in caplog.records[-1].message
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr("guided_plugin.hosts.vllm.leaving._MOST_SPECS", 3)
+    monkeypatch.setattr("guided_plugin.hosts.vllm.leaving._KNOWN_BYTES", 3 * ENTRY_BYTES)
     leaving = Leaving(wanted=True)
     for number in range(5):
-        leaving.takes(str(number), SpecError("wrong"))
-    assert [leaving.holds(str(number)) for number in range(5)] == [False, False, True, True, True]
+        leaving.takes(b"%d" % number, SpecError("wrong"))
+    assert [leaving.holds(b"%d" % number) for number in range(5)] == [False, False, True, True, True]
 
 
 def test_guided_is_never_left():
