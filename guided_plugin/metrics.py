@@ -118,6 +118,10 @@ class WorkerMetrics:
     """Median time that the masks were there before the logits in them; negative when they were late."""
     restarts: int = 0
     """Workers that had to be replaced."""
+    memory_bytes: int = 0
+    """Resident memory of its process."""
+    shared_bytes: int = 0
+    """Memory that it shares with the host's process."""
     learnt_bytes: int = 0
     """What lexers have learnt of their grammars, at most; without a worker, in the host's process."""
 
@@ -188,6 +192,8 @@ _HELP = {
     "added": "guided requests since the start",
     "failed": "guided requests that failed while they ran",
     "restarts": "grammar workers that had to be replaced",
+    "worker_memory_bytes": "resident memory of the grammar worker",
+    "worker_shared_bytes": "memory that the grammar worker shares with the host",
     "worker_learnt_bytes": "bytes that lexers have learnt of their grammars, at most",
     "main_thread": "median seconds of the host's thread in a step, over the newest ones",
 }

@@ -185,7 +185,7 @@ class Plugins:
         hint = did_you_mean(name, known)
         if self.disabled:
             hint += "; disabled plugins: " + ", ".join(sorted(self.disabled))
-        raise PluginError(f"no {what} named {name!r}", hint=hint)
+        raise PluginError(f"no {what} named {name!r}", where=what, hint=hint)
 
     def _culprit(self, error: BaseException) -> str:
         """The plugin in whose code an exception arose: the outermost plugin frame of its traceback."""

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import (
+    CompileLimitError,
     GrammarError,
     GuidedError,
     PluginError,
@@ -27,6 +28,7 @@ from guided_plugin.grammar.native import native
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.telling import told
 
 _log = logging.getLogger(__name__)
 
@@ -119,6 +121,13 @@ class Chooser:
     def first(self, spec: OutputSpec, make: Callable[[str, bool], Made]) -> Made:
         """What `make(backend, whether it is the last)` returns for the first candidate that does not refuse,
         with the reasons why it was this one."""
+        try:
+            return self._first(spec, make)
+        except GrammarError as error:
+            document = spec.document() if error.where.startswith("#/") else None
+            raise told(error, spec.kind, document) from error.__cause__
+
+    def _first(self, spec: OutputSpec, make: Callable[[str, bool], Made]) -> Made:
         refusals: list[GrammarError] = []
         reasons: list[str] = []
         candidates = self.candidates(spec)
@@ -136,8 +145,14 @@ class Chooser:
             _log.debug("%s took %s: %s", candidate.backend, spec.summary(), reasons[-1])
             return dataclasses.replace(made, reason="; ".join(reasons))
         if spec.kind == "structural_tag":
-            # The last backend takes the most forms of tags: what it refuses is wrong with the tag.
-            raise next((r for r in refusals if isinstance(r, UnsatisfiableSpecError)), refusals[-1])
+            # The last backend takes the most forms of tags: what it refuses is wrong with the tag. Where it
+            # does not say at what place, one that does and calls the tag wrong tells more.
+            placed = [r for r in refusals if r.where.startswith("#/")]
+            wrong = [r for r in placed if not isinstance(r, UnsupportedSpecError)]
+            told_first: list[GrammarError] = [r for r in refusals if isinstance(r, UnsatisfiableSpecError)]
+            if refusals[-1] not in placed and not isinstance(refusals[-1], CompileLimitError):
+                told_first += wrong
+            raise [*told_first, refusals[-1]][0]
         if spec.kind in _WITH_SCHEMAS:
             # The name of a keyword that is not enforced tells more than a backend's own message.
             for refusal in refusals:

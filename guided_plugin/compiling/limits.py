@@ -15,6 +15,7 @@ from guided_plugin.errors import CompileLimitError
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.keywords import KEYWORDS
 from guided_plugin.spec.schema import pointer, walk
+from guided_plugin.spec.telling import told
 
 _MEMBERS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value.startswith("named schemas"))
 _LENGTHS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value == "count")
@@ -43,6 +44,13 @@ _ENTANGLING = frozenset(
 
 def check_limits(spec: OutputSpec, config: GuidedConfig) -> None:
     """Refuse a spec that is over a bound. The error names the bound and the place."""
+    try:
+        _check(spec, config)
+    except CompileLimitError as error:
+        raise told(error, spec.kind, spec.document() if "#/" in error.where else None) from None
+
+
+def _check(spec: OutputSpec, config: GuidedConfig) -> None:
     size = len(spec.text.encode(errors="surrogatepass"))
     if size > config.max_spec_bytes:
         raise _over("a spec", size, "bytes", "max_spec_bytes", config.max_spec_bytes, spec.kind)

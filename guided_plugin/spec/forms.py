@@ -45,6 +45,10 @@ _GUIDED_KEYS = (*_GUIDED, "guided_decoding_backend", "guided_whitespace_pattern"
 _GUIDED_BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "llguidance"}
 
 
+WHOLE = "spec"
+"""The place of what is wrong with a spec as a whole."""
+
+
 class Form(NamedTuple):
     """What a client asked for, in our own terms."""
 
@@ -63,11 +67,15 @@ def read(obj: Any) -> Form | None:
         return None
     if not isinstance(obj, Mapping):
         raise SpecError(
-            f"a spec is a mapping, JSON text, an OutputSpec or a pydantic model, not {type(obj).__name__}"
+            f"a spec is a mapping, JSON text, an OutputSpec or a pydantic model, not {type(obj).__name__}",
+            where=WHOLE,
+            hint='for example {"json_schema": {...}} or {"regex": "[a-z]+"}',
         )
     form = {key: value for key, value in obj.items() if value is not None}
     if not form:
-        raise SpecError("is empty", hint="give one of " + ", ".join(KINDS))
+        null = ", ".join(str(key) for key in obj)
+        what = f"asks for nothing: {null} is null" if null else "is empty"
+        raise SpecError(what, where=WHOLE, hint="give one of " + ", ".join(KINDS))
     if any(key.startswith("guided_") for key in form if isinstance(key, str)):
         return _guided(form)
     if isinstance(form.get("format"), Mapping) and set(form) <= {"format", "verbosity"}:
@@ -85,6 +93,7 @@ def _from_text(text: str | bytes) -> Any:
     except (ValueError, RecursionError) as error:
         raise SpecError(
             f"a spec given as text must be JSON: {error}",
+            where=WHOLE,
             hint='a regex, for example, is written {"regex": "[a-z]+"}',
         ) from None
 
@@ -112,6 +121,10 @@ def _response_format(kind: str, form: Mapping[str, Any]) -> Form | None:
         )
     options = {name: form[name] for name in OPTIONS if name in form}
     if kind == "text":
+        other = next((name for name in form if name not in ("type", *OPTIONS)), None)
+        if other is not None:
+            what = f"asks for plain text, and `{other}` is given"
+            raise SpecError(what, where="type", hint=f"leave `{other}` out, or write its kind into `type`")
         return None
     known = {"type", kind, *OPTIONS}
     for name in form if kind != "structural_tag" else ():
@@ -120,6 +133,8 @@ def _response_format(kind: str, form: Mapping[str, Any]) -> Form | None:
                 f"unknown key {shown(name)}", where="response_format", hint=did_you_mean(name, known)
             )
     if kind == "json_object":
+        if form.get(kind, True) is not True:
+            raise _not_true(form[kind], 'next to "type": "json_object" it says nothing else: leave it out')
         return Form("json_object", None, options)
     if kind == "structural_tag":
         return Form("structural_tag", {k: v for k, v in form.items() if k not in OPTIONS}, options)
@@ -187,6 +202,9 @@ def _check_keys(form: Mapping[str, Any], known: Iterable[str], where: str) -> No
 def _unwrap(value: Any) -> tuple[Any, dict[str, Any]]:
     """OpenAI wraps a schema as {"name", "schema", "strict", "description"}; others send it bare."""
     if not isinstance(value, Mapping) or "schema" not in value:
+        if isinstance(value, Mapping) and "name" in value and set(value) <= {"name", "strict", "description"}:
+            hint = 'write {"name": ..., "schema": {...}}'
+            raise SpecError("has a `name` and no `schema`", where="json_schema", hint=hint)
         return value, {}
     if "name" not in value and {"type", "properties"} & set(value):
         return value, {}
@@ -206,17 +224,19 @@ def _keyed(form: Mapping[str, Any]) -> Form:
     if len(named) != 1:
         found = f"more than one constraint: {', '.join(named)}" if named else "no constraint"
         hint = "give exactly one of " + ", ".join(KINDS)
+        if absent and not named:
+            raise _not_true(False, "write true for any JSON object, give another constraint, or leave it out")
         if not named:
-            hint = did_you_mean(next(iter(form)), (*KINDS, "json"))
+            name = next((key for key in form if key not in (*OPTIONS, *_VLLM_ONLY)), "")
+            hint = did_you_mean(name, (*KINDS, "json")) if name else hint
             if {"properties", "$ref", "items", "enum", "anyOf", "oneOf", "allOf"} & set(form):
                 hint = 'a JSON Schema is passed as {"json_schema": {...}}'
-        raise SpecError(found, hint=hint)
+        raise SpecError(found, where=", ".join(named) or WHOLE, hint=hint)
     known = {*KINDS, *OPTIONS, "syntax", *_VLLM_ONLY}
     for name in form:
         if name not in known:
-            raise SpecError(
-                f"unknown key {shown(name)}", hint=did_you_mean(name, known - set(_VLLM_INTERNAL))
-            )
+            hint = did_you_mean(name, known - set(_VLLM_INTERNAL))
+            raise SpecError(f"unknown key {shown(name)}", where=str(name), hint=hint)
     options = {name: form[name] for name in OPTIONS if name in form} | _vllm_options(form)
     if named == ["json"]:
         return Form("json_schema", form["json"], options)
@@ -227,11 +247,17 @@ def _keyed(form: Mapping[str, Any]) -> Form:
         return Form(kind, schema, {**wrapped, **options})
     if kind == "json_object":
         if value is not True:
-            raise SpecError(f"must be true, not {shown(value)}", where="json_object")
+            raise _not_true(value, 'a schema is passed as {"json_schema": {...}}')
         return Form("json_object", None, options)
     if kind == "grammar":
         options["syntax"] = form.get("syntax") or _guess_syntax(value)
+    elif "syntax" in form:
+        raise SpecError(f"says how a grammar is written, not a {kind}", where="syntax", hint="leave it out")
     return Form(kind, value, options)
+
+
+def _not_true(value: Any, hint: str) -> SpecError:
+    return SpecError(f"must be true, not {shown(value)}", where="json_object", hint=hint)
 
 
 def _vllm_options(form: Mapping[str, Any]) -> dict[str, Any]:

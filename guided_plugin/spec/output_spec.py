@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 from guided_plugin.errors import SpecError, did_you_mean, printable, shown
 from guided_plugin.spec.forms import KINDS, OPTIONS, Kind, read
 from guided_plugin.spec.schema import check_schema
+from guided_plugin.spec.telling import told
 from guided_plugin.spec.triggers import Trigger, token_ids, triggers, written
 
 __all__ = ["OutputSpec", "identity_of", "language_of"]
@@ -51,9 +52,14 @@ class OutputSpec:
         _one_of("syntax", self.syntax, ("ebnf", "lark"))
         _one_of("whitespace", self.whitespace, ("compact", "flexible"))
         if not isinstance(self.strict, bool):
-            raise SpecError(f"must be true or false, not {shown(self.strict)}", where="strict")
+            raise SpecError(
+                f"must be true or false, not {shown(self.strict)}",
+                where="strict",
+                hint="write it without quotes",
+            )
         if not isinstance(self.backend, str) or not self.backend:
-            raise SpecError(f"must be the name of a backend, not {shown(self.backend)}", where="backend")
+            what = f"must be the name of a backend, not {shown(self.backend)}"
+            raise SpecError(what, where="backend", hint="auto chooses one")
         # Frozen: normalise through the object itself, so that [1, 2] and (1, 2) make equal specs. A caller's
         # own class of text must not go where it is unknown.
         object.__setattr__(self, "text", str.__str__(self.text))
@@ -68,7 +74,12 @@ class OutputSpec:
         document = _schema_document(schema)
         # Written first: it finds the mapping that holds itself, in which a walk never ends.
         text = _dump(document, "json_schema")
-        check_schema(document)
+        try:
+            check_schema(document)
+        except SpecError as error:
+            if error.where.startswith("#/"):
+                raise told(error, "json_schema", document) from None
+            raise
         return cls._make("json_schema", text, options)
 
     @classmethod
@@ -80,7 +91,8 @@ class OutputSpec:
     def regex(cls, pattern: str, **options: Any) -> OutputSpec:
         """Text that a regular expression matches from its first to its last character."""
         if not isinstance(pattern, str):
-            raise SpecError(f"must be a string, not {type(pattern).__name__}", where="regex")
+            what = f"must be a string, not {type(pattern).__name__}"
+            raise SpecError(what, where="regex", hint='for example "[a-z]+"')
         if not pattern:
             raise SpecError("an empty regex allows only empty output", where="regex", hint="try `.*`")
         return cls._make("regex", pattern, options)
@@ -93,16 +105,18 @@ class OutputSpec:
         listed = list(choices)
         for index, text in enumerate(listed):
             if not isinstance(text, str):
-                raise SpecError(f"must be a string, not {shown(text)}", where=f"choice[{index}]")
+                what = f"must be a string, not {shown(text)}"
+                raise SpecError(what, where=f"choice[{index}]", hint="put it in quotes")
         if not listed:
-            raise SpecError("an empty list allows nothing", where="choice")
+            raise SpecError("an empty list allows nothing", where="choice", hint='for example ["yes", "no"]')
         return cls._make("choice", _dump(list(dict.fromkeys(listed)), "choice"), options)
 
     @classmethod
     def grammar(cls, source: str, syntax: Syntax = "ebnf", **options: Any) -> OutputSpec:
         """Text that a grammar derives: EBNF with a `root` rule, or Lark with a `start` rule."""
         if not isinstance(source, str):
-            raise SpecError(f"must be a string, not {type(source).__name__}", where="grammar")
+            what = f"must be a string, not {type(source).__name__}"
+            raise SpecError(what, where="grammar", hint='for example root ::= "text"')
         if not source.strip():
             raise SpecError("is empty", where="grammar", hint='the least is: root ::= "text"')
         return cls._make("grammar", source, {**options, "syntax": syntax})
@@ -199,7 +213,9 @@ def _schema_document(schema: Any) -> Any:
     if isinstance(schema, Mapping | bool):
         return schema
     raise SpecError(
-        f"must be a mapping, JSON text or a pydantic model, not {type(schema).__name__}", where="json_schema"
+        f"must be a mapping, JSON text or a pydantic model, not {type(schema).__name__}",
+        where="json_schema",
+        hint='for example {"type": "object", "properties": {...}}',
     )
 
 
@@ -213,7 +229,7 @@ def _load(text: str | bytes, where: str) -> Any:
             f"is not JSON: {error.msg}", where=where, hint=f"line {error.lineno}, column {error.colno}"
         ) from None
     except (RecursionError, ValueError) as error:
-        raise SpecError(f"can't be read: {error}", where=where) from None
+        raise SpecError(f"can't be read: {error}", where=where, hint="nest it less") from None
 
 
 def _dump(document: Any, where: str) -> str:

@@ -87,6 +87,8 @@ def check_schema(schema: Any) -> None:
 
 _WRAP = "check the brackets around it"
 
+_NUMBER = "write the number without quotes, or leave the keyword out"
+
 Complaint = tuple[str, str] | None
 
 
@@ -108,7 +110,11 @@ def _types(value: Any) -> Complaint:
 
 
 def _mapping(value: Any) -> Complaint:
-    return None if isinstance(value, Mapping) else (f"must be an object, not {_kind(value)}", "")
+    return (
+        None
+        if isinstance(value, Mapping)
+        else (f"must be an object, not {_kind(value)}", "write it as {...}")
+    )
 
 
 def _schemas(value: Any) -> Complaint:
@@ -153,12 +159,12 @@ def _enum(value: Any) -> Complaint:
 
 def _count(value: Any) -> Complaint:
     ok = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
-    return None if ok else (f"must be a whole number of at least 0, not {shown(value)}", "")
+    return None if ok else (f"must be a whole number of at least 0, not {shown(value)}", _NUMBER)
 
 
 def _number(value: Any) -> Complaint:
     ok = isinstance(value, int | float) and not isinstance(value, bool)
-    return None if ok else (f"must be a number, not {_kind(value)}", "")
+    return None if ok else (f"must be a number, not {_kind(value)}", _NUMBER)
 
 
 def _bound(value: Any) -> Complaint:
@@ -167,11 +173,13 @@ def _bound(value: Any) -> Complaint:
 
 
 def _divisor(value: Any) -> Complaint:
-    return _number(value) or (None if value > 0 else ("must be greater than 0", ""))
+    return _number(value) or (
+        None if value > 0 else ("must be greater than 0", "leave it out where any number will do")
+    )
 
 
 def _text(value: Any) -> Complaint:
-    return None if isinstance(value, str) else (f"must be a string, not {_kind(value)}", "")
+    return None if isinstance(value, str) else (f"must be a string, not {_kind(value)}", "put it in quotes")
 
 
 _CHECKS: dict[str, Callable[[Any], Complaint]] = {

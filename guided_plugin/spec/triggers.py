@@ -61,7 +61,7 @@ def _trigger(value: Any) -> Trigger:
     elif isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[1], bool):
         value, kept = value
     if not isinstance(kept, bool):
-        raise SpecError(f"kept must be true or false, not {shown(kept)}", where=_WHERE)
+        raise SpecError(f"kept must be true or false, not {shown(kept)}", where=_WHERE, hint=_HINT)
     if isinstance(value, str):
         if not value:
             raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")

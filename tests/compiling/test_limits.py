@@ -38,7 +38,7 @@ OVER = [
     (
         {"max_depth": 9},
         nested(5),
-        r"json_schema: is nested more than 9 deep \(flatten it, or raise max_depth",
+        r"#: is nested more than 9 deep \(flatten it, or raise max_depth",
     ),
     ({"max_depth": 9}, schema(const=[[[[[[[[[[]]]]]]]]]]), "nested more than 9 deep"),
     ({"max_depth": 3}, OutputSpec.regex("((((a))))"), "regex: has brackets nested more than 3 deep"),
@@ -82,7 +82,7 @@ OVER = [
         tag({"type": "regex", "pattern": "a{10}"}),
         "#/format/content/pattern: a pattern",
     ),
-    ({"max_depth": 2}, tag({"type": "json_schema", "json_schema": {}}), "structural_tag: is nested"),
+    ({"max_depth": 2}, tag({"type": "json_schema", "json_schema": {}}), "#: is nested"),
 ]
 
 

@@ -15,9 +15,10 @@ from typing import Any, cast
 import numpy as np
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
+from guided_plugin.errors import UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
 from guided_plugin.grammar.llguidance.beginnings import first_state
+from guided_plugin.grammar.llguidance.complaints import complaint
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import BYTES, Spellings
 from guided_plugin.grammar.llguidance.lark import DISTINCT
@@ -143,16 +144,18 @@ class LLGuidanceBackend:
         first = self._matcher(spec, text, self._tokenizers.plain)
         # Filling once builds the lexer's first states, and shows whether anything is allowed.
         mask = None if first.is_error() else np.frombuffer(first.compute_bitmask(), np.int32)
-        where = f"{spec.kind} (llguidance)"
         if first.is_error():
             message = first_line(first.get_error())
             if OVER_LIMIT.search(message):
                 raise too_entangled(spec, text, message)
-            raise (UnsatisfiableSpecError if "nsatisfiable" in message else GrammarError)(
-                message, where=where
-            )
+            own = spec.kind == "grammar" and not text.startswith(spec.text)
+            raise complaint(first.get_error(), spec.kind, 1 if own else 0)
         if mask is None or not mask.any():
-            raise UnsatisfiableSpecError("allows no output at all", where=spec.kind)
+            raise UnsatisfiableSpecError(
+                "allows no output at all",
+                where=spec.kind,
+                hint="no token of the vocabulary begins it, or its parts contradict each other",
+            )
         return first
 
     def _grammar(self, spec: OutputSpec, text: str, first: Any, start: float) -> Grammar:

@@ -52,7 +52,11 @@ def source_text(
             unenforced=unenforced,
             impossible_token=impossible_token,
         )
-    raise UnsupportedSpecError("EBNF grammars are not supported by llguidance", where=spec.kind)
+    raise UnsupportedSpecError(
+        "EBNF grammars are not supported by llguidance",
+        where=spec.kind,
+        hint="use the backend xgrammar, or write it as Lark",
+    )
 
 
 def _regex(source: str) -> str:

@@ -23,6 +23,7 @@ from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableS
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
 from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.grammar.xgrammar.complaints import complaint
 from guided_plugin.grammar.xgrammar.ebnf import readable_ebnf
 from guided_plugin.grammar.xgrammar.patterns import with_expressions, without_surrogates
 from guided_plugin.grammar.xgrammar.schema import prepared_schema, regex_text
@@ -31,7 +32,6 @@ from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import texts_bytes
 
-_LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
 # A compiled grammar as text is two to seventy times its size: little where its masks took long, much where it
 # has many rules. So it is sent where a megabyte of it took so many processor seconds to compile
 # (docs/decisions/compiling.md#what-crosses-from-a-compile-helper).
@@ -134,7 +134,7 @@ class XGrammarBackend:
         except Exception as error:
             if "bad_alloc" in str(error):
                 raise MemoryError(str(error)) from error
-            raise GrammarError(_first_line(error), where=f"{spec.kind} (xgrammar)") from error
+            raise complaint(str(error), spec) from error
         grammar = self._grammar(spec, compiled, time.perf_counter() - start)
         self._check_satisfiable(grammar)
         return grammar
@@ -321,15 +321,14 @@ def _repaired(source: str) -> str:
     return with_expressions(without_surrogates(source))
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return _LOCATION.sub("", lines[0]) if lines else repr(error)
-
-
 def _ebnf_literal(text: str) -> str:
     """An EBNF string literal, with an escape for every character outside plain ASCII."""
     if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
-        raise GrammarError("has a lone surrogate, which no text can hold", where=f"choice {shown(text)}")
+        raise GrammarError(
+            "has a lone surrogate, which no text can hold",
+            where=f"choice {shown(text)}",
+            hint="leave the surrogate out, or write the character as a pair",
+        )
     return '"' + "".join(_ebnf_character(character) for character in text) + '"'
 
 

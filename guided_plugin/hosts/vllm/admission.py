@@ -27,6 +27,7 @@ from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, PipelineError, SpecError, VocabularyError, printable
 from guided_plugin.grammar.native import native
+from guided_plugin.hosts.vllm import noted
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
     GUIDED,
@@ -40,6 +41,7 @@ from guided_plugin.hosts.vllm.failures import refused_unseen
 from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.hosts.vllm.leaving import Leaving
 from guided_plugin.hosts.vllm.reasoning import Reasoning
+from guided_plugin.hosts.vllm.start_line import frontend_line
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 from guided_plugin.spec.triggers import triggers
@@ -74,6 +76,8 @@ class Admitted:
     """Whether its requests may go to the engine at once; else the engine gets it ready first."""
     key: str
     """What frontend and engine call it meanwhile."""
+    backend: str = ""
+    """What it compiled with, for metrics."""
 
     def __deepcopy__(self, memo: Any) -> Admitted:
         return self  # vLLM clones the params of each request
@@ -83,6 +87,7 @@ class Gate:
     """The guided requests of one frontend. Thread-safe."""
 
     def __init__(self, vllm_config: Any) -> None:
+        noted.adopt_handlers()  # vLLM sets up its log when it makes an engine's frontend
         self.options = options_of(vllm_config)
         self.unsupported_reason = refused_unseen(vllm_config, self.options)
         if self.unsupported_reason is None:
@@ -121,6 +126,13 @@ class Gate:
             return False
         key = _key(constraint(params))
         return self._leaving.holds(key) if error is None else self._leaving.takes(key, error)
+
+    def concerns_request(self, request: Any) -> bool:
+        """Whether a server's request may be guided: `concerns` has the answer, of its params."""
+        extra = getattr(request, "vllm_xargs", None)
+        if extra and extra.get(GUIDED) is not None:
+            return True
+        return self.options.take_over and self.unsupported_reason is None
 
     def admit(self, params: Any) -> Any:
         """A copy of the params of a guided request that holds its `Admitted` spec; params that hold one are
@@ -193,6 +205,7 @@ class Gate:
             ends = self._reasoning.ends(note, prompt_token_ids)
         if ends is not None:  # as token ids: the scheduler has no tokenizer
             fields = {**fields, "start_after": self.compiler.vocabulary.triggers(ends) or None}
+        noted.admitted(extra[GUIDED].backend)
         extra[GUIDED], extra[ADMITTED] = fields, True
 
     @property
@@ -205,13 +218,16 @@ class Gate:
 
     def warm_up(self) -> None:
         """Read the vocabulary in the background."""
-        if self.unsupported_reason is None:
+        if self.unsupported_reason is not None:
+            _log.info("%s", frontend_line(self.options, self.unsupported_reason, ()))
+        else:
             threading.Thread(target=self._warm, name="guided-gate", daemon=True).start()
 
     def _warm(self) -> None:
         try:
             with native():  # reading a tokenizer is native work, too
                 self.compiler.start()
+                _log.info("%s", frontend_line(self.options, None, self.compiler.plugins.backends))
                 self.compiler.compile(OutputSpec.regex("[0-9]"))
         except GuidedError as error:
             if isinstance(error, VocabularyError):
@@ -246,13 +262,17 @@ class Gate:
         spec = self._read(form)
         start = time.monotonic()
         small = self.compiler.admit(spec) is None
-        return self._admitted_spec(spec, key, small and time.monotonic() - start <= _SLOW_SECONDS)
+        seconds = time.monotonic() - start
+        return self._admitted_spec(spec, key, small and seconds <= _SLOW_SECONDS, seconds)
 
     def _admit_here(self, form: Any, key: bytes | None) -> Admitted | None:
         """The same; None for a spec that takes longer than milliseconds."""
         spec = self._read(form)
+        start = time.monotonic()
         compiled = self.compiler.admit_here(spec)
-        return None if compiled is None else self._admitted_spec(spec, key, compiled == (None,))
+        if compiled is None:
+            return None
+        return self._admitted_spec(spec, key, compiled == (None,), time.monotonic() - start)
 
     def _read(self, form: Any) -> OutputSpec:
         spec, vocabulary = read_spec(form), self.compiler.vocabulary
@@ -260,9 +280,12 @@ class Gate:
         vocabulary.triggers(spec.start_after)
         return spec
 
-    def _admitted_spec(self, spec: OutputSpec, key: bytes | None, quick: bool) -> Admitted:
+    def _admitted_spec(self, spec: OutputSpec, key: bytes | None, quick: bool, seconds: float) -> Admitted:
         fields = dataclasses.asdict(spec)
-        admitted = Admitted(fields, quick and self._engine_started, _name(fields))
+        made = self.compiler.kept(spec) or self.compiler.cached(spec)
+        backend = "" if made is None else made.backend
+        noted.compiled(backend, seconds)
+        admitted = Admitted(fields, quick and self._engine_started, _name(fields), backend)
         if key is None:
             return admitted
         with self._lock:
@@ -278,6 +301,12 @@ def gate_of(owner: Any) -> Gate:
     if gate is None:
         gate = processor.__dict__["_guided_gate"] = Gate(processor.vllm_config)
     return gate
+
+
+def refused(error: GuidedError, request_id: Any) -> Exception:
+    """The same for a frontend's request, noted in its log and its metrics."""
+    noted.refused(error, str(request_id or ""))
+    return refusal(error)
 
 
 def refusal(error: GuidedError) -> Exception:

@@ -17,6 +17,7 @@ from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.contract import Part
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.forms import WHOLE
 
 GUIDED = "guided"
 """The key of `extra_args` (and of `vllm_xargs`) that holds a request's spec."""
@@ -180,7 +181,7 @@ def read_spec(form: Any) -> OutputSpec:
     try:
         spec = OutputSpec.parse(form)
     except SpecError as error:
-        where = f"{GUIDED}.{error.where}" if error.where else GUIDED
+        where = f"{GUIDED}.{error.where}" if error.where not in ("", WHOLE) else GUIDED
         raise SpecError(error.what, where=where, hint=error.hint) from None
     if spec is None:
         raise SpecError("asks for plain text", where=GUIDED, hint="leave it out instead")

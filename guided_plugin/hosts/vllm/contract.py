@@ -35,6 +35,7 @@ class Part(Enum):
     V1 = "guided requests of the V1 model runner"
     V2 = "guided requests of the V2 model runner"
     DRAFTS = "guided requests under speculative decoding"
+    ANSWERS = "statuses of refused streams, and reasons of failed requests, on servers"
     HOOKS = "the step hooks of plugins on the V2 model runner"
     LOGPROBS = "logprobs of the masked distribution on the V2 model runner"
     TOOLS = "the option tools_strict"
@@ -94,11 +95,8 @@ REQUEST_LIMITS = ("min_tokens", "bad_words", "allowed_token_ids", "logit_bias")
 """Options of a request by which vLLM forbids tokens."""
 
 _CONFIGS = (
-    "model_config",
-    "parallel_config",
-    "scheduler_config",
-    "speculative_config",
-    "structured_outputs_config",
+    *("model_config", "parallel_config", "scheduler_config"),
+    *("speculative_config", "structured_outputs_config"),
 )
 _ADD = ("params",)
 _RPC_BEGINS = ("self", "method")
@@ -254,13 +252,8 @@ V2 = (
         f"{_V2_LOGITS}:LogitsProcRequestState",
         Part.V2,
         has=(
-            "device",
-            "max_num_reqs",
-            "vocab_size",
-            "all_token_ids",
-            "prompt_len",
-            "prefill_len",
-            "total_len",
+            *("device", "max_num_reqs", "vocab_size", "all_token_ids"),
+            *("prompt_len", "prefill_len", "total_len"),
         ),
     ),
     Name(f"{_V2_LOGITS}:LogitsContext", Part.V2, has=("expanded_idx_mapping", "idx_mapping_np")),
@@ -283,12 +276,8 @@ HOOKS = (
 )
 
 V2_CONTEXT = (
-    "expanded_idx_mapping",
-    "idx_mapping",
-    "idx_mapping_np",
-    "pos",
-    "input_ids",
-    "expanded_local_pos",
+    *("expanded_idx_mapping", "idx_mapping", "idx_mapping_np"),
+    *("pos", "input_ids", "expanded_local_pos"),
 )
 """What V2's `apply_sampling_params` is given after the logits. Processors get that as a `LogitsContext`."""
 
@@ -308,7 +297,43 @@ TOOLS = (
     Name("vllm.parser.parser_manager:ParserManager.get_parser", Part.TOOLS, takes=("tool_strict_level",)),
 )
 
-CONTRACT = (*FRONTEND, *REASONING, *SCHEDULER, *WORKER, *V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOOLS)
+_SERVING = "vllm.entrypoints.generate.base.serving:GenerateBaseServing"
+_RESPONSES = ("vllm.entrypoints.openai.responses.protocol", "ResponsesRequest")
+
+ANSWERS = (
+    Name(
+        f"{_SERVING}._with_kv_transfer_rejection_cleanup",
+        Part.ANSWERS,
+        begins=("self", "awaitable", "request", "raw_request"),
+        endpoint=True,
+    ),
+    *(
+        Name(f"{module}:{owner}.to_sampling_params", Part.ANSWERS, begins=("self",), endpoint=True)
+        for module, owner in (*BEAM_REQUESTS[:2], _RESPONSES)
+    ),
+    Name(
+        f"{_ENGINE}.output_processor:OutputProcessor.process_outputs",
+        Part.ANSWERS,
+        begins=("self", "engine_core_outputs"),
+    ),
+    Name(f"{_ENGINE}.output_processor:OutputProcessor", Part.ANSWERS, has=("request_states",)),
+    Name(f"{_ENGINE}.output_processor:RequestOutputCollector.put", Part.ANSWERS, begins=("self", "output")),
+    Name("vllm.v1.metrics.loggers:AggregateStatLoggerBase.__init__", Part.ANSWERS, takes=("vllm_config",)),
+)
+
+CONTRACT = (
+    *ANSWERS,
+    *FRONTEND,
+    *REASONING,
+    *SCHEDULER,
+    *WORKER,
+    *V1,
+    *V2,
+    *DRAFTS,
+    *HOOKS,
+    *LOGPROBS,
+    *TOOLS,
+)
 
 
 def differences(reader: Reader, part: Part) -> list[str]:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, RequestError, printable
+from guided_plugin.hosts.vllm import noted
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
     HEALTH,
@@ -42,6 +43,7 @@ from guided_plugin.hosts.vllm.hooks import StepHooks
 from guided_plugin.hosts.vllm.leaving import Counter
 from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
 from guided_plugin.hosts.vllm.requests import GuidedRequest
+from guided_plugin.hosts.vllm.start_line import engine_line
 from guided_plugin.metrics import Recent
 from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
@@ -61,6 +63,7 @@ class Engine:
     """The plugin's part of one vLLM engine."""
 
     def __init__(self, vllm_config: Any, device: torch.device, max_requests: int, *needs: Part) -> None:
+        noted.adopt_handlers()
         self.config = vllm_config
         self.options = options_of(vllm_config)
         refuse_to_start(self.options)
@@ -105,6 +108,10 @@ class Engine:
                     self.hooks = StepHooks(compiler.plugins)
             except GuidedError as error:
                 self.refuse(error)
+        shared = 0 if self._pipeline is None else self._pipeline.metrics().worker.shared_bytes
+        mode = "" if self._pipeline is None else self._pipeline.mode
+        line = engine_line(self.options, self.unsupported_reason, mode, max_requests, shared)
+        _log.info("%s", line)
 
     @property
     def pipeline(self) -> StepPipeline:

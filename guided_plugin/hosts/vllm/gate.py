@@ -20,7 +20,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from guided_plugin.errors import BusyError, GuidedError
-from guided_plugin.hosts.vllm.admission import REASONING, Admitted, gate_of, refusal
+from guided_plugin.hosts.vllm import noted
+from guided_plugin.hosts.vllm.admission import REASONING, Admitted, gate_of, refusal, refused
+from guided_plugin.hosts.vllm.answers import install as install_answers
 from guided_plugin.hosts.vllm.beams import install_beams
 from guided_plugin.hosts.vllm.common import GUIDED, PREPARE, read_spec
 from guided_plugin.hosts.vllm.entrance import check_ready
@@ -52,6 +54,7 @@ def check_params(params: Any) -> None:
 def install() -> None:
     """Wrap what vLLM's frontend does with a request. Does nothing the second time. Entry point
     `vllm.general_plugins`: vLLM calls it in each of its processes."""
+    noted.adopt_handlers()
     try:
         from vllm.v1.engine.async_llm import AsyncLLM
         from vllm.v1.engine.input_processor import InputProcessor
@@ -72,6 +75,7 @@ def _init(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         install_beams()  # here, as only frontends have an input processor
+        install_answers()
         gate = gate_of(self)
         if gate.options.tools_strict and gate.unsupported_reason is None:
             hold_tools()
@@ -100,7 +104,7 @@ def _process_inputs(original: Any) -> Any:
             request = original(self, *args, **kwargs)
             gate.complete(request.sampling_params, request.prompt_token_ids)
         except GuidedError as error:
-            raise refusal(error) from error
+            raise refused(error, call.get("request_id", args, kwargs)) from error
         return request
 
     return process_inputs
@@ -118,7 +122,7 @@ def _add_request(original: Any) -> Any:
             except GuidedError as error:
                 if gate.left(params, error):
                     return original(self, *args, **kwargs)
-                raise refusal(error) from error
+                raise refused(error, call.get("request_id", args, kwargs)) from error
             gate.health.check(lambda method: self.collective_rpc(method))
             admitted: Admitted = carried.extra_args[GUIDED]
             if not admitted.prepared:
@@ -146,7 +150,8 @@ def _add_request_async(original: Any) -> Any:
         except GuidedError as error:
             if gate.left(params, error):
                 return await original(self, *args, **kwargs)
-            raise refusal(error) from error
+            raise refused(error, call.get("request_id", args, kwargs)) from error
+        noted.on_loop(self)
         await gate.health.check_async(lambda method: self.collective_rpc(method))
         # Completions are one text: their reasoning would never be told from the rest.
         whole = str(call.get("request_id", args, kwargs)).startswith(_COMPLETION)

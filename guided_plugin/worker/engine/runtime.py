@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.device.buffers import WorkerBuffers, host_buffers
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
-from guided_plugin.worker.engine.timing import worker_metrics
+from guided_plugin.worker.engine.timing import resident_bytes, worker_metrics
 from guided_plugin.worker.layout import Region
 
 
@@ -130,7 +131,9 @@ class WorkerRuntime:
 
     def metrics(self) -> WorkerMetrics:
         """What the worker did lately."""
-        return worker_metrics(self.client.region, self._step, self.supervisor.restarts, self._masks.waits)
+        lately = worker_metrics(self.client.region, self._step, self.supervisor.restarts, self._masks.waits)
+        memory = resident_bytes(self.supervisor.worker_pid)
+        return replace(lately, memory_bytes=memory, shared_bytes=self._shape.size)
 
     def close(self) -> None:
         """End the worker."""

@@ -124,7 +124,7 @@ class TestSchemas:
     def test_one_that_allows_nothing_is_refused(self, compiler):
         with pytest.raises(UnsatisfiableSpecError) as caught:
             compiled(compiler, tag("<f>", json_of({"type": "integer", "not": {}}), "</f>"), "auto")
-        assert caught.value.where == "#/format/content/json_schema"
+        assert caught.value.where == "#/format/content/json_schema/not"
 
     def test_many_in_one_grammar_keep_apart(self, compiler):
         schemas = [

@@ -5,6 +5,7 @@ algebra.py      each schema, or its negation, as alternatives of constraints (co
 reader.py       a schema's keywords as such alternatives; by_type.py: those that constrain one type
 negation.py     what breaks a constraint
 emitter.py      constraints as rules (rules.py); arrays.py, objects.py, members.py
+contradictions.py  why a schema allows nothing
 terminals.py    what texts look like: patterns.py, numbers.py (remainders.py: multiples); languages.py: which
                 take nothing
 """
@@ -15,11 +16,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import GrammarError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.arrays import array_rule
 from guided_plugin.grammar.llguidance.lark.constraints import Array, Literals, Object
+from guided_plugin.grammar.llguidance.lark.contradictions import contradiction
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
 from guided_plugin.grammar.llguidance.lark.objects import object_rule
@@ -27,7 +29,7 @@ from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, Symbol
 from guided_plugin.grammar.llguidance.lark.spelling import Spelling
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
-from guided_plugin.spec.schema import crossed_bounds, pointer
+from guided_plugin.spec.schema import pointer
 
 __all__ = ["DISTINCT", "HEADER", "Lowered", "demands_of", "lower_schema", "schema_to_lark"]
 
@@ -98,16 +100,28 @@ def lower_schema(
         spelling=Spelling(fraction_zero=not closed and document.draft > 4, exponents=not closed),
         impossible_token=impossible_token,
     )
-    emitter = Emitter(algebra, style, {Array: array_rule, Object: object_rule}, grammar)
+    emitter = _emitter(algebra, style, grammar)
     try:
         start = emitter.root(root)
         types = frozenset(kind for kind, found in algebra.shape(root).items() if found)
     except RecursionError as error:
-        raise UnsupportedSpecError("is nested too deep", where="json_schema") from error
+        raise UnsupportedSpecError("is nested too deep", where="#", hint="flatten it") from error
     except UnsupportedSpecError as error:
         raise _placed(error, document) from None
     if not grammar.productive(start, empty_terminal):
-        raise _unsatisfiable(document)
+
+        def nothing(algebra: Algebra, literals: Literals) -> bool:
+            apart = Grammar()
+            return not apart.productive(_emitter(algebra, style, apart).root(literals), empty_terminal)
+
+        def opened() -> bool:
+            try:
+                lower_schema(schema, Grammar(), closed=False, ordered=ordered, unenforced=unenforced)
+            except GrammarError:
+                return False
+            return True
+
+        raise contradiction(algebra, nothing, opened if closed else lambda: False)
     return Lowered(start, types, emitter.distinct)
 
 
@@ -118,22 +132,14 @@ def demands_of(schema: Any, *, strict: bool, unenforced: Iterable[str] = ()) -> 
     return algebra, algebra.literals(schema, document.root_base, ())
 
 
-def _unsatisfiable(document: Document) -> UnsatisfiableSpecError:
-    """An error with the first bounds that cross, if there are any: of the keywords that count."""
-    for node in document.nodes:
-        complaint = crossed_bounds(node.keywords)
-        if complaint:
-            where = pointer((*node.path, complaint[0].split()[0]))
-            return UnsatisfiableSpecError(f"allows no output at all: {complaint[0]}", where=where)
-    return UnsatisfiableSpecError(
-        "allows no output at all",
-        where="json_schema",
-        hint="look for a recursion without an end, or for parts that contradict each other",
-    )
+def _emitter(algebra: Algebra, style: Style, grammar: Grammar) -> Emitter:
+    return Emitter(algebra, style, {Array: array_rule, Object: object_rule}, grammar)
 
 
 def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecError:
-    """The error with the place of the pattern that it is about: what reads patterns knows no places."""
+    """The error with the place of what it is about: what reads patterns, or combines shapes, knows none."""
+    if error.where == "json_schema":
+        return UnsupportedSpecError(error.what, where=_most_combined(document), hint=error.hint)
     if error.where != "pattern":
         return error
     for node in document.nodes:
@@ -150,3 +156,14 @@ def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecE
                     where = pointer((*node.path, *place))
                     return UnsupportedSpecError(error.what, where=where, hint=error.hint)
     return error
+
+
+def _most_combined(document: Document) -> str:
+    """The place of the keyword that combines most schemas; the root where none does."""
+    found = [
+        (len(value) if isinstance(value, list) else 1, (*node.path, keyword))
+        for node in document.nodes
+        for keyword, value in node.keywords.items()
+        if keyword in ("allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies")
+    ]
+    return pointer(max(found, key=lambda each: each[0])[1]) if found else "#"

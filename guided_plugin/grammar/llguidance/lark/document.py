@@ -97,14 +97,18 @@ class Document:
     def resolve(self, keyword: str, reference: Any, base: Scope, path: Path) -> Target:
         """What a reference points at. `path`: where it stands."""
         if not isinstance(reference, str):
-            raise UnsupportedSpecError(f"{keyword} must be a string", where=pointer(path))
+            raise UnsupportedSpecError(
+                f"{keyword} must be a string", where=pointer(path), hint="for example #/$defs/Name"
+            )
         resolve = self._references.resolve if keyword == "$ref" else self._references.dynamic
         try:
             return resolve(reference, base)
         except LostReferenceError as error:
             if error.where == "place":
                 raise UnsupportedSpecError(
-                    f"{keyword} points at nothing: {shown(reference)}", where=pointer(path)
+                    f"{keyword} points at nothing: {shown(reference)}",
+                    where=pointer(path),
+                    hint="references start at the root, for example #/$defs/Name",
                 ) from None
             raise UnsupportedSpecError(
                 f"{keyword} to another document is never fetched: {shown(reference)}",
@@ -124,7 +128,11 @@ class Document:
         if isinstance(schema, bool):
             return {}
         if not isinstance(schema, Mapping):
-            raise UnsupportedSpecError(f"is not a schema: {shown(schema)}", where=pointer(path))
+            raise UnsupportedSpecError(
+                f"is not a schema: {shown(schema)}",
+                where=pointer(path),
+                hint="a schema is an object or true/false",
+            )
         enforced = {key: schema[key] for key in schema if key in self._enforced}
         if enforced.get("format", "") not in FORMATS:
             enforced.pop("format", None)
@@ -135,7 +143,11 @@ class Document:
             if idle_reason(enforced, key, self.draft, named=self._names_draft) and not lonely:
                 continue
             if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
-                raise UnsupportedSpecError("a number too large to compare", where=pointer((*path, key)))
+                raise UnsupportedSpecError(
+                    f"{key} is a number too large to compare",
+                    where=pointer((*path, key)),
+                    hint="leave it out, or take a smaller one",
+                )
             if isinstance(value, float):
                 value = int(value) if KEYWORDS[key].value == "count" else value
             kept[key] = value

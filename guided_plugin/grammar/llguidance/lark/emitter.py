@@ -46,6 +46,8 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
 from guided_plugin.spec.arithmetic import Value, exact
 from guided_plugin.spec.schema import pointer
 
+SIMPLER = "leave one of the keywords out, or use smaller bounds and fewer alternatives"
+
 
 @dataclass(frozen=True, slots=True)
 class Style:
@@ -136,7 +138,7 @@ class Emitter:
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
         """An error about a keyword, with the place of its first use."""
         found = (pointer((*n.path, keyword)) for n in self.algebra.document.nodes if keyword in n.keywords)
-        return UnsupportedSpecError(f"{keyword} {why}", where=next(found, keyword))
+        return UnsupportedSpecError(f"{keyword} {why}", where=next(found, "#"), hint=SIMPLER)
 
     def led(self, terminal: Text, characters: str | None) -> Symbol:
         """A string literal as an alternative to endless ones that begin with the same characters.

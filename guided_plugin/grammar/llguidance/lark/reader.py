@@ -84,7 +84,9 @@ class _Reader:
         return self.algebra.in_place(self.literals(positive, schema, *path))
 
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
-        return UnsupportedSpecError(f"{keyword} {why}", where=pointer((*self.node.path, keyword)))
+        where = pointer((*self.node.path, keyword))
+        hint = f"write it without {keyword}, or with fewer alternatives"
+        return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=hint)
 
     def parts(self) -> Iterator[Shape]:
         positive = self.positive

@@ -90,14 +90,19 @@ class Reading:
         return Control(found)
 
 
-def refusal(what: str, path: Path, hint: str = "") -> UnsupportedSpecError:
+_OTHERWISE = "leave it out, or use the backend xgrammar"
+_FORMS = "docs/specs.md has the forms of structural tags"
+
+
+def refusal(what: str, path: Path, hint: str = _OTHERWISE) -> UnsupportedSpecError:
     """An error about something that one grammar can't express."""
     return UnsupportedSpecError(f"{what} is not supported by llguidance", where=pointer(path), hint=hint)
 
 
-def malformed(what: str, path: Path) -> GrammarError:
+def malformed(what: str, path: Path, hint: str = _FORMS) -> GrammarError:
     """An error about something that is no structural tag."""
-    return GrammarError(what, where=pointer(path))
+    name = next((part for part in reversed(path) if isinstance(part, str)), "format")
+    return GrammarError(f"`{name}`: {what}", where=pointer(path), hint=hint)
 
 
 def known(node: Fields, keys: tuple[str, ...], path: Path) -> None:

@@ -1,0 +1,151 @@
+"""The plugin's figures in vLLM's `/metrics`. Imports vLLM and prometheus_client, which vLLM needs itself.
+
+vLLM makes `GuidedStatLogger` in each API server (entry point `vllm.stat_logger_plugins`). What happens there
+is counted as it happens (`noted`). What engines know is asked for every few seconds while guided requests
+come, in one call between two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prometheus_client import Counter, Gauge, Histogram
+from vllm.v1.metrics.loggers import AggregateStatLoggerBase
+
+from guided_plugin.hosts.vllm import noted
+from guided_plugin.hosts.vllm.common import METRICS
+
+_log = logging.getLogger(__name__)
+
+__all__ = ["GuidedStatLogger"]
+
+SECONDS = 5.0
+"""Between two questions to the engine."""
+
+_IDLE = 3
+"""After so many questions without a new guided request no more are asked."""
+
+_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+_ENGINE: Mapping[str, tuple[str, str]] = {
+    "steps": ("engine_steps", "decode steps with a guided row, since the engine's start"),
+    "rows": ("engine_rows", "guided rows in all of them"),
+    "running": ("engine_running", "guided requests in the batch"),
+    "added": ("engine_requests", "guided requests that came to the engine, since its start"),
+    "failed": ("engine_failed", "guided requests that failed while they ran, since the engine's start"),
+    "main_thread": ("engine_pipeline_seconds", "median seconds of a step in the pipeline's calls"),
+    "host_thread": (
+        "engine_thread_seconds",
+        "median seconds that a step takes of vLLM's thread",
+    ),
+}
+_WORKER: Mapping[str, tuple[str, str]] = {
+    "exposed_wait": ("mask_wait_seconds", "median seconds that logits waited for their masks"),
+    "plan_to_mask": ("mask_seconds", "median seconds from a plan to its masks"),
+    "plan_to_mask_p99": ("mask_p99_seconds", "99th percentile of the same"),
+    "restarts": ("worker_restarts", "grammar workers that had to be replaced, since the engine's start"),
+    "memory_bytes": ("worker_memory_bytes", "resident memory of the grammar worker"),
+    "shared_bytes": ("shared_memory_bytes", "memory that the grammar worker shares with the engine"),
+    "learnt_bytes": ("worker_learnt_bytes", "memory of the states that lexers have learnt, at most"),
+}
+
+
+class _Metrics:
+    """All metrics of this process. Made once: a registry takes no name twice."""
+
+    def __init__(self) -> None:
+        name = "guided_plugin"
+        self.requests = Counter(f"{name}_requests", "guided requests", ["backend", "outcome"])
+        self.refusals = Counter(f"{name}_refusals", "guided requests that were refused", ["reason"])
+        self.compiles = Histogram(
+            f"{name}_compile_seconds", "seconds until a new spec was admitted", ["backend"], buckets=_BUCKETS
+        )
+        self.engine = {
+            key: Gauge(f"{name}_{title}", text, ["engine"], multiprocess_mode="mostrecent")
+            for key, (title, text) in {**_ENGINE, **_WORKER}.items()
+        }
+
+    def admitted(self, backend: str) -> None:
+        """A request goes to the engine."""
+        self.requests.labels(backend or "unknown", "admitted").inc()
+
+    def refused(self, reason: str, outcome: str) -> None:
+        """A request got an error instead."""
+        self.requests.labels("none", outcome).inc()
+        self.refusals.labels(reason).inc()
+
+    def compiled(self, backend: str, seconds: float) -> None:
+        """A new spec was admitted."""
+        self.compiles.labels(backend or "unknown").observe(seconds)
+
+    def failed(self) -> None:
+        """A request failed while it ran."""
+        self.requests.labels("none", "failed").inc()
+
+    def tell(self, engines: Iterable[Mapping[str, Any]]) -> None:
+        """What the engines answered."""
+        for index, found in enumerate(engines):
+            worker = found.get("worker", {})
+            for key, gauge in self.engine.items():
+                value = worker.get(key) if key in _WORKER else found.get(key)
+                if value is not None:
+                    gauge.labels(str(index)).set(value)
+
+
+_metrics: _Metrics | None = None
+
+
+class GuidedStatLogger(AggregateStatLoggerBase):
+    """Puts the metrics into vLLM's registry. What vLLM records in each step is no concern of it."""
+
+    def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:
+        global _metrics
+        if _metrics is None:
+            _metrics = _Metrics()
+        noted.listen(_Asking(_metrics))
+
+    def record(self, *args: Any, **kwargs: Any) -> None:
+        """vLLM's own figures of a step."""
+
+    def log_engine_initialized(self) -> None:
+        """vLLM's engine has started."""
+
+
+class _Asking:
+    """Passes on what is noted, and asks engines while guided requests come."""
+
+    def __init__(self, metrics: _Metrics) -> None:
+        self.metrics = metrics
+        self.refused, self.compiled, self.failed = metrics.refused, metrics.compiled, metrics.failed
+        self._newest = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def admitted(self, backend: str) -> None:
+        """A request goes to the engine."""
+        self._newest = time.monotonic()
+        self.metrics.admitted(backend)
+
+    def on_loop(self, engine: Any) -> None:
+        """A guided request comes to an AsyncLLM, on its event loop."""
+        if self._task is None or self._task.done():
+            self._newest = time.monotonic()
+            self._task = asyncio.get_running_loop().create_task(self._ask(weakref.ref(engine)))
+
+    async def _ask(self, engine: weakref.ref[Any]) -> None:
+        while time.monotonic() - self._newest < _IDLE * SECONDS:
+            await asyncio.sleep(SECONDS)
+            asked = engine()
+            if asked is None:
+                return
+            try:
+                answers = await asked.collective_rpc(METRICS)
+            except Exception as error:  # an engine that ends; the next request asks again
+                _log.debug("no figures of the engine: %s", error)
+                return
+            self.metrics.tell(found for of_worker in answers for found in of_worker)
+            del asked

@@ -1,0 +1,58 @@
+"""One line in the log at the start of a frontend and of an engine: what the plugin does there.
+
+Depends on config.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+
+from guided_plugin._version import __version__
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GuidedError
+
+
+def frontend_line(options: GuidedConfig, error: GuidedError | None, backends: Iterable[str]) -> str:
+    """Of a process that takes requests. `error`: why nothing is guided, if nothing is."""
+    take_over = f"take_over {_switch(options.take_over)}"
+    if error is not None:
+        return f"guided_plugin {__version__} is off in this frontend: {error}; {take_over}"
+    helpers = f"compiles in at most {options.compile_processes} helper processes"
+    if not options.isolate_compiles:
+        helpers = "compiles in this process"
+    return (
+        f"guided_plugin {__version__} is on in this frontend: {take_over}, {helpers}, "
+        f"backend {options.backend} of {_versions(backends)}"
+    )
+
+
+def engine_line(
+    options: GuidedConfig, error: GuidedError | None, mode: str, requests: int, shared_bytes: int
+) -> str:
+    """Of a process that runs an engine. `shared_bytes`: of the memory shared with a grammar worker; 0
+    without one."""
+    if error is not None:
+        return f"guided_plugin {__version__} is off in this engine: {error}"
+    where = "grammars work in the engine's thread, no shared memory"
+    if shared_bytes:
+        where = f"grammars work in a process of their own, {shared_bytes / 2**20:.1f} MiB of shared memory"
+    return (
+        f"guided_plugin {__version__} is on in this engine: mode {mode} ({options.mode} is set), {where}, "
+        f"at most {options.thread_count()} threads, {requests} requests"
+    )
+
+
+def _switch(on: bool) -> str:
+    return "on" if on else "off"
+
+
+def _versions(backends: Iterable[str]) -> str:
+    found = []
+    for name in backends:
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+            continue
+        found.append(name)
+    return ", ".join(found) or "none"

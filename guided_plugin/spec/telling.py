@@ -1,0 +1,91 @@
+"""What every refusal of a spec names: a place in what the client wrote, and, inside tools, which tool it is.
+
+Depends on errors, references and specs. Backends know a schema or a grammar, not always what is around it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from guided_plugin.errors import (
+    CompileLimitError,
+    GuidedError,
+    SpecError,
+    UnsatisfiableSpecError,
+    UnsupportedSpecError,
+)
+from guided_plugin.spec.references import pointer_steps
+
+_TREES = ("json_schema", "json_object", "structural_tag")
+
+_REMEDIES: dict[type[GuidedError], str] = {
+    UnsatisfiableSpecError: "look for parts that contradict each other, or for a recursion without an end",
+    UnsupportedSpecError: "leave it out, or write it in another way: docs/specs.md has what is enforced",
+    CompileLimitError: "make the spec smaller",
+    SpecError: "correct it: docs/specs.md has the forms of specs",
+}
+
+_NAMES = (
+    re.compile(r'"name"\s*:\s*"([^"]+)"'),
+    re.compile(r"""name\s*=\s*["']?([\w.-]+)"""),
+    re.compile(r"functions\.([\w-]+)"),
+    re.compile(r"(?:function|tool|invoke|call)\s*[=:]\s*([\w.-]*[A-Za-z][\w.-]*)"),
+)
+"""How a tag's first text names the tool that it calls."""
+
+
+def told(error: GuidedError, kind: str, document: Any) -> GuidedError:
+    """An error about a spec of some kind with a place in its document, a remedy, and the tool it is about."""
+    where, what, hint = error.where, error.what, error.hint
+    if kind in _TREES and "#" not in where and not where.startswith(("backend", "lowering", "plugin")):
+        where = "#"
+    if not hint and kind in _TREES:
+        kinds = (remedy for remedy in _REMEDIES if isinstance(error, remedy))
+        hint = _REMEDIES[next(kinds, SpecError)]
+    tool = tool_at(document, where) if where.startswith("#/") else None
+    if tool is not None and tool not in what:
+        what = f"{what}, in {tool}"
+    if (where, what, hint) == (error.where, error.what, error.hint):
+        return error
+    return type(error)(what, where=where, hint=hint, request_id=error.request_id)
+
+
+def tool_at(document: Any, where: str) -> str | None:
+    """The tool in whose part of a spec's document a place is; None outside of tools."""
+    found = None
+    for node in _on_the_way(document, where):
+        if not isinstance(node, Mapping):
+            continue
+        begin = node.get("begin")
+        if isinstance(begin, str) and begin.strip():
+            names = (match[1] for pattern in _NAMES if (match := pattern.search(begin)))
+            name = next(names, None)
+            found = f"tool {name[:80]!r}" if name else found
+        else:
+            name = _called(node)
+            found = f"tool {name[:80]!r}" if name else found
+    return found
+
+
+def _on_the_way(document: Any, where: str) -> Iterator[Any]:
+    yield document
+    try:
+        for _, node in pointer_steps(document, where[1:]):
+            yield node
+    except (KeyError, IndexError, TypeError, ValueError):  # the place may be of a schema as it was rewritten
+        return
+
+
+def _called(node: Mapping[str, Any]) -> str | None:
+    """The tool whose call a schema describes: an object with its name and its arguments."""
+    properties = node.get("properties")
+    if not isinstance(properties, Mapping) or not {"parameters", "arguments"} & properties.keys():
+        return None
+    name = properties.get("name")
+    values = (name.get("enum"), [name.get("const")]) if isinstance(name, Mapping) else ()
+    for value in values:
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+            return value[0]
+    return None

@@ -1,0 +1,103 @@
+"""vLLM's OpenAI server with the demo model, as a process of its own, with this package's entry points."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from guided_plugin.demo import MODEL_DIR
+
+__all__ = ["Server", "serving"]
+
+_ROOT = Path(__file__).parents[2]
+_TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
+
+
+@dataclass
+class Server:
+    """A server that runs."""
+
+    url: str
+    """Without a path."""
+    log: Path
+
+    def get(self, path: str) -> str:
+        """What a path answers."""
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+            return str(answer.read().decode())
+
+
+def _installed(folder: Path) -> Path:
+    """A folder for PYTHONPATH that declares this checkout's entry points, whatever is installed."""
+    points = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    metadata = folder / "guided_plugin_checkout-0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: guided-plugin-checkout\nVersion: 0\n")
+    lines = (
+        f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in found.items()) for group, found in points.items()
+    )
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
+    return folder
+
+
+@contextmanager
+def serving(folder: Path, options: dict[str, Any], *arguments: str) -> Iterator[Server]:
+    """A server with options of the package, until the end of the block. `folder`: for its log and files."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    template = folder / "template.jinja"
+    template.write_text(_TEMPLATE)
+    command = (
+        f"--model {MODEL_DIR} --served-model-name demo --port {port} --host 127.0.0.1 --max-model-len 512 "
+        f"--max-num-seqs 16 --enforce-eager --no-async-scheduling --chat-template {template} "
+        "--enable-auto-tool-choice --tool-call-parser hermes --disable-uvicorn-access-log"
+    ).split()
+    paths = [str(_installed(folder / "installed")), str(_ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        # vLLM's worker spins while it waits: bound to one processor it would keep the grammar worker from it.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "GUIDED_PLUGIN": json.dumps(options),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    log = folder / "log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *command, *arguments],
+            env=environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    server = Server(f"http://127.0.0.1:{port}", log)
+    try:
+        deadline = time.monotonic() + 800
+        while True:
+            assert process.poll() is None, log.read_text()[-4000:]
+            assert time.monotonic() < deadline
+            try:
+                server.get("/health")
+                break
+            except OSError:
+                time.sleep(0.5)
+        yield server
+        assert process.poll() is None, log.read_text()[-4000:]
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        print(log.read_text()[-3000:])
