@@ -5,17 +5,20 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
+CLIENTS_VENV := .venv-clients
+CLIENTS_STAMP := $(CLIENTS_VENV)/.installed
 # Releases without a CPU build: their Python files with the compiled parts of the one that is installed.
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo test lint figures types unit vllm-test vllm-sources vllm-next-test older-test coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
+.PHONY: demo test lint figures types unit vllm-test clients-test vllm-sources vllm-next-test older-test coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
 	@echo "make test      install into .venv and run everything CI runs: ruff, figures, mypy, pytest with coverage"
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
+	@echo "make clients-test  openai, instructor, langchain-openai and pydantic-ai against a server of that vLLM"
 	@echo "make vllm-next-test  the contract, gate and runners with the Python files of VLLM_RELEASES"
 	@echo "make older-test  masks with the llguidance that vLLM pins"
 	@echo "make figures   check that every figure quoted in README and docs stands in a raw file"
@@ -73,6 +76,16 @@ vllm-test: $(VLLM_STAMP) vllm-next-test older-test
 # Each a download of 330 MB, of which the Python files are kept.
 vllm-sources: $(VLLM_STAMP)
 	$(VLLM)/bin/python scripts/vllm_next.py $(VLLM_NEXT) $(VLLM_RELEASES)
+
+$(CLIENTS_STAMP): constraints-clients.txt
+	test -x $(CLIENTS_VENV)/bin/python || $(PYTHON) -m venv $(CLIENTS_VENV)
+	$(CLIENTS_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps -r constraints-clients.txt
+	touch $@
+
+# The clients' venv has neither torch nor this package: no conftest above the tests' own folder is loaded.
+clients-test: $(CLIENTS_STAMP) $(VLLM_STAMP)
+	VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(CLIENTS_VENV)/bin/python -m pytest -o filterwarnings=default -o timeout=600 \
+		--confcutdir=tests/hosts/clients tests/hosts/clients
 
 vllm-next-test: vllm-sources
 	$(VLLM)/bin/python -m pytest tests/hosts/vllm/test_shapes.py tests/hosts/vllm/test_contract.py
@@ -137,4 +150,4 @@ bench: $(STAMP)
 	$(BIN)/guided-plugin bench loop
 
 clean:
-	rm -rf $(VENV) $(VLLM) .vllm-next build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(VLLM) $(CLIENTS_VENV) .vllm-next build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

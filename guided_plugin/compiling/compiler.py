@@ -96,10 +96,17 @@ class GrammarCompiler:
         """Specs that were refused: until when (of `time.monotonic`), and why."""
         self._misses = self._waits = 0
 
-    def start(self) -> None:
-        """Start a helper process in the background, so that the first large spec doesn't wait for it."""
+    def start(self, helpers: int = 1, *, every_backend: bool = False) -> None:
+        """Start helper processes in the background, so that the first large spec doesn't wait for one. They
+        make the preferred backend of schemas, or each that schemas may get."""
         if self.config.isolate_compiles:
-            self._guard.start(self._chooser.candidates(OutputSpec.json_schema({}))[0].backend)
+            found = [one.backend for one in self._chooser.candidates(OutputSpec.json_schema({}))]
+            helpers = min(helpers, self.config.compile_processes)
+            self._guard.start(found if every_backend else found[:1], helpers)
+
+    def wait_started(self) -> None:
+        """Wait until no helper process is being started in the background."""
+        self._guard.wait_started()
 
     def warm_up(self, name: str) -> None:
         """Have a backend build what the first request would wait for."""

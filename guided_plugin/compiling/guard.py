@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from guided_plugin.compiling.chooser import Chooser
@@ -64,16 +64,21 @@ class CompileGuard:
         self._owner = os.getpid()
         _guards.add(self)
 
-    def start(self, backend: str) -> None:
-        """Start the first helper in the background, and make a backend in it."""
+    def start(self, backends: Sequence[str], helpers: int = 1) -> None:
+        """Start helpers in the background until there are so many, and make backends in each of them."""
         with self._changed:
-            if self._closed or self._count:
-                return
-            self._count += 1
-            self._starting += 1
-        threading.Thread(
-            target=self._start_early, args=(backend,), name="guided-compile-start", daemon=True
-        ).start()
+            missing = 0 if self._closed else max(0, helpers - self._count)
+            self._count += missing
+            self._starting += missing
+        for _ in range(missing):
+            threading.Thread(
+                target=self._start_early, args=(backends,), name="guided-compile-start", daemon=True
+            ).start()
+
+    def wait_started(self) -> None:
+        """Wait until no helper is being started in the background."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._starting)
 
     def prepare(
         self, backend: str, spec: OutputSpec, chooser: Chooser, allowed: Allowance, share: float
@@ -218,11 +223,12 @@ class CompileGuard:
         self._ready = ready
         return helper
 
-    def _start_early(self, backend: str) -> None:
+    def _start_early(self, backends: Sequence[str]) -> None:
         helper = None
         try:
             helper = self._started()
-            helper.warm(backend)
+            for backend in backends:
+                helper.warm(backend)
         except (GuidedError, HelperLost):
             # The first request tries again, and gets the error.
             if helper is not None:

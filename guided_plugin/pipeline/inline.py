@@ -8,6 +8,7 @@ already launched.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -35,6 +36,8 @@ class InlineRuntime:
         self, compiler: GrammarCompiler, max_slots: int, device: torch.device, *, drafts: int = 0
     ) -> None:
         self._compiler = compiler
+        self.ready = threading.Event()
+        self.ready.set()  # each compile makes what it needs
         self._table = GrammarTable(
             compiler.vocabulary,
             compiler.config.row_ms / 1e3,

@@ -6,6 +6,7 @@ own, where the host's thread waits for nothing.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Protocol
@@ -23,6 +24,9 @@ __all__ = ["GrammarRuntime"]
 
 class GrammarRuntime(Protocol):
     """Where the grammars of one pipeline live. Slots are taken and plans are checked before it is called."""
+
+    ready: threading.Event
+    """Set when no request waits for what all need: the worker with its backends, or nothing at all."""
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Have a spec compiled; doesn't wait."""

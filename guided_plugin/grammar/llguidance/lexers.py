@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from guided_plugin.grammar.native import native
+from guided_plugin.ipc import processors
 
 _MOST = 4
 """Lexers for each thread, at most: threads take rows from one another, and rows with one lexer then wait for
@@ -226,6 +227,7 @@ class Lexers:
             self._rebuilding = False
 
     def _grow(self) -> None:
+        processors.give_way()
         try:
             while self._grow_by_one():
                 pass

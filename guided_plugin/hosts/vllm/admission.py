@@ -25,6 +25,7 @@ from typing import Any
 
 from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.readiness import get_ready
 from guided_plugin.errors import GuidedError, PipelineError, SpecError, VocabularyError, printable
 from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm import noted
@@ -40,6 +41,7 @@ from guided_plugin.hosts.vllm.contract import CONSTRAINT_FORM, CONSTRAINTS, note
 from guided_plugin.hosts.vllm.failures import refused_unseen
 from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.hosts.vllm.leaving import Leaving
+from guided_plugin.hosts.vllm.ready import in_background, wait_for
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.hosts.vllm.start_line import frontend_line
 from guided_plugin.spec import OutputSpec
@@ -97,6 +99,8 @@ class Gate:
         self._config = vllm_config
         self._lock = threading.Lock()
         self._compiler: GrammarCompiler | None = None
+        self._ready: threading.Event | None = None
+        """Set when no request waits for what all need; None where nothing was started."""
         self._engine_started = False
         """Whether the engine has compiled a spec. Its grammar worker takes seconds to start."""
         self._admitted: Latest[bytes, Admitted] = Latest(_ADMITTED_BYTES)
@@ -217,18 +221,24 @@ class Gate:
             return self._compiler
 
     def warm_up(self) -> None:
-        """Read the vocabulary in the background."""
+        """Read the vocabulary, and make backends and helper processes, in the background."""
         if self.unsupported_reason is not None:
             _log.info("%s", frontend_line(self.options, self.unsupported_reason, ()))
         else:
-            threading.Thread(target=self._warm, name="guided-gate", daemon=True).start()
+            self._ready = in_background(self._warm, "guided-gate")
+
+    def wait_ready(self) -> None:
+        """Wait for that, for a bounded time. The engine is there: it has said so."""
+        if self.unsupported_reason is None and self._ready is not None:
+            wait_for(self._ready, "the gate of guided requests", "the first of them wait for it")
+            self._engine_started = True  # one that is late says so when it is asked for its health
 
     def _warm(self) -> None:
         try:
             with native():  # reading a tokenizer is native work, too
-                self.compiler.start()
-                _log.info("%s", frontend_line(self.options, None, self.compiler.plugins.backends))
-                self.compiler.compile(OutputSpec.regex("[0-9]"))
+                compiler = self.compiler
+                _log.info("%s", frontend_line(self.options, None, compiler.plugins.backends))
+            get_ready(compiler)
         except GuidedError as error:
             if isinstance(error, VocabularyError):
                 self.unsupported_reason = error

@@ -36,6 +36,7 @@ class Part(Enum):
     V2 = "guided requests of the V2 model runner"
     DRAFTS = "guided requests under speculative decoding"
     ANSWERS = "statuses of refused streams, and reasons of failed requests, on servers"
+    READY = "waiting at a server's start until guided requests can be served"
     HOOKS = "the step hooks of plugins on the V2 model runner"
     LOGPROBS = "logprobs of the masked distribution on the V2 model runner"
     TOOLS = "the option tools_strict"
@@ -262,6 +263,12 @@ V2 = (
 )
 
 DRAFTS = (Name(f"{_V2_LOGITS}:LogitsContext", Part.DRAFTS, has=("expanded_local_pos", "input_ids")),)
+
+READY = (
+    Name(f"{_ENGINE}.llm_engine:LLMEngine.__init__", Part.READY, begins=("self",)),
+    Name(f"{_ENGINE}.async_llm:AsyncLLM.__init__", Part.READY, begins=("self",)),
+    Name("vllm.v1.worker.gpu_worker:Worker.compile_or_warm_up_model", Part.READY, begins=("self",)),
+)
 
 HOOKS = (
     Name(f"{_V2}.model_runner:GPUModelRunner", Part.HOOKS, has=("sampler",)),

@@ -10,16 +10,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.readiness import get_ready
 from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm import noted
 from guided_plugin.hosts.vllm.common import (
@@ -42,6 +45,7 @@ from guided_plugin.hosts.vllm.failures import attach, unreported, wrap_worker
 from guided_plugin.hosts.vllm.hooks import StepHooks
 from guided_plugin.hosts.vllm.leaving import Counter
 from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
+from guided_plugin.hosts.vllm.ready import in_background, wait_for, wrap_workers
 from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.hosts.vllm.start_line import engine_line
 from guided_plugin.metrics import Recent
@@ -86,6 +90,8 @@ class Engine:
         """Of the step that is being sampled."""
         self._started = False
         """Whether a spec has compiled here: the grammar worker takes seconds to start."""
+        self._ready = threading.Event()
+        """Set when no request waits for what all need."""
         _engines.add(self)
         _offer_methods()
         try:
@@ -102,8 +108,10 @@ class Engine:
                     mode=resolve_mode(self.options.mode, device),
                     drafts=drafts_of(vllm_config),
                 )
+                self._ready = self._pipeline.runtime.ready
                 if self._pipeline.mode == "inline":
                     compiler.start()
+                    self._ready = in_background(partial(get_ready, compiler, helpers=False), "guided-engine")
                 if compiler.plugins.listens_to_steps:
                     self.hooks = StepHooks(compiler.plugins)
             except GuidedError as error:
@@ -242,7 +250,19 @@ class Engine:
         error = self.unsupported_reason
         if error is None and self._pipeline is not None:
             error = self._pipeline.runtime.refusal()
+            if error is None and not self._ready.is_set():
+                error = RequestError(f"{self._what} is still starting", hint="send the request again later")
         return "" if error is None else error.reason
+
+    def wait_ready(self) -> None:
+        """Wait until guided requests need not, for a bounded time."""
+        if self.unsupported_reason is None and self._pipeline is not None:
+            self._started |= wait_for(self._ready, self._what, "guided requests get status 503 until it is")
+
+    @property
+    def _what(self) -> str:
+        inline = self._pipeline is not None and self._pipeline.mode == "inline"
+        return "the engine's grammar backends" if inline else "the grammar worker"
 
     def metrics(self) -> dict[str, Any]:
         """The figures of its pipeline as plain data, for other processes."""
@@ -297,6 +317,7 @@ def _offer_methods() -> None:
         engine = _engine_of(self)
         return _NOT_LOADED if engine is None else engine.health()
 
+    wrap_workers(WorkerBase, _wait_ready)
     setattr(WorkerBase, PREPARE, guided_prepare)
     setattr(WorkerBase, HEALTH, guided_health)
     setattr(WorkerBase, METRICS, guided_metrics)
@@ -311,6 +332,12 @@ def _engine_of(worker: Any) -> Engine | None:
     engines = list(_engines)
     own = next((engine for engine in engines if engine.config is worker.vllm_config), None)
     return engines[0] if own is None and len(engines) == 1 else own
+
+
+def _wait_ready(worker: Any) -> None:
+    engine = _engine_of(worker)
+    if engine is not None:
+        engine.wait_ready()
 
 
 def _watch(worker: Any, output: Any) -> Any:

@@ -29,6 +29,7 @@ from guided_plugin.hosts.vllm.entrance import check_ready
 from guided_plugin.hosts.vllm.entrance import install as install_entrance
 from guided_plugin.hosts.vllm.failures import install as install_failures
 from guided_plugin.hosts.vllm.leaving import mark
+from guided_plugin.hosts.vllm.ready import wrap_frontend
 from guided_plugin.hosts.vllm.tools import hold_tools
 from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
@@ -65,6 +66,8 @@ def install() -> None:
         return
     wrap(InputProcessor, "__init__", _init)
     wrap(InputProcessor, "process_inputs", _process_inputs)
+    for owner in (LLMEngine, AsyncLLM):
+        wrap_frontend(owner, lambda made: gate_of(made).wait_ready())
     wrap(LLMEngine, "add_request", _add_request)
     wrap(AsyncLLM, "add_request", _add_request_async)
     install_failures()

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import threading
 import time
 import weakref
 from array import array
@@ -49,6 +50,8 @@ class WorkerClient:
         self.wake: Callable[[], None] = lambda: None
         """Tells the supervisor that there is something to do."""
         self.numbers = itertools.count(1)
+        self.ready = threading.Event()
+        """Set when the first worker has made its backends, or when none will: requests wait for neither."""
         self.channel: Channel | None = None
         """To the worker, while there is one."""
         self._changes = 0
@@ -164,6 +167,7 @@ class WorkerClient:
             return
         closed = PipelineError("is closed", where="pipeline", hint="make a new StepPipeline")
         self.refuse(closed, float("inf"))
+        self.ready.set()
         self.region.close()
 
     # Messages

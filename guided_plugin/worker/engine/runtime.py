@@ -50,6 +50,7 @@ class WorkerRuntime:
             raise
         self._masks, self._tokens = self.buffers.masks, self.buffers.tokens
         self.supervisor = Supervisor(self.client)
+        self.ready = self.client.ready
         self._plan: StepPlan | None = None
         self._rows: tuple[int, ...] = ()
         self._step = first_step

@@ -12,7 +12,7 @@ from guided_plugin.ipc.channel import Channel
 from guided_plugin.step import UNGUIDED
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.layout import Counter
-from guided_plugin.worker.messages import Failed, Hello, Ready, Synced, Verdict
+from guided_plugin.worker.messages import Failed, Hello, Ready, Synced, Verdict, Warm
 
 
 class Session:
@@ -84,6 +84,8 @@ class Session:
                 waiting = client.syncs.pop(message.ticket, None)
                 if waiting is not None:
                     waiting[0].set_result(message.starting)
+            elif isinstance(message, Warm):
+                client.ready.set()
             elif isinstance(message, Ready):
                 self._compare_plugins(message)
 

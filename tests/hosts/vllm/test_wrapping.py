@@ -13,6 +13,8 @@ pytest.importorskip("vllm")
 import torch
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import AsyncModelRunnerOutput
+from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker.worker_base import WorkerBase
 from vllm_support import runner_config
 
 import guided_plugin
@@ -21,6 +23,7 @@ from guided_plugin.hosts.vllm import beams as vllm_beams
 from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm import hooks as vllm_hooks
+from guided_plugin.hosts.vllm import ready as vllm_ready
 from guided_plugin.hosts.vllm import tools as vllm_tools
 from guided_plugin.hosts.vllm import v1 as vllm_v1
 from guided_plugin.hosts.vllm import v2 as vllm_v2
@@ -52,6 +55,8 @@ def test_every_method_that_is_wrapped_or_added_is_in_the_table():
     vllm_hooks.wrap_v2_sample(vllm_v2.V2Runner)
     vllm_v2_logprobs.wrap_v2_sampler(vllm_v2.V2Runner)
     vllm_failures.attach(Output(), lambda output: {})
+    vllm_ready.wrap_workers(WorkerBase, lambda worker: None)
+    assert issubclass(CPUWorker, WorkerBase)  # loaded, so wrapped
     for module, _ in BEAM_REQUESTS:
         importlib.import_module(module)
     classes = {Output} | {

@@ -1,0 +1,154 @@
+"""The `openai` package: chat, completions, parse, tools in every choice, streams, responses."""
+
+import json
+import re
+
+import openai
+import pytest
+from client_schemas import ASKING, SAVE, SCHEMA, Person, check
+
+FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+CUT = openai.LengthFinishReasonError
+
+
+@pytest.fixture(scope="module")
+def client(base_url):
+    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=240) as made:
+        yield made
+
+
+def chat(client, **options):
+    """The choice of a whole answer, else None."""
+    options = {"max_tokens": 250, **options}
+    choice = client.chat.completions.create(model="demo", messages=ASKING, **options).choices[0]
+    return None if choice.finish_reason == "length" else choice
+
+
+def test_a_chat_with_a_response_format(client, whole):
+    check(whole(lambda: chat(client, response_format=FORM)).message.content)
+
+
+def test_a_chat_that_is_streamed(client, whole):
+    def stream():
+        parts = client.chat.completions.create(
+            model="demo", messages=ASKING, response_format=FORM, max_tokens=250, stream=True
+        )
+        choices = [part.choices[0] for part in parts if part.choices]
+        text = "".join(choice.delta.content or "" for choice in choices)
+        return None if choices[-1].finish_reason == "length" else text
+
+    check(whole(stream))
+
+
+def test_a_completion(client):
+    structured = {"structured_outputs": {"regex": "[a-f]{4}-[0-9]{2}"}}
+    answer = client.completions.create(model="demo", prompt="x", max_tokens=40, extra_body=structured)
+    assert re.fullmatch("[a-f]{4}-[0-9]{2}", answer.choices[0].text)
+    guided = {"vllm_xargs": {"guided": json.dumps({"choice": ["red", "green"]})}}
+    answer = client.completions.create(model="demo", prompt="x", max_tokens=40, extra_body=guided)
+    assert answer.choices[0].text in ("red", "green")
+
+
+def test_parse(client, whole):
+    answer = whole(
+        lambda: client.chat.completions.parse(
+            model="demo", messages=ASKING, response_format=Person, max_tokens=250
+        ),
+        CUT,
+    )
+    assert answer.choices[0].message.parsed == check(answer.choices[0].message.content)
+
+
+def test_parse_of_a_stream(client, whole):
+    def stream():
+        with client.chat.completions.stream(
+            model="demo", messages=ASKING, response_format=Person, max_tokens=250
+        ) as events:
+            kinds = {event.type for event in events}
+            assert {"chunk", "content.delta"} <= kinds
+            return events.get_final_completion()
+
+    message = whole(stream, CUT).choices[0].message
+    assert message.parsed == check(message.content)
+
+
+def test_parse_of_a_tool(client, whole):
+    tool = openai.pydantic_function_tool(Person, name="save")
+    answer = whole(
+        lambda: client.chat.completions.parse(
+            model="demo", messages=ASKING, tools=[tool], tool_choice="required", max_tokens=250
+        ),
+        CUT,
+    )
+    for call in answer.choices[0].message.tool_calls:
+        assert call.function.parsed_arguments == check(call.function.arguments)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "chosen",
+    ["auto", "none", "required", {"type": "function", "function": {"name": "save"}}],
+    ids=["auto", "none", "required", "named"],
+)
+def test_tools(client, whole, chosen, stream):
+    options = {"tools": [SAVE], "tool_choice": chosen, "max_tokens": 250}
+
+    def streamed():
+        parts = client.chat.completions.create(model="demo", messages=ASKING, stream=True, **options)
+        calls, reason = {}, None
+        for choice in (part.choices[0] for part in parts if part.choices):
+            reason = choice.finish_reason or reason
+            for delta in choice.delta.tool_calls or []:
+                calls.setdefault(delta.index, []).append(delta.function)
+        if reason == "length":
+            return None
+        return [
+            ("".join(one.name or "" for one in deltas), "".join(one.arguments or "" for one in deltas))
+            for deltas in calls.values()
+        ]
+
+    def at_once():
+        choice = chat(client, **options)
+        if choice is None:
+            return None
+        calls = choice.message.tool_calls or []
+        return [(call.function.name, call.function.arguments) for call in calls]
+
+    calls = whole(streamed if stream else at_once) if chosen not in ("auto", "none") else None
+    if calls is None:  # free text, which may have any length; a call in it is one as above
+        calls = (streamed if stream else at_once)() or []
+        assert chosen == "auto" or calls == []
+    else:
+        assert calls
+    for name, arguments in calls:
+        assert name == "save"
+        check(arguments)
+
+
+def test_responses(client, whole):
+    form = {"type": "json_schema", "name": "person", "schema": SCHEMA, "strict": True}
+
+    def ask():
+        answer = client.responses.create(
+            model="demo", input="Write a record", text={"format": form}, max_output_tokens=250
+        )
+        return answer if answer.status == "completed" else None
+
+    check(whole(ask).output_text)
+
+
+def test_parse_of_responses(client, whole):
+    def ask():
+        answer = client.responses.parse(
+            model="demo", input="Write a record", text_format=Person, max_output_tokens=250
+        )
+        return answer if answer.status == "completed" else None
+
+    answer = whole(ask)
+    assert answer.output_parsed == check(answer.output_text)
+
+
+def test_a_schema_that_cannot_be_served_is_a_bad_request(client):
+    broken = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "text"}}}
+    with pytest.raises(openai.BadRequestError, match="unknown type"):
+        chat(client, response_format=broken)

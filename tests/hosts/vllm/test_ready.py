@@ -1,0 +1,220 @@
+"""After a server has said that it is ready, no guided request starts a process, imports a module or waits."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch
+from vllm import SamplingParams
+from vllm_support import VOCABULARY, config, runner_config, runner_params
+
+import guided_plugin as gp
+from guided_plugin.compiling import guard as guard_module
+from guided_plugin.hosts.vllm import admission as vllm_admission
+from guided_plugin.hosts.vllm import ready as vllm_ready
+from guided_plugin.hosts.vllm.admission import Gate
+from guided_plugin.hosts.vllm.common import GUIDED
+from guided_plugin.hosts.vllm.v1 import V1Runner
+
+OBJECT = {"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "number"}}}
+SPECS = [
+    {"json_schema": OBJECT},
+    {"json_schema": {"allOf": [OBJECT, {"required": ["name"]}]}},  # in a helper process
+    {"json_schema": OBJECT, "backend": "xgrammar"},  # there too
+    {"json_schema": {"type": "array", "items": {"type": "string", "format": "date"}, "uniqueItems": True}},
+    {"regex": "[a-f]{8}"},
+    {"choice": ["one", "two"]},
+    {"grammar": 'root ::= "(" root ")" | "x"'},
+    {"type": "json_object"},
+]
+
+
+@pytest.fixture
+def vocabulary(monkeypatch):
+    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
+    monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: VOCABULARY)
+
+
+def test_a_gate_that_is_ready_starts_nothing_more(vocabulary, monkeypatch):
+    gate = Gate(config({"compile_processes": 1, "threads": 2}))
+    gate.warm_up()
+    gate.wait_ready()
+    assert gate._ready.is_set()
+    helpers = gate.compiler._guard.processes()
+    assert len(helpers) == 1
+    calls = []
+    for owner, name in ((guard_module, "Helper"), (vllm_ready, "in_background")):
+        monkeypatch.setattr(owner, name, lambda *args, name=name: calls.append(name))
+    warmed = []
+    for helper in gate.compiler._guard._all:
+        original = helper._ask
+
+        def listen(message, seconds, original=original):
+            warmed.append(type(message).__name__)
+            return original(message, seconds)
+
+        helper._ask = listen
+    modules = set(sys.modules)
+    for spec in SPECS:
+        params = gate.admit(SamplingParams(extra_args={"guided": spec}))
+        assert params.extra_args[GUIDED].fields
+    assert calls == []
+    assert set(warmed) == {"Compile"}  # its backends were there
+    assert {name.split(".")[0] for name in set(sys.modules) - modules} <= {"guided_plugin"}
+    assert gate.compiler._guard.processes() == helpers
+    gate.compiler.close()
+
+
+def test_a_first_spec_is_not_prepared_again_once_the_engine_is_ready(vocabulary):
+    gate = Gate(config({"isolate_compiles": False, "threads": 1}))
+    spec = {"choice": ["alpha", "beta"]}
+    early = gate.admit(SamplingParams(extra_args={"guided": {"choice": ["early"]}}))
+    assert not early.extra_args[GUIDED].prepared
+    gate.warm_up()
+    gate.wait_ready()
+    assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].prepared
+
+
+@pytest.mark.usefixtures("byte_tokenizer")
+def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothing_then(
+    fork_server, monkeypatch
+):
+    runner = V1Runner(runner_config("process"), torch.device("cpu"))
+    engine = runner.engine
+    try:
+        held = threading.Event()
+        monkeypatch.setattr(engine, "_ready", held)
+        assert "the grammar worker is still starting" in engine.health()
+        monkeypatch.setattr(engine, "_ready", engine.pipeline.runtime.ready)
+        engine.wait_ready()
+        assert engine.health() == ""
+        assert engine._started
+        asked = []
+        added = engine.pipeline.add_request
+        monkeypatch.setattr(
+            engine.pipeline,
+            "add_request",
+            lambda *args, **kwargs: (asked.append(kwargs["wait"]), added(*args, **kwargs))[1],
+        )
+        guided = engine.begin(runner_params(gp.OutputSpec.choice(["a", "b"]), "one"))
+        assert asked == [False]
+        engine.end(guided)
+    finally:
+        engine.close()
+    assert engine.pipeline.runtime.ready.is_set()  # nothing waits for a worker that will not come
+
+
+@pytest.mark.usefixtures("byte_tokenizer")
+def test_an_inline_engine_makes_its_backends_before_it_is_ready():
+    engine = V1Runner(runner_config("inline"), torch.device("cpu")).engine
+    engine.wait_ready()
+    assert engine.health() == ""
+    assert set(engine.pipeline.compiler._chooser._backends) == {"llguidance", "xgrammar"}
+    engine.close()
+
+
+def test_the_wait_is_bounded_and_told(monkeypatch, caplog):
+    monkeypatch.setattr(vllm_ready, "_SECONDS", 0.05)
+    start = time.monotonic()
+    assert not vllm_ready.wait_for(threading.Event(), "the thing", "requests wait")
+    assert time.monotonic() - start < 5.0
+    assert "the thing is not ready after 0.05 s: requests wait" in caplog.text
+    caplog.set_level("INFO")
+    assert vllm_ready.wait_for(vllm_ready.in_background(lambda: None, "work"), "the thing", "")
+    assert "the thing is ready, after a wait of" in caplog.text
+
+
+def test_work_in_the_background_that_fails_ends_the_wait(caplog):
+    def fail():
+        raise ValueError("no luck")
+
+    assert vllm_ready.in_background(fail, "guided-test").wait(10)
+    assert "guided-test failed" in caplog.text
+    assert "no luck" in caplog.text
+
+
+def test_frontends_and_workers_wait_at_the_end_of_their_start():
+    told = []
+
+    class Frontend:
+        def __init__(self, name):
+            told.append(name)
+
+    class Worker:
+        def compile_or_warm_up_model(self):
+            raise NotImplementedError
+
+    class Base(Worker):
+        def compile_or_warm_up_model(self):
+            told.append("base")
+            return 1
+
+    class Derived(Base):
+        def compile_or_warm_up_model(self):
+            told.append("derived")
+            return super().compile_or_warm_up_model() + 1
+
+    for _ in range(2):  # wrapped twice, they wait once
+        vllm_ready.wrap_frontend(Frontend, lambda made: told.append("frontend waits"))
+        vllm_ready.wrap_workers(Worker, lambda worker: told.append("worker waits"))
+    Frontend("made")
+    assert told == ["made", "frontend waits"]
+    told.clear()
+    assert Derived().compile_or_warm_up_model() == 2
+    assert told == ["derived", "base", "worker waits", "worker waits"]
+
+
+def test_a_real_engine_is_ready_when_it_is_made():
+    """In a process of its own, where nothing was imported or started before."""
+    script = """
+        import threading, time
+        from vllm import LLM, SamplingParams
+        from guided_plugin.demo import MODEL_DIR
+        from guided_plugin.hosts.vllm import gate
+        from guided_plugin.hosts.vllm.admission import gate_of
+        from guided_plugin.hosts.vllm.common import METRICS
+        from guided_plugin.vllm import GuidedLogitsProcessor
+
+        llm = LLM(str(MODEL_DIR), max_model_len=128, enforce_eager=True, max_num_seqs=4,
+                  logits_processors=[GuidedLogitsProcessor])
+        found = gate_of(llm.llm_engine)
+        helpers = found.compiler._guard.processes()
+        asked = []
+        original = type(llm.llm_engine).collective_rpc
+        def spy(self, method, *args, **kwargs):
+            asked.append(method)
+            return original(self, method, *args, **kwargs)
+        type(llm.llm_engine).collective_rpc = spy
+        params = SamplingParams(max_tokens=8, extra_args={"guided": {"choice": ["yes", "no"]}})
+        (output,) = llm.generate(["x"], params, use_tqdm=False)
+        print("TEXT", output.outputs[0].text, "ASKED", asked, "HELPERS", bool(helpers),
+              helpers == found.compiler._guard.processes())
+    """
+    environment = {
+        **os.environ,
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "GUIDED_PLUGIN": '{"mode": "process", "worker_step_ms": 60000, "worker_grammar_ms": 60000}',
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    told = next((line for line in done.stdout.splitlines() if line.startswith("TEXT")), done.stderr[-3000:])
+    assert told in (
+        "TEXT yes ASKED ['guided_health'] HELPERS True True",
+        "TEXT no ASKED ['guided_health'] HELPERS True True",
+    )
