@@ -232,7 +232,7 @@ V1 = (
     Name(f"{_V1_LOGITS}:BatchUpdate", Part.V1, has=("removed", "added", "moved")),
     Name(f"{_V1_LOGITS}:MoveDirectionality", Part.V1, has=("SWAP", "UNIDIRECTIONAL")),
     Name(f"{_V1_LOGITS}:LogitsProcessors", Part.V1, has=("non_argmax_invariant",)),
-    Name("vllm.v1.sample.metadata:SamplingMetadata", Part.V1, has=("logitsprocs",)),
+    Name("vllm.v1.sample.metadata:SamplingMetadata", Part.V1, has=("logitsprocs", "max_num_logprobs")),
     Name("vllm.v1.outputs:SamplerOutput", Part.V1, has=("sampled_token_ids",)),
     Name(
         "vllm.v1.sample.sampler:Sampler.forward",
@@ -329,17 +329,8 @@ ANSWERS = (
 )
 
 CONTRACT = (
-    *ANSWERS,
-    *FRONTEND,
-    *REASONING,
-    *SCHEDULER,
-    *WORKER,
-    *V1,
-    *V2,
-    *DRAFTS,
-    *HOOKS,
-    *LOGPROBS,
-    *TOOLS,
+    *(*ANSWERS, *FRONTEND, *READY, *REASONING, *SCHEDULER, *WORKER),
+    *(*V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOOLS),
 )
 
 

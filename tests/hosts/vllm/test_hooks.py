@@ -78,7 +78,7 @@ def end_step(guide):
 def v1_sample(guide, tokens, sampled):
     sampled.tokens = torch.tensor(tokens, dtype=torch.int32).view(-1, 1)
     processors = SimpleNamespace(non_argmax_invariant=[guide])
-    Sampler.forward(None, None, SimpleNamespace(logitsprocs=processors))
+    Sampler.forward(None, None, SimpleNamespace(logitsprocs=processors, max_num_logprobs=None))
 
 
 def test_v1_fires_after_the_sampler_and_after_the_worker(install):

@@ -36,10 +36,10 @@ REFUSED = {"json": SCHEMA, "whitespace_pattern": "[.]"}
 @pytest.mark.parametrize("kind", [GrammarError, SpecError, UnsatisfiableSpecError, UnsupportedSpecError])
 def test_refused_specs_are_left(kind):
     leaving = Leaving(wanted=True)
-    assert not leaving.holds("spec")
+    assert not leaving.holds(b"spec")
     assert leaving.takes(b"spec", kind("no"))
-    assert leaving.holds("spec")
-    assert not leaving.holds("other")
+    assert leaving.holds(b"spec")
+    assert not leaving.holds(b"other")
     assert not Leaving(wanted=False).takes(b"spec", kind("no"))
 
 
@@ -47,7 +47,7 @@ def test_refused_specs_are_left(kind):
 def test_limits_and_troubles_of_the_server_are_not(kind):
     leaving = Leaving(wanted=True)
     assert not leaving.takes(b"spec", kind("no"))
-    assert not leaving.holds("spec")
+    assert not leaving.holds(b"spec")
 
 
 def test_each_spec_has_a_line_and_no_minute_has_many(caplog):

@@ -14,6 +14,7 @@ from vllm_support import TAKES_OVER, VOCABULARY, config
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import admission as vllm_admission
+from guided_plugin.hosts.vllm import contract as vllm_contract
 from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm.tools import hold_tools
 
@@ -94,7 +95,9 @@ def test_a_gate_with_the_option_asks_for_it(monkeypatch, wanted):
 
 def test_a_vllm_without_levels_says_so(monkeypatch, caplog):
     monkeypatch.setattr(ParserManager, "get_parser", lambda tool_parser_name: None)
+    vllm_contract._broken.cache_clear()
     hold_tools()
+    vllm_contract._broken.cache_clear()
     assert "tools_strict has no effect" in caplog.text
 
 
