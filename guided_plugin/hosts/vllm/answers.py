@@ -61,6 +61,8 @@ async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any) -> An
     late = getattr(request, "stream", False) or getattr(request, "background", False)
     if not late or engine is None or not hasattr(engine, "input_processor") or hasattr(answer, "error"):
         return answer
+    if getattr(request, "use_beam_search", False):  # it makes no params of that kind: `beams` looks at it
+        return answer
     gate = gate_of(engine)
     if not gate.concerns_request(request):
         return answer
