@@ -127,7 +127,8 @@ def test_what_hangs_or_crashes_costs_its_own_row(odd, measure, tmp_path):
     assert (hang["status"], hang["error"]) == ("died", "killed after 1 s, matching test 0")
     with pytest.raises(ProcessLookupError):
         os.kill(int(odd.read_text()), 0)
-    assert (refused["status"], refused["error"]) == ("refused", "#: odd as well")
+    assert refused["status"] == "refused"
+    assert refused["error"].startswith("#: odd as well (")
     assert (liar["status"], liar["wrong_refusals"]) == ("wrong", [0])
     assert liar["faults"] == [f"test {i}: the mask allows token 0, and it is refused" for i in (0, 1)]
     assert stuck["faults"] == [f"test {i}: no token is allowed at token 0" for i in (0, 1)]

@@ -50,13 +50,14 @@ def test_schemas_inside_tags(byte_compiler, content, backend):
 
 
 def test_what_is_refused_inside_tags(byte_compiler):
-    schemas = [{"type": "integer"}, {"type": "array", "uniqueItems": True}]
+    schemas = [{"type": "integer"}, {"type": "array", "not": {"uniqueItems": True}}]
     structures = [{"begin": f"<f{i}>", "schema": s, "end": "</f>"} for i, s in enumerate(schemas)]
     spec = OutputSpec.structural_tag({"structures": structures, "triggers": ["<f"]})
     report = check_spec(byte_compiler, spec)
     assert not report.ok
     assert [use.where for use in report.coverage.keywords if use.status == "refused"] == [
-        "#/structures/1/schema/uniqueItems"
+        "#/structures/1/schema/not",
+        "#/structures/1/schema/not/uniqueItems",
     ]
     assert all(refusal.startswith("#/structures/1/schema/") for refusal in report.coverage.refusals)
 
@@ -148,14 +149,15 @@ def test_every_refused_keyword_is_found_and_the_rest_is_told_apart(byte_compiler
     assert "#/properties/c/pattern" in enforced
 
 
-def test_a_refusal_that_names_no_keyword_leaves_all_undecided(byte_compiler):
+def test_a_contradiction_is_told_of_the_keyword_that_makes_it(byte_compiler):
     schema = {"type": "string", "not": {"type": "string"}, "title": "nothing at all"}
     found = coverage(OutputSpec.json_schema(schema), byte_compiler)
-    assert found.backend is None
-    assert found.refusals
+    assert found.refusals[0].startswith(
+        "#/not: allows no output at all: `not` and `type` contradict each other"
+    )
     by_place = {use.where: use.status for use in found.keywords}
     assert by_place["#/title"] == "annotation"
-    assert {by_place["#/type"], by_place["#/not"]} == {"undecided"}
+    assert (by_place["#/type"], by_place["#/not"]) == ("enforced", "refused")
 
 
 def test_keywords_that_the_operator_leaves_unenforced(byte_vocabulary, plugins):

@@ -91,7 +91,7 @@ def test_check_takes_every_form(run, write, name, content, instance):
 
 def test_check_shows_a_grammar_on_one_line(run, write):
     result = run("check", write("g.ebnf", 'root ::= a\na ::= "b"\n'))
-    assert result.out.startswith('grammar root ::= a a ::= "b"\ncompiles with ')
+    assert result.out.startswith('grammar root ::= a\\na ::= "b"\\n\ncompiles with ')
 
 
 def test_check_json(run, write):

@@ -64,6 +64,13 @@ def _ignore_eos(ask, ours, theirs, fields):
     return "ignore_eos" in ask.tags and fields <= {"text", "logprobs"} and goes_on
 
 
+def _before_the_stream(ask, ours, theirs, fields):
+    """A refusal that vLLM tells in the stream."""
+    return (
+        ask.body.get("stream") and fields == {"status"} and (ours["status"], theirs["status"]) == (400, 200)
+    )
+
+
 KNOWN = {
     "compact": _compact,
     "enforced": _enforced,
@@ -72,6 +79,7 @@ KNOWN = {
     "beam-search": _beam_search,
     "line-breaks": _line_breaks,
     "ignore-eos": _ignore_eos,
+    "before-the-stream": _before_the_stream,
 }
 
 
