@@ -71,7 +71,8 @@ def main() -> None:
     schemas = new_schemas(options)
     with (served if options.server else offline)(options) as ask:
         result = {"environment": environment(options.device), "options": _plain(options)}
-        result["ms"] = measure(ask, options.rows, schemas)
+        measured = measure(ask, options.rows, schemas)
+        result["ms"] = {name.replace(",", "").replace(" ", "_"): value for name, value in measured.items()}
     for name, value in result["ms"].items():
         print(f"{name:24} {value:10.1f} ms")
     print(json.dumps(result))

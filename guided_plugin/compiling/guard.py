@@ -90,7 +90,7 @@ class CompileGuard:
         if backend in self._plugins.local:
             return None
         turn = Turn(is_heavy(spec, backend))
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             with contextlib.suppress(HelperLost), self._borrowed(turn) as helper:
                 ready = self._ready
                 if ready is None or backend not in ready.backends:
@@ -99,7 +99,8 @@ class CompileGuard:
                 helper.warm(backend)
                 turn.since = start = time.monotonic()
                 try:
-                    prepared = helper.prepare(backend, lowered, allowed.seconds * share)
+                    seconds = allowed.seconds * share
+                    prepared = helper.prepare(backend, lowered, seconds, blame=attempt > 0)
                 except CompileLimitError:
                     if turn.preempted:
                         raise HelperLost("quick specs waited for it") from None

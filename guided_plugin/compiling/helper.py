@@ -6,6 +6,7 @@ called from any thread.
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import Any
 
@@ -30,10 +31,11 @@ a busy machine."""
 
 _NO_HELPER = "set isolate_compiles to false to compile in this process"
 _BROKEN = (ChannelClosedError, PipelineError)
+_ENDED = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class HelperLost(Exception):
-    """A helper had ended before it got the spec: ask another one."""
+    """A helper ended for a reason that has nothing to do with its spec: ask another one."""
 
 
 class Helper:
@@ -76,8 +78,9 @@ class Helper:
             ) from error
         self._warm.add(backend)
 
-    def prepare(self, backend: str, spec: OutputSpec, seconds: float) -> Prepared:
-        """One compile. Raises its error, a limit's, or HelperLost."""
+    def prepare(self, backend: str, spec: OutputSpec, seconds: float, *, blame: bool = True) -> Prepared:
+        """One compile. Raises its error, a limit's, or HelperLost; without `blame` that also where somebody
+        ended the process, which says nothing of the spec."""
         try:
             answer = self._ask(Compile(backend, spec), seconds)
         except TimeoutError:
@@ -87,6 +90,8 @@ class Helper:
                 hint="simplify the spec, or raise compile_seconds",
             ) from None
         except _BROKEN as error:
+            if not blame and self.child.exit_code(1.0) in _ENDED:
+                raise HelperLost("somebody ended it") from None
             raise self._died(backend, spec, str(error)) from None
         if not isinstance(answer, Answer) or answer.result is None:
             self.usable = False

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,24 @@ HOST = """
     threading.Thread(target=lambda: compiler.compile(spec), daemon=True).start()
     time.sleep(0.5)
 """
+
+
+def test_a_helper_that_somebody_ends_costs_its_spec_nothing(make):
+    compiler = make(compile_seconds=60.0)
+    compiler.compile(OutputSpec.regex(".*b.{80}", backend="xgrammar"))  # a helper with this backend is there
+    (first,) = compiler._guard.processes()
+    slow = OutputSpec.regex(".*a.{90}", backend="xgrammar")
+    os.kill(first, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(compiler.compile, slow)
+        while not compiler._guard._busy:
+            time.sleep(0.001)
+        time.sleep(0.2)  # it has the spec now
+        assert not made.done()
+        os.kill(first, signal.SIGKILL)
+        assert made.result().backend == "xgrammar"
+    assert compiler.refusal(slow) is None
+    assert first not in compiler._guard.processes()
 
 
 @pytest.mark.parametrize("end", ["sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
