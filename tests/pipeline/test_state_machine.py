@@ -25,7 +25,7 @@ from vocabularies import BYTES
 import guided_plugin as gp
 from guided_plugin.errors import PipelineError
 
-EXAMPLES = int(os.environ.get("GUIDED_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("GUIDED_EXAMPLES", "4"))
 END = BYTES.stop_token_ids[0]
 WIDTH = BYTES.size + 3
 SLOTS = 4

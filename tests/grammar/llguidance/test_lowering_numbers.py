@@ -4,11 +4,13 @@ import itertools
 import math
 import random
 import re
+import time
 from decimal import Decimal
 from fractions import Fraction
 
 import pytest
 
+from guided_plugin import OutputSpec
 from guided_plugin.grammar.llguidance.lark.numbers import number_terms
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.grammar.llguidance.lark.spelling import Spelling
@@ -287,3 +289,14 @@ def test_what_is_no_number_is_never_taken(number, text):
 )
 def test_plain_writes_numbers_out(value, text):
     assert plain(value) == text
+
+
+def test_long_lists_of_numbers_take_time_in_proportion(backend):
+    def seconds(count):
+        schema = {"type": "integer", "minimum": 1, "enum": list(range(count))}
+        start = time.process_time()
+        backend.compile(OutputSpec.json_schema(schema))
+        return time.process_time() - start
+
+    seconds(10)
+    assert seconds(8_000) < 40 * max(seconds(800), 0.01)

@@ -43,8 +43,7 @@ class Number:
             _tighter(self.high, other.high, -1),
             self.multiples | other.multiples,
             self.no_multiples | other.no_multiples,
-            values,
-            self.excluded | other.excluded,
+            excluded=self.excluded | other.excluded,
         )
         if values is not None:
             kept = tuple(value for value in values if met.has(exact(value)))
