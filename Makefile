@@ -88,7 +88,7 @@ clients-test: $(CLIENTS_STAMP) $(VLLM_STAMP)
 		--confcutdir=tests/hosts/clients tests/hosts/clients
 
 vllm-next-test: vllm-sources
-	$(VLLM)/bin/python -m pytest tests/hosts/vllm/test_shapes.py tests/hosts/vllm/test_contract.py
+	$(VLLM)/bin/python -m pytest -o filterwarnings=default tests/hosts/vllm/test_shapes.py tests/hosts/vllm/test_contract.py
 	set -e; for release in $(VLLM_NEXT)/*/; do \
 		PYTHONPATH=$$release:$$PYTHONPATH $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
 			$(addprefix tests/hosts/vllm/test_,interface.py gate.py reasoning.py wrapping.py beams.py failures.py runners.py tools.py) $(NEXT_ARGS); \
