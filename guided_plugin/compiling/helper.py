@@ -79,8 +79,8 @@ class Helper:
         self._warm.add(backend)
 
     def prepare(self, backend: str, spec: OutputSpec, seconds: float, *, blame: bool = True) -> Prepared:
-        """One compile. Raises its error, a limit's, or HelperLost; without `blame` that also where somebody
-        ended the process, which says nothing of the spec."""
+        """One compile. Raises its error, a limit's, or HelperLost; without `blame` that also where the
+        process was ended from outside, which says nothing of the spec."""
         try:
             answer = self._ask(Compile(backend, spec), seconds)
         except TimeoutError:
@@ -91,7 +91,7 @@ class Helper:
             ) from None
         except _BROKEN as error:
             if not blame and self.child.exit_code(1.0) in _ENDED:
-                raise HelperLost("somebody ended it") from None
+                raise HelperLost("it was ended from outside") from None
             raise self._died(backend, spec, str(error)) from None
         if not isinstance(answer, Answer) or answer.result is None:
             self.usable = False

@@ -152,7 +152,7 @@ HOST = """
 """
 
 
-def test_a_helper_that_somebody_ends_costs_its_spec_nothing(make):
+def test_a_helper_that_is_ended_from_outside_costs_its_spec_nothing(make):
     compiler = make(compile_seconds=60.0)
     compiler.compile(OutputSpec.regex(".*b.{80}", backend="xgrammar"))  # a helper with this backend is there
     (first,) = compiler._guard.processes()

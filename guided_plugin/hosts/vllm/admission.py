@@ -44,7 +44,7 @@ from guided_plugin.hosts.vllm.leaving import Leaving
 from guided_plugin.hosts.vllm.ready import in_background, wait_for
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.hosts.vllm.start_line import frontend_line
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import OutputSpec, identity_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 from guided_plugin.spec.triggers import triggers
 
@@ -295,7 +295,7 @@ class Gate:
         made = self.compiler.kept(spec) or self.compiler.cached(spec)
         backend = "" if made is None else made.backend
         noted.compiled(backend, seconds)
-        admitted = Admitted(fields, quick and self._engine_started, _name(fields), backend)
+        admitted = Admitted(fields, quick and self._engine_started, identity_of(spec).hex(), backend)
         if key is None:
             return admitted
         with self._lock:
@@ -360,10 +360,6 @@ def _key(form: Any) -> bytes | None:
     else:
         return None
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=24).digest()
-
-
-def _name(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(repr(fields).encode(errors="surrogatepass")).hexdigest()
 
 
 def _take_error(done: asyncio.Future[Any]) -> None:
