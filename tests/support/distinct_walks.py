@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ from stopping import Walker, special_vocabulary
 
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.grammar.base import Grammar
 
 BYTES = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
 # Tokens in which items end and others begin, or whole ones repeat.
@@ -118,3 +120,47 @@ def wander(name: str, spec: OutputSpec, chance: Random, steps: int = 160) -> byt
         assert batch.accept([token]) == [True], (text, vocabulary.tokens[token])
         text += vocabulary.tokens[token]
     return None
+
+
+def leaves_no_trace(
+    backend: Any,
+    grammar: Grammar,
+    vocabulary: Vocabulary,
+    chance: Random,
+    *,
+    steps: int,
+    forth: float,
+    most_back: int,
+    ids_of: Callable[[list[int]], list[int]],
+    choose: Callable[[list[int]], int],
+) -> None:
+    """After random moves, steps back and forks a mask is that of a matcher which came there directly.
+
+    `ids_of` leaves out allowed tokens, and `choose` takes one of the others, in `forth` of all steps.
+    """
+    stops = vocabulary.stop_token_ids
+    matcher, taken = backend.start(grammar, stops), []
+    row = np.zeros((1, vocabulary.words), np.int32)
+    direct = row.copy()
+    for step in range(steps):
+        backend.batch([matcher]).fill(row, [0])
+        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+        ids = ids_of([token for token in allowed if token not in stops])
+        if ids and chance.random() < forth:
+            token = choose(ids)
+            assert matcher.accept(token)
+            taken.append(token)
+        else:
+            back = chance.randint(0, min(len(taken), most_back))
+            matcher.rollback(back)
+            taken = taken[: len(taken) - back]
+        if step % 7 == 0:
+            left = matcher
+            matcher = left.fork()
+            for token in ids[:1]:
+                left.accept(token)
+        fresh = backend.start(grammar, stops)
+        assert all(fresh.accept(token) for token in taken)
+        backend.batch([fresh]).fill(direct, [0])
+        backend.batch([matcher]).fill(row, [0])
+        assert np.array_equal(row, direct), b"".join(vocabulary.tokens[token] for token in taken)

@@ -14,6 +14,7 @@ from distinct_walks import (
     VOCABULARIES,
     Members,
     closed,
+    leaves_no_trace,
     repeats,
     spec_of,
     walker,
@@ -162,38 +163,25 @@ def test_no_walk_repeats_a_value_or_ends_without_a_token(schema, vocabulary, fle
 
 @pytest.mark.parametrize("schema", FINITE)
 def test_going_back_and_forking_leave_no_trace(schema):
-    """After random moves, steps back and forks a mask is that of a matcher which came there directly."""
     compiler, _ = walker("crossing")
     vocabulary, chance = VOCABULARIES["crossing"], Random(5)
     grammar = compiler.compile(spec_of(schema, flexible=True))
-    backend = compiler.backend(grammar.backend)
-    stops = vocabulary.stop_token_ids
-    matcher, taken = backend.start(grammar, stops), []
-    row = np.zeros((1, vocabulary.words), np.int32)
-    direct = row.copy()
-    for step in range(120):
-        backend.batch([matcher]).fill(row, [0])
-        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
-        ids = [token for token in allowed if token not in stops and vocabulary.tokens[token].strip()]
+
+    def choose(ids):
         likely = [token for token in ids if set(vocabulary.tokens[token]) <= set(b'",]}:01a')]
-        if ids and chance.random() < 0.8:
-            token = chance.choice(likely or ids)
-            assert matcher.accept(token)
-            taken.append(token)
-        else:
-            back = chance.randint(0, min(len(taken), 9))
-            matcher.rollback(back)
-            taken = taken[: len(taken) - back]
-        if step % 7 == 0:
-            left = matcher
-            matcher = left.fork()
-            for token in ids[:1]:
-                left.accept(token)
-        fresh = backend.start(grammar, stops)
-        assert all(fresh.accept(token) for token in taken)
-        backend.batch([fresh]).fill(direct, [0])
-        backend.batch([matcher]).fill(row, [0])
-        assert np.array_equal(row, direct), b"".join(vocabulary.tokens[token] for token in taken)
+        return chance.choice(likely or ids)
+
+    leaves_no_trace(
+        compiler.backend(grammar.backend),
+        grammar,
+        vocabulary,
+        chance,
+        steps=120,
+        forth=0.8,
+        most_back=9,
+        ids_of=lambda allowed: [token for token in allowed if vocabulary.tokens[token].strip()],
+        choose=choose,
+    )
 
 
 def test_a_repeated_value_is_refused_by_every_way_in():

@@ -8,7 +8,7 @@ from random import Random
 import jsonschema
 import numpy as np
 import pytest
-from distinct_walks import UNIQUE, Members, key
+from distinct_walks import UNIQUE, Members, key, leaves_no_trace
 from stopping import Walker
 from tag_walks import FLAGS, FORMS, FREE, NAMES, NUMBERS, STRINGS, VOCABULARY, json_of, spec_of, tag, texts_of
 
@@ -196,33 +196,23 @@ def bytewise(matcher, text):
 def test_going_back_and_forking_leave_no_trace(name):
     chance = Random(7)
     grammar = compiled(name)
-    backend = compiler().backend(grammar.backend)
-    matcher, taken = backend.start(grammar, STOPS), []
-    row = np.zeros((1, VOCABULARY.words), np.int32)
-    direct = row.copy()
-    for step in range(150):
-        backend.batch([matcher]).fill(row, [0])
-        ids = sorted(allowed_in(row) - set(STOPS))
+
+    def choose(ids):
         likely = [i for i in ids if i in SPECIAL or LETTERS.issuperset(VOCABULARY.tokens[i])]
         long = [token for token in likely if len(VOCABULARY.tokens[token]) > 1]
-        if ids and chance.random() < 0.85:
-            token = chance.choice(long if long and chance.random() < 0.6 else likely or ids)
-            assert matcher.accept(token)
-            taken.append(token)
-        else:
-            back = chance.randint(0, min(len(taken), 12))
-            matcher.rollback(back)
-            taken = taken[: len(taken) - back]
-        if step % 7 == 0:
-            left = matcher
-            matcher = left.fork()
-            for token in ids[:1]:
-                left.accept(token)
-        fresh = backend.start(grammar, STOPS)
-        assert all(fresh.accept(token) for token in taken)
-        backend.batch([fresh]).fill(direct, [0])
-        backend.batch([matcher]).fill(row, [0])
-        assert np.array_equal(row, direct), b"".join(VOCABULARY.tokens[token] for token in taken)
+        return chance.choice(long if long and chance.random() < 0.6 else likely or ids)
+
+    leaves_no_trace(
+        compiler().backend(grammar.backend),
+        grammar,
+        VOCABULARY,
+        chance,
+        steps=150,
+        forth=0.85,
+        most_back=12,
+        ids_of=lambda allowed: allowed,
+        choose=choose,
+    )
 
 
 def test_drafts_and_replay():
