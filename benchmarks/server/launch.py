@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,11 +88,7 @@ class Server:
 
     def alive(self) -> bool:
         """Whether it answers that it is healthy."""
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=30) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        return _answers(self.url)
 
     def metric(self, name: str) -> float:
         """The sum of one of vLLM's own counters; nan where the server doesn't tell."""
@@ -114,24 +110,43 @@ def can_mount() -> bool:
         return False
 
 
+def free_port() -> int:
+    """A port that no process uses now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=30) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def started(launch: Launch, log: Path) -> Iterator[Server]:
     """Start a server, wait until it answers, and end it afterwards."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
+    with running(launch.command(port), launch.environment(), log, f"http://127.0.0.1:{port}") as process:
+        yield Server(f"http://127.0.0.1:{port}", process.pid, log)
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, url: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server's process from when it answers; it is ended afterwards."""
     with log.open("w") as out:
-        process = subprocess.Popen(
-            launch.command(port), env=launch.environment(), stdout=out, stderr=subprocess.STDOUT
-        )
-    server = Server(f"http://127.0.0.1:{port}", process.pid, log)
+        process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
     try:
         end = time.monotonic() + START_SECONDS
-        while not server.alive():
+        while not _answers(url):
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"the server did not start; the end of {log}:\n{log.read_text()[-4000:]}")
             time.sleep(0.5)
-        yield server
+        yield process
     finally:
         process.terminate()
         try:

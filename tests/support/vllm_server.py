@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
-import time
 import tomllib
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.server.launch import free_port, running
 from guided_plugin.demo import MODEL_DIR
 
 __all__ = ["Server", "serving"]
@@ -54,9 +52,7 @@ def _installed(folder: Path) -> Path:
 @contextmanager
 def serving(folder: Path, options: dict[str, Any], *arguments: str) -> Iterator[Server]:
     """A server with options of the package, until the end of the block. `folder`: for its log and files."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     template = folder / "template.jinja"
     template.write_text(_TEMPLATE)
     command = (
@@ -70,34 +66,17 @@ def serving(folder: Path, options: dict[str, Any], *arguments: str) -> Iterator[
         "VLLM_CPU_KVCACHE_SPACE": "1",
         # vLLM's worker spins while it waits: bound to one processor it would keep the grammar worker from it.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_LOGGING_LEVEL": "INFO",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "GUIDED_PLUGIN": json.dumps(options),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
     log = folder / "log"
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *command, *arguments],
-            env=environment,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *command, *arguments]
     server = Server(f"http://127.0.0.1:{port}", log)
     try:
-        deadline = time.monotonic() + 800
-        while True:
+        with running(command, environment, log, server.url) as process:
+            yield server
             assert process.poll() is None, log.read_text()[-4000:]
-            assert time.monotonic() < deadline
-            try:
-                server.get("/health")
-                break
-            except OSError:
-                time.sleep(0.5)
-        yield server
-        assert process.poll() is None, log.read_text()[-4000:]
     finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
         print(log.read_text()[-3000:])

@@ -8,19 +8,16 @@ import importlib.util
 import json
 import os
 import pathlib
-import socket
-import subprocess
-import time
-import urllib.request
 
 import pytest
+
+from benchmarks.server.launch import free_port, running
 
 if importlib.util.find_spec("instructor") is None:  # make clients-test installs the clients
     collect_ignore_glob = ["test_*.py"]
 
 ROOT = pathlib.Path(__file__).parents[3]
 TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
-START_SECONDS = 600
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +25,7 @@ def base_url(tmp_path_factory):
     """The address of a server that is ready, and still runs when all tests are over."""
     python = pathlib.Path(os.environ.get("VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
     assert python.exists(), f"{python} is missing: make clients-test makes it, or set VLLM_PYTHON"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     folder = tmp_path_factory.mktemp("server")
     template, log = folder / "template.jinja", folder / "log"
     template.write_text(TEMPLATE)
@@ -51,37 +46,14 @@ def base_url(tmp_path_factory):
             {"take_over": True, "mode": "process", "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
         ),
     }
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            [str(python), "-m", "vllm.entrypoints.openai.api_server", *arguments.split()],
-            env=environment,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", *arguments.split()]
     try:
-        end = time.monotonic() + START_SECONDS
-        while not _answers(f"http://127.0.0.1:{port}/health"):
+        with running(command, environment, log, f"http://127.0.0.1:{port}") as process:
+            yield f"http://127.0.0.1:{port}/v1"
             assert process.poll() is None, log.read_text()[-4000:]
-            assert time.monotonic() < end, log.read_text()[-4000:]
-            time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}/v1"
-        assert process.poll() is None, log.read_text()[-4000:]
-        assert "output cut off" not in log.read_text()
+            assert "output cut off" not in log.read_text()
     finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
         print(log.read_text()[-3000:])
-
-
-def _answers(url):
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.fixture

@@ -1,6 +1,16 @@
 """Fixtures of the tests with vLLM."""
 
+import os
+
 import pytest
+
+# Before vLLM is imported: engines of this process, quiet. A server that a test starts says what it needs.
+os.environ.update(
+    VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_CPU_OMP_THREADS_BIND="nobind",
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    VLLM_LOGGING_LEVEL="ERROR",
+)
 
 
 @pytest.fixture

@@ -2,13 +2,10 @@
 xgrammar in one engine: the same tokens, or a difference that docs/vllm.md explains."""
 
 import json
-import os
 
 import pytest
 
 pytest.importorskip("vllm")
-
-os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
 
 from vllm import LLM, SamplingParams
 from vllm.sampling_params import StructuredOutputsParams

@@ -14,8 +14,6 @@ import pytest
 
 pytest.importorskip("vllm")
 
-os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
-
 from vllm import LLM, SamplingParams
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.sampling_params import BeamSearchParams, StructuredOutputsParams

@@ -3,14 +3,11 @@
 With LLM in this process; docs/vllm-versions.md lists all entrances.
 """
 
-import os
 import re
 
 import pytest
 
 pytest.importorskip("vllm")
-
-os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_LOGGING_LEVEL="ERROR")
 
 from vllm import LLM, PoolingParams, SamplingParams
 from vllm.exceptions import VLLMValidationError
@@ -52,15 +49,9 @@ def guided(text):
 
 @pytest.fixture(scope="module")
 def llm():
-    multiprocessing = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING")
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     made = LLM(str(MODEL_DIR), **ENGINE)
     yield made
     runner(made).engine.close()
-    if multiprocessing is None:
-        del os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]
-    else:
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = multiprocessing
 
 
 @pytest.mark.parametrize("make", [ours, theirs])

@@ -1,13 +1,10 @@
 """`refused: "vllm"`: what the plugin refuses goes to vLLM's manager in the same engine, and is counted."""
 
 import json
-import os
 
 import pytest
 
 pytest.importorskip("vllm")
-
-os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
 
 from vllm import LLM
 from vllm.exceptions import VLLMValidationError

@@ -4,13 +4,9 @@ One engine has both: `guided` is the plugin's, `structured_outputs` vLLM's. In f
 compared.
 """
 
-import os
-
 import pytest
 
 pytest.importorskip("vllm")
-
-os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
 
 from vllm import LLM
 from vllm_support import SMALL, params_of, runner

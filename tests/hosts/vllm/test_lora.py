@@ -4,13 +4,10 @@ In float32 the best token leads by more than the shape of a batch can change, so
 """
 
 import json
-import os
 
 import pytest
 
 pytest.importorskip("vllm")
-
-os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
 
 import torch
 from generating import PROMPTS, SPECS, recheck

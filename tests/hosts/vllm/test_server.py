@@ -5,12 +5,9 @@ import json
 import os
 import pathlib
 import random
-import socket
-import subprocess
 import sys
 import threading
 import time
-import urllib.request
 
 import pytest
 
@@ -21,6 +18,7 @@ import openai
 import psutil
 
 import guided_plugin as gp
+from benchmarks.server.launch import free_port, running
 from guided_plugin.demo import MODEL_DIR
 
 SCHEMA = {
@@ -36,9 +34,7 @@ OPTIONS = {"take_over": True, "mode": "process", "worker_step_ms": 60_000, "work
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     folder = tmp_path_factory.mktemp("server")
     template = folder / "template.jinja"
     template.write_text(TEMPLATE)
@@ -59,30 +55,13 @@ def server(tmp_path_factory):
         "PYTHONPATH": os.pathsep.join(filter(None, [str(SHORT_WINDOW), os.environ.get("PYTHONPATH")])),
     }
     log = folder / "log"
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments.split()],
-            env=environment,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments.split()]
     try:
-        for _ in range(1600):
+        with running(command, environment, log, f"http://127.0.0.1:{port}") as process:
+            grammar_worker.server = psutil.Process(process.pid)
+            yield f"http://127.0.0.1:{port}/v1"
             assert process.poll() is None, log.read_text()[-4000:]
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
-                break
-            except OSError:
-                time.sleep(0.5)
-        grammar_worker.server = psutil.Process(process.pid)
-        yield f"http://127.0.0.1:{port}/v1"
-        assert process.poll() is None, log.read_text()[-4000:]
     finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
         print(log.read_text()[-3000:])
 
 
