@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import signal
 import sys
 import threading
@@ -103,8 +104,11 @@ def main(arguments: list[str] | None = None) -> int:
     with server_for(options) as server:
         results = (_soak if options.what == "soak" else _chaos)(server, options)
     if options.out is not None:
-        made = {"benchmark": f"server {options.what}", "environment": environment(options.device)}
-        made |= {"arguments": sys.argv[1:] if arguments is None else arguments, "results": results}
+        command = shlex.join(
+            ["python", "-m", "benchmarks.server", *(sys.argv[1:] if arguments is None else arguments)]
+        )
+        where = environment(options.device)
+        made = {"command": command, "date": where["date"], "environment": where, "results": results}
         options.out.write_text(json.dumps(made, indent=1) + "\n")
     bad = [name for name, found in results.items() if invalid(found) or not found.get("server_alive", False)]
     print("answers invalid, or no server:", ", ".join(bad) or "none")
