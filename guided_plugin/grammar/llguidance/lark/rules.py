@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -162,20 +163,27 @@ class Grammar:
                 return not self._dead.get(symbol.text, False)
             return symbol.low == 0 or all(map(lives, symbol.symbols))
 
-        # Rules are mostly written before those that they need.
-        waiting, growing = [*reversed(fresh)], True
-        while growing and waiting:
-            before = len(alive)
-            for name in waiting:
-                rule = fresh[name]
-                if not all(map(lives, rule.needs)):
-                    continue
-                if rule.fewest > sum(weight for symbol, weight in rule.counted if lives(symbol)):
-                    continue
-                if any(all(map(lives, a.symbols)) for a in rule.alternatives):
-                    alive.add(name)
-            growing = len(alive) > before
-            waiting = [name for name in waiting if name not in alive]
+        def grows(name: str) -> bool:
+            rule = fresh[name]
+            if not all(map(lives, rule.needs)):
+                return False
+            if rule.fewest > sum(weight for symbol, weight in rule.counted if lives(symbol)):
+                return False
+            if not any(all(map(lives, a.symbols)) for a in rule.alternatives):
+                return False
+            alive.add(name)
+            return True
+
+        # Rules are mostly written before those that they need: few are looked at a second time, and from
+        # then on only those that use one which was found to derive something.
+        waiting = [name for name in reversed(fresh) if not grows(name)]
+        users = _users(waiting, fresh)
+        pending = deque(waiting)
+        while pending:
+            name = pending.popleft()
+            if name not in alive and grows(name):
+                pending += users.get(name, ())
+        waiting = [name for name in waiting if name not in alive]
         if not waiting and not any(self._dead.values()):
             return lives(start)
         for name, rule in fresh.items():
@@ -269,6 +277,25 @@ def _without_dead(symbols: tuple[Symbol, ...], lives: Callable[[Symbol], bool]) 
             symbol = Repeated(_without_dead(symbol.symbols, lives), symbol.low, symbol.high)
         kept.append(symbol)
     return tuple(kept)
+
+
+def _users(names: Iterable[str], rules: Mapping[str, _Rule]) -> dict[str, list[str]]:
+    """Which of the named rules use a rule: its name, and theirs."""
+    users: dict[str, list[str]] = {}
+    for name in names:
+        rule = rules[name]
+        pending = [*rule.needs, *(symbol for symbol, _ in rule.counted)]
+        pending += itertools.chain.from_iterable(a.symbols for a in rule.alternatives)
+        used = set()
+        while pending:
+            symbol = pending.pop()
+            if isinstance(symbol, Repeated):
+                pending += symbol.symbols
+            elif isinstance(symbol, Reference):
+                used.add(symbol.rule)
+        for each in used:
+            users.setdefault(each, []).append(name)
+    return users
 
 
 def _reachable(rules: dict[str, _Rule], start: Symbol) -> tuple[list[str], set[str]]:
