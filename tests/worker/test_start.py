@@ -8,6 +8,7 @@ import time
 import pytest
 
 from guided_plugin.errors import PipelineError
+from guided_plugin.ipc import stopped
 from guided_plugin.worker.engine import start
 from guided_plugin.worker.layout import Region, Shape
 
@@ -230,9 +231,24 @@ def test_a_spare_that_ended_is_not_used(no_loans):
     assert not new.alive
 
 
+@pytest.mark.parametrize("has_forked", [True, False])
+def test_a_server_that_is_stopped_is_ended(server, region_fd, has_forked, monkeypatch):
+    monkeypatch.setattr(start, "ANSWER_SECONDS", 60.0)
+    if has_forked:
+        forked(server, region_fd)
+    os.kill(server.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(PipelineError, match="was stopped from outside"):
+        server.fork(region_fd, 60.0)
+    assert time.monotonic() - began < 20
+    assert server.hung
+    assert not server.alive
+
+
 def test_a_server_that_stops_answering_is_ended(server, region_fd, monkeypatch):
     forked(server, region_fd)
     os.kill(server.pid, signal.SIGSTOP)
+    monkeypatch.setattr(stopped, "STOPPED_SECONDS", 1e9)
     monkeypatch.setattr(start, "ANSWER_SECONDS", 0.3)
     began = time.monotonic()
     with pytest.raises(PipelineError, match=r"did not start within 0\.3 s"):

@@ -1,13 +1,15 @@
-"""Whether a worker makes progress, and how long steps have waited for one. Depends on the client's counters.
+"""Whether a worker makes progress, and how long steps have waited for one. Depends on ipc and on the client's
+counters.
 
-A worker that shows no heartbeat for `worker_step_ms` is stuck; one that is still starting gets
-`START_SECONDS`, until a step waits for it.
+A worker that shows no heartbeat for `worker_step_ms` hangs; one that is still starting gets `START_SECONDS`,
+until a step waits for it. One that was stopped from outside is found long before that, by its state.
 """
 
 from __future__ import annotations
 
 import time
 
+from guided_plugin.ipc.stopped import LOOK_SECONDS, StopWatch
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.layout import Counter
 
@@ -21,16 +23,18 @@ class Pulse:
 
     def __init__(self, client: WorkerClient) -> None:
         self.limit = client.compiler.config.worker_step_ms / 1e3
-        self.tick = min(0.1, self.limit / 8)
+        self.tick = min(LOOK_SECONDS, self.limit / 8)
         self.warm = False
         """Whether the worker has started completely."""
         self._client = client
         self._beat = -1
+        self._stop_watch: StopWatch | None = None
         self._alive_at = self._owed_at = self._looked_at = 0.0
 
-    def begin(self) -> None:
+    def begin(self, pid: int) -> None:
         """A worker starts."""
         self.warm, self._beat = False, -1
+        self._stop_watch = StopWatch(pid)
         self._alive_at = self._looked_at = time.monotonic()
 
     def owed_from_now(self) -> None:
@@ -45,6 +49,14 @@ class Pulse:
         return now - self._owed_at >= self.limit
 
     def stopped(self) -> bool:
+        """Whether the worker was stopped from outside, and stays so. Ask before `hangs`."""
+        if self._stop_watch is None:
+            return False
+        if self._client.region.load(Counter.HEARTBEAT) != self._beat:
+            self._stop_watch.runs()
+        return self._stop_watch.stays_stopped()
+
+    def hangs(self) -> bool:
         """Whether the worker has made no progress for too long."""
         now = time.monotonic()
         late = now - self._looked_at > 5 * self.tick

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from guided_plugin.errors import PipelineError
 from guided_plugin.ipc.channel import poll_until
 from guided_plugin.ipc.spawn import Child
+from guided_plugin.ipc.stopped import StopWatch
 
 _ENVIRONMENT = {
     # No threads before a fork. What xgrammar imports asks torch for GPUs, and torch asks the driver, which
@@ -84,7 +85,7 @@ class ForkServer:
         self._number = 0
         self._has_forked = False
         self.hung = False
-        """Whether it stopped answering, and was ended."""
+        """Whether it stopped answering, or was stopped from outside, and was ended."""
         self._exits: dict[int, int] = {}
         try:
             self._child = Child(
@@ -97,6 +98,7 @@ class ForkServer:
             raise _cannot_start(f"cannot start its fork server: {error}") from error
         self.pid = self._child.pid
         self._control = self._child.sock
+        self._stop_watch = StopWatch(self.pid)
 
     @property
     def alive(self) -> bool:
@@ -130,6 +132,8 @@ class ForkServer:
         with contextlib.suppress(OSError, PipelineError):
             while pid not in self._exits and (left := end - time.monotonic()) > 0:
                 with self._turn(left, lambda: pid in self._exits):
+                    if self._stop_watch.stays_stopped():
+                        break
                     _, handle = self._read(0.02)
                 if handle is not None:  # a worker that came too late: its channel is closed
                     os.close(handle)
@@ -174,9 +178,11 @@ class ForkServer:
         """The process id of the worker that was asked for last, and its handle."""
         seconds = min(timeout, ANSWER_SECONDS) if self._has_forked else timeout
         end = time.monotonic() + seconds
+        stopped = False
         while not self._closed and not cancelled():
-            if time.monotonic() > end:
-                self.hung = self._has_forked
+            stopped = self._stop_watch.stays_stopped()
+            if stopped or time.monotonic() > end:
+                self.hung = stopped or self._has_forked
                 break
             message, handle = self._read(0.05)
             self._has_forked |= "number" in message
@@ -187,6 +193,8 @@ class ForkServer:
         if self.hung:
             self._child.kill()
             self._child.exit_code(2.0)
+        if stopped:
+            raise _cannot_start("cannot be started: its fork server was stopped from outside, and ended")
         raise self._late(seconds)
 
     def _read(self, seconds: float) -> tuple[dict[str, int], int | None]:

@@ -2,8 +2,8 @@
 
 A dead worker is noticed at once, by its handle and its channel. A hung one is noticed by its heartbeat:
 without a beat for `worker_step_ms` it is killed, which makes sure that it writes no more, the rows it owed
-fail closed, and the device goes on. The next worker takes over the steps of one that died, within the same
-time.
+fail closed, and the device goes on. One that was stopped from outside is noticed by its state, within a third
+of a second, and killed too. The next worker takes over the steps of one that died, within the same time.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Supervisor:
                 self._worker = server.fork(self._client.region.fd, START_SECONDS, self._no_longer)
                 self._channel = Channel(self._worker.sock, from_worker)
                 self._last_words = self._retires = ""
-                self._pulse.begin()
+                self._pulse.begin(self._worker.pid)
                 self._session.begin(self._channel, isolate=isolate)
                 return
             except (GuidedError, OSError) as error:
@@ -204,6 +204,8 @@ class Supervisor:
             return
         self._client.steps.harvest()
         if self._pulse.stopped():
+            self._was_stopped()
+        elif self._pulse.hangs():
             # The next worker fills the rows one by one, and shows which of them hangs.
             self._died(f"made no progress for {self._pulse.limit:g} s", hung=True)
 
@@ -252,6 +254,13 @@ class Supervisor:
         else:
             self._count_death(reason)
         self._restart()
+
+    def _was_stopped(self) -> None:
+        """Start another worker in place of one that something outside stopped: no request is to blame."""
+        self._pulse.owed_from_now()
+        self._end_worker()
+        self._count_death("was stopped from outside (SIGSTOP or a debugger), and ended")
+        self._restart(isolate=False)
 
     def _restart(self, *, isolate: bool = True) -> None:
         if not self._client.refusing:

@@ -1,10 +1,11 @@
 """A plugin whose grammars misbehave on request. Put this folder on sys.path, and workers load it too.
 
 The first choice of a `choice` spec may be a directive: `@PHASE COUNT ACTION [MARKER]`. In that phase, at
-its COUNT-th call for the request, ACTION happens: `die`, `freeze` (the whole process), `hang`, `sleep1`, or
-`raise`. With a MARKER, a file's path, it happens once: whoever finds the file there goes on.
+its COUNT-th call for the request, ACTION happens: `die`, `freeze` (the whole process, with the GIL), `hang`,
+`sleep1`, or `raise`. With a MARKER, a file's path, it happens once: whoever finds the file there goes on.
 """
 
+import ctypes
 import os
 import pathlib
 import signal
@@ -36,7 +37,7 @@ class Directive:
         if self.action == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.action == "freeze":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            ctypes.PyDLL(None).pause()
         elif self.action == "hang":
             time.sleep(1000)
         elif self.action == "sleep1":
