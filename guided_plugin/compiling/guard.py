@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,10 @@ from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
 _ATTEMPTS = 5
-"""Idle helpers may have ended: a request asks so many before it gives up."""
+"""Idle helpers may have ended, or were stopped: a request asks so many before it gives up."""
+
+_DEATHS = 2
+"""It gives up earlier where so many die while they start, or while they make a backend."""
 
 _LOOK_SECONDS = 0.1
 """How often a spec that waits looks whether it keeps waiting for a slow one."""
@@ -85,36 +89,37 @@ class CompileGuard:
     ) -> Prepared | None:
         """What a helper makes of a spec with one backend; None where helpers have no such backend.
 
-        Takes at most a share of the time allowed. Raises the backend's error or a limit's.
+        Takes at most a share of the time allowed. Raises the backend's error or a limit's, or BusyError where
+        helpers end for reasons that have nothing to do with the spec.
         """
         if backend in self._plugins.local:
             return None
         turn = Turn(is_heavy(spec, backend))
-        for attempt in range(_ATTEMPTS):
-            with contextlib.suppress(HelperLost), self._borrowed(turn) as helper:
-                ready = self._ready
-                if ready is None or backend not in ready.backends:
-                    return None
-                lowered = chooser.lowered(spec, backend, but=ready.lowerings - self._plugins.local)
-                helper.warm(backend)
-                turn.since = start = time.monotonic()
-                try:
-                    seconds = allowed.seconds * share
-                    prepared = helper.prepare(backend, lowered, seconds, blame=attempt > 0)
-                except CompileLimitError:
-                    if turn.preempted:
-                        raise HelperLost("quick specs waited for it") from None
-                    allowed.seconds -= time.monotonic() - start
-                    raise
-                except GuidedError:
-                    allowed.seconds -= time.monotonic() - start
-                    raise
-                return prepared
+        deaths: Counter[str] = Counter()
+        reason: HelperLost | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                with self._borrowed(turn) as helper:
+                    ready = self._ready
+                    if ready is None or backend not in ready.backends:
+                        return None
+                    lowered = chooser.lowered(spec, backend, but=ready.lowerings - self._plugins.local)
+                    helper.warm(backend)
+                    with _timed(turn, allowed):
+                        seconds, blame = allowed.seconds * share, deaths["compile"] > 0
+                        return helper.prepare(backend, lowered, seconds, blame=blame)
+            except HelperLost as lost:
+                reason = lost
             if turn.preempted:
                 turn = Turn(heavy=True)
-        raise PipelineError(
-            f"{_ATTEMPTS} compile processes ended before they got the spec",
-            hint="find what ends them on this machine, or set isolate_compiles to false",
+                continue
+            deaths[reason.died_in] += 1
+            if max(deaths["start"], deaths["warm"]) >= _DEATHS:
+                break
+        raise BusyError(
+            f"compile processes end before they have compiled the spec; the last one: {reason}",
+            where="compiling",
+            hint="try again; find what ends them on this machine, or set isolate_compiles to false",
         )
 
     def processes(self) -> list[int]:
@@ -265,6 +270,19 @@ class CompileGuard:
             )
         if self._closed:
             raise PipelineError("the compiler is closed", hint="make another GrammarCompiler")
+
+
+@contextlib.contextmanager
+def _timed(turn: Turn, allowed: Allowance) -> Iterator[None]:
+    """One compile: what it took is no longer allowed if it fails."""
+    turn.since = start = time.monotonic()
+    try:
+        yield
+    except GuidedError as error:
+        if turn.preempted and isinstance(error, CompileLimitError):
+            raise HelperLost("quick specs waited for it") from None
+        allowed.seconds -= time.monotonic() - start
+        raise
 
 
 _guards: weakref.WeakSet[CompileGuard] = weakref.WeakSet()

@@ -19,10 +19,11 @@ from guided_plugin.compiling.guard_process import (
     Warm,
     from_helper,
 )
-from guided_plugin.errors import CompileLimitError, GuidedError, PipelineError, PluginError
+from guided_plugin.errors import CompileLimitError, GuidedError, PipelineError
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import Child, exit_reason
+from guided_plugin.ipc.stopped import LOOK_SECONDS, StopWatch
 from guided_plugin.spec import OutputSpec
 
 START_SECONDS = 120.0
@@ -35,7 +36,12 @@ _ENDED = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class HelperLost(Exception):
-    """A helper ended for a reason that has nothing to do with its spec: ask another one."""
+    """A helper ended for a reason that seems to have nothing to do with its spec: ask another one."""
+
+    def __init__(self, what: str, *, died_in: str = "") -> None:
+        """`died_in`: `start`, `warm` or `compile`, where it died at work."""
+        super().__init__(what)
+        self.died_in = died_in
 
 
 class Helper:
@@ -51,13 +57,16 @@ class Helper:
         except OSError as error:
             raise _cannot_start(str(error)) from error
         self._channel = Channel(self.child.sock, from_helper)
+        self._stop_watch = StopWatch(self.child.pid)
 
     def greet(self) -> Ready:
-        """Send what all compiles share; returns what is registered in the process."""
+        """Send what all compiles share; returns what is registered in the process. May raise HelperLost."""
         try:
             ready = self._ask(self._greeting, START_SECONDS)
-        except (HelperLost, TimeoutError, *_BROKEN) as error:
+        except TimeoutError as error:
             raise _cannot_start(str(error)) from error
+        except _BROKEN as error:
+            raise HelperLost(f"it ended while it started: {error}", died_in="start") from error
         if isinstance(ready, Answer) and isinstance(ready.result, GuidedError):
             raise ready.result
         if not isinstance(ready, Ready):
@@ -65,16 +74,21 @@ class Helper:
         return ready
 
     def warm(self, backend: str) -> None:
-        """Make a backend there, unless done before. Its time and memory count for no spec."""
+        """Make a backend there, unless done before. Its time and memory count for no spec. May raise
+        HelperLost."""
         if backend in self._warm:
             return
         try:
             self._ask(Warm(backend), START_SECONDS)
-        except (TimeoutError, *_BROKEN) as error:
-            raise PluginError(
+        except TimeoutError as error:
+            raise PipelineError(
                 f"cannot be made in a compile process: {error}",
                 where=f"backend {backend!r}",
                 hint=_NO_HELPER,
+            ) from error
+        except _BROKEN as error:
+            raise HelperLost(
+                f"it ended while it made backend {backend!r}: {error}", died_in="warm"
             ) from error
         self._warm.add(backend)
 
@@ -91,7 +105,7 @@ class Helper:
             ) from None
         except _BROKEN as error:
             if not blame and self.child.exit_code(1.0) in _ENDED:
-                raise HelperLost("it was ended from outside") from None
+                raise HelperLost("it was ended from outside", died_in="compile") from None
             raise self._died(backend, spec, str(error)) from None
         if not isinstance(answer, Answer) or answer.result is None:
             self.usable = False
@@ -106,11 +120,25 @@ class Helper:
         deadline = time.monotonic() + seconds
         self.usable = False
         self._channel.send(message)
-        if not self._channel.drain(deadline) and not self._channel.pending:
-            raise HelperLost("it has ended")
-        answer = self._channel.wait(deadline)[0]
-        self.usable = True
-        return answer
+        while True:
+            soon = min(deadline, time.monotonic() + LOOK_SECONDS)
+            if not self._channel.drain(soon) and not self._channel.pending:
+                raise HelperLost("it has ended")
+            try:
+                answer = self._channel.wait(soon)[0]
+            except TimeoutError:
+                if soon == deadline:
+                    raise
+                self._check_runs()
+                continue
+            self.usable = True
+            return answer
+
+    def _check_runs(self) -> None:
+        """End a helper that something outside stopped: nothing is known to continue it."""
+        if self._stop_watch.stays_stopped():
+            self.child.kill()
+            raise HelperLost("it was stopped from outside")
 
     def _died(self, backend: str, spec: OutputSpec, reason: str) -> CompileLimitError:
         """The error of a spec in whose compile the process ended, as far as the exit code tells."""

@@ -14,7 +14,15 @@ from strange_backend import LARGE, VOCABULARY, strange
 
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import CompileLimitError, GrammarError, PipelineError
+from guided_plugin.compiling.helper import Helper
+from guided_plugin.errors import (
+    BusyError,
+    CompileLimitError,
+    GrammarError,
+    PipelineError,
+    UnsupportedSpecError,
+)
+from guided_plugin.ipc import stopped
 
 
 def alive(pid):
@@ -47,13 +55,13 @@ def test_isolation_can_be_switched_off(make):
 
 
 def test_time_is_limited_and_what_went_over_is_remembered(make):
-    compiler = make(compile_seconds=1.0)
+    compiler = make(compile_seconds=4.0)
     start = time.monotonic()
-    with pytest.raises(CompileLimitError, match="longer than 1 s"):
+    with pytest.raises(CompileLimitError, match="longer than 4 s"):
         compiler.compile(strange("sleep"))
     first = time.monotonic() - start
     start = time.monotonic()
-    with pytest.raises(CompileLimitError, match="longer than 1 s"):
+    with pytest.raises(CompileLimitError, match="longer than 4 s"):
         compiler.compile(strange("sleep"))
     assert time.monotonic() - start < 0.5 < first
     assert compiler._guard.processes() == []
@@ -152,7 +160,8 @@ HOST = """
 """
 
 
-def test_a_helper_that_is_ended_from_outside_costs_its_spec_nothing(make):
+def test_a_helper_that_is_ended_from_outside_costs_its_spec_nothing(make, monkeypatch):
+    monkeypatch.setattr(stopped, "STOPPED_SECONDS", 1e9)
     compiler = make(compile_seconds=60.0)
     compiler.compile(OutputSpec.regex(".*b.{80}", backend="xgrammar"))  # a helper with this backend is there
     (first,) = compiler._guard.processes()
@@ -168,6 +177,77 @@ def test_a_helper_that_is_ended_from_outside_costs_its_spec_nothing(make):
         assert made.result().backend == "xgrammar"
     assert compiler.refusal(slow) is None
     assert first not in compiler._guard.processes()
+
+
+def test_helpers_that_are_stopped_from_outside_cost_their_spec_nothing(make):
+    compiler = make(compile_seconds=60.0)
+    compiler.start(2, every_backend=True)
+    compiler.wait_started()
+    first = set(compiler._guard.processes())
+    for pid in first:
+        os.kill(pid, signal.SIGSTOP)
+    spec = OutputSpec.json_schema(LARGE)
+    started = time.monotonic()
+    assert compiler.compile(spec).backend == "llguidance"
+    assert time.monotonic() - started < 40
+    assert len(first) == 2
+    assert not any(map(alive, first))
+
+
+def test_a_spec_whose_helpers_are_stopped_again_and_again_is_not_refused(make):
+    compiler = make(compile_seconds=600.0)
+    stops = strange("stop")
+    with pytest.raises(BusyError, match="the last one: it was stopped from outside"):
+        compiler.compile(stops)
+    assert compiler.refusal(stops) is None
+    assert compiler._guard.processes() == []
+
+
+@pytest.fixture
+def deaths(tmp_path, monkeypatch):
+    """How many helpers die while they make the backend `strange`: a folder, one file each."""
+    folder = tmp_path / str(os.getpid())
+    folder.mkdir()
+    monkeypatch.setenv("STRANGE_DEATHS", str(folder))
+    return folder
+
+
+def test_a_helper_that_dies_while_it_makes_a_backend_is_no_refusal_of_the_spec(make, deaths):
+    compiler = make()
+    spec = strange("print")
+    (deaths / "1").touch()
+    with pytest.raises(UnsupportedSpecError, match="refused in process"):  # the second helper's answer
+        compiler.compile(spec)
+    assert not list(deaths.iterdir())
+
+
+def test_helpers_that_keep_dying_while_they_make_a_backend_are_told_and_not_remembered(make, deaths):
+    compiler = make()
+    spec = strange("print")
+    for name in "12":
+        (deaths / name).touch()
+    with pytest.raises(BusyError, match="ended while it made backend 'strange'"):
+        compiler.compile(spec)
+    assert compiler.refusal(spec) is None
+    with pytest.raises(UnsupportedSpecError, match="refused in process"):
+        compiler.compile(spec)
+
+
+def test_a_death_in_the_start_of_a_helper_is_no_refusal_of_the_spec(make, monkeypatch):
+    compiler = make()
+    left = ["one"]
+    greet = Helper.greet
+
+    def killed(helper):
+        if left:
+            left.pop()
+            helper.child.kill()
+            helper.child.exit_code(20.0)
+        return greet(helper)
+
+    monkeypatch.setattr(Helper, "greet", killed)
+    assert compiler.compile(OutputSpec.json_schema(LARGE)).backend == "llguidance"
+    assert not left
 
 
 @pytest.mark.parametrize("end", ["sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])

@@ -11,7 +11,7 @@ LARGE = {
 }
 
 PLUGIN = """
-import os, signal, time
+import os, pathlib, signal, time
 import guided_plugin
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.errors import UnsupportedSpecError
@@ -19,7 +19,11 @@ from guided_plugin.errors import UnsupportedSpecError
 class Strange:
     name = "strange"
     def __init__(self, vocabulary, config):
-        pass
+        deaths = pathlib.Path(os.environ.get("STRANGE_DEATHS", "-"))  # named after the host's process
+        if deaths.is_dir() and deaths.name != str(os.getpid()):
+            for death in deaths.iterdir():
+                death.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
     def compile(self, spec):
         raise UnsupportedSpecError("only a helper may compile this")
     def prepare(self, spec):
@@ -28,6 +32,8 @@ class Strange:
             time.sleep(600)
         if "kill" in what:
             os.kill(os.getpid(), signal.SIGKILL)
+        if "stop" in what:
+            os.kill(os.getpid(), signal.SIGSTOP)
         if "memory" in what:
             held = []
             while True:
