@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
@@ -119,6 +120,7 @@ class OutputSpec:
             raise SpecError(what, where="grammar", hint='for example root ::= "text"')
         if not source.strip():
             raise SpecError("is empty", where="grammar", hint='the least is: root ::= "text"')
+        _refuse_surrogates(source)
         return cls._make("grammar", source, {**options, "syntax": syntax})
 
     @classmethod
@@ -244,6 +246,19 @@ def _dump(document: Any, where: str) -> str:
         raise SpecError(f"can't be written as JSON: {error}", where=where, hint=hint) from None
 
 
+def _refuse_surrogates(source: str) -> None:
+    lone = _SURROGATE.search(source)
+    if lone is None:
+        return
+    line, column = source.count("\n", 0, lone.start()) + 1, lone.start() - source.rfind("\n", 0, lone.start())
+    raise SpecError(
+        f"has a lone surrogate, which no text can hold: {shown(lone[0])}",
+        where=f"grammar, line {line}, column {column}",
+        hint="leave it out, or write the character as a pair",
+    )
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _FLATTEN = "flatten it; recursion is written with $ref"
 
 
