@@ -20,6 +20,11 @@ from guided_plugin.spec.telling import told
 _MEMBERS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value.startswith("named schemas"))
 _LENGTHS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value == "count")
 
+_FORM_BYTES = 4_096
+"""What a form may have around its spec."""
+
+_CONTAINERS = (dict, list, tuple)
+
 # What may be compiled in the process that asked (docs/decisions/compiling.md#what-compiles-in-place).
 _SMALL_TEXT = 4_096
 _SMALL_SOURCE = 1_024
@@ -40,6 +45,33 @@ _ENTANGLING = frozenset(
         *("$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor"),
     }
 )
+
+
+def check_size(form: Any, config: GuidedConfig) -> None:
+    """Refuse what a client wrote if it is certainly over `max_spec_bytes`, before it is read or copied.
+
+    Looks at no more of it than that many bytes. A text counts as it came, with its whitespace.
+    """
+    most = config.max_spec_bytes + _FORM_BYTES
+    size, waiting = 0, [form]
+    while waiting and size <= most:
+        one = waiting.pop()
+        size += 1
+        if isinstance(one, str):
+            size += len(one)
+        elif isinstance(one, _CONTAINERS):
+            size += len(one)  # what is between the members
+            if size + len(one) > most:
+                size += len(one)  # each member has a byte at least
+                break
+            waiting.extend(one)
+            if isinstance(one, dict):
+                waiting.extend(one.values())
+        elif isinstance(one, OutputSpec):
+            size += len(one.text)
+    if size > most:
+        what = f"a spec of more than {config.max_spec_bytes} bytes is over the limit"
+        raise CompileLimitError(what, hint="make it smaller, or raise max_spec_bytes")
 
 
 def check_limits(spec: OutputSpec, config: GuidedConfig) -> None:

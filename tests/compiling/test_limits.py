@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from guided_plugin.compiling.limits import check_limits, is_small, unrolled
+from guided_plugin.compiling.limits import check_limits, check_size, is_small, unrolled
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError
 from guided_plugin.spec import OutputSpec
@@ -95,6 +95,50 @@ def test_each_limit_has_its_message_and_its_option(options, spec, says):
     # The default, like any larger limit, lets it through.
     if "10^18" not in str(caught.value):
         check_limits(spec, GuidedConfig())
+
+
+CIRCLE: list = [1]
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "x" * 15_000,
+        {"regex": "x" * 15_000},
+        {"choice": ["x"] * 5_000},
+        {"choice": [""] * 10**6},
+        {"json_schema": {"properties": {f"p{number}": {} for number in range(2_000)}}},
+        {"json_schema": {"x" * 15_000: 1}},
+        OutputSpec.regex("x" * 15_000),
+        CIRCLE,
+    ],
+    ids=range(8),
+)
+def test_a_form_that_is_certainly_too_large_is_refused_unread(form):
+    with pytest.raises(CompileLimitError, match=r"more than 10000 bytes.*max_spec_bytes"):
+        check_size(form, GuidedConfig(max_spec_bytes=10_000))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["x" * 96] * 100,
+        [1] * 4_990,
+        {f"{number:04}": 1 for number in range(1_100)},
+        {"a": {"b": [None, True, 1.5, "é" * 1_600]}},
+        [[]] * 3_000,
+        "x" * 9_990,
+    ],
+    ids=range(6),
+)
+def test_no_form_of_a_spec_within_the_limit_is_too_large(value):
+    config = GuidedConfig(max_spec_bytes=10_000)
+    spec = OutputSpec.json_schema({"const": value})
+    assert 8_900 < len(spec.text.encode()) <= 10_020
+    check_size({"json_schema": {"const": value}}, config)
+    check_size({"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": value}}}, config)
+    check_size(spec.text, config)
 
 
 @pytest.mark.parametrize(

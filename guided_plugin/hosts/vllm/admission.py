@@ -25,8 +25,16 @@ from typing import Any
 
 from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.limits import check_size
 from guided_plugin.compiling.readiness import get_ready
-from guided_plugin.errors import GuidedError, PipelineError, SpecError, VocabularyError, printable
+from guided_plugin.errors import (
+    CompileLimitError,
+    GuidedError,
+    PipelineError,
+    SpecError,
+    VocabularyError,
+    printable,
+)
 from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm import noted
 from guided_plugin.hosts.vllm.common import (
@@ -128,7 +136,10 @@ class Gate:
         """Whether a request goes on to vLLM's own manager: its spec was refused, now or before."""
         if not self._leaving.wanted or (params.extra_args or {}).get(GUIDED) is not None:
             return False
-        key = _key(constraint(params))
+        try:
+            key = self._key(constraint(params))
+        except CompileLimitError:  # it is refused: limits protect the server
+            return False
         return self._leaving.holds(key) if error is None else self._leaving.takes(key, error)
 
     def concerns_request(self, request: Any) -> bool:
@@ -141,23 +152,14 @@ class Gate:
     def admit(self, params: Any) -> Any:
         """A copy of the params of a guided request that holds its `Admitted` spec; params that hold one are
         returned as they are. Compiles a spec that is not remembered. Raises GuidedError."""
-        if self.unsupported_reason is not None:
-            raise self.unsupported_reason
-        found = self.recall(params)
-        if found is None:
-            form = _form_of(params)
-            found = self._carry(params, self._admit_form(form, _key(form)))
-        return found
+        form, key, found = self._look_up(params)
+        return self._carry(params, self._admit_form(form, key)) if found is None else found
 
     async def admit_async(self, params: Any) -> Any:
         """The same on an event loop. Identical specs that take longer wait for one compile."""
-        found = self.recall(params)
+        form, key, found = self._look_up(params)
         if found is not None:
             return found
-        if self.unsupported_reason is not None:
-            raise self.unsupported_reason
-        form = _form_of(params)
-        key = _key(form)
         here = self._quick.submit(partial(self._admit_here, form, key))
         admitted = await asyncio.wrap_future(here)
         if admitted is None:
@@ -166,19 +168,25 @@ class Gate:
             admitted = await asyncio.shield(waiting)  # a client that hangs up ends its own wait only
         return self._carry(params, admitted)
 
-    def recall(self, params: Any) -> Any | None:
-        """What `admit` returns, if that takes no compile; else None."""
-        form = _form_of(params)
+    def _look_up(self, params: Any) -> tuple[Any, bytes | None, Any | None]:
+        """What a request asks for, its digest, and what `admit` returns if that takes no compile."""
         if self.unsupported_reason is not None:
-            return None
+            raise self.unsupported_reason
+        form = _form_of(params)
         if isinstance(form, Admitted):
-            return params
-        key = _key(form)
+            return form, None, params
+        key = self._key(form)
         if key is None:
-            return None
+            return form, None, None
         with self._lock:
             admitted = self._admitted.get(key)
-        return None if admitted is None else self._carry(params, admitted)
+        return form, key, None if admitted is None else self._carry(params, admitted)
+
+    def _key(self, form: Any) -> bytes | None:
+        """What a form is remembered by. Raises CompileLimitError for one that is too large, uncopied:
+        this runs on the event loop, and all requests would wait."""
+        check_size(form, self.options)
+        return _key(form)
 
     def prepared(self, admitted: Admitted) -> None:
         """The engine has a spec ready, or has refused it."""

@@ -162,18 +162,43 @@ def test_what_was_admitted_once_is_not_read_again(monkeypatch):
         SamplingParams(extra_args={"guided": gp.OutputSpec.choice(["a"])}),
     ]
     first = [gate.admit(params) for params in forms]
-    again = [gate.recall(params) for params in forms]
+    again = [gate.admit(params) for params in forms]
     assert len(read) == 3  # the text is that of the first; vLLM writes more into its own form
     assert [spec_in(carried) for carried in first + again] == [gp.OutputSpec.choice(["a"])] * 8
     assert [a.extra_args["guided"] is b.extra_args["guided"] for a, b in zip(first, again, strict=True)]
     assert again[0].extra_args["mine"] == [3]
     assert all(gate.admit(carried) is carried for carried in again)
-    assert gate.recall(SamplingParams(extra_args={"guided": {"choice": ["b"]}})) is None
     both = SamplingParams(extra_args={"guided": asked}, structured_outputs=THEIRS)
     with pytest.raises(gp.GuidedError, match="together with"):
-        gate.recall(both)
+        gate.admit(both)
     asked["choice"] = ["b"]  # the caller's object may change
     assert spec_in(gate.admit(forms[0])) == gp.OutputSpec.choice(["b"])
+
+
+@pytest.mark.parametrize("refused", ["error", "vllm"])
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(structured_outputs=StructuredOutputsParams(choice=["a"] * 600_000)),
+        SamplingParams(structured_outputs=StructuredOutputsParams(json={"enum": [{}, "x" * 1_100_000]})),
+        SamplingParams(structured_outputs=StructuredOutputsParams(json="[" * 1_100_000)),
+        SamplingParams(extra_args={"guided": '{"regex": "' + "a" * 1_100_000 + '"}'}),
+    ],
+    ids=range(4),
+)
+def test_a_spec_that_is_too_large_is_refused_before_anything_is_made_of_it(params, refused, monkeypatch):
+    gate = Gate(config({**TAKES_OVER, "refused": refused}))
+    made = []
+    for name in ("_key", "read_spec"):
+        monkeypatch.setattr(vllm_admission, name, made.append)
+    assert gate.concerns(params)
+    assert not gate.left(params)
+    with pytest.raises(gp.errors.CompileLimitError, match=r"over the limit.*max_spec_bytes") as caught:
+        gate.admit(params)
+    with pytest.raises(gp.errors.CompileLimitError):
+        asyncio.run(gate.admit_async(params))
+    assert not gate.left(params, caught.value)
+    assert not made
 
 
 def test_no_client_can_claim_that_its_spec_was_admitted():
@@ -183,7 +208,7 @@ def test_no_client_can_claim_that_its_spec_was_admitted():
         forged = SamplingParams(extra_args={"guided": claim, vllm_common.ADMITTED: True})
         with pytest.raises(gp.GuidedError):
             gate.admit(forged)
-        assert gate.recall(forged) is None
+        assert gate._look_up(forged)[2] is None
     carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
     carried.structured_outputs = THEIRS
     with pytest.raises(gp.GuidedError, match="together with"):
@@ -212,7 +237,7 @@ def test_what_is_remembered_has_bounds(monkeypatch):
     gate = Gate(config(SMALL))
 
     def remembers(form):
-        return gate.recall(SamplingParams(extra_args={"guided": form})) is not None
+        return gate._look_up(SamplingParams(extra_args={"guided": form}))[2] is not None
 
     for letter in "abcd":
         gate.admit(SamplingParams(extra_args={"guided": {"regex": letter}}))
