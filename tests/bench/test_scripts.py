@@ -44,3 +44,31 @@ def test_kernel_needs_a_device(monkeypatch, capsys):
         load_script("benchmarks/kernel.py").main([])
     assert stop.value.code == 2
     assert "finds no CUDA device" in capsys.readouterr().err
+
+
+def test_many_specs_are_used_and_growth_is_an_exit_code(tmp_path, capsys):
+    script = load_script("benchmarks/many_specs.py")
+    out = tmp_path / "many.json"
+    arguments = [
+        "--specs",
+        "20",
+        "--bytes",
+        "20000",
+        "--cache-mb",
+        "1",
+        "--growth-mb",
+        "1000",
+        "--out",
+        str(out),
+    ]
+    assert script.main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads(out.read_text())
+    assert list(found)[:2] == ["command", "date"]
+    assert (found["specs"], found["worker_restarts"]) == (20, 0)
+    assert {name: len(sizes) for name, sizes in found["memory_mb"].items()} == {
+        "frontend_and_engine": 10,
+        "worker": 10,
+    }
+    assert all(size > 20 for sizes in found["memory_mb"].values() for size in sizes)
+    assert script.main([*arguments, "--growth-mb", "-1"]) == 1
