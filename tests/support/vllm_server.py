@@ -10,11 +10,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from benchmarks.server.launch import free_port, running
 from guided_plugin.demo import MODEL_DIR
+from guided_plugin.hosts.vllm.contract import version_text
 
 __all__ = ["Server", "serving"]
 
@@ -39,24 +41,33 @@ class Server:
 def _installed(folder: Path) -> Path:
     """A folder for PYTHONPATH that declares this checkout's entry points, whatever is installed."""
     points = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    metadata = folder / "guided_plugin_checkout-0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: guided-plugin-checkout\nVersion: 0\n")
+    metadata = _named(folder, "guided-plugin-checkout", "0")
     lines = (
         f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in found.items()) for group, found in points.items()
     )
     (metadata / "entry_points.txt").write_text("\n".join(lines))
+    # The command line `vllm` asks for the version of the package of that name: the CPU build has another.
+    if not list(distributions(name="vllm")):
+        _named(folder, "vllm", f"{version_text()}+cpu")
     return folder
 
 
+def _named(folder: Path, name: str, version: str) -> Path:
+    """The metadata of a package, as if it were installed in a folder."""
+    metadata = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return metadata
+
+
 @contextmanager
-def serving(folder: Path, options: dict[str, Any], *arguments: str) -> Iterator[Server]:
+def serving(folder: Path, options: dict[str, Any], *arguments: str, frontends: int = 1) -> Iterator[Server]:
     """A server with options of the package, until the end of the block. `folder`: for its log and files."""
     port = free_port()
     template = folder / "template.jinja"
     template.write_text(_TEMPLATE)
     command = (
-        f"--model {MODEL_DIR} --served-model-name demo --port {port} --host 127.0.0.1 --max-model-len 512 "
+        f"--served-model-name demo --port {port} --host 127.0.0.1 --max-model-len 512 "
         f"--max-num-seqs 16 --enforce-eager --no-async-scheduling --chat-template {template} "
         "--enable-auto-tool-choice --tool-call-parser hermes --disable-uvicorn-access-log"
     ).split()
@@ -72,7 +83,10 @@ def serving(folder: Path, options: dict[str, Any], *arguments: str) -> Iterator[
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
     log = folder / "log"
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *command, *arguments]
+    begin = ["vllm.entrypoints.openai.api_server", "--model", str(MODEL_DIR)]
+    if frontends > 1:
+        begin = ["vllm.entrypoints.cli.main", "serve", str(MODEL_DIR), "--api-server-count", str(frontends)]
+    command = [sys.executable, "-m", *begin, *command, *arguments]
     server = Server(f"http://127.0.0.1:{port}", log)
     try:
         with running(command, environment, log, server.url) as process:

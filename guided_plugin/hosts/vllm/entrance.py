@@ -7,6 +7,7 @@ and with `take_over` vLLM's own manager would serve what the operator gave to th
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import Any
 
@@ -33,12 +34,14 @@ def _preprocess(original: Any) -> Any:
     def preprocess_add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         params = request.sampling_params  # None where a request is pooled: it has no output to guide
         error = None if params is None else passed_by(params, self.vllm_config)
-        # First vLLM's part: its caches of images follow what frontends send.
-        result = original(self, request, *args, **kwargs)
-        if error is not None:
-            _log.error("request %s refused: %s", request.request_id, error)
-            raise refusal(error)
-        return result
+        if error is None:
+            return original(self, request, *args, **kwargs)
+        # vLLM's part all the same: its caches of images follow what frontends send. But no grammar is made.
+        request.sampling_params = copy.copy(params)
+        request.sampling_params.structured_outputs = None
+        original(self, request, *args, **kwargs)
+        _log.error("request %s refused: %s", request.request_id, error)
+        raise refusal(error)
 
     return preprocess_add_request
 

@@ -1,17 +1,25 @@
 """Every way in which a request reaches an engine: what comes out is constrained, or refused, never free.
 
-With LLM in this process; docs/vllm-versions.md lists all entrances.
+One engine with AsyncLLM and its core in another process, one with LLM in this process. The endpoints are in
+`test_entrances_server.py`; docs/vllm-versions.md lists all entrances.
 """
 
+import asyncio
 import re
+import time
 
 import pytest
 
 pytest.importorskip("vllm")
 
 from vllm import LLM, PoolingParams, SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.engine.protocol import StreamingInput
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import BeamSearchParams, StructuredOutputsParams
+from vllm.sampling_params import BeamSearchParams, RequestOutputKind, StructuredOutputsParams
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm_support import TAKES_OVER, config, runner, runner_config
 
 import guided_plugin as gp
@@ -43,8 +51,108 @@ def theirs(**options):
     return SamplingParams(max_tokens=30, temperature=1.0, structured_outputs=asked, **options)
 
 
+KINDS = {"ours": ours(), "theirs": theirs(), "free": SamplingParams(max_tokens=9)}
+
+
 def guided(text):
     return re.fullmatch(PATTERN, text) is not None
+
+
+def ready(params, name):
+    """A request that is ready for an engine, and that no gate has seen."""
+    params = params.clone()
+    params.update_from_generation_config({}, 0)
+    return EngineCoreRequest(
+        request_id=name,
+        prompt_token_ids=[5, 6, 7],
+        mm_features=None,
+        sampling_params=params,
+        pooling_params=None,
+        arrival_time=time.time(),
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+async def past(engine, request):
+    """The outputs of a request that is sent as a frontend without the plugin sends it."""
+    engine.input_processor.assign_request_id(request)
+    queue = RequestOutputCollector(request.params.output_kind, request.request_id)
+    engine._run_output_handler()
+    engine.output_processor.add_request(request, "Write: ", None, 0, queue)
+    await engine.engine_core.add_request_async(request)
+    finished = False
+    while not finished:
+        output = await asyncio.wait_for(queue.get(), 120)
+        finished = output.finished
+        yield output
+
+
+async def in_parts(params):
+    """A prompt that comes in two parts."""
+    for text in ("Write: ", "more "):
+        yield StreamingInput(prompt=text, sampling_params=params)
+
+
+def entrances_of(engine, params, name):
+    """The ways into an AsyncLLM, by their names."""
+    streamed = params.clone()
+    streamed.output_kind = RequestOutputKind.DELTA
+    return {
+        "generate": engine.generate("Write: ", params, name),
+        "in parts": engine.generate(in_parts(streamed), streamed, f"parts {name}"),
+        "ready": engine.generate(ready(params, f"ready {name}"), params, f"ready {name}"),
+        "past": past(engine, ready(params, f"past {name}")),
+    }
+
+
+@pytest.fixture(scope="module")
+def asynchronous():
+    """What the ways into an AsyncLLM answer, one after the other: the last output, or the error."""
+    answers = {}
+
+    async def run():
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=str(MODEL_DIR), **ENGINE))
+        try:
+            for name, params in KINDS.items():
+                for entrance, outputs in entrances_of(engine, params, name).items():
+                    try:
+                        answers[entrance, name] = [output.outputs[0] async for output in outputs]
+                    except Exception as error:
+                        answers[entrance, name] = error
+        finally:
+            engine.shutdown()
+
+    asyncio.run(run())
+    return answers
+
+
+@pytest.mark.parametrize("name", ["ours", "theirs"])
+def test_async_llm_guides(asynchronous, name):
+    assert guided(asynchronous["generate", name][-1].text)
+    assert guided("".join(output.text for output in asynchronous["in parts", name]))
+
+
+@pytest.mark.parametrize("name", ["ours", "theirs"])
+def test_a_request_that_is_ready_and_was_never_admitted_is_refused(asynchronous, name):
+    error = asynchronous["ready", name]
+    assert isinstance(error, VLLMValidationError)
+    assert "past the plugin's check" in str(error)
+
+
+@pytest.mark.parametrize("name", ["ours", "theirs"])
+def test_what_comes_past_the_gate_is_refused_by_the_engine(asynchronous, name):
+    answer = asynchronous["past", name]
+    if isinstance(answer, Exception):  # since 0.33
+        assert "past the plugin's check" in str(answer)
+    else:
+        assert [(output.finish_reason, list(output.token_ids)) for output in answer] == [("error", [])]
+
+
+@pytest.mark.parametrize("entrance", ["generate", "in parts", "ready", "past"])
+def test_requests_without_a_constraint_are_served_after_those_that_were_refused(asynchronous, entrance):
+    assert asynchronous[entrance, "free"][-1].finish_reason in ("length", "stop")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +174,17 @@ def test_offline_entrances_guide(llm, make):
     beams.extra_args, beams.structured_outputs = make().extra_args, make().structured_outputs
     with pytest.raises(VLLMValidationError, match="beam search can't be guided"):
         llm.beam_search([{"prompt": "Write: "}], beams)
+
+
+@pytest.mark.parametrize("make", [ours, theirs])
+def test_an_engine_in_the_same_process_refuses_what_was_never_admitted(llm, make):
+    engine = llm.llm_engine
+    with pytest.raises(VLLMValidationError, match="past the plugin's check"):
+        engine.add_request("one", ready(make(), "one"), make())
+    with pytest.raises(VLLMValidationError, match="past the plugin's check"):
+        engine.engine_core.add_request(ready(make(), "two"))
+    assert not engine.has_unfinished_requests()
+    assert engine.engine_core.engine_core.structured_output_manager.backend is None  # compiled nothing of it
 
 
 def test_a_pooled_request_has_nothing_to_guide(monkeypatch):
