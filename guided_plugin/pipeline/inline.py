@@ -149,6 +149,10 @@ class InlineRuntime:
         """New requests are not refused here."""
         return None
 
+    def refused_for(self) -> float:
+        """New requests are not refused here."""
+        return 0.0
+
     def metrics(self) -> WorkerMetrics:
         """There is no worker: only what this process has learnt."""
         return WorkerMetrics(learnt_bytes=self._compiler.learnt_bytes())

@@ -75,6 +75,9 @@ class GrammarRuntime(Protocol):
     def refusal(self) -> GuidedError | None:
         """Why a new request would be refused now, if it would. From any thread."""
 
+    def refused_for(self) -> float:
+        """For how many more seconds, at least; infinite where it is for good. From any thread."""
+
     def metrics(self) -> WorkerMetrics:
         """Figures of the worker, if there is one."""
 

@@ -166,7 +166,9 @@ def test_steps_that_the_engine_closes_are_told_with_their_numbers(make_engine):
     (closure,) = engine.client.requests.take_closed()
     assert closure[:2] == ("idle", second + 1)
     assert "for a while" in str(engine.client.refusal())
+    assert 50.0 < engine.client.refused_for() <= 60.0
     engine.client._refused_until = 0.0
+    assert engine.client.refused_for() == 0.0
     assert engine.client.refusal() is None
     engine.begin()
 

@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from guided_plugin.compiling.background import Background
@@ -51,6 +50,7 @@ from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.hosts.vllm.leaving import Leaving
 from guided_plugin.hosts.vllm.ready import in_background, wait_for
 from guided_plugin.hosts.vllm.reasoning import Reasoning
+from guided_plugin.hosts.vllm.retry import LEAST, unavailable
 from guided_plugin.hosts.vllm.start_line import frontend_line
 from guided_plugin.spec import OutputSpec, identity_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
@@ -329,11 +329,12 @@ def refused(error: GuidedError, request_id: Any) -> Exception:
 
 def refusal(error: GuidedError) -> Exception:
     """The error as vLLM's own, which its server answers with status 400, or 503 where there was no room."""
-    from vllm.exceptions import GracefulHTTPError, VLLMValidationError
+    from vllm.exceptions import VLLMValidationError
 
-    if isinstance(error, PipelineError):  # nothing is wrong with the request
-        busy: Exception = GracefulHTTPError(str(error), HTTPStatus.SERVICE_UNAVAILABLE)
-        return busy
+    if isinstance(
+        error, PipelineError
+    ):  # nothing is wrong with the request; a place may be free at any moment
+        return unavailable(str(error), LEAST)
     translated: Exception = VLLMValidationError(str(error))
     return translated
 

@@ -1,29 +1,31 @@
 """What a server's client is told, and when. Imports vLLM lazily.
 
     chats, completions, responses   a request whose spec is refused gets its status before a stream begins
+    ServingTokens.serve_tokens      the same for tokens in, tokens out
     OutputProcessor.process_outputs before 0.33: the reason of a request that fails while it runs
 
-vLLM calls the engine when a stream is read, after status 200 was sent. All three entrances pass through
+vLLM calls the engine when a stream is read, after status 200 was sent. The first three entrances pass through
 `GenerateBaseServing._with_kv_transfer_rejection_cleanup`, with the coroutine that makes the stream.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pkgutil import resolve_name
 from typing import Any
 
 from guided_plugin.errors import GuidedError, printable
 from guided_plugin.hosts.vllm import noted
-from guided_plugin.hosts.vllm.admission import gate_of, refused
+from guided_plugin.hosts.vllm.admission import Gate, gate_of, refused
 from guided_plugin.hosts.vllm.contract import Part, broken
 from guided_plugin.hosts.vllm.wrapping import wrap
 
 _log = logging.getLogger(__name__)
 
 _SERVING = "vllm.entrypoints.generate.base.serving:GenerateBaseServing"
+_TOKENS = "vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens"
 _MOST_TOKENS = 1 << 30
 """More than any `min_tokens`: the params are looked at and thrown away."""
 
@@ -37,6 +39,7 @@ def install() -> None:
         return
     try:
         wrap(resolve_name(_SERVING), "_with_kv_transfer_rejection_cleanup", _cleanup)
+        wrap(resolve_name(_TOKENS), "serve_tokens", _serve_tokens)
     except (ImportError, AttributeError) as missing:  # a frontend without a server, as `LLM` may be
         _log.debug("no server in this process: %s", missing)
     from vllm.v1.engine import EngineCoreOutput
@@ -48,12 +51,32 @@ def install() -> None:
 def _cleanup(original: Any) -> Any:
     async def with_cleanup(self: Any, awaitable: Any, request: Any, raw_request: Any) -> Any:
         # Inside: what cleans up after a refused request sees this refusal too.
-        return await original(self, _admitted(self, awaitable, request), request, raw_request)
+        return await original(self, _admitted(self, awaitable, request, _made_params), request, raw_request)
 
     return with_cleanup
 
 
-async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any) -> Any:
+def _serve_tokens(original: Any) -> Any:
+    async def serve_tokens(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return await _admitted(self, original(self, request, *args, **kwargs), request, _own_params)
+
+    return serve_tokens
+
+
+def _made_params(gate: Gate, serving: Any, request: Any) -> Any:
+    """What a chat, a completion or a response asks of the engine; None where nothing of it may be guided."""
+    if not gate.concerns_request(request):
+        return None
+    return request.to_sampling_params(_MOST_TOKENS, serving.default_sampling_params)
+
+
+def _own_params(gate: Gate, serving: Any, request: Any) -> Any:
+    return request.sampling_params
+
+
+async def _admitted(
+    serving: Any, awaitable: Awaitable[Any], request: Any, params_of: Callable[[Gate, Any, Any], Any]
+) -> Any:
     """The answer of an entrance; of a request that is streamed, or goes on in the background, once its spec
     is admitted. The engine's own look at it finds that remembered."""
     answer = await awaitable
@@ -64,9 +87,7 @@ async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any) -> An
     if getattr(request, "use_beam_search", False):  # it makes no params of that kind: `beams` looks at it
         return answer
     gate = gate_of(engine)
-    if not gate.concerns_request(request):
-        return answer
-    params = request.to_sampling_params(_MOST_TOKENS, serving.default_sampling_params)
+    params = params_of(gate, serving, request)
     if gate.concerns(params) and not gate.left(params):
         try:
             await gate.admit_async(params)

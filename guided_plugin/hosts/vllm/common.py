@@ -35,6 +35,9 @@ PREPARE = "guided_prepare"
 HEALTH = "guided_health"
 """The method of vLLM's workers that tells why nothing can be guided now; an empty text if all is well."""
 
+RETRY_AFTER = "guided_retry_after"
+"""The method of vLLM's workers that tells in how many seconds something may be guided again."""
+
 METRICS = "guided_metrics"
 """The method of vLLM's workers that tells the figures of their pipelines."""
 

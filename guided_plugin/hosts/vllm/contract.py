@@ -36,6 +36,7 @@ class Part(Enum):
     V2 = "guided requests of the V2 model runner"
     DRAFTS = "guided requests under speculative decoding"
     ANSWERS = "statuses of refused streams, and reasons of failed requests, on servers"
+    RETRY = "the header Retry-After of answers with status 503"
     READY = "waiting at a server's start until guided requests can be served"
     HOOKS = "the step hooks of plugins on the V2 model runner"
     LOGPROBS = "logprobs of the masked distribution on the V2 model runner"
@@ -305,6 +306,7 @@ TOOLS = (
 )
 
 _SERVING = "vllm.entrypoints.generate.base.serving:GenerateBaseServing"
+_TOKENS = "vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens"
 _RESPONSES = ("vllm.entrypoints.openai.responses.protocol", "ResponsesRequest")
 
 ANSWERS = (
@@ -314,6 +316,7 @@ ANSWERS = (
         begins=("self", "awaitable", "request", "raw_request"),
         endpoint=True,
     ),
+    Name(_TOKENS, Part.ANSWERS, begins=("self", "request"), endpoint=True),
     *(
         Name(f"{module}:{owner}.to_sampling_params", Part.ANSWERS, begins=("self",), endpoint=True)
         for module, owner in (*BEAM_REQUESTS[:2], _RESPONSES)
@@ -328,8 +331,12 @@ ANSWERS = (
     Name("vllm.v1.metrics.loggers:AggregateStatLoggerBase.__init__", Part.ANSWERS, takes=("vllm_config",)),
 )
 
+_APP = "vllm.entrypoints.launchers.app"
+
+RETRY = (Name(f"{_APP}:init_entrypoints_middleware", Part.RETRY, begins=("args", "app"), endpoint=True),)
+
 CONTRACT = (
-    *(*ANSWERS, *FRONTEND, *READY, *REASONING, *SCHEDULER, *WORKER),
+    *(*ANSWERS, *FRONTEND, *READY, *REASONING, *RETRY, *SCHEDULER, *WORKER),
     *(*V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOOLS),
 )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import math
 import threading
 import time
 import weakref
@@ -31,6 +32,7 @@ from guided_plugin.hosts.vllm.common import (
     METRICS,
     PREPARE,
     REQUEST,
+    RETRY_AFTER,
     drafts_of,
     options_of,
     prepared_from,
@@ -254,6 +256,12 @@ class Engine:
                 error = RequestError(f"{self._what} is still starting", hint="send the request again later")
         return "" if error is None else error.reason
 
+    def retry_after(self) -> float:
+        """In how many seconds a request that is refused now may be served, as far as is known."""
+        if self._pipeline is None or self.unsupported_reason is not None:
+            return math.inf  # only a restart helps
+        return self._pipeline.runtime.refused_for()
+
     def wait_ready(self) -> None:
         """Wait until guided requests need not, for a bounded time."""
         if self.unsupported_reason is None and self._pipeline is not None:
@@ -317,9 +325,14 @@ def _offer_methods() -> None:
         engine = _engine_of(self)
         return _NOT_LOADED if engine is None else engine.health()
 
+    def guided_retry_after(self: Any) -> float:
+        engine = _engine_of(self)
+        return math.inf if engine is None else engine.retry_after()
+
     wrap_workers(WorkerBase, _wait_ready)
     setattr(WorkerBase, PREPARE, guided_prepare)
     setattr(WorkerBase, HEALTH, guided_health)
+    setattr(WorkerBase, RETRY_AFTER, guided_retry_after)
     setattr(WorkerBase, METRICS, guided_metrics)
 
 

@@ -8,7 +8,7 @@
 vLLM has no hook for this. A spec that can't be compiled is the client's error: status 400, path and hint.
 All but small ones are made ready in the engine before their requests go there: a step that waited for one
 would hold up the whole batch. While the engine can guide nothing, or there is no room for a compile, requests
-get status 503. Imports vLLM lazily.
+get status 503 (`retry`). Imports vLLM lazily.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from guided_plugin.hosts.vllm.entrance import install as install_entrance
 from guided_plugin.hosts.vllm.failures import install as install_failures
 from guided_plugin.hosts.vllm.leaving import mark
 from guided_plugin.hosts.vllm.ready import wrap_frontend
+from guided_plugin.hosts.vllm.retry import install as install_retry
 from guided_plugin.hosts.vllm.tools import hold_tools
 from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
@@ -79,6 +80,7 @@ def _init(original: Any) -> Any:
         original(self, *args, **kwargs)
         install_beams()  # here, as only frontends have an input processor
         install_answers()
+        install_retry()
         gate = gate_of(self)
         if gate.options.tools_strict and gate.unsupported_reason is None:
             hold_tools()

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from http import HTTPStatus
+from typing import Any
 
-from guided_plugin.hosts.vllm.common import HEALTH
+from guided_plugin.hosts.vllm.common import HEALTH, RETRY_AFTER
+from guided_plugin.hosts.vllm.retry import unavailable
 
 _SECONDS = 0.25
 """How long an answer holds."""
@@ -24,19 +25,22 @@ class Health:
     def __init__(self) -> None:
         self._refusal = ""
         """Why nothing can be guided; empty while guided requests are served."""
+        self._until = float("-inf")
+        """When that may be over, as far as the engine knows."""
         self._asked = float("-inf")
         self._asking: asyncio.Task[None] | None = None
 
-    def check(self, collective_rpc: Callable[[str], list[str]]) -> None:
+    def check(self, collective_rpc: Callable[[str], list[Any]]) -> None:
         """Raise the error of a new request, if the engine can guide none now."""
         if not self._is_fresh():
             try:
-                self._note(collective_rpc(HEALTH))
+                answers = collective_rpc(HEALTH)
+                self._note(answers, collective_rpc(RETRY_AFTER) if any(answers) else [])
             except Exception as error:
                 self._note_failure(error)
         self._raise()
 
-    async def check_async(self, collective_rpc: Callable[[str], Awaitable[list[str]]]) -> None:
+    async def check_async(self, collective_rpc: Callable[[str], Awaitable[list[Any]]]) -> None:
         """The same on an event loop."""
         if not self._is_fresh():
             asking = self._asking
@@ -45,29 +49,30 @@ class Health:
             await asyncio.shield(asking)  # a client that hangs up ends its own wait only
         self._raise()
 
-    async def _ask(self, collective_rpc: Callable[[str], Awaitable[list[str]]]) -> None:
+    async def _ask(self, collective_rpc: Callable[[str], Awaitable[list[Any]]]) -> None:
         try:
-            self._note(await collective_rpc(HEALTH))
+            answers = await collective_rpc(HEALTH)
+            self._note(answers, await collective_rpc(RETRY_AFTER) if any(answers) else [])
         except Exception as error:
             self._note_failure(error)
 
     def _is_fresh(self) -> bool:
         return time.monotonic() - self._asked < _SECONDS
 
-    def _note(self, answers: list[str]) -> None:
+    def _note(self, answers: list[str], seconds: list[float]) -> None:
         self._refusal = next(filter(None, answers), "")
         self._asked = time.monotonic()
+        self._until = self._asked + max(seconds, default=0.0)
 
     def _note_failure(self, error: Exception) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if isinstance(error, EngineDeadError):
             raise error
-        self._note([f"the engine could not be asked ({error}); it may not have loaded the logits processor"])
+        what = f"the engine could not be asked ({error}); it may not have loaded the logits processor"
+        self._note([what], [])
 
     def _raise(self) -> None:
         if self._refusal:
-            from vllm.exceptions import GracefulHTTPError
-
             what = f"guided requests cannot be served now: {self._refusal}"
-            raise GracefulHTTPError(what, HTTPStatus.SERVICE_UNAVAILABLE)
+            raise unavailable(what, self._until - time.monotonic())

@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 
-def wrap(owner: type, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a method with what `make` makes of it. Does nothing the second time, nor where there is no such
-    method: the contract says then why nothing is guided."""
+def wrap(owner: type | ModuleType, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a method, or a function of a module, with what `make` makes of it. Does nothing the second
+    time, nor where there is none: the contract says then why nothing is guided."""
     original = getattr(owner, name, None)
     if original is None or hasattr(original, "_guided_plugin"):
         return

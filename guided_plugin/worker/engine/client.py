@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 import threading
 import time
@@ -149,6 +150,13 @@ class WorkerClient:
             return None
         with self.steps.lock:
             return self._refused()
+
+    def refused_for(self) -> float:
+        """For how many more seconds, at least; infinite where it is for good. From any thread."""
+        if self.steps.forked:
+            return math.inf
+        with self.steps.lock:
+            return 0.0 if self._refused() is None else self._refused_until - time.monotonic()
 
     def close_outstanding(self, error: GuidedError) -> None:
         """Fail the rows of the steps that are not filled, and let the device go on. No worker may run."""

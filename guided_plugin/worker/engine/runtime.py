@@ -130,6 +130,10 @@ class WorkerRuntime:
         """Why a new request would be refused now. From any thread."""
         return self.client.refusal()
 
+    def refused_for(self) -> float:
+        """For how many more seconds, at least; infinite where it is for good. From any thread."""
+        return self.client.refused_for()
+
     def metrics(self) -> WorkerMetrics:
         """What the worker did lately."""
         lately = worker_metrics(self.client.region, self._step, self.supervisor.restarts, self._masks.waits)

@@ -346,8 +346,9 @@ def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):
         looked_at.cache_clear()
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, lambda other: None)
-            reason = V1(runner_config(), [], []).engine.health()
-        assert f"{owner.__name__}.{name} begins with other parameters" in reason
+            engine = V1(runner_config(), [], []).engine
+        assert f"{owner.__name__}.{name} begins with other parameters" in engine.health()
+        assert engine.retry_after() == float("inf")
     looked_at.cache_clear()
 
 
@@ -357,7 +358,7 @@ def test_the_engine_is_asked_whether_it_can_guide_a_few_times_a_second(monkeypat
 
     def collective_rpc(method):
         asked.append(method)
-        return list(answers)
+        return list(answers) if method == "guided_health" else [0.0] * len(answers)
 
     health = Health()
     for _ in range(5):
@@ -369,7 +370,7 @@ def test_the_engine_is_asked_whether_it_can_guide_a_few_times_a_second(monkeypat
         with pytest.raises(GracefulHTTPError, match="the breaker is open") as caught:
             health.check(collective_rpc)
         assert caught.value.http_status == 503
-    assert len(asked) == 2
+    assert asked == ["guided_health", "guided_health", "guided_retry_after"]
     answers[:] = [""]
     now[0] += 1.0
     health.check(collective_rpc)
@@ -381,7 +382,7 @@ def test_callers_on_an_event_loop_share_a_question():
     async def collective_rpc(method):
         asked.append(method)
         await asyncio.sleep(0)
-        return ["closed"]
+        return ["closed"] if method == "guided_health" else [5.0]
 
     async def many(health):
         return await asyncio.gather(
@@ -390,7 +391,7 @@ def test_callers_on_an_event_loop_share_a_question():
 
     errors = asyncio.run(many(Health()))
     assert {type(error) for error in errors} == {GracefulHTTPError}
-    assert asked == ["guided_health"]
+    assert asked == ["guided_health", "guided_retry_after"]
 
 
 def test_an_engine_that_cannot_be_asked_gets_no_guided_requests():

@@ -28,6 +28,8 @@ SCHEMA = {
     "additionalProperties": False,
 }
 SHORT_WINDOW = pathlib.Path(__file__).parents[2] / "support" / "short_window"
+REFUSED_SECONDS = 20
+"""As it says there."""
 TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 OPTIONS = {"take_over": True, "mode": "process", "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
 
@@ -335,8 +337,11 @@ def test_while_nothing_can_be_guided_clients_are_told(client):
     with pytest.raises(openai.APIStatusError, match=r"cannot be served now.*3 times") as caught:
         complete(client, {"choice": ["fine"]})
     assert caught.value.status_code == 503
-    with pytest.raises(openai.APIError, match="cannot be served now"):
-        list(client.completions.create(model="demo", prompt="x", stream=True, extra_body=endless))
+    assert 1 <= int(caught.value.response.headers["retry-after"]) <= REFUSED_SECONDS
+    with pytest.raises(openai.APIStatusError, match="cannot be served now") as caught:
+        client.completions.create(model="demo", prompt="x", stream=True, extra_body=endless)
+    assert caught.value.status_code == 503
+    assert 1 <= int(caught.value.response.headers["retry-after"]) <= REFUSED_SECONDS
     assert complete(client).finish_reason in ("stop", "length")
     end = time.monotonic() + 90
     while closed():

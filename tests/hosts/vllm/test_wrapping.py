@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import pathlib
 import re
 import sys
@@ -24,6 +25,7 @@ from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm import hooks as vllm_hooks
 from guided_plugin.hosts.vllm import ready as vllm_ready
+from guided_plugin.hosts.vllm import retry as vllm_retry
 from guided_plugin.hosts.vllm import tools as vllm_tools
 from guided_plugin.hosts.vllm import v1 as vllm_v1
 from guided_plugin.hosts.vllm import v2 as vllm_v2
@@ -45,6 +47,10 @@ class Output(AsyncModelRunnerOutput):
         raise NotImplementedError
 
 
+def is_wrapper(value):
+    return hasattr(value, "_guided_plugin")
+
+
 @pytest.mark.usefixtures("byte_tokenizer")
 def test_every_method_that_is_wrapped_or_added_is_in_the_table():
     vllm_gate.install()
@@ -59,18 +65,22 @@ def test_every_method_that_is_wrapped_or_added_is_in_the_table():
     assert issubclass(CPUWorker, WorkerBase)  # loaded, so wrapped
     for module, _ in BEAM_REQUESTS:
         importlib.import_module(module)
-    classes = {Output} | {
+    importlib.import_module(vllm_retry._APP)
+    vllm_retry.install()
+    values = [
         value
         for name, module in list(sys.modules.items())
         if name.split(".")[0] == "vllm" and module is not None
         for value in list(vars(module).values())
-        if isinstance(value, type) and value.__module__.split(".")[0] == "vllm"
+    ]
+    classes = {Output} | {
+        value for value in values if isinstance(value, type) and value.__module__.split(".")[0] == "vllm"
     }
-    changed = {
+    changed = {value.__name__ for value in values if inspect.isfunction(value) and is_wrapper(value)} | {
         f"{(AsyncModelRunnerOutput if issubclass(owner, AsyncModelRunnerOutput) else owner).__name__}.{name}"
         for owner in classes
         for name, value in list(vars(owner).items())
-        if hasattr(value, "_guided_plugin") or name.startswith("guided_")
+        if is_wrapper(value) or name.startswith("guided_")
     }
     section = PAGE[PAGE.index("### What is changed in vLLM") :].split("\n## ")[0]
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]

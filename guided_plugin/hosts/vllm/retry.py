@@ -1,0 +1,97 @@
+"""When a request that a server refused with status 503 may come again. Imports vLLM lazily.
+
+    init_entrypoints_middleware   vLLM's app gets a middleware: each request has a note
+    unavailable                   the error of status 503; writes into the note of the request that gets it
+
+Such an answer has the header `Retry-After`. vLLM's errors carry no headers, so it is added where the answer
+leaves. Answers that vLLM itself gives with status 503 are left as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextvars import ContextVar
+from http import HTTPStatus
+from typing import Any
+
+from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.hosts.vllm.wrapping import wrap
+
+LEAST, MOST = 1, 60
+"""Seconds that a client is told at least, where nothing is known, and at most, where only a restart helps.
+Clients like `openai` wait no longer than a minute for a server."""
+
+_APP = "vllm.entrypoints.launchers.app"
+
+_Message = MutableMapping[str, Any]
+_Send = Callable[[_Message], Awaitable[None]]
+
+
+class _Note:
+    """What a request's answer will say."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = 0
+        """When to come again; 0 where this package has not refused the request."""
+
+
+_note: ContextVar[_Note | None] = ContextVar("guided_retry_after", default=None)
+"""Of the request that is served; tasks that it starts share it."""
+
+
+def unavailable(what: str, seconds: float) -> Exception:
+    """vLLM's error of status 503. `seconds`: until the same request may be served, as far as is known."""
+    from vllm.exceptions import GracefulHTTPError
+
+    note = _note.get()
+    if note is not None:
+        note.seconds = max(note.seconds, math.ceil(min(max(seconds, LEAST), MOST)))
+    error: Exception = GracefulHTTPError(what, HTTPStatus.SERVICE_UNAVAILABLE)
+    return error
+
+
+def install() -> None:
+    """Have each app of this process's servers get the middleware. Does nothing the second time, nor without a
+    server."""
+    app = sys.modules.get(_APP)
+    if app is not None and broken(Part.RETRY) is None:
+        wrap(app, "init_entrypoints_middleware", _init)
+
+
+def _init(original: Any) -> Any:
+    def init_entrypoints_middleware(args: Any, app: Any, *more: Any, **kwargs: Any) -> None:
+        original(args, app, *more, **kwargs)
+        app.add_middleware(RetryAfter)
+
+    return init_entrypoints_middleware
+
+
+class RetryAfter:
+    """ASGI middleware that adds the header. What a request costs: a note, and a call for each message."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: _Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        note = _Note()
+        _note.set(note)  # never reset: a server runs each request in a task, which has a context of its own
+
+        def noted(message: _Message) -> Awaitable[None]:
+            return send(_with_header(message, note.seconds) if note.seconds else message)
+
+        await self._app(scope, receive, noted)
+
+
+def _with_header(message: _Message, seconds: int) -> _Message:
+    """The first message of an answer with status 503 has the header; others are as they were."""
+    if message["type"] != "http.response.start" or message["status"] != HTTPStatus.SERVICE_UNAVAILABLE:
+        return message
+    return {**message, "headers": [*message.get("headers", ()), (b"retry-after", b"%d" % seconds)]}
