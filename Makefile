@@ -15,7 +15,7 @@ VLLM_NEXT := $(CURDIR)/.vllm-next
 
 help:
 	@echo "make demo      install into .venv and run the demo"
-	@echo "make test      install into .venv and run everything CI runs: ruff, figures, mypy, pytest with coverage"
+	@echo "make test      everything CI runs: ruff, figures, mypy, vllm-test, clients-test, unit, coverage"
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make clients-test  openai, instructor, langchain-openai and pydantic-ai against a server of that vLLM"
@@ -46,7 +46,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/guided-plugin demo
 
-test: lint figures types vllm-test unit coverage
+test: lint figures types vllm-test clients-test unit coverage
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -84,7 +84,7 @@ $(CLIENTS_STAMP): constraints-clients.txt
 
 # The clients' venv has neither torch nor this package: no conftest above the tests' own folder is loaded.
 clients-test: $(CLIENTS_STAMP) $(VLLM_STAMP)
-	VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(CLIENTS_VENV)/bin/python -m pytest -o filterwarnings=default -o timeout=600 \
+	VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(CLIENTS_VENV)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
 		--confcutdir=tests/hosts/clients tests/hosts/clients
 
 vllm-next-test: vllm-sources

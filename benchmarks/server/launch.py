@@ -46,10 +46,12 @@ class Launch:
     """More arguments of the server."""
     private_shm: str = ""
     """Size of a /dev/shm of its own, as `mount` reads it."""
+    python: str = sys.executable
+    """The interpreter that has vLLM."""
 
     def command(self, port: int) -> list[str]:
         """The command line of the server."""
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", self.model]
+        command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", self.model]
         command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
         command += ["--max-model-len", str(self.length), "--max-num-seqs", str(self.sequences)]
         command += ["--chat-template", str(HERE / "template.jinja"), "--disable-uvicorn-access-log"]
