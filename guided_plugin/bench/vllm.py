@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -97,19 +98,30 @@ def _run(options: dict[str, Any], runner: str, timeout: float) -> dict[str, Any]
                 command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
             )
             try:
-                child.wait(timeout)
+                ended = f"ended with exit code {child.wait(timeout)} and no result"
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)  # the engine's processes too
                 child.wait()
+                ended = f"gave no result within {timeout:g} s"
         if not answer.exists():
-            last = "\n".join(log.read_text().splitlines()[-30:])
             raise PipelineError(
-                f"the engine with runner {runner} gave no result within {timeout:g} s:\n{last}",
-                where="bench vllm",
-                hint="the lines above are the last of its log",
+                f"the engine {ended}: {_last_words(log.read_text(errors='replace'))}",
+                where=f"bench vllm, runner {runner}",
+                hint="VLLM_LOGGING_LEVEL=DEBUG makes it say more",
             )
         result: dict[str, Any] = json.loads(answer.read_text())
         return result
+
+
+def _last_words(log: str) -> str:
+    """What an engine that failed said: its errors, the last ones, or else its last lines."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = list(dict.fromkeys(found[0] for found in map(_ERROR.search, lines) if found))
+    return "; ".join(errors[-3:] or lines[-3:]) or "it said nothing"
+
+
+_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Exit)\b: .*")
+"""The line of a traceback that names the error, also behind the head of a log line."""
 
 
 def _figures(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -101,6 +101,7 @@ def check_spec(
     """Compile a spec and match texts, given as (name, text).
 
     For JSON specs, a text that is JSON is matched in the layout of the spec. `raw` matches it to the letter.
+    Texts come from files: a last line end counts only where the spec takes it.
     """
     of_schema = spec.kind == "json_schema"
     warnings = misspelt_keywords(spec.document()) if of_schema else []
@@ -111,12 +112,13 @@ def check_spec(
         grammar = compiler.compile(spec)
     except GuidedError as error:
         return CheckReport(spec, None, 0.0, 0, tuple(warnings), (), error, coverage=covered)
-    backend = compiler.backend(grammar.backend)
-    stops = spec.stop_token_ids or compiler.vocabulary.stop_token_ids
     reports = []
     for name, text in instances:
         written = text if raw else _as_written(spec, text)
-        reports.append(match_text(backend.start(grammar, stops), name, written))
+        report = match_text(fresh_matcher(compiler, spec), name, written)
+        if not report.accepted and written.endswith("\n"):
+            report = match_text(fresh_matcher(compiler, spec), name, written[:-1])
+        reports.append(report)
     return CheckReport(
         spec,
         grammar.backend,
@@ -127,6 +129,13 @@ def check_spec(
         reason=grammar.reason,
         coverage=covered,
     )
+
+
+def fresh_matcher(compiler: GrammarCompiler, spec: OutputSpec) -> Matcher:
+    """A matcher at the beginning of a spec, with the stop tokens that end its outputs."""
+    grammar = compiler.compile(spec)
+    stops = spec.stop_token_ids or compiler.vocabulary.stop_token_ids
+    return compiler.backend(grammar.backend).start(grammar, stops)
 
 
 def match_text(matcher: Matcher, name: str, text: str) -> InstanceReport:
@@ -153,11 +162,11 @@ def accepted_characters(matcher: Matcher, text: str) -> int:
 
 def _as_written(spec: OutputSpec, text: str) -> str:
     if spec.kind not in _JSON_KINDS:
-        return text.removesuffix("\n")
+        return text
     try:
         json.loads(text)
     except (ValueError, RecursionError):
-        return text.removesuffix("\n")
+        return text
     return _STRING_OR_SPACE.sub(_piece_as_written, text)
 
 

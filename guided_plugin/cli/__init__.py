@@ -6,9 +6,11 @@ Exit codes: 0 it worked; 1 it ran, and the answer is no; 2 the input can't be us
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from guided_plugin import __version__
 from guided_plugin.cli import bench, check, demo, generate, maskbench, trace, vllm_contract
 from guided_plugin.errors import GrammarError, GuidedError, RequestError
 
@@ -16,10 +18,10 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="guided-plugin",
-    help="Structured output that costs nothing: try it, check specs, measure it.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 for command, summary in (
@@ -32,6 +34,22 @@ for command, summary in (
 ):
     app.command(short_help=summary)(command)
 app.add_typer(bench.app, name="bench")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"guided-plugin {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Structured output that costs nothing: try it, check specs, measure it."""
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import typer
 from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.bench.vllm import RUNNERS, bench_vllm
 from guided_plugin.cli import options
-from guided_plugin.cli.loading import InputError, known_names, model_or_shape
+from guided_plugin.cli.loading import InputError, known_names, model_or_shape, needs_shape
 from guided_plugin.cli.results import check_out, deliver, progress, working, write_json
 from guided_plugin.demo import MODEL_DIR
 
@@ -66,9 +66,10 @@ def loop(
 ) -> None:
     """The reference loop: milliseconds a step unguided and guided, and the plugin's share of it."""
     counts, schemas = _batch_sizes(rows), known_names(schema, SCHEMAS, "--schema")
+    needs_shape(shape, {"--tokenizer": tokenizer, "--width": width})
     if graph and device == "cpu":
         raise InputError("graphs are CUDA's", where="--graph", hint="add --device cuda")
-    check_out(out)
+    check_out(out, "--out")
     with working("loading the model"):
         from guided_plugin.bench.loop import bench_loop
 
@@ -110,7 +111,8 @@ def transformers(
 ) -> None:
     """transformers' generate: milliseconds a step unguided, guided, and with xgrammar's own processor."""
     counts, schemas = _batch_sizes(rows), known_names(schema, SCHEMAS, "--schema")
-    check_out(out)
+    needs_shape(shape, {"--tokenizer": tokenizer, "--width": width})
+    check_out(out, "--out")
     with working("loading the model"):
         from guided_plugin.bench.transformers import FORWARDS, bench_transformers
 
@@ -168,7 +170,7 @@ def vllm(
         raise InputError(f"is not JSON: {error}", where="--engine") from None
     if not isinstance(arguments, dict):
         raise InputError("must be a JSON object", where="--engine", hint='such as {"enforce_eager": true}')
-    check_out(out)
+    check_out(out, "--out")
     with progress("engines", 2 * len(runners)) as advance:
         result = bench_vllm(
             model,

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from guided_plugin.check.report import CheckReport, check_spec
 from guided_plugin.cli import options
-from guided_plugin.cli.loading import load_spec, load_tokenizer, read_text
+from guided_plugin.cli.loading import load_spec, load_tokenizer, name_of, read_once, read_text
 from guided_plugin.cli.results import print_json, working
 from guided_plugin.demo import MODEL_DIR
 
@@ -28,20 +28,26 @@ _COLOURS = {
 def check(
     spec_file: Annotated[
         Path,
-        typer.Argument(help="JSON Schema, a spec in any form requests take, or a .ebnf/.gbnf/.lark file."),
+        typer.Argument(
+            help="JSON Schema, a spec in any form requests take, or a .ebnf/.gbnf/.lark file; -: stdin."
+        ),
     ],
     tokenizer: Annotated[
         Path, typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's")
     ] = MODEL_DIR,
     instance: Annotated[
-        list[Path] | None, typer.Option(metavar="<path>", help="File to match; may be given often.")
+        list[Path] | None, typer.Option(metavar="<path>", help="File to match; may be given often; -: stdin.")
     ] = None,
     flexible: options.Flexible = False,
     open_objects: Annotated[
         bool, typer.Option("--open", help="Objects are open unless the schema closes them.")
     ] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Match instances to the letter, not as the spec would write them.")
+        bool,
+        typer.Option(
+            "--raw",
+            help="Match instances to the letter (but for a last line end), not as the spec would write them.",
+        ),
     ] = False,
     json_output: options.JsonOutput = False,
 ) -> None:
@@ -49,8 +55,9 @@ def check(
     given: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
     if open_objects:
         given["strict"] = False
+    read_once([spec_file, *(instance or [])])
     spec = load_spec(spec_file, **given)
-    instances = [(str(path), read_text(path)) for path in instance or []]
+    instances = [(name_of(path), read_text(path)) for path in instance or []]
     with working("compiling"):
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.grammar.vocabulary import Vocabulary

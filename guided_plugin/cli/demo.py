@@ -73,9 +73,9 @@ def demo(
 
 def _verdict(compiler: Any, spec: OutputSpec, text: str) -> str | None:
     """None when a fresh matcher takes the text, or where and why not."""
-    from guided_plugin.check.report import check_spec
+    from guided_plugin.check.report import fresh_matcher, match_text
 
-    instance = check_spec(compiler, spec, [("output", text)], raw=True).instances[0]
+    instance = match_text(fresh_matcher(compiler, spec), "output", text)
     return None if instance.accepted else instance.reason
 
 

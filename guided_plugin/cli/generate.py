@@ -17,7 +17,7 @@ from guided_plugin.cli.loading import (
     model_vocabulary,
 )
 from guided_plugin.cli.results import print_json, working
-from guided_plugin.errors import RequestError
+from guided_plugin.errors import ConfigError, RequestError
 from guided_plugin.spec import OutputSpec
 
 
@@ -44,7 +44,12 @@ def generate(
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.hosts.loop import DecodeLoop, Sampling
 
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        try:
+            sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        except ConfigError as error:
+            raise InputError(
+                error.what, where=f"--{error.where.replace('_', '-')}", hint=error.hint
+            ) from None
         tokenizer = load_tokenizer(model)
         loaded = load_model(model, device)
         compiler = GrammarCompiler(model_vocabulary(tokenizer, loaded))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 _GRAMMARS = {".ebnf": "ebnf", ".gbnf": "ebnf", ".lark": "lark"}
+_STANDARD_INPUT = Path("-")
 
 
 class InputError(GuidedError):
@@ -37,14 +39,28 @@ def known_names(text: str, names: Collection[str], where: str) -> list[str]:
     return [known(name.strip(), names, where) for name in text.split(",")]
 
 
+def name_of(path: Path) -> str:
+    """What messages call a file. `-` is the standard input; a file of that name is `./-`."""
+    return "standard input" if path == _STANDARD_INPUT else str(path)
+
+
+def read_once(paths: Iterable[Path]) -> None:
+    """Refuse a command line that names the standard input twice."""
+    if sum(path == _STANDARD_INPUT for path in paths) > 1:
+        raise InputError("can be read once", where="standard input", hint="give the others as files")
+
+
 def read_text(path: Path) -> str:
-    """A text file."""
+    """A text file, or the standard input."""
     try:
+        if path == _STANDARD_INPUT:
+            text = sys.stdin.buffer.read().decode("utf-8-sig")
+            return text.replace("\r\n", "\n")
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"is not UTF-8 text (byte {error.start})", where=str(path)) from None
+        raise InputError(f"is not UTF-8 text (byte {error.start})", where=name_of(path)) from None
     except OSError as error:
-        raise InputError(f"can't be read: {error.strerror}", where=str(path)) from None
+        raise InputError(f"can't be read: {error.strerror}", where=name_of(path)) from None
 
 
 def read_json(path: Path) -> Any:
@@ -52,10 +68,10 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        where = f"{path}, line {error.lineno}, column {error.colno}"
+        where = f"{name_of(path)}, line {error.lineno}, column {error.colno}"
         raise InputError(f"is not JSON: {error.msg}", where=where) from None
     except (RecursionError, ValueError) as error:
-        raise InputError(f"can't be read as JSON: {error}", where=str(path)) from None
+        raise InputError(f"can't be read as JSON: {error}", where=name_of(path)) from None
 
 
 def load_spec(path: Path, **options: Any) -> OutputSpec:
@@ -63,7 +79,7 @@ def load_spec(path: Path, **options: Any) -> OutputSpec:
     try:
         return _spec(path, options)
     except SpecError as error:
-        where = f"{path}: {error.where}" if error.where else str(path)
+        where = f"{name_of(path)}: {error.where}" if error.where else name_of(path)
         raise SpecError(error.what, where=where, hint=error.hint) from None
 
 
@@ -71,7 +87,7 @@ def load_grammar(path: Path) -> OutputSpec:
     """A grammar file; the suffix of its name tells the syntax."""
     if path.suffix.lower() not in _GRAMMARS:
         hint = "name it " + ", ".join(_GRAMMARS)
-        raise InputError("has no suffix of a grammar syntax", where=str(path), hint=hint)
+        raise InputError("has no suffix of a grammar syntax", where=name_of(path), hint=hint)
     return load_spec(path)
 
 
@@ -125,6 +141,13 @@ def model_vocabulary(tokenizer: Any, model: Any) -> Vocabulary:
     vocabulary = Vocabulary.from_tokenizer(tokenizer, stop_token_ids=stops)
     vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
     return vocabulary
+
+
+def needs_shape(shape: str | None, options: Mapping[str, object]) -> None:
+    """Refuse options of random models, where none is asked for."""
+    for option, value in options.items():
+        if value and shape is None:
+            raise InputError("goes with --shape: a model of --model has its own", where=option)
 
 
 def model_or_shape(

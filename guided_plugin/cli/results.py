@@ -39,7 +39,7 @@ def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
         yield advance
 
 
-def check_out(path: Path | None, where: str = "--out") -> None:
+def check_out(path: Path | None, where: str) -> None:
     """Refuse a file that can't be written, before anything is measured."""
     if path is None:
         return

@@ -10,7 +10,7 @@ import typer
 
 from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.cli import options
-from guided_plugin.cli.loading import known, model_or_shape
+from guided_plugin.cli.loading import known, model_or_shape, needs_shape
 from guided_plugin.cli.results import check_out, working
 from guided_plugin.config import MODES, Mode
 from guided_plugin.demo import MODEL_DIR
@@ -31,12 +31,13 @@ def trace(
     device: options.Device = "cpu",
 ) -> None:
     """Trace the reference loop: the engine's calls, both streams and the worker. Open it in Perfetto."""
-    check_out(out)
+    needs_shape(shape, {"--tokenizer": tokenizer})
+    check_out(out, "--out")
     if png is not None:
         from guided_plugin.bench.trace_plot import load_matplotlib, plot_trace
 
         load_matplotlib()  # before anything is measured
-        check_out(png)
+        check_out(png, "--png")
     document = SCHEMAS[known(schema, SCHEMAS, "--schema")]
     chosen = cast("Mode", known(mode, MODES, "--mode"))
     with working("loading the model"):

@@ -26,6 +26,7 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
+from guided_plugin.pipeline.device import checked_device
 from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.requests import PipelineRequests
@@ -60,7 +61,7 @@ class StepPipeline(PipelineRequests):
         live on CUDA. The process starts in the background.
 
         `drafts`: for hosts that propose up to so many tokens a request and judge them together."""
-        self.device = torch.device(device)
+        self.device = checked_device(device)
         slots = Slots(max_slots)
         super().__init__(compiler, _make_runtime(compiler, max_slots, self.device, mode, drafts), slots)
         self.drafts = drafts

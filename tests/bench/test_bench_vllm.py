@@ -95,9 +95,39 @@ def test_a_mixed_run_is_asked_of_every_engine_and_told(engines, capsys):
     assert "3.25" in printed
 
 
-def test_an_engine_that_does_not_start_is_told_with_its_last_words():
-    with pytest.raises(gp.GuidedError, match=r"(?s)runner v2 gave no result.*No module named 'vllm'"):
+def test_an_engine_that_does_not_start_is_told_in_its_own_words():
+    with pytest.raises(gp.GuidedError) as failure:
         bench.bench_vllm("/nowhere", "/nowhere", rows=[1], schemas=["plain"], runners=["v2"], timeout=120)
+    assert str(failure.value).startswith(
+        "bench vllm, runner v2: the engine ended with exit code 1 and no result: ModuleNotFoundError: "
+        "No module named 'vllm' ("
+    )
+
+
+def test_an_engine_that_never_answers_is_ended(monkeypatch, tmp_path):
+    script = tmp_path / "child"
+    script.write_text("#!/bin/sh\necho loading the weights\nsleep 60\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(bench.sys, "executable", str(script))
+    with pytest.raises(gp.GuidedError, match=r"gave no result within 0\.3 s: loading the weights"):
+        bench.bench_vllm("m", "t", rows=[1], schemas=["plain"], runners=["v2"], timeout=0.3)
+
+
+def test_the_last_words_are_the_errors_also_behind_the_heads_of_log_lines():
+    log = """
+INFO 11-22 [core.py:1] starting
+ERROR 11-22 [core.py:2] Traceback (most recent call last):
+ERROR 11-22 [core.py:3] ValueError: no weights in /nowhere
+Traceback (most recent call last):
+RuntimeError: Engine core initialization failed. See root cause above.
+RuntimeError: Engine core initialization failed. See root cause above.
+"""
+    assert bench._last_words(log) == (
+        "ValueError: no weights in /nowhere; "
+        "RuntimeError: Engine core initialization failed. See root cause above."
+    )
+    assert bench._last_words("a\n\nb\nc\nKilled\n") == "b; c; Killed"
+    assert bench._last_words("") == "it said nothing"
 
 
 def test_the_command_prints_a_table_and_writes_json(engines, tmp_path, capsys):

@@ -145,8 +145,16 @@ def test_text_that_is_no_json_is_matched_as_it_is(byte_compiler):
 
 def test_other_kinds_lose_one_line_end_only(byte_compiler):
     spec = OutputSpec.regex(" a +")
-    found = check_spec(byte_compiler, spec, [("one", " a \n"), ("two", " a \n\n")])
-    assert [(i.text, i.accepted) for i in found.instances] == [(" a ", True), (" a \n", False)]
+    for raw in (False, True):
+        found = check_spec(byte_compiler, spec, [("one", " a \n"), ("two", " a \n\n")], raw=raw)
+        assert [(i.text, i.accepted) for i in found.instances] == [(" a ", True), (" a \n", False)]
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_line_end_that_the_spec_takes_is_kept(byte_compiler, raw):
+    texts = [("with", "a\n"), ("without", "a")]
+    found = check_spec(byte_compiler, OutputSpec.regex("a\\n"), texts, raw=raw)
+    assert [(i.text, i.accepted) for i in found.instances] == [("a\n", True), ("a", False)]
 
 
 def test_each_instance_starts_afresh(byte_compiler):

@@ -1,5 +1,5 @@
 """Fixtures that run commands, with one thread."""
 
-from command_line import run, write
+from command_line import run, standard_input, write
 
-__all__ = ["run", "write"]
+__all__ = ["run", "standard_input", "write"]

@@ -40,9 +40,54 @@ def test_check_takes_pretty_printed_json_unless_raw(run, write):
     assert run(*arguments).code == 0
     raw = run(*arguments, "--raw")
     assert (raw.code, raw.json["instances"][0]["position"]) == (1, 1)
-    one_line = write("j", pretty.read_text().rstrip("\n"))
-    assert run(*arguments[:3], one_line, "--raw", "--flexible").code == 0
+    assert run(*arguments, "--raw", "--flexible").code == 0  # its last line end is the file's
     assert run(*arguments, "--flexible").json["spec"]["whitespace"] == "flexible"
+
+
+def test_check_reads_standard_input(run, write, standard_input):
+    standard_input(json.dumps({"type": "integer", "minimun": 1}).encode())
+    result = run("check", "-")
+    assert (result.code, "minimun" in result.out) == (0, True)
+    standard_input(b"12\r\n")
+    found = run("check", write("s.json", {"type": "integer"}), "--instance", "-", "--raw", "--json")
+    assert (found.code, found.json["instances"][0]["name"]) == (0, "standard input")
+
+
+def test_check_reads_standard_input_once(run, standard_input):
+    standard_input(b"12")
+    run("check", "-", "--instance", "-").is_error(2, "standard input: can be read once")
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"{", ["standard input, line 1, column 2", "is not JSON"]),
+        (b"\xff", ["standard input: is not UTF-8 text (byte 0)"]),
+        (b'{"type": "intger"}', ["standard input: #/type"]),
+    ],
+)
+def test_bad_standard_input_is_named(run, standard_input, content, parts):
+    standard_input(content)
+    run("check", "-").is_error(2, *parts)
+
+
+def test_check_lists_the_keywords_of_schemas_inside_tags(run, write):
+    schema = {"type": "integer", "title": "T", "minimun": 1}
+    structures = [{"begin": "<f>", "schema": schema, "end": "</f>"}]
+    tag = {"type": "structural_tag", "structures": structures, "triggers": ["<f"]}
+    result = run("check", write("s.json", tag))
+    assert result.code == 0
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.out.splitlines()]
+    place = "#/structures/0/schema"
+    assert [row for row in rows if row] == [
+        ["type", "1", "enforced", f"{place}/type", "by llguidance"],
+        ["title", "1", "annotation", f"{place}/title", ""],
+        ["minimun", "1", "annotation", f"{place}/minimun", "not a keyword of the standard"],
+    ]
+    schema["not"] = {"type": "integer"}
+    refused = run("check", write("s.json", tag))
+    assert refused.code == 1
+    assert f"{place}/not " in refused.out
 
 
 def test_check_open_allows_other_properties(run, write):

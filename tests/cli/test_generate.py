@@ -112,7 +112,7 @@ def test_generate_refuses_a_grammar_of_unknown_syntax(run, write):
 
 
 def test_generate_refuses_a_wrong_sampling_option(run):
-    run("generate", *MODEL, "--top-p", "3").is_error(2, "top_p", "not 3.0")
+    run("generate", *MODEL, "--top-p", "3").is_error(2, "--top-p", "not 3.0")
 
 
 def test_an_output_that_fails_is_told_after_the_others(run, monkeypatch):

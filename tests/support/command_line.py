@@ -1,5 +1,6 @@
 """The console script, run in the process of the tests."""
 
+import io
 import json
 import re
 import sys
@@ -10,7 +11,7 @@ import pytest
 from guided_plugin.cli import main
 from guided_plugin.demo import MODEL_DIR
 
-__all__ = ["MODEL", "PERSON", "Result", "run", "write"]
+__all__ = ["MODEL", "PERSON", "Result", "run", "standard_input", "write"]
 
 MODEL = ("--model", str(MODEL_DIR), "--prompt", "Person as JSON: ")
 PERSON = {
@@ -50,6 +51,16 @@ def run(monkeypatch, capsys):
             main()
         captured = capsys.readouterr()
         return Result(int(stop.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def standard_input(monkeypatch):
+    """Give commands these bytes on their standard input."""
+
+    def call(content):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
     return call
 
