@@ -13,7 +13,18 @@ ROOMS = [
     *("grammar/llguidance/tags", "grammar/llguidance"),
     *("grammar/xgrammar/rewrites", "grammar/xgrammar"),
     *("plugins", "compiling", "worker", "worker/device", "worker/engine", "worker/child", "pipeline"),
-    *("hosts", "hosts/transformers", "hosts/vllm", "vllm", "__init__", "demo", "check", "bench", "cli"),
+    *(
+        "hosts",
+        "hosts/transformers",
+        "hosts/vllm",
+        "vllm",
+        "__init__",
+        "demo",
+        "check",
+        "bench",
+        "doctor",
+        "cli",
+    ),
 ]
 """Folders, and files that lie in no folder. Each may import itself and what stands before it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from guided_plugin.cli import options
 from guided_plugin.cli.results import print_json
 from guided_plugin.errors import ConfigError
 from guided_plugin.hosts.vllm.contract import CONTRACT, Part, differences
-from guided_plugin.hosts.vllm.shapes import Sources
+from guided_plugin.hosts.vllm.shapes import Sources, installed_folder
 
 
 def vllm_contract(
@@ -43,7 +42,7 @@ def vllm_contract(
 
 
 def _installed() -> Path:
-    spec = find_spec("vllm")
-    if spec is None or not spec.submodule_search_locations:
+    folder = installed_folder()
+    if folder is None:
         raise ConfigError("vLLM is not installed here", where="--sources", hint="name a folder")
-    return Path(spec.submodule_search_locations[0]).parent
+    return folder

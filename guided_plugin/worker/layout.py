@@ -49,7 +49,7 @@ _VERSION = 4
 _CLOSURE = np.dtype([("serial", "<i8"), ("step", "<i8"), ("reason", "S1008")])
 _Number = TypeVar("_Number", bound=np.generic)
 _HEADER = struct.Struct("<8sIIIIIIQ16s")
-_DIRECTORY = "/dev/shm"
+DIRECTORY = "/dev/shm"
 
 
 class Counter(IntEnum):
@@ -292,12 +292,12 @@ def _intact(header: bytes) -> bool:
 
 def _unnamed_file(size: int) -> int:
     try:
-        fd = os.open(_DIRECTORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fd = os.open(DIRECTORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno not in (errno.EISDIR, errno.EOPNOTSUPP):
             raise _no_memory(size, error) from error
         # No unnamed files on this file system: unlink it at once.
-        name = f"{_DIRECTORY}/guided_plugin-{os.getpid()}-{os.urandom(8).hex()}"
+        name = f"{DIRECTORY}/guided_plugin-{os.getpid()}-{os.urandom(8).hex()}"
         fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         os.unlink(name)
     try:
@@ -311,7 +311,7 @@ def _unnamed_file(size: int) -> int:
 def _no_memory(size: int, error: OSError) -> PipelineError:
     return PipelineError(
         f"cannot allocate {size / 2**20:.1f} MiB: {error.strerror}",
-        where=_DIRECTORY,
+        where=DIRECTORY,
         hint="make it larger (containers: --shm-size), lower max_slots, or use mode='inline'",
     )
 

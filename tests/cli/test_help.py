@@ -36,6 +36,7 @@ def test_the_commands():
     assert _commands() == [
         (),
         ("demo",),
+        ("doctor",),
         ("generate",),
         ("check",),
         ("maskbench",),

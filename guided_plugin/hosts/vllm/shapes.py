@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,6 +47,14 @@ class Reader(Protocol):
     def find(self, path: str) -> Shape:
         """The shape of `module:Class.method`. Raises Missing."""
         ...
+
+
+def installed_folder() -> Path | None:
+    """The folder with the installed vLLM's Python files in `vllm/`; None if it is not installed."""
+    found = find_spec(_ROOT)
+    if found is None or not found.submodule_search_locations:
+        return None
+    return Path(next(iter(found.submodule_search_locations))).parent
 
 
 class Installed:

@@ -1,0 +1,56 @@
+"""`guided-plugin doctor`: does everything that guiding needs work on this machine?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from guided_plugin.cli import options
+from guided_plugin.cli.results import print_json, progress
+
+if TYPE_CHECKING:
+    from guided_plugin.doctor.examination import Examination
+
+_COLOURS = {"ok": "green", "note": "yellow", "unknown": "dim", "problem": "red"}
+
+
+def doctor(
+    requests: Annotated[
+        int, typer.Option(min=1, help="Requests at the same time: vLLM's max_num_seqs.")
+    ] = 256,
+    vocabulary: Annotated[int, typer.Option(min=1, help="Tokens of the model's vocabulary.")] = 262_144,
+    drafts: Annotated[int, typer.Option(min=0, help="Draft tokens of a request, speculative decoding.")] = 0,
+    json_output: options.JsonOutput = False,
+) -> None:
+    """Look at versions, entry points, vLLM, processors, shared memory and CUDA, then compile and decode.
+
+    Each problem comes with its remedy. The exit code is 1 if there is one; what cannot be looked at is none.
+    """
+    from guided_plugin.doctor.examination import SECTIONS, examine
+    from guided_plugin.doctor.finding import Setup
+
+    setup = Setup(requests=requests, vocabulary=vocabulary, drafts=drafts)
+    with progress("looking", len(SECTIONS)) as advance:
+        found = examine(setup, advance)
+    if json_output:
+        print_json(found.to_dict())
+    else:
+        _show(found)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def _show(found: Examination) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for name, findings in found.sections.items():
+        console.print(f"[bold]{escape(name)}[/bold]")
+        for finding in findings:
+            colour = _COLOURS[finding.status]
+            console.print(f"  [{colour}]{finding.status:8}[/{colour}] {escape(finding.what)}")
+            if finding.remedy:
+                console.print(f"  {'':8} -> {escape(finding.remedy)}")
+    problems = sum(each.status == "problem" for findings in found.sections.values() for each in findings)
+    console.print(f"{problems} problems" if problems != 1 else "1 problem")

@@ -1,0 +1,102 @@
+"""`doctor` as a whole: on this machine, and where a part of it raises."""
+
+import subprocess
+import sys
+
+import pytest
+from command_line import run
+
+from guided_plugin.doctor import examination, selftest
+from guided_plugin.doctor.finding import Finding, Setup
+from guided_plugin.errors import PipelineError
+
+__all__ = ["run"]
+
+
+@pytest.fixture
+def without_running(monkeypatch):
+    """Leave out the self-test, which takes seconds."""
+    sections = {**examination.SECTIONS, "self-test": lambda setup: iter([Finding("ok", "runs")])}
+    monkeypatch.setattr(examination, "SECTIONS", sections)
+    monkeypatch.setattr(selftest, "borrow_server", lambda: (_ for _ in ()).throw(PipelineError("none")))
+    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
+    return sections
+
+
+def test_the_self_test_compiles_and_decodes_in_both_modes(fork_server, monkeypatch):
+    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
+    found = [*selftest.self_test(Setup())]
+    assert {finding.status for finding in found} == {"ok"}
+    assert [finding.what.split(":")[0].split(" compiles")[0] for finding in found] == [
+        "llguidance",
+        "xgrammar",
+        "mode inline",
+        "mode process",
+    ]
+
+
+def test_a_backend_that_cannot_be_imported_is_a_problem(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xgrammar", None)
+    monkeypatch.setattr(selftest, "_decodes", lambda compiler, mode: Finding("ok", mode))
+    broken = [finding for finding in selftest.self_test(Setup()) if finding.status == "problem"]
+    assert len(broken) == 1
+    assert broken[0].what.startswith("xgrammar does not compile: ")
+    assert broken[0].remedy
+
+
+def test_tokens_that_the_grammar_forbids_are_told(monkeypatch):
+    compiler = selftest._compiler()
+    monkeypatch.setattr("guided_plugin.pipeline.pipeline.mask_rows", lambda *given: None)
+    found = selftest._decodes(compiler, "inline")
+    assert found.status == "problem"
+    assert "the request failed" in found.what or "forbids" in found.what
+
+
+def test_no_shared_memory_fails_the_mode_that_needs_it(monkeypatch):
+    def refuse(size):
+        raise PipelineError("cannot allocate 1.0 MiB", where="/dev/shm", hint="make it larger")
+
+    monkeypatch.setattr("guided_plugin.worker.layout._unnamed_file", refuse)
+    found = selftest._decodes(selftest._compiler(), "process")
+    assert (found.status, found.remedy) == ("problem", "make it larger")
+    assert found.what == "mode process does not run: /dev/shm: cannot allocate 1.0 MiB"
+
+
+def test_what_a_section_raises_is_its_problem_and_the_others_go_on(without_running):
+    def broken(setup):
+        yield Finding("ok", "first")
+        raise ImportError("libtorch.so: no such file")
+
+    without_running["CUDA"] = broken
+    done = []
+    found = examination.examine(Setup(), done.append)
+    assert done == list(found.sections) == list(without_running)
+    first, second = found.sections["CUDA"]
+    assert (first.what, second.status) == ("first", "problem")
+    assert "libtorch.so" in second.what
+    assert not found.ok
+
+
+def test_the_command(run, without_running, monkeypatch):
+    result = run("doctor")
+    assert (result.code, result.out.splitlines()[-1]) == (0, "0 problems")
+    monkeypatch.setenv("GUIDED_PLUGIN", "[red]")
+    result = run("doctor")
+    assert (result.code, result.out.splitlines()[-1]) == (1, "1 problem")
+    assert "GUIDED_PLUGIN=[red] cannot be read" in result.out
+    assert "-> set it to 0, 1 or a JSON object" in result.out
+
+
+def test_the_command_as_json(run, without_running):
+    result = run("doctor", "--json", "--requests", "100000", "--drafts", "8")
+    assert list(result.json) == ["ok", "sections"]
+    assert list(result.json["sections"]) == list(without_running)
+    (memory,) = result.json["sections"]["shared memory"]
+    assert list(memory) == ["status", "what", "remedy"]
+    assert "100000 requests" in memory["what"]
+    assert result.json["ok"] == (result.code == 0)
+
+
+def test_it_starts_without_torch():
+    code = "import sys, guided_plugin.cli, guided_plugin.doctor; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0

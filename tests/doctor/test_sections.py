@@ -1,0 +1,235 @@
+"""Each section of `doctor`, with set-ups that are broken."""
+
+import importlib.metadata
+import os
+import tomllib
+from types import SimpleNamespace
+
+import pytest
+from script_files import ROOT
+
+from guided_plugin.doctor import cuda, entry, host, machine, options, versions
+from guided_plugin.doctor.finding import Setup
+from guided_plugin.hosts.vllm.contract import CONTRACT
+from guided_plugin.ipc import processors
+from guided_plugin.worker import layout
+
+SETUP = Setup()
+
+
+def problems(look, setup=SETUP):
+    found = [finding for finding in look(setup) if finding.status == "problem"]
+    assert all(finding.remedy for finding in found)
+    return [finding.what for finding in found]
+
+
+def test_the_required_versions_are_those_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [f"{name}>={oldest}" for name, oldest in versions.REQUIRED.items()]
+    assert all(any(given.startswith(each) for given in project["dependencies"]) for each in named)
+    groups = {
+        (group, name, value)
+        for group, points in project["entry-points"].items()
+        for name, value in points.items()
+    }
+    assert {(group, name, value) for group, (name, value, _) in entry.POINTS.items()} == groups
+
+
+def test_what_is_installed_here_is_no_problem():
+    assert problems(versions.versions) == []
+
+
+def test_a_backend_that_is_missing_or_old_is_told(monkeypatch):
+    def version(package):
+        if package == "xgrammar":
+            raise importlib.metadata.PackageNotFoundError(package)
+        return {"llguidance": "1.7.5", "torch": "2.10.0+cpu"}.get(package, "99")
+
+    monkeypatch.setattr(versions, "version", version)
+    assert problems(versions.versions) == [
+        "xgrammar is not installed",
+        "llguidance 1.7.5 is older than 1.7.6",
+    ]
+
+
+def test_the_driver_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(versions, "DRIVER", tmp_path / "version")
+    assert [*versions.versions(SETUP)][-1].status == "unknown"
+    text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build"
+    (tmp_path / "version").write_text(text)
+    assert [*versions.versions(SETUP)][-1].what == "NVIDIA driver 570.124.06"
+
+
+@pytest.mark.parametrize("value", ["yes", '{"thread": 2}', '{"threads": "2"}', "[1]"])
+def test_garbage_in_the_options_is_told(monkeypatch, value):
+    monkeypatch.setenv("GUIDED_PLUGIN", value)
+    (what,) = problems(options.options)
+    assert what.startswith(f"GUIDED_PLUGIN={value} cannot be read: ")
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "part"),
+    [
+        ("", "ok", "is not set"),
+        ("1", "ok", "nothing but the defaults"),
+        ("0", "note", "turns the package off"),
+        ('{"threads": 2, "take_over": true}', "ok", "threads = 2, take_over = True"),
+    ],
+)
+def test_options_are_shown_as_they_are_read(monkeypatch, value, status, part):
+    monkeypatch.setenv("GUIDED_PLUGIN", value)
+    (found,) = options.options(SETUP)
+    assert found.status == status
+    assert part in found.what
+
+
+@pytest.fixture
+def points(monkeypatch):
+    """Choose the entry points that are found, and whether vLLM is."""
+
+    def call(found, *, vllm=True, installed="0.1.0"):
+        def version(name):
+            if installed is None:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return installed
+
+        groups = {
+            group: [SimpleNamespace(name=name, value=value)] for group, (name, value, _) in found.items()
+        }
+        monkeypatch.setattr(entry, "entry_points", lambda group: groups.get(group, []))
+        monkeypatch.setattr(entry, "find_spec", lambda name: object() if vllm else None)
+        monkeypatch.setattr(entry, "version", version)
+        monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+
+    return call
+
+
+def test_entry_points_that_are_there(points):
+    points(entry.POINTS)
+    assert {found.status for found in entry.entries(SETUP)} == {"ok"}
+
+
+def test_a_path_in_place_of_an_installation_has_no_entry_points(points):
+    points({}, installed=None)
+    (what,) = problems(entry.entries)
+    assert all(group in what for group in entry.POINTS)
+    assert "not installed" in what
+    points({}, installed=None, vllm=False)
+    assert problems(entry.entries) == []
+    assert "note" in {found.status for found in entry.entries(SETUP)}
+
+
+def test_an_entry_point_of_an_older_version_does_not_count(points):
+    group = "vllm.general_plugins"
+    points(
+        {**entry.POINTS, group: ("guided_plugin", "guided_plugin.vllm_gate:install", "")}, installed="0.0.9"
+    )
+    first, second = problems(entry.entries)
+    assert f"no entry point in {group}" in first
+    assert "guided-plugin 0.0.9 is installed" in second
+
+
+@pytest.mark.parametrize(("value", "count"), [("other", 2), ("", 2), ("other,guided_plugin", 1)])
+def test_plugins_that_vllm_is_told_to_leave_out(points, monkeypatch, value, count):
+    points(entry.POINTS)
+    monkeypatch.setenv("VLLM_PLUGINS", value)
+    assert len(problems(entry.entries)) == count
+
+
+def test_a_third_party_that_cannot_be_loaded_is_named(points, monkeypatch):
+    points(entry.POINTS)
+    monkeypatch.setenv("GUIDED_PLUGIN", '{"disabled_plugins": ["nobodys"]}')
+    assert problems(entry.entries) == ["disabled_plugins: no plugin named 'nobodys'"]
+
+
+def test_no_vllm_is_no_failure(monkeypatch):
+    monkeypatch.setattr(host, "installed_folder", lambda: None)
+    assert [found.status for found in host.vllm(SETUP)] == ["unknown"]
+
+
+def test_a_broken_contract_names_what_is_missing(monkeypatch, tmp_path):
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm/__init__.py").write_text("")
+    monkeypatch.setattr(host, "installed_folder", lambda: tmp_path)
+    monkeypatch.setattr(host, "version_text", lambda: "9.1.0")
+    found = problems(host.vllm)
+    assert len(found) == len({name.part for name in CONTRACT if not name.endpoint})
+    assert any("every guided request: no module vllm." in what for what in found)
+    assert next(host.vllm(SETUP)).status == "note"
+
+
+@pytest.mark.parametrize("free", [10, 30, 40])
+def test_a_small_shared_memory_is_told(monkeypatch, free):
+    size = free << 20
+    found = SimpleNamespace(f_bavail=size // 4096, f_frsize=4096, f_blocks=64 << 8)
+    monkeypatch.setattr(os, "statvfs", lambda path: found)
+    short = problems(machine.shared_memory)
+    assert bool(short) == (size < layout.Shape(256, 8192).size)
+    more = Setup(requests=1024, drafts=3)
+    (finding,) = machine.shared_memory(more)
+    assert finding.status == "problem"
+    assert f"{free}.0 of 64.0 MiB are free" in finding.what
+    assert "--shm-size=" in finding.remedy
+
+
+def test_no_shared_memory_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(layout, "DIRECTORY", str(tmp_path / "none"))
+    assert "No such file or directory" in problems(machine.shared_memory)[0]
+    monkeypatch.setattr(layout, "DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    assert "may not be written" in problems(machine.shared_memory)[0]
+
+
+def test_threads_that_a_quota_throttles_are_told(monkeypatch):
+    monkeypatch.setattr(processors, "count", lambda: 64)
+    monkeypatch.setattr(machine, "cgroup_quota", lambda: 4.0)
+    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
+    assert "12 threads fill masks in 4 processors of time" in problems(machine.processor_time)[0]
+    monkeypatch.setenv("GUIDED_PLUGIN", '{"threads": 3}')
+    assert problems(machine.processor_time) == []
+    monkeypatch.setattr(machine, "cgroup_quota", lambda: 1.5)
+    monkeypatch.setenv("GUIDED_PLUGIN", '{"threads": 1}')
+    assert [found.status for found in machine.processor_time(SETUP)] == ["ok", "note"]
+
+
+def test_the_quota_is_the_least_of_the_groups(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    assert machine.cgroup_quota() is None
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert machine.cgroup_quota() is None
+    (tmp_path / "cpu.max").write_text("250000 100000\n")
+    assert machine.cgroup_quota() == 2.5
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    assert machine.cgroup_quota() == 2.5
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("150000\n")
+    assert machine.cgroup_quota() == 1.5
+
+
+@pytest.fixture
+def devices(monkeypatch, tmp_path):
+    """Choose what CUDA has to say."""
+
+    def call(*, reason="", driver=False, supported=lambda index: True):
+        monkeypatch.setattr("guided_plugin.pipeline.device.cuda_reason", lambda index=0: reason)
+        monkeypatch.setattr("guided_plugin.worker.device.streamops.supported", supported)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+        monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "H200")
+        monkeypatch.setattr(cuda, "DRIVER", tmp_path if driver else tmp_path / "none")
+        (found,) = cuda.cuda(SETUP)
+        return found.status, found.what
+
+    return call
+
+
+def test_cuda(devices):
+    assert devices(reason="not compiled") == ("unknown", "no CUDA: not compiled")
+    assert devices(reason="not compiled", driver=True)[0] == "problem"
+    assert devices()[0] == "ok"
+    assert devices(supported=lambda index: False)[0] == "note"
+
+    def broken(index):
+        raise OSError("libcuda.so.1: no such file")
+
+    assert devices(supported=broken)[0] == "problem"
