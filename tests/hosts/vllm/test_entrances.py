@@ -131,7 +131,13 @@ def asynchronous():
 @pytest.mark.parametrize("name", ["ours", "theirs"])
 def test_async_llm_guides(asynchronous, name):
     assert guided(asynchronous["generate", name][-1].text)
-    assert guided("".join(output.text for output in asynchronous["in parts", name]))
+    texts = [""]
+    for output in asynchronous["in parts", name]:
+        texts[-1] += output.text
+        if output.finish_reason == "stop":
+            texts.append("")
+    assert [guided(text) for text in texts] == [True, True, False]  # one for each part, and nothing after
+    assert texts[-1] == ""
 
 
 @pytest.mark.parametrize("name", ["ours", "theirs"])
