@@ -74,10 +74,13 @@ class Launch:
         options = {"take_over": True, "mode": "process", **self.plugin}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         ours = {"GUIDED_PLUGIN": json.dumps(options), "PYTHONPATH": path}
+        defaults = {"VLLM_LOGGING_LEVEL": "WARNING"}
         if self.device == "cpu":
+            # The demo model gains nothing by more threads, and they spin where processors are shared.
+            defaults["OMP_NUM_THREADS"] = "1"
             # vLLM's worker spins while it waits: bound to one processor, it keeps the grammar worker off it.
             ours |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        return {"VLLM_LOGGING_LEVEL": "WARNING", **os.environ, **ours}
+        return {**defaults, **os.environ, **ours}
 
 
 @dataclass(frozen=True)
