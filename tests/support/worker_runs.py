@@ -63,7 +63,8 @@ class Run:
 
     def check(self, *, failed=()):
         """Every request that didn't fail has only what its grammar allows, all of it in its journal."""
-        assert {name for name in self.specs if self.pipe.request(name).error is not None} == set(failed)
+        errors = {name: error for name in self.specs if (error := self.pipe.request(name).error) is not None}
+        assert set(errors) == set(failed), errors
         compiler = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1))
         for name, spec in self.specs.items():
             counted = self.pipe.tokens(name)

@@ -27,7 +27,7 @@ def make(fork_server, monkeypatch):
     made = []
 
     def make(slots=8, **config):
-        config = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 8_000, **config})
+        config = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 60_000, **config})
         compiler = gp.GrammarCompiler(BYTES, config=config)
         made.append(gp.StepPipeline(compiler, max_slots=slots, mode="process"))
         return made[-1]
@@ -58,7 +58,7 @@ def test_killed_in_any_phase_the_next_worker_takes_over(make, tmp_path, phase):
     run.check()
     assert (tmp_path / "died").exists()
     assert pipe.metrics().worker.restarts == 1
-    assert run.slowest < 5.0  # found by its death, not by the limit
+    assert run.slowest < 30.0  # found by its death, not by the limit
     assert pipe.phase("bad") is pipe.phase("good") is Phase.DONE
     assert bytes(run.out["bad"][:8]) == b"abcdefgh"
 
@@ -89,7 +89,7 @@ def test_a_stopped_worker_is_replaced_by_its_state_and_no_request_is_blamed(make
         until(lambda pid=pid: gone(pid))
     run.steps(10)
     run.check()
-    assert run.slowest < 5.0
+    assert run.slowest < 30.0
     assert pipe.metrics().worker.restarts == 2
     assert len(pipe.runtime.supervisor._deaths) == 2
     assert caplog.text.count("the grammar worker was stopped from outside") == 2
@@ -119,7 +119,7 @@ def test_the_worker_and_its_fork_server_stop_and_the_spare_takes_over_in_time(ma
     stopped(pipe)
     run.steps(6)
     run.check()
-    assert run.slowest < 5.0
+    assert run.slowest < 30.0
     assert pipe.runtime.supervisor._server is spare
     assert len(pipe.runtime.supervisor._deaths) == 1
 
@@ -186,7 +186,7 @@ def test_a_request_that_kills_twice_is_not_tried_a_third_time(make, phase):
     assert pipe.metrics().worker.restarts == (2 if phase == "start 1" else 3)
     assert not pipe.runtime.supervisor._deaths
     assert pipe.phase("good") is Phase.DONE
-    assert run.slowest < 5.0
+    assert run.slowest < 30.0
 
 
 def test_a_death_before_the_next_plan_counts_too(make):
@@ -414,7 +414,7 @@ def test_an_unexpected_exception_in_the_supervisor_replaces_the_worker(make, mon
     until(lambda: raised)
     run.steps(13)
     run.check()
-    assert run.slowest < 5.0
+    assert run.slowest < 30.0
     assert supervisor.thread.is_alive()
     assert supervisor.worker_pid != pid
     assert "the supervisor of the grammar worker failed" in caplog.text
@@ -435,7 +435,7 @@ def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(make, mon
             pipe.add_request("two", PAREN)
         run.step()  # its row is closed at once
         assert run.out["one"][-1] == END
-        assert run.slowest < 5.0
+        assert run.slowest < 30.0
     run.check(failed=["one"])
     assert supervisor.thread.is_alive()
     until(lambda: not pipe.runtime.client._refused())
