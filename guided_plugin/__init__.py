@@ -20,6 +20,7 @@ from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo
 
 if TYPE_CHECKING:
     from guided_plugin.compiling.compiler import GrammarCompiler, shared_compiler
+    from guided_plugin.explain.report import explain_output
     from guided_plugin.grammar.vocabulary import Vocabulary
     from guided_plugin.hosts.loop import DecodeLoop, Output, Sampling
     from guided_plugin.hosts.transformers.guide import Guide
@@ -43,6 +44,7 @@ __all__ = [
     "Vocabulary",
     "__version__",
     "errors",
+    "explain_output",
     "hookimpl",
     "shared_compiler",
 ]
@@ -55,6 +57,7 @@ _LAZY = {
     "Sampling": "hosts.loop",
     "StepPipeline": "pipeline.pipeline",
     "Vocabulary": "grammar.vocabulary",
+    "explain_output": "explain.report",
     "shared_compiler": "compiling.compiler",
 }
 

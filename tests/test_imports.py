@@ -23,6 +23,7 @@ ROOMS = [
         "check",
         "bench",
         "doctor",
+        "explain",
         "cli",
     ),
 ]

@@ -39,9 +39,7 @@ def check(
         list[Path] | None, typer.Option(metavar="<path>", help="File to match; may be given often; -: stdin.")
     ] = None,
     flexible: options.Flexible = False,
-    open_objects: Annotated[
-        bool, typer.Option("--open", help="Objects are open unless the schema closes them.")
-    ] = False,
+    open_objects: options.Open = False,
     raw: Annotated[
         bool,
         typer.Option(

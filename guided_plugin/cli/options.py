@@ -20,6 +20,7 @@ Repetitions = Annotated[int, typer.Option(min=1, help="Measured runs a figure.")
 Backend = Annotated[str, typer.Option(help="Grammar backend; auto chooses per spec.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Flexible = Annotated[bool, typer.Option("--flexible", help="Allow whitespace in JSON.")]
+Open = Annotated[bool, typer.Option("--open", help="Objects are open unless the schema closes them.")]
 Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]
 JsonOutput = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of text.")]

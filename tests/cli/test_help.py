@@ -39,6 +39,7 @@ def test_the_commands():
         ("doctor",),
         ("generate",),
         ("check",),
+        ("explain",),
         ("maskbench",),
         ("trace",),
         ("vllm-contract",),

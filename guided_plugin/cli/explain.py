@@ -1,0 +1,95 @@
+"""`guided-plugin explain`: where an output stands in its grammar."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from guided_plugin.cli import options
+from guided_plugin.cli.loading import InputError, load_spec, load_tokenizer, read_once, read_text
+from guided_plugin.cli.results import check_out, print_json, working
+from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import printable
+
+if TYPE_CHECKING:
+    from guided_plugin.explain.report import Explanation
+
+
+def explain(
+    spec_file: Annotated[Path, typer.Argument(help="A spec, as `check` takes it; -: stdin.")],
+    tokenizer: Annotated[
+        Path, typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's")
+    ] = MODEL_DIR,
+    text: Annotated[str | None, typer.Option(help="The output so far, to the letter.")] = None,
+    text_file: Annotated[Path | None, typer.Option(help="The same from a file; -: stdin.")] = None,
+    next_text: Annotated[str | None, typer.Option("--next", help="Could this text follow?")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a page: each token by how many were allowed.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to look for a completion.")] = 2.0,
+    flexible: options.Flexible = False,
+    open_objects: options.Open = False,
+    json_output: options.JsonOutput = False,
+) -> None:
+    """Where an output stands: what is allowed next, why a text is refused, how the output could end.
+
+    The exit code is 1 where the text, or the one of --next, is refused.
+    """
+    if text is not None and text_file is not None:
+        raise InputError("give only one of --text and --text-file")
+    read_once([spec_file, *([text_file] if text_file else [])])
+    if html is not None:
+        check_out(html, "--html")
+    given: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
+    if open_objects:
+        given["strict"] = False
+    spec = load_spec(spec_file, **given)
+    written = read_text(text_file) if text_file is not None else text or ""
+    with working("compiling"):
+        from guided_plugin.compiling.compiler import GrammarCompiler
+        from guided_plugin.explain.picture import picture, steps_of, tokens_of
+        from guided_plugin.explain.report import explain_output
+        from guided_plugin.grammar.vocabulary import Vocabulary
+
+        compiler = GrammarCompiler(Vocabulary.from_tokenizer(load_tokenizer(tokenizer)))
+        compiler.compile(spec)
+    with working("looking for a completion"):
+        found = explain_output(compiler, spec, written, next_text=next_text, seconds=seconds)
+    if html is not None:
+        steps = steps_of(compiler, spec, tokens_of(compiler, written))
+        html.write_text(picture(steps, spec, compiler.vocabulary.size), encoding="utf-8")
+    if json_output:
+        print_json(found.to_dict())
+    else:
+        _show(found, next_text)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def _show(found: Explanation, next_text: str | None) -> None:
+    from guided_plugin.explain.position import ranges
+
+    lines = [("text", found.refused.reason if found.refused else f"fits, {len(found.text)} characters")]
+    if found.place is not None:
+        lines.append(("place", f"{found.place.path}: {found.place.what}"))
+        if found.place.complete:
+            lines.append(("complete", ", ".join(found.place.complete)))
+    lines.append(("may stop", "yes" if found.may_stop else "no"))
+    lines.append(("characters", ranges(list(found.characters))))
+    more = (
+        f" and {found.token_count - len(found.tokens)} more" if found.token_count > len(found.tokens) else ""
+    )
+    lines.append(("tokens", (", ".join(found.tokens) or "none") + more))
+    if found.forced:
+        lines.append(("forced", repr(found.forced)))
+    if next_text is not None:
+        lines.append(("next", found.next_refused.reason if found.next_refused else f"{next_text!r} fits"))
+    ending = found.ending
+    lines.append(("could end", repr(ending.text) if ending.text is not None else ending.why))
+    lines += [("note", note) for note in found.notes]
+    console = Console(highlight=False, soft_wrap=True)
+    for name, value in lines:
+        console.print(f"{name:11} {printable(value, 4_000)}", markup=False)

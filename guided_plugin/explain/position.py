@@ -1,0 +1,171 @@
+"""A place in an output: a matcher, and what it allows next. Depends on the grammar protocols."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from guided_plugin.check.report import accepted_characters, fresh_matcher
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import shown
+from guided_plugin.grammar.base import Backend, MaskArray, Matcher
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec import OutputSpec
+
+_MOST_CUTS = 256
+"""Tokens that may begin one text."""
+
+
+class Names:
+    """What a vocabulary's tokens look like. Made once for many places."""
+
+    def __init__(self, vocabulary: Vocabulary, stop_token_ids: tuple[int, ...]) -> None:
+        self.tokens = vocabulary.tokens
+        self.stops = stop_token_ids
+        self.controls = vocabulary.special_ids.difference(stop_token_ids)
+        self.encode = vocabulary.encode
+        named = {self.tokens[i].decode(errors="replace"): i for i in self.controls if self.tokens[i]}
+        self.by_name = named
+        longest = sorted(named, key=len, reverse=True)
+        self._controls = re.compile(f"({'|'.join(map(re.escape, longest))})") if named else None
+        self.singles = {
+            token[0]: i for i, token in reversed(list(enumerate(vocabulary.text_tokens))) if len(token) == 1
+        }
+        """The token of each byte that has one of its own."""
+
+    def pieces(self, text: str) -> list[str]:
+        """A text, cut at what may be the names of control tokens."""
+        return [piece for piece in self._controls.split(text) if piece] if self._controls else [text]
+
+    def render(self, token: int) -> str:
+        """A token for people: in quotes if it is text, else its name."""
+        data = self.tokens[token]
+        if token in self.stops or token in self.controls:
+            return data.decode(errors="replace") or f"<token {token}>"
+        try:
+            return repr(data.decode())
+        except UnicodeDecodeError:
+            return repr(data)
+
+
+@dataclass
+class Position:
+    """A matcher somewhere in an output."""
+
+    matcher: Matcher
+    backend: Backend
+    names: Names
+
+    @classmethod
+    def start(cls, compiler: GrammarCompiler, spec: OutputSpec) -> Position:
+        """At the beginning of a spec."""
+        matcher = fresh_matcher(compiler, spec)
+        backend = compiler.backend(compiler.compile(spec).backend)
+        stops = spec.stop_token_ids or compiler.vocabulary.stop_token_ids
+        return cls(matcher, backend, Names(compiler.vocabulary, stops))
+
+    def fork(self) -> Position:
+        """The same place again, to go on from by itself."""
+        return Position(self.matcher.fork(), self.backend, self.names)
+
+    def move(self, text: str) -> int:
+        """Go on as far as a text fits; how many of its characters do. The name of a control token stands for
+        the token where the grammar allows that here."""
+        count = 0
+        for piece in self.names.pieces(text):
+            self.__dict__.pop("row", None)
+            token = self.names.by_name.get(piece)
+            if token is not None and self.allows(token) and self.matcher.accept(token):
+                count += len(piece)
+                continue
+            taken = accepted_characters(self.matcher, piece)
+            count += taken
+            if taken < len(piece):
+                break
+        self.__dict__.pop("row", None)
+        return count
+
+    def moved(self, token: int) -> Position | None:
+        """The place behind a token; None where the grammar refuses it."""
+        ahead = self.fork()
+        return ahead if ahead.matcher.accept(token) else None
+
+    @cached_property
+    def row(self) -> bytes:
+        """A bit for each token that may come next."""
+        mask: MaskArray = np.zeros((1, (len(self.names.tokens) + 31) // 32), np.int32)
+        self.backend.batch([self.matcher]).fill(mask, [0])
+        return mask.tobytes()
+
+    def allows(self, token: int) -> bool:
+        """Whether a token may come next."""
+        return 0 <= token < len(self.names.tokens) and bool(self.row[token >> 3] >> (token & 7) & 1)
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether the output may end here."""
+        return any(map(self.allows, self.names.stops))
+
+    def allowed(self) -> list[int]:
+        """The tokens that may come next, without those that end the output."""
+        stops = set(self.names.stops)
+        bits = np.unpackbits(
+            np.frombuffer(self.row, np.uint8), bitorder="little", count=len(self.names.tokens)
+        )
+        return [token for token in np.flatnonzero(bits).tolist() if token not in stops]
+
+    def forces(self, token: int) -> bool:
+        """Whether the text of a token must come next, in whatever tokens."""
+        allowed = self.allowed()
+        if self.may_stop or not 0 < len(allowed) <= _MOST_CUTS:
+            return False
+        own = self.names.tokens[token]
+        texts = [self.names.tokens[each] for each in allowed]
+        return all(text.startswith(own) or own.startswith(text) for text in texts)
+
+    def characters(self) -> list[str]:
+        """The characters that text may go on with, in order. Bytes that begin or continue characters beyond
+        ASCII stand for these, as `\\xc3`."""
+        first = {self.names.tokens[i][0] for i in self.allowed() if i not in self.names.controls}
+        return [chr(byte) if byte < 128 else f"\\x{byte:02x}" for byte in sorted(first)]
+
+    def examples(self, most: int) -> list[str]:
+        """Tokens that are allowed, as people read them: one for each first byte before any second one."""
+        groups: dict[bytes, int] = {}
+        ranked = []
+        for token in self.allowed():
+            head = b"" if token in self.names.controls else self.names.tokens[token][:1]
+            groups[head] = groups.get(head, 0) + 1
+            ranked.append((groups[head], token))
+        return [self.names.render(token) for _, token in sorted(ranked)[:most]]
+
+
+def ranges(characters: list[str]) -> str:
+    """Characters as people read them: runs of letters and digits as `a-z`, bytes beyond ASCII as one word."""
+    plain = [each for each in characters if len(each) == 1]
+    found = [
+        f"{run[0]}-{run[-1]}" if len(run) > 2 and run.isalnum() else " ".join(map(_readable, run))
+        for run in _runs(plain)
+    ]
+    if len(plain) < len(characters):
+        found.append("beyond ASCII")
+    return " ".join(found) or "none"
+
+
+def _runs(characters: list[str]) -> list[str]:
+    runs: list[str] = []
+    for each in characters:
+        last = runs[-1][-1] if runs else ""
+        together = last and each.isalnum() and last.isalnum() and ord(each) == ord(last) + 1
+        if together:
+            runs[-1] += each
+        else:
+            runs.append(each)
+    return runs
+
+
+def _readable(character: str) -> str:
+    return character if character.isprintable() and character != " " else shown(character)

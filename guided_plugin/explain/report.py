@@ -1,0 +1,160 @@
+"""`explain_output`: where an output stands. Depends on the compiler."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.explain.document import Place, place_of
+from guided_plugin.explain.ending import Ending, shortest_ending
+from guided_plugin.explain.position import Position, ranges
+from guided_plugin.spec import OutputSpec
+
+_JSON_KINDS = ("json_schema", "json_object")
+_MOST_TOKENS = 20
+_MOST_FORCED = 200
+_MANY_SPACES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A text that does not fit."""
+
+    position: int
+    """The first character of it that does not."""
+    before: str
+    """The end of what stands before it."""
+    found: str
+    """What stands there."""
+    expected: str
+    """The characters that may stand there."""
+    may_stop: bool
+    """Whether the output may end there."""
+
+    @property
+    def reason(self) -> str:
+        """One line for people."""
+        stop = " or the end" if self.may_stop else ""
+        expected = (
+            f"expected: {self.expected}{stop}" if self.expected != "none" else "only the end may follow"
+        )
+        what = f"{self.before!r} can't be followed by {self.found!r}"
+        return f"refused at character {self.position}: {what}; {expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where an output stands."""
+
+    text: str
+    """The part of the text that fits."""
+    refused: Refusal | None
+    """Where the text stops fitting, if it does; all else is told of the place before."""
+    may_stop: bool
+    """Whether the output may end here."""
+    place: Place | None
+    """In the JSON document; None for other kinds of specs."""
+    characters: tuple[str, ...]
+    """What may come next; bytes beyond ASCII as `\\xc3`."""
+    token_count: int
+    """How many tokens may come next, without those that end the output."""
+    tokens: tuple[str, ...]
+    """Some of them."""
+    forced: str
+    """What must come next, whatever a model prefers."""
+    next_refused: Refusal | None
+    """Where the continuation that was asked about is refused."""
+    ending: Ending
+    """A short completion."""
+    notes: tuple[str, ...]
+    """What may explain an output that does not end."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was refused."""
+        return self.refused is None and self.next_refused is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """With stable keys, for `--json`."""
+        return {"ok": self.ok, **asdict(self)}
+
+
+def explain_output(
+    compiler: GrammarCompiler,
+    spec: OutputSpec,
+    text: str,
+    *,
+    next_text: str | None = None,
+    seconds: float = 2.0,
+) -> Explanation:
+    """Where an output that begins with `text` stands, and whether `next_text` could follow.
+
+    The text is matched to the letter. A spec's `start_after` is not waited for: the text is the constrained
+    part. `seconds` bound the search for a completion. Raises a GrammarError for a spec that does not compile.
+    """
+    position = Position.start(compiler, spec)
+    count = position.move(text)
+    refused = _refusal(position, "", text, count) if count < len(text) else None
+    next_refused = None
+    if next_text is not None:
+        ahead = position.fork()
+        taken = ahead.move(next_text)
+        next_refused = _refusal(ahead, text[:count], next_text, taken) if taken < len(next_text) else None
+    characters = position.characters()
+    return Explanation(
+        text=text[:count],
+        refused=refused,
+        may_stop=position.may_stop,
+        place=place_of(text[:count]) if spec.kind in _JSON_KINDS else None,
+        characters=tuple(characters),
+        token_count=len(position.allowed()),
+        tokens=tuple(position.examples(_MOST_TOKENS)),
+        forced=_forced(position),
+        next_refused=next_refused,
+        ending=shortest_ending(position, seconds),
+        notes=tuple(_notes(spec, text[:count], characters)),
+    )
+
+
+def _refusal(position: Position, before: str, text: str, count: int) -> Refusal:
+    """Of a text of which so many characters fit, behind another."""
+    before = (before + text[:count])[-30:]
+    expected = ranges(position.characters())
+    return Refusal(count, before, text[count : count + 10], expected, position.may_stop)
+
+
+def _forced(position: Position) -> str:
+    """What must come next: as long as one byte alone may follow, and no end."""
+    written = b""
+    while len(written) < _MOST_FORCED and not position.may_stop:
+        allowed = position.allowed()
+        if not allowed or any(token in position.names.controls for token in allowed):
+            break
+        heads = {position.names.tokens[token][0] for token in allowed}
+        shortest = min(allowed, key=lambda token: len(position.names.tokens[token]))
+        if len(heads) > 1 or len(position.names.tokens[shortest]) > 1:
+            break
+        ahead = position.moved(shortest)
+        if ahead is None:
+            break
+        position, written = ahead, written + position.names.tokens[shortest]
+    return written.decode(errors="ignore")
+
+
+def _notes(spec: OutputSpec, text: str, characters: list[str]) -> list[str]:
+    notes = []
+    spaces = len(text) - len(text.rstrip(" \t\r\n"))
+    if (
+        spec.kind in _JSON_KINDS
+        and spec.whitespace != "compact"
+        and spaces >= _MANY_SPACES
+        and " " in characters
+    ):
+        notes.append(
+            f"{spaces} characters of whitespace, and more are allowed: whitespace is {spec.whitespace!r}; "
+            "with 'compact' there is none between JSON's parts"
+        )
+    if spec.start_after:
+        notes.append("the spec constrains what follows its start_after: the text is read as that part")
+    return notes

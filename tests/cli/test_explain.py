@@ -1,0 +1,45 @@
+"""`guided-plugin explain`."""
+
+from command_line import PERSON
+
+
+def test_explain(run, write):
+    result = run("explain", write("s.json", PERSON), "--text", '{"name":"b"')
+    assert result.code == 0
+    lines = dict(line.split(maxsplit=1) for line in result.out.splitlines())
+    assert lines["place"] == "#/name: a comma or }"
+    assert lines["forced"] == "',\"on\":'"
+    assert lines["could"] == "end   ',\"on\":true}'"
+
+
+def test_explain_as_json_and_standard_input(run, write, standard_input):
+    standard_input('{"name":"é","on":1}'.encode())
+    result = run("explain", write("s.json", PERSON), "--text-file", "-", "--json", "--seconds", "1")
+    assert result.code == 1
+    found = result.json
+    assert (found["ok"], found["refused"]["position"]) == (False, 17)
+    assert found["characters"] == ["f", "t"]
+
+
+def test_a_continuation_that_is_refused(run, write):
+    spec = write("s.json", PERSON)
+    result = run("explain", spec, "--text", '{"name":"b"', "--next", ',"off')
+    assert result.code == 1
+    assert "refused at character 3" in result.out
+    assert run("explain", spec, "--text", '{"name":"b"', "--next", ',"on').code == 0
+
+
+def test_the_page_is_written(run, write, tmp_path):
+    page = tmp_path / "out.html"
+    assert (
+        run("explain", write("s.json", PERSON), "--text", '{"name":"b","on":true}', "--html", page).code == 0
+    )
+    assert "&quot;" in page.read_text()
+
+
+def test_options_that_do_not_go_together(run, write):
+    spec = write("s.json", PERSON)
+    run("explain", spec, "--text", "a", "--text-file", spec).is_error(2, "only one of --text and --text-file")
+    run("explain", "-", "--text-file", "-").is_error(2, "standard input: can be read once")
+    run("explain", spec, "--html", "/proc/none/x").is_error(2, "--html: can't write")
+    run("explain", write("no.json", False), "--text", "a").is_error(1, "allows no output")
