@@ -13,19 +13,8 @@ ROOMS = [
     *("grammar/llguidance/tags", "grammar/llguidance"),
     *("grammar/xgrammar/rewrites", "grammar/xgrammar"),
     *("plugins", "compiling", "worker", "worker/device", "worker/engine", "worker/child", "pipeline"),
-    *(
-        "hosts",
-        "hosts/transformers",
-        "hosts/vllm",
-        "vllm",
-        "__init__",
-        "demo",
-        "check",
-        "bench",
-        "doctor",
-        "explain",
-        "cli",
-    ),
+    *("hosts", "hosts/transformers", "hosts/vllm", "vllm", "check", "explain", "__init__"),
+    *("demo", "bench", "doctor", "cli"),
 ]
 """Folders, and files that lie in no folder. Each may import itself and what stands before it."""
 
