@@ -1,6 +1,10 @@
 """`guided-plugin explain`."""
 
+import re
+import shlex
+
 from command_line import PERSON
+from script_files import ROOT
 
 
 def test_explain(run, write):
@@ -10,6 +14,17 @@ def test_explain(run, write):
     assert lines["place"] == "#/name: a comma or }"
     assert lines["forced"] == "',\"on\":'"
     assert lines["could"] == "end   ',\"on\":true}'"
+
+
+def test_the_example_of_the_page_is_what_is_printed(run, write):
+    command, printed = re.findall(r"```\n(.*?)```", (ROOT / "docs/explain.md").read_text(), re.DOTALL)[:2]
+    given = shlex.split(command)
+    assert given[:3] == ["guided-plugin", "explain", "schema.json"]
+    properties = {"name": {"type": "string"}, "age": {"type": "integer"}}
+    schema = {"type": "object", "properties": properties, "required": ["name", "age"]}
+    text = given[given.index("--text") :]
+    result = run("explain", write("schema.json", schema), *text)
+    assert (result.code, result.out) == (1, printed)
 
 
 def test_explain_as_json_and_standard_input(run, write, standard_input):
