@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from guided_plugin.hosts.loop import DecodeLoop, Output, Sampling
     from guided_plugin.hosts.transformers.guide import Guide
     from guided_plugin.pipeline.pipeline import StepPipeline
+    from guided_plugin.worker.ranks.group import TorchRanks
 
 __all__ = [
     "UNGUIDED",
@@ -41,6 +42,7 @@ __all__ = [
     "Sampling",
     "StepPipeline",
     "StepStatistics",
+    "TorchRanks",
     "Vocabulary",
     "__version__",
     "errors",
@@ -56,6 +58,7 @@ _LAZY = {
     "Output": "hosts.loop",
     "Sampling": "hosts.loop",
     "StepPipeline": "pipeline.pipeline",
+    "TorchRanks": "worker.ranks.group",
     "Vocabulary": "grammar.vocabulary",
     "explain_output": "explain.report",
     "shared_compiler": "compiling.compiler",

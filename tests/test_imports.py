@@ -12,7 +12,16 @@ ROOMS = [
     *("grammar", "hookspecs", "grammar/llguidance/lark", "grammar/llguidance/distinct"),
     *("grammar/llguidance/tags", "grammar/llguidance"),
     *("grammar/xgrammar/rewrites", "grammar/xgrammar"),
-    *("plugins", "compiling", "worker", "worker/device", "worker/engine", "worker/child", "pipeline"),
+    *(
+        "plugins",
+        "compiling",
+        "worker",
+        "worker/device",
+        "worker/ranks",
+        "worker/engine",
+        "worker/child",
+        "pipeline",
+    ),
     *("hosts", "hosts/transformers", "hosts/vllm", "vllm", "check", "explain", "__init__"),
     *("demo", "bench", "doctor", "cli"),
 ]

@@ -181,7 +181,7 @@ def test_importing_the_package_imports_no_torch():
 
 PUBLIC = """
 UNGUIDED DecodeLoop DecodeStep GrammarCompiler Guide GuidedConfig GuidedError Output OutputSpec Plugins
-RequestInfo Sampling StepPipeline StepStatistics Vocabulary __version__ errors explain_output hookimpl
+RequestInfo Sampling StepPipeline StepStatistics TorchRanks Vocabulary __version__ errors explain_output hookimpl
 shared_compiler
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -115,6 +116,16 @@ class GrammarTable:
             raise RequestError(f"its backend failed: {error}", request_id=request_id) from error
         finally:
             self.regroup()
+
+    def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
+        """A request takes a slot, but has failed before it could begin: its rows are closed."""
+        stops = self._vocabulary.usable_stops(spec.stop_token_ids)
+        grammar = Grammar(spec, "", None, 0, 0.0, bounded=True)
+        none: Any = None  # of a request that has failed, neither matcher nor backend is asked
+        self.requests[slot] = RunningRequest(
+            request_id, spec, grammar, none, none, stops, RequestState((), stops)
+        )
+        self.fail(slot, error)
 
     def overdue(self) -> float:
         """For how many seconds the longest abandoned call has run; 0.0 if none runs."""

@@ -110,6 +110,10 @@ class Vocabulary:
                     hint="only control tokens may end a guided output; let its grammar say where it ends",
                 )
 
+    def usable_stops(self, tokens: Iterable[int] | None) -> tuple[int, ...]:
+        """Those of a request's stop tokens that exist; those of the vocabulary where it names none."""
+        return tuple(one for one in tokens or () if 0 <= one < self.size) or self.stop_token_ids
+
     def sequence(self, tokens_or_text: Sequence[int] | str) -> tuple[int, ...]:
         """Token ids as given, or those of a text: a control token by its name, else as encoded."""
         if not isinstance(tokens_or_text, str):

@@ -23,6 +23,7 @@ from guided_plugin.errors import ConfigError, GuidedError
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, DecodeStep
+from guided_plugin.worker.ranks.group import RankGroup
 
 __all__ = ["DecodeLoop", "Output", "Sampling"]
 
@@ -67,10 +68,15 @@ class DecodeLoop:
         max_rows: int = 64,
         processors: Sequence[str] = ("guided",),
         mode: Mode = "auto",
+        ranks: RankGroup | None = None,
     ) -> None:
+        """`ranks`: of a model that runs on several. Each has a loop and makes the same calls; the outputs of
+        rank 0 have the errors."""
         self._model = model
         self._plugins = compiler.plugins
-        self.pipeline = StepPipeline(compiler, max_slots=max_rows, device=model.device, mode=mode)
+        self.pipeline = StepPipeline(
+            compiler, max_slots=max_rows, device=model.device, mode=mode, ranks=ranks
+        )
         compiler.vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
         factories = [self._plugins.logits_processor(name) for name in processors]
         self._processors = [factory(self.pipeline) for factory in factories]

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from guided_plugin.grammar.base import MaskArray
+from guided_plugin.worker.layout import PLAN_DEPTH
 
-RING_DEPTH = 4
+RING_DEPTH = PLAN_DEPTH
 
 
 class Buffers(Protocol):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.drafts import fill_with_drafts
@@ -31,6 +32,8 @@ from guided_plugin.worker.layout import Shape
 
 class InlineRuntime:
     """A `GrammarRuntime` without a process: a table of grammars and its buffers."""
+
+    mode: Mode = "inline"
 
     def __init__(
         self, compiler: GrammarCompiler, max_slots: int, device: torch.device, *, drafts: int = 0
@@ -73,6 +76,10 @@ class InlineRuntime:
         """Start a request in a slot."""
         grammar = self._compiler.compile(spec)
         self._table.add(slot, request_id, spec, grammar, self._compiler.backend(grammar.backend), tokens)
+
+    def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
+        """Close a request that can't begin."""
+        self._table.add_failed(slot, request_id, spec, error)
 
     def remove(self, slot: int) -> None:
         """Free a slot."""

@@ -13,7 +13,6 @@ With speculative drafts one call takes their place: `judge_drafts`.
 
 from __future__ import annotations
 
-import logging
 import time
 import weakref
 from collections.abc import Sequence
@@ -27,17 +26,13 @@ from guided_plugin.errors import PipelineError
 from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
 from guided_plugin.pipeline.device import checked_device
-from guided_plugin.pipeline.inline import InlineRuntime
-from guided_plugin.pipeline.mode import resolve_mode
+from guided_plugin.pipeline.make import make_runtime, share_runtime
 from guided_plugin.pipeline.requests import PipelineRequests
-from guided_plugin.pipeline.runtime import GrammarRuntime
 from guided_plugin.pipeline.slots import Slots
 from guided_plugin.step import UNGUIDED, RequestInfo, StepPlan, TokenSink
-from guided_plugin.worker.engine.runtime import WorkerRuntime
+from guided_plugin.worker.ranks.group import RankGroup
 
 __all__ = ["StepPipeline"]
-
-_log = logging.getLogger(__name__)
 
 _NOTHING = StepPlan((), ())
 
@@ -56,14 +51,22 @@ class StepPipeline(PipelineRequests):
         device: torch.device | str = "cpu",
         mode: Mode = "auto",
         drafts: int = 0,
+        ranks: RankGroup | None = None,
     ) -> None:
         """`mode` says where the grammars work: `inline`, `process`, or `auto`: a process where the logits
         live on CUDA. The process starts in the background.
 
-        `drafts`: for hosts that propose up to so many tokens a request and judge them together."""
+        `drafts`: for hosts that propose up to so many tokens a request and judge them together.
+
+        `ranks`: of a model that runs on several (`TorchRanks`). Each has a pipeline and makes the same calls;
+        the grammars work at rank 0, and the others mask with its memory."""
         self.device = checked_device(device)
         slots = Slots(max_slots)
-        super().__init__(compiler, _make_runtime(compiler, max_slots, self.device, mode, drafts), slots)
+        if ranks is None:
+            runtime = make_runtime(compiler, max_slots, self.device, mode, drafts)
+        else:
+            runtime = share_runtime(compiler, max_slots, self.device, mode, drafts, ranks)
+        super().__init__(compiler, runtime, slots, None if ranks is None else ranks.rank)
         self.drafts = drafts
         # At the latest when the interpreter exits. The runtime holds no reference to this object.
         self._finalizer = weakref.finalize(self, self.runtime.close)
@@ -294,19 +297,6 @@ class StepPipeline(PipelineRequests):
             raise PipelineError(f"logits are on {logits.device}, the pipeline is on {self.device}")
         self.compiler.vocabulary.check_width(logits.shape[1])
         self._width = logits.shape[1]
-
-
-def _make_runtime(
-    compiler: GrammarCompiler, max_slots: int, device: torch.device, mode: Mode, drafts: int
-) -> GrammarRuntime:
-    if resolve_mode(mode, device) == "process":
-        try:
-            return WorkerRuntime(compiler, max_slots, device, drafts=drafts)
-        except (PipelineError, OSError) as error:
-            if mode == "process":
-                raise
-            _log.warning("grammars work inline, which is slower: %s", error)
-    return InlineRuntime(compiler, max_slots, device, drafts=drafts)
 
 
 def _make_plan(slots: tuple[int, ...], requests: dict[int, RequestInfo]) -> StepPlan:

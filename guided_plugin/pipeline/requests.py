@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
-from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.runtime import GrammarRuntime
 from guided_plugin.pipeline.slots import Slots
 from guided_plugin.spec import OutputSpec
@@ -21,11 +20,15 @@ _MAX_CHOICES = 64
 class PipelineRequests:
     """The part of a pipeline that is about requests. `StepPipeline` adds the steps."""
 
-    def __init__(self, compiler: GrammarCompiler, runtime: GrammarRuntime, slots: Slots) -> None:
+    def __init__(
+        self, compiler: GrammarCompiler, runtime: GrammarRuntime, slots: Slots, rank: int | None
+    ) -> None:
         self.compiler = compiler
         self.runtime = runtime
         """Where the grammars work."""
-        self.mode = "inline" if isinstance(runtime, InlineRuntime) else "process"
+        self.mode = runtime.mode
+        self.rank = rank
+        """Which of the ranks of a model this is; None where there is one only."""
         self._slots = slots
         self._requests: dict[int, RequestInfo] = {}
         self._failed = 0
@@ -45,7 +48,27 @@ class PipelineRequests:
         Waits for the compile. Raises the spec's own error; the pipeline and its other requests are as
         they were. Without `wait` a spec that does not compile fails its request later on, where the
         grammars work in a process.
+
+        With several ranks each must take the same slots, and only rank 0 knows of an error: there it takes a
+        slot, closed, and its `request` has the error.
         """
+        if self.rank is None:
+            return self._begin(request_id, spec, tokens, wait=wait)
+        try:
+            return self._begin(request_id, spec, tokens, wait=wait)
+        except GuidedError as error:
+            return self.add_failed(request_id, spec, error)
+
+    def add_failed(self, request_id: str, spec: OutputSpec, error: GuidedError) -> int:
+        """A slot for a request that can't begin: its rows allow stop tokens only. With several ranks."""
+        slot = self._slots.take(request_id)
+        self._requests[slot] = RequestInfo(request_id, slot, spec, "")
+        self.runtime.add_failed(slot, request_id, spec, error)
+        self.compiler.plugins.request_added(self._requests[slot])
+        self._report(self.runtime.take_failures())
+        return slot
+
+    def _begin(self, request_id: str, spec: OutputSpec, tokens: Iterable[int], *, wait: bool) -> int:
         verdict = self.runtime.prepare(spec)
         late = not wait and self.mode == "process"
         admission = Admission("", 0.0) if late else verdict.result()
@@ -74,8 +97,9 @@ class PipelineRequests:
         return request
 
     def request(self, request_id: str) -> RequestInfo:
-        """A running request; its `error` is set once it failed. Waits for the steps so far."""
-        self.phase(request_id)
+        """A running request; its `error` is set once it failed, at rank 0. Waits for the steps so far."""
+        if not self.rank:
+            self.phase(request_id)
         return self._requests[self._slot_of(request_id)]
 
     def tokens(self, request_id: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """What a pipeline needs of the place where its grammars work. Depends on values alone.
 
-Two classes have these calls: `InlineRuntime` works in the calling thread, `WorkerRuntime` in a process of its
-own, where the host's thread waits for nothing.
+Three classes have these calls: `InlineRuntime` works in the calling thread, `WorkerRuntime` in a process of
+its own, where the host's thread waits for nothing, and `FollowerRuntime` leaves all work to another rank.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
@@ -25,6 +26,8 @@ __all__ = ["GrammarRuntime"]
 class GrammarRuntime(Protocol):
     """Where the grammars of one pipeline live. Slots are taken and plans are checked before it is called."""
 
+    mode: Mode
+    """`inline` or `process`. The same at all ranks of a model, as hosts plan ahead in one of them only."""
     ready: threading.Event
     """Set when no request waits for what all need: the worker with its backends, or nothing at all."""
 
@@ -33,6 +36,9 @@ class GrammarRuntime(Protocol):
 
     def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         """Start a request in a slot, after the tokens it had produced before."""
+
+    def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
+        """A request takes a slot, but can't begin: its rows are closed from its first step on."""
 
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves."""

@@ -2,6 +2,7 @@
 
     page 0    header: sizes and identity, with a checksum; checked when the region is mapped
     page 1    counters, one a cache line, written after the data that they announce
+    ranks     [followers]    what the other ranks of a model say              followers -> engine
     plans     [PLAN_DEPTH]   a step's guided slots                        engine -> worker
     masks     [PLAN_DEPTH]   [max_slots, words] int32                     worker -> device
     tokens    [TOKEN_DEPTH]  [max_slots] int64                            device -> worker
@@ -13,6 +14,14 @@ The file has no name (O_TMPFILE), so nothing remains however the processes end; 
 descriptor. Its pages are reserved when it is made: a full file system is an error at that moment, not a
 SIGBUS in the middle of a step. Step numbers are 32 bits in here and wrap; each process counts without bounds
 and compares as the GPU does, by signed difference.
+
+Where several ranks run one model, the engine is rank 0, and the others, its followers, map the same memory
+(`worker/ranks`). They read plans and masks, and write nothing but their own line of `ranks`. A follower says
+there up to which step it has used the masks (TAKEN). The plan and the masks of step n + PLAN_DEPTH take the
+place of those of step n, and are written after rank 0 has planned that step, which it does when every
+follower has taken n: so nothing changes under a rank that is late. A follower has taken n when it plans
+n + 1, so rank 0 waits for no rank that is less than PLAN_DEPTH steps behind. A worker that takes over after a
+death writes no masks at or below FILLED.
 """
 
 from __future__ import annotations
@@ -45,10 +54,10 @@ that a dead worker did not report are still here."""
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
 _MAGIC = b"GUIDEDPL"
-_VERSION = 4
+_VERSION = 5
 _CLOSURE = np.dtype([("serial", "<i8"), ("step", "<i8"), ("reason", "S1008")])
 _Number = TypeVar("_Number", bound=np.generic)
-_HEADER = struct.Struct("<8sIIIIIIQ16s")
+_HEADER = struct.Struct("<8sIIIIIIIQ16s")
 DIRECTORY = "/dev/shm"
 
 
@@ -71,6 +80,17 @@ class Counter(IntEnum):
     """Worker: how many entries of `closures` were written. Raised before FILLED of the first closed step."""
     LEARNT = 7
     """Worker: how many KiB its lexers have learnt. A figure; announces nothing."""
+    ENDED = 8
+    """Engine: 1 when no more steps come. Raised after FILLED of the last one."""
+
+
+class RankWord(IntEnum):
+    """Words of a follower's line."""
+
+    TAKEN = 0
+    """Up to this step it has used the masks."""
+    TROUBLE = 1
+    """1 if its steps are not those of rank 0, which must not go on then."""
 
 
 class PlanField(IntEnum):
@@ -111,6 +131,8 @@ class Shape:
     """Draft tokens of a request in a step, at most. With drafts the tokens of a step come before its masks,
     in blocks of one token for each request of the plan: `positions` blocks of what was sampled since the step
     before (NO_TOKEN after the last), then `drafts` blocks of drafts. Block p of the masks is for p drafts."""
+    followers: int = 0
+    """Other ranks that mask with the same memory."""
 
     @property
     def positions(self) -> int:
@@ -132,9 +154,14 @@ class Shape:
         return blocks[: self.positions], blocks[self.positions :]
 
     @property
+    def ranks(self) -> int:
+        """Where the lines of followers begin: on pages of their own, which are all that they may write."""
+        return 2 * _PAGE
+
+    @property
     def plans(self) -> int:
         """Where the plans begin."""
-        return 2 * _PAGE
+        return _to_page(self.ranks + _LINE * self.followers)
 
     @property
     def masks(self) -> int:
@@ -165,8 +192,9 @@ class Shape:
 class Region:
     """One mapping of the shared memory, checked."""
 
-    def __init__(self, fd: int, shape: Shape, identity: bytes) -> None:
-        """Map a region that exists; `shape` and `identity` are those that its creator announced."""
+    def __init__(self, fd: int, shape: Shape, identity: bytes, *, follows: bool = False) -> None:
+        """Map a region that exists; `shape` and `identity` are those that its creator announced. What
+        `follows` can write nothing but the pages of ranks."""
         self.fd = fd
         self.shape = shape
         self.identity = identity
@@ -175,7 +203,9 @@ class Region:
             raise PipelineError(
                 f"has {size} bytes where {shape.size} were agreed on", where="shared memory", hint=_MISFIT
             )
-        self._map = mmap.mmap(fd, size)
+        self._map = mmap.mmap(fd, size, access=mmap.ACCESS_READ if follows else mmap.ACCESS_WRITE)
+        lines = shape.plans - shape.ranks
+        self._ranks = mmap.mmap(fd, lines, offset=shape.ranks) if lines else None
         self.check()
         self._counters = memoryview(self._map)[_PAGE : 2 * _PAGE].cast("I")
         self.plans = self._array(np.uint32, shape.plans, PLAN_DEPTH, PlanField.SLOTS + shape.max_slots)
@@ -228,6 +258,14 @@ class Region:
     def counter_offset(self, counter: Counter) -> int:
         """Where in the region a counter is, for the device."""
         return _PAGE + counter * _LINE
+
+    def rank_line(self, follower: int) -> memoryview:
+        """The words of a follower, as `RankWord` names them. On machines that are `FENCED` it calls `fence`
+        after a read and before a write."""
+        if self._ranks is None:
+            raise PipelineError("has no place for other ranks", where="shared memory", hint=_MISFIT)
+        first = follower * (_LINE // 4)
+        return memoryview(self._ranks).cast("I")[first : first + len(RankWord)]
 
     def close_row(self, step: int, row: int, count: int, stop_token_ids: tuple[int, ...]) -> None:
         """Fail a row of a step's `count` closed: masks that allow nothing but stop tokens."""

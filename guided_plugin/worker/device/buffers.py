@@ -7,11 +7,13 @@ rings, with the host itself waiting for a mask and raising the flag of its token
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.metrics import Recent
@@ -83,20 +85,24 @@ class WorkerBuffers:
     """Lets go of the shared memory; every flag that is waited for has been raised."""
 
 
-def host_buffers(region: Region, wait: Callable[[int], None]) -> WorkerBuffers:
-    """For logits in the host's memory. `wait` returns when the masks of a step are filled."""
-    return WorkerBuffers(_HostMasks(region, wait), _HostTokens(region), lambda: None)
+def host_buffers(
+    region: Region, wait: Callable[[int], None], free: Callable[[int], None] = lambda step: None
+) -> WorkerBuffers:
+    """For logits in the host's memory. `wait` returns when the masks of a step are filled, `free` when no
+    other rank uses them any more."""
+    return WorkerBuffers(_HostMasks(region, wait, free), _HostTokens(region), lambda: None)
 
 
 class _HostMasks:
-    def __init__(self, region: Region, wait: Callable[[int], None]) -> None:
+    def __init__(self, region: Region, wait: Callable[[int], None], free: Callable[[int], None]) -> None:
         self.waits = Waits()
-        self._wait = wait
+        self._wait, self._free = wait, free
         # [PLAN_DEPTH, max_rows, words] int32, the shared memory itself
-        self._masks = torch.from_numpy(region.masks)
+        self._masks = _tensor(region.masks)
 
     def claim(self, step: int) -> None:
-        """What was there has been used."""
+        """What was there has been used here; other ranks may be late."""
+        self._free(step - PLAN_DEPTH)
 
     def upload(self, step: int, count: int) -> None:
         """There is nothing to copy."""
@@ -109,12 +115,19 @@ class _HostMasks:
         return self._masks[step % PLAN_DEPTH, :count]
 
 
+def _tensor(array: NDArray[Any]) -> Tensor:
+    with warnings.catch_warnings():
+        # Of ranks that may not write it: they only read.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
 class _HostTokens:
     def __init__(self, region: Region) -> None:
         self.rows = torch.zeros(0, dtype=torch.int32)
         self._region = region
         # [TOKEN_DEPTH, max_values] int64, the shared memory itself
-        self._tokens = torch.from_numpy(region.tokens)
+        self._tokens = _tensor(region.tokens)
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """The logits rows that are guided from this step on."""

@@ -28,7 +28,7 @@ from guided_plugin.worker.engine.admissions import Admissions
 from guided_plugin.worker.engine.journal import LiveRequest
 from guided_plugin.worker.engine.requests import LiveRequests
 from guided_plugin.worker.engine.steps import StepRing, forked
-from guided_plugin.worker.layout import Region, Shape
+from guided_plugin.worker.layout import Counter, Region, Shape
 from guided_plugin.worker.messages import Add, Remove, Sync
 
 _Moment = tuple[int, int, int]
@@ -38,11 +38,17 @@ class WorkerClient:
     """What the host's thread calls, whichever worker serves it. The supervisor's thread calls it too."""
 
     def __init__(
-        self, compiler: GrammarCompiler, max_slots: int, *, drafts: int = 0, first_step: int = 0
+        self,
+        compiler: GrammarCompiler,
+        max_slots: int,
+        *,
+        drafts: int = 0,
+        first_step: int = 0,
+        followers: int = 0,
     ) -> None:
         self.compiler = compiler
         self.vocabulary = dataclasses.replace(compiler.vocabulary, encode=None)
-        self.region = Region.create(Shape(max_slots, compiler.vocabulary.words, drafts))
+        self.region = Region.create(Shape(max_slots, compiler.vocabulary.words, drafts, followers))
         self.steps = StepRing(self.region, first_step)
         self.requests = LiveRequests(self.region, self.steps)
         self.admissions = Admissions(compiler)
@@ -102,6 +108,18 @@ class WorkerClient:
             idle = alone or self.channel is None or self.channel.pending
         if idle:
             self.wake()
+
+    def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
+        """A request takes a slot, but can't begin: its rows are closed. Never blocks."""
+        stops = self.vocabulary.usable_stops(spec.stop_token_ids)
+        # Its triggers and its stop tokens may be what is wrong with it.
+        spec = dataclasses.replace(spec, start_after=None, stop_token_ids=stops)
+        with self.steps.lock:
+            request = LiveRequest(next(self.numbers), slot, request_id, spec, stops)
+            self.requests.add(request)
+            self.requests.fail(request, error)
+            self.send(self.add_message(request))
+        self.wake()
 
     def remove(self, slot: int) -> None:
         """Free a slot; never blocks."""
@@ -175,6 +193,7 @@ class WorkerClient:
             return
         closed = PipelineError("is closed", where="pipeline", hint="make a new StepPipeline")
         self.refuse(closed, float("inf"))
+        self.region.store(Counter.ENDED, 1)
         self.ready.set()
         self.region.close()
 

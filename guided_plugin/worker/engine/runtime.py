@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
@@ -25,11 +26,15 @@ from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.engine.timing import resident_bytes, worker_metrics
 from guided_plugin.worker.layout import Region
+from guided_plugin.worker.ranks.group import not_shared
+from guided_plugin.worker.ranks.leader import Followers
 
 
 class WorkerRuntime:
     """A `GrammarRuntime` over one worker at a time. A step goes from here straight to the rings and the
     device."""
+
+    mode: Mode = "process"
 
     def __init__(
         self,
@@ -39,12 +44,18 @@ class WorkerRuntime:
         *,
         drafts: int = 0,
         first_step: int = 0,
+        followers: int = 0,
     ) -> None:
-        self.client = WorkerClient(compiler, max_slots, drafts=drafts, first_step=first_step)
+        """`followers`: how many other ranks mask with the same memory. They are invited before the first
+        step."""
+        self.client = WorkerClient(
+            compiler, max_slots, drafts=drafts, first_step=first_step, followers=followers
+        )
+        self.followers = Followers(self.client.region, first_step)
         self._steps, self._requests = self.client.steps, self.client.requests
         self._shape = self.client.region.shape
         try:
-            self.buffers = _make_buffers(self.client.region, device, self._steps.wait_filled)
+            self.buffers = _make_buffers(self.client.region, device, self._steps.wait_filled, self.followers)
         except BaseException:
             self.client.close()
             raise
@@ -64,6 +75,10 @@ class WorkerRuntime:
     def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         """Start a request in a slot."""
         self.client.add(slot, request_id, spec, tokens)
+
+    def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
+        """Close a request that can't begin."""
+        self.client.add_failed(slot, request_id, spec, error)
 
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves: plans name requests."""
@@ -148,6 +163,7 @@ class WorkerRuntime:
             return
         if self.supervisor.close():
             self.buffers.close()
+            self.followers.close()
 
     def _change_plan(self, plan: StepPlan) -> None:
         if plan.rows != self._rows:
@@ -157,9 +173,13 @@ class WorkerRuntime:
         self._plan, self._count = plan, len(plan.rows) * self._shape.positions
 
 
-def _make_buffers(region: Region, device: torch.device, wait: Callable[[int], None]) -> WorkerBuffers:
+def _make_buffers(
+    region: Region, device: torch.device, wait: Callable[[int], None], followers: Followers
+) -> WorkerBuffers:
     if device.type != "cuda":
-        return host_buffers(region, wait)
+        return host_buffers(region, wait, followers.wait)
+    if region.shape.followers:
+        raise not_shared("masks on CUDA cannot be shared yet")
     from guided_plugin.worker.device.cuda import cuda_buffers
 
     return cuda_buffers(region, device, wait)

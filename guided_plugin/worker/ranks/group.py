@@ -1,0 +1,105 @@
+"""How the ranks of one model find each other's memory at the start. Imports torch.
+
+    agree    every rank says whether it can take part; all hear the same
+    offer    rank 0 says where its region is (a process and a descriptor of it: the memory has no name)
+    answers  every other rank says whether it has mapped it
+    verdict  rank 0 says whether all have: then they share, else none does
+
+These are the only messages between ranks. They go over the group that the host has already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch.distributed as dist
+
+from guided_plugin.config import Mode
+from guided_plugin.errors import PipelineError
+from guided_plugin.worker.layout import Shape
+
+__all__ = ["RankGroup", "TorchRanks"]
+
+
+class RankGroup(Protocol):
+    """The ranks of one model, which decode the same batches in the same order. Each call is made by all."""
+
+    @property
+    def rank(self) -> int:
+        """This one's number."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    def broadcast(self, value: Any) -> Any:
+        """What rank 0 passed."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank passed, in order."""
+
+
+class TorchRanks:
+    """The ranks of a group of `torch.distributed` whose backend takes objects on the CPU, as gloo does."""
+
+    def __init__(self, group: Any = None) -> None:
+        """`group`: a ProcessGroup, or None for that of all processes."""
+        self._group = group
+        self.rank: int = dist.get_rank(group)
+        self.size: int = dist.get_world_size(group)
+
+    def broadcast(self, value: Any) -> Any:
+        """What rank 0 passed."""
+        values = [value]
+        first = 0 if self._group is None else dist.get_global_rank(self._group, 0)
+        dist.broadcast_object_list(values, src=first, group=self._group)
+        return values[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank passed, in order."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._group)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Rank 0: where the shared memory is, and what is in it."""
+
+    pid: int
+    fd: int
+    shape: Shape
+    identity: bytes
+    first_step: int
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Another rank: its process, and why it can't map the memory, if it can't."""
+
+    pid: int
+    error: str = ""
+
+
+def decline(group: RankGroup, reason: str) -> None:
+    """Rank 0 has nothing to offer. The others wait for it."""
+    group.broadcast(None)
+    group.gather(Answer(0))
+    group.broadcast(reason)
+
+
+def agree(group: RankGroup, reason: str) -> str:
+    """Every rank says why it can't take part, or an empty text. The first reason of any of them."""
+    reasons: list[str] = group.gather(reason)
+    return next((f"rank {rank}: {one}" for rank, one in enumerate(reasons) if one), "")
+
+
+def not_shared(reason: str) -> PipelineError:
+    """Why the ranks can't share the masks of rank 0."""
+    return PipelineError(
+        f"the ranks cannot share their masks: {reason}",
+        where="tensor parallelism",
+        hint="run all ranks of an engine as one user, in one container of one machine",
+    )
