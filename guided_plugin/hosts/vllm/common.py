@@ -16,6 +16,7 @@ from guided_plugin.errors import ConfigError, GuidedError, RequestError, SpecErr
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.contract import Part
+from guided_plugin.hosts.vllm.ranks import unsupported_ranks
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.forms import WHOLE
 
@@ -67,7 +68,6 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
     """Why this engine can't guide any request, if it can't."""
     if not options.enabled:
         return RequestError("the plugin is switched off", hint="set enabled, or GUIDED_PLUGIN=1")
-    parallel = vllm_config.parallel_config
     if rust_frontend():
         return RequestError(
             "vLLM's Rust frontend sends requests past the plugin, which is part of the Python frontend",
@@ -83,14 +83,9 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
         return RequestError(
             "synthetic acceptance takes drafts whatever they are", hint="use another rejection_sample_method"
         )
-    if parallel.tensor_parallel_size > 1 or parallel.pipeline_parallel_size > 1:
-        return RequestError(
-            "guided requests are served on one GPU an engine for now",
-            hint="data parallelism is fine; tensor and pipeline parallelism are not supported yet",
-        )
     if vllm_config.model_config.skip_tokenizer_init:
         return RequestError("a grammar needs the tokenizer", hint="start without skip_tokenizer_init")
-    return None
+    return unsupported_ranks(vllm_config)
 
 
 def frontend_parts(vllm_config: Any) -> tuple[Part, ...]:

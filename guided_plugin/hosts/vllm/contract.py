@@ -41,6 +41,7 @@ class Part(Enum):
     HOOKS = "the step hooks of plugins on the V2 model runner"
     LOGPROBS = "logprobs of the masked distribution on the V2 model runner"
     TOOLS = "the option tools_strict"
+    RANKS = "guided requests under tensor parallelism"
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +306,14 @@ TOOLS = (
     Name("vllm.parser.parser_manager:ParserManager.get_parser", Part.TOOLS, takes=("tool_strict_level",)),
 )
 
+_PARALLEL = ("distributed_executor_backend", "nnodes", "prefill_context_parallel_size")
+RANKS = (
+    Name("vllm.distributed.parallel_state:get_tp_group", Part.RANKS),
+    Name("vllm.distributed.parallel_state:GroupCoordinator", Part.RANKS, has=("cpu_group",)),
+    Name(f"{_CONFIG}:ParallelConfig", Part.RANKS, has=(*_PARALLEL, "enable_batch_sharded_sampling")),
+    Name(f"{_CONFIG}:VllmConfig", Part.RANKS, has=("device_config",)),
+)
+
 _SERVING = "vllm.entrypoints.generate.base.serving:GenerateBaseServing"
 _TOKENS = "vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens"
 _RESPONSES = ("vllm.entrypoints.openai.responses.protocol", "ResponsesRequest")
@@ -337,7 +346,7 @@ RETRY = (Name(f"{_APP}:init_entrypoints_middleware", Part.RETRY, begins=("args",
 
 CONTRACT = (
     *(*ANSWERS, *FRONTEND, *READY, *REASONING, *RETRY, *SCHEDULER, *WORKER),
-    *(*V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOOLS),
+    *(*V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOOLS, *RANKS),
 )
 
 

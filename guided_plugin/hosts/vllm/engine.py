@@ -47,14 +47,17 @@ from guided_plugin.hosts.vllm.failures import attach, unreported, wrap_worker
 from guided_plugin.hosts.vllm.hooks import StepHooks
 from guided_plugin.hosts.vllm.leaving import Counter
 from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
+from guided_plugin.hosts.vllm.ranks import ranks_of
 from guided_plugin.hosts.vllm.ready import in_background, wait_for, wrap_workers
 from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.hosts.vllm.start_line import engine_line
 from guided_plugin.metrics import Recent
 from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
+from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission
+from guided_plugin.worker.ranks.group import agree, not_shared
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +83,9 @@ class Engine:
         self._pipeline: StepPipeline | None = None
         self.hooks: StepHooks | None = None
         """Where a plugin implements a step hook."""
+        self._leads = True
+        """Whether this rank has the grammars, and tells of failures: of several ranks the first, whose output
+        vLLM takes."""
         self._numbers = itertools.count(1)
         self._preparing: dict[str, tuple[Future[Admission], float]] = {}
         """Specs that frontends ask for again and again until they are there, by what frontends call them, and
@@ -102,16 +108,10 @@ class Engine:
             self.refuse(error)
         if self.unsupported_reason is None:
             try:
-                compiler = GrammarCompiler(vocabulary_of(vllm_config), config=self.options)
-                self._pipeline = StepPipeline(
-                    compiler,
-                    max_slots=max_requests,
-                    device=device,
-                    mode=resolve_mode(self.options.mode, device),
-                    drafts=drafts_of(vllm_config),
-                )
+                self._pipeline = self._make_pipeline(device, max_requests)
+                compiler = self._pipeline.compiler
                 self._ready = self._pipeline.runtime.ready
-                if self._pipeline.mode == "inline":
+                if self._pipeline.mode == "inline" and self._leads:
                     compiler.start()
                     self._ready = in_background(partial(get_ready, compiler, helpers=False), "guided-engine")
                 if compiler.plugins.listens_to_steps:
@@ -120,8 +120,35 @@ class Engine:
                 self.refuse(error)
         shared = 0 if self._pipeline is None else self._pipeline.metrics().worker.shared_bytes
         mode = "" if self._pipeline is None else self._pipeline.mode
-        line = engine_line(self.options, self.unsupported_reason, mode, max_requests, shared)
+        line = engine_line(
+            self.options, self.unsupported_reason, mode, max_requests, shared, leads=self._leads
+        )
         _log.info("%s", line)
+
+    def _make_pipeline(self, device: torch.device, max_requests: int) -> StepPipeline:
+        """Where there are several ranks, all of them get one, or none does."""
+        ranks = ranks_of(self.config)
+        self._leads = ranks is None or ranks.rank == 0
+        error: GuidedError | None = None
+        try:
+            # Third parties' hooks are called once, not by each rank.
+            disabled = self.options.disabled_plugins
+            plugins = None if self._leads else Plugins(disabled=disabled, entry_points=False)
+            compiler = GrammarCompiler(vocabulary_of(self.config), config=self.options, plugins=plugins)
+        except GuidedError as problem:
+            error = problem
+        if ranks is not None and (reason := agree(ranks, "" if error is None else error.reason)):
+            error = not_shared(reason)
+        if error is not None:
+            raise error
+        return StepPipeline(
+            compiler,
+            max_slots=max_requests,
+            device=device,
+            mode=resolve_mode(self.options.mode, device),
+            drafts=drafts_of(self.config),
+            ranks=ranks,
+        )
 
     @property
     def pipeline(self) -> StepPipeline:
@@ -135,8 +162,11 @@ class Engine:
         self.unsupported_reason = error
         _log.warning("guided requests will be refused: %s", error)
 
-    def begin(self, params: Any, tokens: Iterable[int] = ()) -> GuidedRequest | None:
-        """Start a request, after the output it had already produced. None if nothing guides it."""
+    def begin(
+        self, params: Any, tokens: Iterable[int] = (), *, error: GuidedError | None = None
+    ) -> GuidedRequest | None:
+        """Start a request, after the output it had already produced. None if nothing guides it. `error`: why
+        its grammar can't go on after that, as this rank sees it."""
         extra = params.extra_args or {}
         request_id = extra.get(REQUEST) or f"{_OWN}{next(self._numbers)}"
         try:
@@ -154,19 +184,32 @@ class Engine:
             stops = stop_tokens(params, vocabulary)
             if not spec.stop_token_ids:
                 spec = dataclasses.replace(spec, stop_token_ids=stops)
-            # Only who comes before the grammar worker has started waits for it.
-            slot = self.pipeline.add_request(request_id, spec, tokens=tokens, wait=not self._started)
+            slot = self._take_slot(request_id, spec, tokens, error)
             self._started = True
-        except GuidedError as error:
-            return self.close_request(params, error, request_id)
+        except GuidedError as problem:
+            return self.close_request(params, problem, request_id)
         stop = (spec.stop_token_ids or stops)[0]
         guided = self._running[request_id] = GuidedRequest(request_id, slot, stop, _limits(params))
         return guided
 
+    def _take_slot(
+        self, request_id: str, spec: OutputSpec, tokens: Iterable[int], error: GuidedError | None
+    ) -> int:
+        """Raises the request's error, except with several ranks: what one rank alone knows must not change
+        which slots they take."""
+        if error is None or not self._leads:
+            # Only who comes before the grammar worker has started waits for it.
+            return self.pipeline.add_request(request_id, spec, tokens=tokens, wait=not self._started)
+        if self.pipeline.rank is None:
+            raise error
+        return self.pipeline.add_failed(request_id, spec, error)
+
     def close_request(self, params: Any, error: GuidedError, request_id: str = "") -> GuidedRequest:
         """A request that is not guided at all, and will end as an error."""
         request_id = request_id or params.extra_args.get(REQUEST, _OWN)
-        if request_id.startswith(_OWN):
+        if not self._leads:
+            pass  # rank 0 tells
+        elif request_id.startswith(_OWN):
             _log.error(
                 "output cut off, and vLLM cannot be told: request %s: %s", printable(request_id), error.reason
             )
@@ -181,7 +224,7 @@ class Engine:
     def prepare(self, key: str, made: Mapping[str, Any] | None) -> bool:
         """Get the spec of a request that will come ready; whether that is done. Never blocks. `made` comes
         with the first question only: the fields of the spec, and what a helper of the frontend made of it."""
-        if self._pipeline is None:
+        if self._pipeline is None or not self._leads:
             return True
         now = time.monotonic()
         verdict, _ = self._preparing.pop(key, (None, now))
@@ -224,7 +267,7 @@ class Engine:
         if self.hooks is not None:
             self.hooks.appended()
         dead, self._dead = self._dead, []
-        if not (self._running or self._ledger.pending or dead):
+        if not (self._running or self._ledger.pending or dead) or not self._leads:
             return output
         newest = AT_ONCE if self._pipeline is None else self._pipeline.runtime.newest
         return attach(output, lambda complete: self._failed(newest, dead, complete))
@@ -319,7 +362,7 @@ def _offer_methods() -> None:
         return all(answers)
 
     def guided_metrics(self: Any) -> list[dict[str, Any]]:
-        return [engine.metrics() for engine in list(_engines)]
+        return [engine.metrics() for engine in list(_engines) if engine._leads]
 
     def guided_health(self: Any) -> str:
         engine = _engine_of(self)

@@ -29,17 +29,25 @@ def frontend_line(options: GuidedConfig, error: GuidedError | None, backends: It
 
 
 def engine_line(
-    options: GuidedConfig, error: GuidedError | None, mode: str, requests: int, shared_bytes: int
+    options: GuidedConfig,
+    error: GuidedError | None,
+    mode: str,
+    requests: int,
+    shared_bytes: int,
+    *,
+    leads: bool = True,
 ) -> str:
-    """Of a process that runs an engine. `shared_bytes`: of the memory shared with a grammar worker; 0
-    without one."""
+    """Of a process that runs an engine. `shared_bytes`: of the memory shared with a grammar worker or with
+    other ranks. `leads`: whether the grammars are this rank's."""
     if error is not None:
         return f"guided_plugin {__version__} is off in this engine: {error}"
-    where = "grammars work in the engine's thread, no shared memory"
-    if shared_bytes:
-        where = f"grammars work in a process of their own, {shared_bytes / 2**20:.1f} MiB of shared memory"
+    where = "in a process of their own" if mode == "process" else "in the engine's thread"
+    if not leads:
+        where = "at rank 0"
+    shared = f"{shared_bytes / 2**20:.1f} MiB of" if shared_bytes else "no"
     return (
-        f"guided_plugin {__version__} is on in this engine: mode {mode} ({options.mode} is set), {where}, "
+        f"guided_plugin {__version__} is on in this engine: mode {mode} ({options.mode} is set), "
+        f"grammars work {where}, {shared} shared memory, "
         f"at most {options.thread_count()} threads, {requests} requests"
     )
 

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from guided_plugin.errors import RequestError
-from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.contract import Part
 from guided_plugin.hosts.vllm.engine import Engine
 from guided_plugin.hosts.vllm.requests import GuidedRequest
@@ -146,15 +145,8 @@ class V1Runner:
         row.guided = self._begin(row.params, row.output) or row.guided
 
     def _begin(self, params: Any, output: list[int]) -> GuidedRequest | None:
-        if any(token < 0 for token in output) and params.extra_args.get(GUIDED) is not None:
-            return self.engine.close_request(
-                params,
-                RequestError(
-                    "came back without the tokens of its output, so its grammar cannot go on",
-                    hint="send it again",
-                ),
-            )
-        return self.engine.begin(params, output)
+        error = _lost() if any(token < 0 for token in output) else None
+        return self.engine.begin(params, output, error=error)
 
     def _change(self, update: Any) -> None:
         from vllm.v1.sample.logits_processor import MoveDirectionality
@@ -205,6 +197,12 @@ class V1Runner:
         self._slots = tuple(slots)
         self._outputs = [row.output for row in self._planned]
         self._total = sum(map(len, self._outputs))
+
+
+def _lost() -> RequestError:
+    return RequestError(
+        "came back without the tokens of its output, so its grammar cannot go on", hint="send it again"
+    )
 
 
 def _counting(tokens: Tensor, rows: list[int]) -> Tensor:

@@ -5,7 +5,6 @@ import dataclasses
 import pickle
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,22 +15,19 @@ from vllm.exceptions import GracefulHTTPError
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, ModelRunnerOutput
-from vllm.v1.sample.logits_processor import BatchUpdate
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT
 from vllm.v1.worker.gpu_worker import Worker
-from vllm_support import END, WIDTH, config, runner_config, runner_params, v2_states
+from vllm_runners import V1, V2, V2Drafts
+from vllm_support import END, WIDTH, config, runner_config, runner_params
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import contract as vllm_contract
-from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import health as vllm_health
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
 from guided_plugin.hosts.vllm.failures import FAILED
 from guided_plugin.hosts.vllm.health import Health
-from guided_plugin.vllm import GuidedLogitsProcessor
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -40,129 +36,6 @@ AB = gp.OutputSpec.choice(["ab"], backend="xgrammar")
 
 def params_of(name, spec=AB, **options):
     return runner_params(spec, name, **options)
-
-
-class Async(AsyncModelRunnerOutput):
-    """As vLLM's: the tokens are there when it is asked for."""
-
-    def __init__(self, output):
-        self.output = output
-
-    def get_output(self):
-        return self.output
-
-    def get_kv_connector_output(self):
-        return None
-
-
-class Runner:
-    """What a model runner does around the processor; `forbidden` is what vLLM's own options take away."""
-
-    def __init__(self, vllm_config, names, params):
-        self.names, self.params = names, params
-        self.forbidden = {}
-        self.tokens = [[] for _ in names]
-        self.start(vllm_config)
-        self.engine = self.guide.runner.engine
-
-    def output(self, sampled, *, later=False):
-        index = {name: at for at, name in enumerate(self.names)}
-        output = ModelRunnerOutput(list(self.names), index, sampled_token_ids=sampled)
-        watched = vllm_engine._watch(SimpleNamespace(vllm_config=self.engine.config), Async(output))
-        return watched if later else watched.get_output()
-
-    def logits(self, rows):
-        logits = torch.zeros(len(rows), WIDTH)
-        for at, row in enumerate(rows):
-            logits[at, self.forbidden.get(row, [])] = -torch.inf
-        return logits
-
-    def step(self, **options):
-        sampled = self.sample()
-        for tokens, new in zip(self.tokens, sampled, strict=True):
-            tokens += new
-        return self.output(sampled, **options)
-
-
-class V1(Runner):
-    def start(self, vllm_config):
-        self.guide = GuidedLogitsProcessor(vllm_config, torch.device("cpu"), False)
-        self.update = BatchUpdate(
-            len(self.names),
-            [],
-            [(at, one, [1], self.tokens[at]) for at, one in enumerate(self.params)],
-            [],
-        )
-
-    def sample(self):
-        self.guide.update_state(self.update)
-        self.update = None
-        sampled = self.guide.apply(self.logits(range(len(self.names)))).argmax(-1)
-        self.guide.runner.sampled(sampled.view(-1, 1).int())
-        return [[token] for token in sampled.tolist()]
-
-
-class V2(Runner):
-    drafts = 0
-
-    def start(self, vllm_config):
-        self.total = torch.ones(8, dtype=torch.int32)
-        self.history = torch.zeros(8, 64, dtype=torch.int32)
-        self.prefilled = np.ones(8, np.int32)
-        states = v2_states(self.history, np.ones(8, np.int32), self.prefilled, self.total)
-        self.guide = GuidedLogitsProcessor(vllm_config, states)
-        self.places = [5, 2, 7][: len(self.names)]
-        """The requests' indices."""
-        for index, params in zip(self.places, self.params, strict=True):
-            assert self.guide.add_request(index, params)
-
-    def sample(self):
-        self.guide.apply_staged_writes()
-        mapping = torch.tensor(self.places)
-        context = LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
-        sampled = self.guide.apply(self.logits(range(len(self.names))), context).argmax(-1)
-        return self.took([[token] for token in sampled.tolist()])
-
-    def took(self, sampled):
-        for index, new in zip(self.places, sampled, strict=True):
-            start = int(self.total[index])
-            self.history[index, start : start + len(new)] = torch.tensor(new, dtype=torch.int32)
-            self.total[index] += len(new)
-        return sampled
-
-
-class V2Drafts(V2):
-    """Each request drafts "a"; what the masks leave is taken."""
-
-    def start(self, vllm_config):
-        vllm_config.speculative_config = SimpleNamespace(
-            num_speculative_tokens=1, rejection_sample_method="standard"
-        )
-        vllm_config.use_v2_model_runner = True
-        super().start(vllm_config)
-
-    def sample(self):
-        self.guide.apply_staged_writes()
-        rows = [at for at in range(len(self.names)) for _ in range(2)]
-        context = LogitsContext(
-            expanded_idx_mapping=torch.tensor([self.places[at] for at in rows], dtype=torch.int32),
-            idx_mapping=torch.tensor(self.places),
-            idx_mapping_np=np.array(self.places, np.int32),
-            expanded_local_pos=torch.tensor([0, 1] * len(self.names), dtype=torch.int32),
-            input_ids=torch.tensor([1, ord("a")] * len(self.names), dtype=torch.int32),
-            pos=None,
-            seq_lens_upper_bound_np=None,
-        )
-        logits = self.guide.apply(self.logits(rows), context)
-        first, second = logits[::2], logits[1::2]
-        return self.took(
-            [
-                [ord("a"), int(second[at].argmax())]
-                if first[at, ord("a")].isfinite()
-                else [int(first[at].argmax())]
-                for at in range(len(self.names))
-            ]
-        )
 
 
 RUNNERS = [V1, V2, V2Drafts]

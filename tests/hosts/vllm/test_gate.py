@@ -320,8 +320,8 @@ def test_where_reasoning_is_constrained_too_it_begins_at_once():
             "synthetic",
         ),
         (
-            {"parallel_config": SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1)},
-            "tensor and pipeline parallelism",
+            {"parallel_config": SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=2)},
+            "pipeline parallelism",
         ),
         ({"model_config": SimpleNamespace(skip_tokenizer_init=True)}, "tokenizer"),
     ],
@@ -383,7 +383,7 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
     monkeypatch.setattr(vllm_engine, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     engine = object.__new__(vllm_engine.Engine)
     engine._pipeline = SimpleNamespace(compiler=SimpleNamespace(), prepare=prepare)
-    engine._preparing, engine._started = {}, False
+    engine._preparing, engine._started, engine._leads = {}, False, True
 
     def ask(text):
         return engine.prepare(text, {"spec": {"kind": "regex", "text": text}, "prepared": None})

@@ -93,6 +93,7 @@ def test_start_lines_say_what_is_on_and_why_not():
     )
     assert "2.0 MiB of shared memory" in engine_line(on, None, "process", 16, 2 << 20)
     assert "no shared memory" in engine_line(on, None, "inline", 16, 0)
+    assert "grammars work at rank 0" in engine_line(on, None, "process", 16, 2 << 20, leads=False)
     assert engine_line(on, off, "", 16, 0).endswith(
         "is off in this engine: the plugin is switched off (set enabled)"
     )

@@ -195,7 +195,7 @@ def test_loaded_twice_the_second_does_nothing():
     [
         ({"enabled": False}, "switched off"),
         ({"speculative_config": SimpleNamespace()}, "V1 model runner"),
-        ({"parallel_config": SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1)}, "one GPU"),
+        ({"parallel_config": SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=2)}, "pipeline"),
     ],
 )
 def test_an_engine_that_cannot_guide_closes_what_reaches_it(change, says, caplog):

@@ -1,0 +1,60 @@
+"""The ranks of one vLLM engine. Imports vLLM lazily.
+
+Under tensor parallelism every rank has all logits (they are all-gathered) and samples by itself, in both
+model runners; rank 0's tokens are published. So every rank needs the same masks in the same step. The
+grammars work at rank 0; the others mask with its memory (`worker/ranks`), which they hear of at the start,
+over vLLM's own CPU group. Data parallelism needs nothing: each engine has ranks of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from guided_plugin.errors import RequestError
+from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.worker.ranks.group import RankGroup
+
+_SUPPORTED = "docs/scaling.md has what is supported"
+
+
+def ranks_of(vllm_config: Any) -> RankGroup | None:
+    """The ranks that sample the same tokens as this process; None if there is no other."""
+    if vllm_config.parallel_config.tensor_parallel_size == 1:
+        return None
+    from vllm.distributed.parallel_state import get_tp_group
+
+    from guided_plugin.worker.ranks.group import TorchRanks
+
+    return TorchRanks(get_tp_group().cpu_group)
+
+
+def unsupported_ranks(vllm_config: Any) -> RequestError | None:
+    """Why the ranks of an engine of this configuration can't be guided, if they can't."""
+    parallel = vllm_config.parallel_config
+    if parallel.pipeline_parallel_size > 1:
+        return _refused("pipeline parallelism is not supported yet", "use tensor or data parallelism")
+    if parallel.tensor_parallel_size == 1:
+        return None
+    changed = broken(Part.RANKS)
+    if changed is not None:
+        return changed
+    if vllm_config.device_config.device_type != "cpu":
+        return _refused("tensor parallelism is supported on the CPU only so far", "use data parallelism")
+    backend = parallel.distributed_executor_backend
+    if backend != "mp" or parallel.nnodes > 1:
+        return _refused(
+            f"tensor parallelism is supported with the executor 'mp' on one machine, not with {backend!r} on "
+            f"{parallel.nnodes}",
+            "--distributed-executor-backend mp",
+        )
+    if parallel.prefill_context_parallel_size > 1:
+        return _refused("prefill context parallelism is not supported", "use tensor parallelism alone")
+    if parallel.enable_batch_sharded_sampling:
+        return _refused("batch-sharded sampling is not supported yet", "leave it off")
+    if vllm_config.speculative_config is not None:
+        return _refused("speculative decoding is not supported yet", "use one or the other")
+    return None
+
+
+def _refused(what: str, hint: str) -> RequestError:
+    return RequestError(what, where="guided requests on several ranks", hint=f"{hint}; {_SUPPORTED}")

@@ -1,0 +1,167 @@
+"""Tensor-parallel ranks in vLLM: both model runners with vLLM's own types, ranks in threads, no engine."""
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from rank_threads import on_ranks
+from vllm_runners import V1, V2
+from vllm_support import END, config, runner_config, runner_params
+
+import guided_plugin as gp
+from guided_plugin.hosts.vllm import engine as vllm_engine
+from guided_plugin.hosts.vllm.admission import Gate
+from guided_plugin.hosts.vllm.common import unsupported_reason
+from guided_plugin.hosts.vllm.failures import FAILED
+from guided_plugin.worker.ranks.follower import FollowerRuntime
+
+pytestmark = pytest.mark.usefixtures("byte_tokenizer")
+
+AB = gp.OutputSpec.choice(["ab"], backend="xgrammar")
+RUNNERS = [V1, V2]
+
+
+@pytest.fixture
+def two_ranks(monkeypatch):
+    """Make the same runner at two ranks."""
+    made = []
+
+    def make(kind, mode, specs):
+        names, groups = list(specs), {}
+        configs = [runner_config(mode) for _ in range(2)]
+        monkeypatch.setattr(vllm_engine, "ranks_of", lambda config: groups[id(config)])
+
+        def one(group):
+            own = configs[group.rank]
+            groups[id(own)] = group
+            return kind(own, names, [runner_params(specs[name], name) for name in names])
+
+        found = on_ranks(2, one)
+        for runner in found:
+            if isinstance(runner, Exception):
+                raise runner
+        made.extend(found)
+        return found
+
+    yield make
+    for runner in made:
+        runner.engine.close()
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_both_ranks_sample_the_same_and_one_has_the_grammars(two_ranks, mode, kind):
+    specs = {"one": AB, "two": gp.OutputSpec.regex("[x-z]{3}")}
+    ranks = two_ranks(kind, mode, specs)
+    for _ in range(5):
+        assert not any(hasattr(rank.step(), FAILED) for rank in ranks)
+    assert ranks[0].tokens == ranks[1].tokens
+    assert bytes(ranks[1].tokens[0][:2]) == b"ab"
+    assert ranks[1].tokens[0][2] == ranks[1].tokens[1][3] == END
+    assert isinstance(ranks[1].engine.pipeline.runtime, FollowerRuntime)
+    assert [rank.engine.health() for rank in ranks] == ["", ""]
+    assert ranks[1].engine.prepare("key", None)
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_a_failure_is_told_by_rank_0_and_closes_both(two_ranks, mode, kind):
+    """Of a spec that does not compile, and of one that some processor made break its grammar."""
+    specs = {"bad": gp.OutputSpec.regex("(?<=a)b"), "good": AB}
+    ranks = two_ranks(kind, mode, specs)
+    told = [getattr(ranks[0].step(), FAILED, {}), getattr(ranks[1].step(), FAILED, {})]
+    for _ in range(2):
+        for rank, failed in zip(ranks, told, strict=True):
+            failed |= getattr(rank.step(), FAILED, {})
+    assert list(told[0]) == ["bad"]
+    assert "ook" in told[0]["bad"]
+    assert told[1] == {}
+    assert ranks[0].tokens == ranks[1].tokens
+    assert ranks[0].tokens[0] == [END] * 3
+    assert bytes(ranks[1].tokens[1][:2]) == b"ab"
+    assert not ranks[1].engine._ledger.pending
+
+
+def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode):
+    """V1 shows a request's tokens at the output rank, and placeholders elsewhere; or the other way round."""
+    ranks = two_ranks(V1, mode, {"one": AB, "two": AB})
+    ranks[1].tokens[0].append(-1)
+    ranks[0].tokens[0].append(ord("a"))
+    for rank in ranks:
+        assert not hasattr(rank.step(), FAILED)
+    assert ranks[0].tokens[0][-1] == ranks[1].tokens[0][-1] == ord("b")
+    ranks = two_ranks(V1, mode, {"one": AB, "two": AB})
+    ranks[0].tokens[0].append(-1)
+    ranks[1].tokens[0].append(ord("a"))
+    failed = getattr(ranks[0].step(), FAILED)
+    assert "without the tokens" in failed["one"]
+    assert not hasattr(ranks[1].step(), FAILED)
+    assert ranks[0].tokens[0][-1] == ranks[1].tokens[0][-1] == END
+    assert ranks[0].tokens[1] == ranks[1].tokens[1] == [ord("a")]
+
+
+def test_a_rank_that_cannot_take_part_stops_all(two_ranks, monkeypatch):
+    """All refuse, with its reason, and close what reaches them."""
+    original = vllm_engine.vocabulary_of
+    broken = []
+
+    def vocabulary_of(config):
+        if not broken:
+            broken.append(config)
+            raise gp.errors.VocabularyError("the tokenizer cannot be read")
+        return original(config)
+
+    monkeypatch.setattr(vllm_engine, "vocabulary_of", vocabulary_of)
+    ranks = two_ranks(V1, "inline", {"one": AB})
+    for rank in ranks:
+        assert "tokenizer cannot be read" in rank.engine.health()
+    outputs = [rank.step() for rank in ranks]
+    assert [rank.tokens[0] for rank in ranks] == [[END], [END]]
+    assert "tokenizer" in getattr(outputs[0], FAILED)["one"]
+
+
+def parallel(**changes):
+    return SimpleNamespace(
+        **{
+            "tensor_parallel_size": 2,
+            "pipeline_parallel_size": 1,
+            "prefill_context_parallel_size": 1,
+            "distributed_executor_backend": "mp",
+            "nnodes": 1,
+            "enable_batch_sharded_sampling": False,
+            **changes,
+        }
+    )
+
+
+def engine_config(device="cpu", *, drafts=None, **changes):
+    made = config(speculative_config=drafts, parallel_config=parallel(**changes))
+    made.device_config = SimpleNamespace(device_type=device)
+    made.use_v2_model_runner = True
+    return made
+
+
+@pytest.mark.parametrize(
+    ("vllm_config", "says"),
+    [
+        (engine_config("cuda"), "on the CPU only"),
+        (engine_config(pipeline_parallel_size=2), "pipeline parallelism"),
+        (engine_config(prefill_context_parallel_size=2), "prefill context"),
+        (engine_config(distributed_executor_backend="ray"), "not with 'ray'"),
+        (engine_config(distributed_executor_backend="external_launcher"), "not with 'external_launcher'"),
+        (engine_config(nnodes=2), "on 2"),
+        (engine_config(enable_batch_sharded_sampling=True), "batch-sharded"),
+        (engine_config(drafts=SimpleNamespace()), "speculative decoding"),
+    ],
+)
+def test_what_is_not_supported_is_refused(vllm_config, says):
+    reason = unsupported_reason(vllm_config, gp.GuidedConfig())
+    assert reason is not None
+    assert says in str(reason)
+    assert "docs/scaling.md" in str(reason)
+    with pytest.raises(gp.GuidedError, match=says):
+        Gate(vllm_config).admit(runner_params(AB))
+
+
+def test_two_ranks_on_the_cpu_are_served():
+    assert unsupported_reason(engine_config(), gp.GuidedConfig()) is None

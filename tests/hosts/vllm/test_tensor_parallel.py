@@ -1,0 +1,165 @@
+"""vLLM on two ranks of the CPU: guided alike on both, in both modes, and what happens when one of them dies.
+
+Each engine takes long to start, so what ends it comes last.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import time
+
+import jsonschema
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm import LLM
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm_support import params_of
+
+from guided_plugin.demo import MODEL_DIR
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+}
+PROMPT = "Person as JSON: "
+GREEDY = [{"json_schema": SCHEMA}, {"regex": "[a-f]{20}[0-9]{10}"}, {"choice": ["alpha", "beta"]}, None]
+SEEDED = [{"json_schema": SCHEMA}, {"regex": "[xyz]{5,40}"}, {"grammar": 'root ::= "(" root ")" | "x"'}]
+
+
+def engine(mode, ranks):
+    """Small caches and batches: requests wait, are preempted, and their prompts come in parts."""
+    return LLM(
+        str(MODEL_DIR),
+        dtype="float32",
+        tensor_parallel_size=ranks,
+        distributed_executor_backend="mp" if ranks > 1 else None,
+        max_model_len=256,
+        max_num_seqs=4,
+        enforce_eager=True,
+        max_num_batched_tokens=32,
+        num_gpu_blocks_override=7,
+        additional_config={
+            "guided_plugin": {"mode": mode, "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """What one rank makes of the same requests."""
+    made = engine("inline", 1)
+    return [output.outputs[0].token_ids for output in made.generate(*requests(), use_tqdm=False)]
+
+
+def requests():
+    params = [params_of(form, temperature=0.0, max_tokens=60) for form in GREEDY]
+    params += [params_of(form, seed=seed, max_tokens=60) for seed, form in enumerate(SEEDED)]
+    return [PROMPT] * len(params), params
+
+
+def runner_of(worker):
+    found = worker.model_runner.input_batch.logitsprocs.non_argmax_invariant
+    return next(one.runner for one in found if getattr(one, "runner", None) is not None)
+
+
+def record(worker):
+    """Keep what this rank samples."""
+    runner = runner_of(worker)
+    runner.seen, original = [], runner.sampled
+
+    def sampled(tokens):
+        runner.seen.append(tokens.view(-1).tolist())
+        original(tokens)
+
+    runner.sampled = sampled
+
+
+def seen(worker):
+    return runner_of(worker).seen
+
+
+def facts(worker):
+    """The process of this rank, its worker, whether it leads; what vLLM calls its shared memory."""
+    runner = runner_of(worker)
+    runtime = runner.engine.pipeline.runtime
+    supervisor = getattr(runtime, "supervisor", None)
+    return {
+        "pid": os.getpid(),
+        "leads": runner.engine._leads,
+        "runtime": type(runtime).__name__,
+        "worker": None if supervisor is None else supervisor.worker_pid,
+        "ident": os.environ["VLLM_DIST_IDENT"],
+    }
+
+
+def gone(pid):
+    """Whether a process has ended, or only waits for its parent to see that."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+def wait_until(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize(("mode", "victim"), [("inline", 1), ("process", 0)])
+def test_two_ranks(mode, victim, expected):
+    """Both sample the same tokens in each step, and those of a single rank; one compiles. A failed request
+    ends as an error; a dead worker is replaced; with a dead rank the engine ends, and all its processes."""
+    llm = engine(mode, 2)
+    ranks = llm.collective_rpc(facts)
+    assert [rank["leads"] for rank in ranks] == [True, False]
+    assert ranks[1]["runtime"] == "FollowerRuntime"
+    assert llm.collective_rpc("guided_health") == ["", ""]
+    llm.collective_rpc(record)
+
+    outputs = llm.generate(*requests(), use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in outputs] == expected
+    assert all(output.outputs[0].finish_reason == "stop" for output in outputs[:3])
+    jsonschema.validate(json.loads(outputs[0].outputs[0].text), SCHEMA)
+    first, second = llm.collective_rpc(seen)
+    assert first == second != []
+    leading, following = llm.collective_rpc("guided_metrics")
+    assert following == []
+    assert leading[0]["added"] == len(GREEDY) + len(SEEDED) - 1
+
+    check_failure(llm)
+    if mode == "process":
+        os.kill(ranks[0]["worker"], signal.SIGKILL)
+        outputs = llm.generate(*requests(), use_tqdm=False)
+        assert [output.outputs[0].token_ids for output in outputs] == expected
+        assert llm.collective_rpc("guided_metrics")[0][0]["worker"]["restarts"] == 1
+        ranks = llm.collective_rpc(facts)
+    first, second = llm.collective_rpc(seen)
+    assert first == second
+
+    os.kill(ranks[victim]["pid"], signal.SIGKILL)
+    with pytest.raises((RuntimeError, EngineDeadError), match=r"\w"):
+        llm.generate(*requests(), use_tqdm=False)
+    processes = [pid for rank in ranks for pid in (rank["pid"], rank["worker"]) if pid is not None]
+    wait_until(lambda: all(map(gone, processes)))
+    left = [name for name in os.listdir("/dev/shm") if ranks[0]["ident"] in name]
+    for name in left:  # vLLM's own, which it leaves after a kill
+        os.unlink(f"/dev/shm/{name}")
+    assert all(name.startswith("vllm_dist_") for name in left)
+
+
+def check_failure(llm):
+    """A request whose grammar takes no token of the vocabulary that its own options leave ends as an error,
+    once, and the others do not notice."""
+    good = params_of({"choice": ["alpha", "beta"]}, temperature=0.0)
+    bad = params_of({"regex": "[a-f]{20}"}, temperature=0.0, allowed_token_ids=[1340])
+    outputs = llm.generate([PROMPT] * 2, [bad, good], use_tqdm=False)
+    assert outputs[0].outputs[0].finish_reason == "error"
+    assert outputs[1].outputs[0].finish_reason == "stop"
+    assert outputs[1].outputs[0].text in ("alpha", "beta")
