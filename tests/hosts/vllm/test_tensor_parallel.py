@@ -27,6 +27,9 @@ SCHEMA = {
     "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 120}},
     "required": ["name", "age"],
 }
+PATIENT = {"worker_step_ms": 60_000, "worker_grammar_ms": 60_000, "compile_seconds": 120}
+"""On a busy machine nothing may be lost to a time limit."""
+
 PROMPT = "Person as JSON: "
 GREEDY = [{"json_schema": SCHEMA}, {"regex": "[a-f]{20}[0-9]{10}"}, {"choice": ["alpha", "beta"]}, None]
 SEEDED = [{"json_schema": SCHEMA}, {"regex": "[xyz]{5,40}"}, {"grammar": 'root ::= "(" root ")" | "x"'}]
@@ -44,9 +47,7 @@ def engine(mode, ranks):
         enforce_eager=True,
         max_num_batched_tokens=32,
         num_gpu_blocks_override=7,
-        additional_config={
-            "guided_plugin": {"mode": mode, "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
-        },
+        additional_config={"guided_plugin": {"mode": mode, **PATIENT}},
     )
 
 
