@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from guided_plugin.doctor.finding import Finding, Setup
-from guided_plugin.hosts.vllm.contract import CONTRACT, Part, differences, is_tested, version_text
+from guided_plugin.hosts.vllm.contract import CONTRACT, Part, differences
 from guided_plugin.hosts.vllm.shapes import Sources, installed_folder
+from guided_plugin.hosts.vllm.versions import is_tested, version_text
 
 
 def vllm(setup: Setup) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ from guided_plugin.hosts.vllm.common import (
     read_spec,
     vocabulary_of,
 )
-from guided_plugin.hosts.vllm.contract import CONSTRAINT_FORM, CONSTRAINTS, note_version
+from guided_plugin.hosts.vllm.contract import CONSTRAINT_FORM, CONSTRAINTS
 from guided_plugin.hosts.vllm.failures import refused_unseen
 from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.hosts.vllm.leaving import Leaving
@@ -52,6 +52,7 @@ from guided_plugin.hosts.vllm.ready import in_background, wait_for
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.hosts.vllm.retry import LEAST, unavailable
 from guided_plugin.hosts.vllm.start_line import frontend_line
+from guided_plugin.hosts.vllm.versions import note_version
 from guided_plugin.spec import OutputSpec, identity_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 from guided_plugin.spec.triggers import triggers

@@ -136,6 +136,10 @@ class FollowerRuntime:
         """Whether requests are refused is for rank 0 to say."""
         return None
 
+    def refused_for(self) -> float:
+        """Nor for how long."""
+        return 0.0
+
     def metrics(self) -> WorkerMetrics:
         """There is no worker, but its memory."""
         return WorkerMetrics(shared_bytes=self._region.shape.size)

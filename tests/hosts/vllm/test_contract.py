@@ -14,6 +14,7 @@ import pytest
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import contract as vllm_contract
+from guided_plugin.hosts.vllm import versions
 from guided_plugin.hosts.vllm.contract import CONTRACT, Name, Part, broken, differences
 from guided_plugin.hosts.vllm.shapes import Installed, Sources
 
@@ -174,15 +175,15 @@ def test_both_readers_agree_on_the_installed_vllm():
     ],
 )
 def test_release_candidates_and_local_builds_count_as_their_release(text, tested):
-    assert vllm_contract.is_tested(text) is tested
+    assert versions.is_tested(text) is tested
 
 
 def test_an_unknown_version_is_served_with_one_line_in_the_log(monkeypatch, caplog):
-    monkeypatch.setattr(vllm_contract, "version", lambda package: "0.99.0rc1+cu140")
-    vllm_contract.note_version.cache_clear()
+    monkeypatch.setattr(versions, "version", lambda package: "0.99.0rc1+cu140")
+    versions.note_version.cache_clear()
     for _ in range(3):
-        vllm_contract.note_version()
-    vllm_contract.note_version.cache_clear()
+        versions.note_version()
+    versions.note_version.cache_clear()
     assert [record.getMessage() for record in caplog.records] == [
         "vLLM 0.99.0rc1+cu140 is not among the tested versions; all that is relied on is there"
     ]

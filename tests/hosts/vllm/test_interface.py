@@ -18,12 +18,13 @@ from vllm.v1.sample.logits_processor import MoveDirectionality
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 
 from guided_plugin.hosts.vllm import contract as vllm_contract
+from guided_plugin.hosts.vllm import versions
 
 VLLM = pathlib.Path(inspect.getfile(SamplingParams)).parent
 
 
 def test_the_installed_version_is_tested():
-    assert vllm_contract.is_tested(vllm_contract.version_text())
+    assert versions.is_tested(versions.version_text())
 
 
 def test_processors_are_called_as_they_are_here():
