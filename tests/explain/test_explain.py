@@ -9,6 +9,7 @@ import guided_plugin as gp
 from guided_plugin.errors import UnsatisfiableSpecError
 from guided_plugin.explain.document import place_of
 from guided_plugin.explain.position import Position, ranges
+from guided_plugin.plugins import Plugins
 
 PERSON = {
     "type": "object",
@@ -20,6 +21,12 @@ PERSON = {
     "required": ["name", "age", "tags"],
 }
 WHOLE = '{"name":"Aé\\"","age":12,"tags":["red","blue"]}'
+
+
+@pytest.fixture(scope="module")
+def byte_compiler(byte_vocabulary, config):
+    """One for all tests here: each new one would start a process to compile with xgrammar."""
+    return gp.GrammarCompiler(byte_vocabulary, config=config, plugins=Plugins(entry_points=False))
 
 
 @pytest.fixture(params=["auto", "xgrammar"])
