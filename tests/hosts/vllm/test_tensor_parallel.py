@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from vllm import LLM
+from vllm.exceptions import GracefulHTTPError
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm_support import params_of
 
@@ -145,13 +146,15 @@ def test_two_ranks(mode, victim, expected):
     assert first == second
 
     os.kill(ranks[victim]["pid"], signal.SIGKILL)
-    with pytest.raises((RuntimeError, EngineDeadError), match=r"\w"):
-        llm.generate(*requests(), use_tqdm=False)
-    processes = [pid for rank in ranks for pid in (rank["pid"], rank["worker"]) if pid is not None]
-    wait_until(lambda: all(map(gone, processes)))
-    left = [name for name in os.listdir("/dev/shm") if ranks[0]["ident"] in name]
-    for name in left:  # vLLM's own, which it leaves after a kill
-        os.unlink(f"/dev/shm/{name}")
+    try:
+        with pytest.raises((RuntimeError, EngineDeadError, GracefulHTTPError), match=r"\w"):
+            llm.generate(*requests(), use_tqdm=False)
+        processes = [pid for rank in ranks for pid in (rank["pid"], rank["worker"]) if pid is not None]
+        wait_until(lambda: all(map(gone, processes)))
+    finally:
+        left = [name for name in os.listdir("/dev/shm") if ranks[0]["ident"] in name]
+        for name in left:  # vLLM's own, which it leaves after a kill
+            os.unlink(f"/dev/shm/{name}")
     assert all(name.startswith("vllm_dist_") for name in left)
 
 
