@@ -10,7 +10,7 @@ from script_files import ROOT
 
 from guided_plugin.doctor import cuda, entry, host, machine, options, versions
 from guided_plugin.doctor.finding import Setup
-from guided_plugin.hosts.vllm.contract import CONTRACT
+from guided_plugin.hosts.vllm.contract import Part
 from guided_plugin.ipc import processors
 from guided_plugin.worker import layout
 
@@ -153,7 +153,7 @@ def test_a_broken_contract_names_what_is_missing(monkeypatch, tmp_path):
     monkeypatch.setattr(host, "installed_folder", lambda: tmp_path)
     monkeypatch.setattr(host, "version_text", lambda: "9.1.0")
     found = problems(host.vllm)
-    assert len(found) == len({name.part for name in CONTRACT if not name.endpoint})
+    assert len(found) == len(Part)
     assert any("every guided request: no module vllm." in what for what in found)
     assert next(host.vllm(SETUP)).status == "note"
 
