@@ -69,7 +69,7 @@ class Engine:
             self.said.append(message)
             self.session.received(message)
 
-    def until(self, what, seconds=10.0):
+    def until(self, what, seconds=60.0):
         end = time.monotonic() + seconds
         while not what():
             assert time.monotonic() < end, "did not happen in time"
