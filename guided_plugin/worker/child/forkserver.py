@@ -20,6 +20,7 @@ import socket
 from typing import NoReturn
 
 from guided_plugin.ipc.spawn import die_with
+from guided_plugin.plugins import BUILTIN_PLUGINS
 from guided_plugin.worker.child.process import main as serve_engine
 
 _HEAVY = ("numpy", "xgrammar", "llguidance")
@@ -101,7 +102,7 @@ class _Server:
 
 def main(control: socket.socket, host: int) -> None:
     """Serve the host at the other end of a socket."""
-    for module in _HEAVY:
+    for module in (*_HEAVY, *BUILTIN_PLUGINS.values()):
         with contextlib.suppress(Exception):  # the backend that needs it tells what is wrong
             importlib.import_module(module)
     gc.collect()
