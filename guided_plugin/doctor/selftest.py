@@ -65,13 +65,17 @@ def _compiler() -> Any:
 
 
 def _compiles(compiler: Any, name: str) -> Finding:
-    start = time.perf_counter()
+    seconds = []
     try:
-        compiler.compile(OutputSpec.json_schema(_SCHEMA, backend=name))
+        for title in ("first", "second"):  # the first waits for the backend and, perhaps, a helper process
+            start = time.perf_counter()
+            compiler.compile(OutputSpec.json_schema({**_SCHEMA, "title": title}, backend=name))
+            seconds.append(time.perf_counter() - start)
     except Exception as error:  # a native library may raise anything
         remedy = f"pip install --force-reinstall {name}"
         return Finding("problem", f"{name} does not compile: {_text(error)}", remedy)
-    return Finding("ok", f"{name} compiles a schema in {1e3 * (time.perf_counter() - start):.0f} ms")
+    first, second = seconds
+    return Finding("ok", f"{name} compiles a schema in {1e3 * second:.0f} ms, its first in {first:.1f} s")
 
 
 def _decodes(compiler: Any, mode: Mode) -> Finding:
