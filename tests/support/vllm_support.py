@@ -53,9 +53,8 @@ def config(options=None, *, reasoning="", **parts):
 
 def runner_config(mode="inline", **options):
     """The same for tests that play a model runner."""
-    return config(
-        {"mode": mode, "threads": 2, "isolate_compiles": False, "worker_step_ms": 20_000, **options}
-    )
+    patient = {"worker_step_ms": 20_000, "worker_grammar_ms": 60_000}
+    return config({"mode": mode, "threads": 2, "isolate_compiles": False, **patient, **options})
 
 
 def runner_params(spec, name=None, **options):
