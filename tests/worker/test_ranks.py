@@ -16,7 +16,7 @@ from guided_plugin.errors import PipelineError
 from guided_plugin.pipeline import make
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, RankWord, Region, Shape
-from guided_plugin.worker.ranks import follower, leader
+from guided_plugin.worker.ranks import follower, peers
 from guided_plugin.worker.ranks.group import Offer
 from guided_plugin.worker.ranks.peers import Peer
 
@@ -123,8 +123,8 @@ def test_rank_0_waits_for_a_rank_that_is_late(share, mode, monkeypatch):
     pipes = share(2, mode)
     for pipe in pipes:
         pipe.add_request("r", gp.OutputSpec.regex("[a-z]*"))
-    monkeypatch.setattr(leader, "PATIENCE", 0.3)
-    monkeypatch.setattr(leader, "_LOOK_EVERY", 10)
+    monkeypatch.setattr(peers, "PATIENCE", 0.3)
+    monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
     first = [step(pipes[0], [0], number)[0] for number in range(PLAN_DEPTH)]
     with pytest.raises(PipelineError, match="rank 1 has not used the masks of step 1"):
         step(pipes[0], [0], PLAN_DEPTH)
@@ -143,7 +143,7 @@ def test_a_rank_that_died_is_not_waited_for(share, monkeypatch):
     pipes[0].runtime.followers._peers[0] = Peer(child)
     os.kill(child, 9)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # ended, and not reaped
-    monkeypatch.setattr(leader, "_LOOK_EVERY", 10)
+    monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
     for number in range(3 * PLAN_DEPTH):
         step(pipes[0], [0], number)
     os.waitpid(child, 0)
@@ -157,7 +157,7 @@ def test_a_rank_whose_leader_has_gone_does_not_wait_for_ever(share, mode, monkey
         pipe.add_request("r", SPECS[0])
     expected, _ = step(pipes[0], [0], 1)
     pipes[0].close()
-    monkeypatch.setattr(follower, "_LOOK_EVERY", 10)
+    monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
     assert torch.equal(step(pipes[1], [0], 1)[0], expected)
     with pytest.raises(PipelineError, match="rank 0 has closed its pipeline"):
         step(pipes[1], [0], 2)
@@ -172,7 +172,7 @@ def test_a_rank_whose_leader_has_died_does_not_wait_for_ever(share, monkeypatch)
     pipes[1].runtime._leader = Peer(child)
     os.kill(child, 9)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    monkeypatch.setattr(follower, "_LOOK_EVERY", 10)
+    monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
     with pytest.raises(PipelineError, match="rank 0 has ended"):
         step(pipes[1], [0], 1)
     os.waitpid(child, 0)

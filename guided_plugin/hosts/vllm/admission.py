@@ -332,9 +332,7 @@ def refusal(error: GuidedError) -> Exception:
     """The error as vLLM's own, which its server answers with status 400, or 503 where there was no room."""
     from vllm.exceptions import VLLMValidationError
 
-    if isinstance(
-        error, PipelineError
-    ):  # nothing is wrong with the request; a place may be free at any moment
+    if isinstance(error, PipelineError):  # nothing is wrong with the request; a place may be free soon
         return unavailable(str(error), LEAST)
     translated: Exception = VLLMValidationError(str(error))
     return translated

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 
@@ -32,11 +31,7 @@ from guided_plugin.worker.layout import (
     unwrap,
 )
 from guided_plugin.worker.ranks.group import Answer, Offer, RankGroup, not_shared
-from guided_plugin.worker.ranks.leader import PATIENCE
-from guided_plugin.worker.ranks.peers import Peer
-
-_LOOK_EVERY = 2000
-"""Pauses of 50 microseconds between two looks at whether rank 0 runs."""
+from guided_plugin.worker.ranks.peers import PATIENCE, Peer, wait_until
 
 
 class FollowerRuntime:
@@ -150,20 +145,21 @@ class FollowerRuntime:
         self._region.close()
 
     def _wait_filled(self, step: int) -> None:
-        tries = 0
-        end = time.monotonic() + PATIENCE
         region = self._region
-        while unwrap(region.load(Counter.FILLED), step) < step:
-            tries += 1
-            if tries % _LOOK_EVERY == 0:
-                if not self._leader.alive():
-                    raise _left_alone("has ended")
-                if region.load(Counter.ENDED) and unwrap(region.load(Counter.FILLED), step) < step:
-                    raise _left_alone("has closed its pipeline")
-                if time.monotonic() > end:
-                    raise _left_alone(f"has not filled the masks of step {step} for {PATIENCE:g} s")
-            if tries > 50:
-                time.sleep(5e-5)
+
+        def filled() -> bool:
+            return unwrap(region.load(Counter.FILLED), step) >= step
+
+        def goes_on(late: bool) -> bool:
+            if not self._leader.alive():
+                raise _left_alone("has ended")
+            if region.load(Counter.ENDED) and not filled():
+                raise _left_alone("has closed its pipeline")
+            if late:
+                raise _left_alone(f"has not filled the masks of step {step} for {PATIENCE:g} s")
+            return True
+
+        wait_until(filled, goes_on)
 
     def _compare(self) -> None:
         """Refuse masks of other rows than this rank has planned."""

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.worker.layout import FENCED, RankWord, Region, fence, unwrap
 from guided_plugin.worker.ranks.group import Answer, Offer, RankGroup, not_shared
-from guided_plugin.worker.ranks.peers import Peer
+from guided_plugin.worker.ranks.peers import PATIENCE, Peer, wait_until
 
 _log = logging.getLogger(__name__)
-
-PATIENCE = 300.0
-"""Seconds that one rank waits for another which runs; as long as vLLM waits for a step."""
-
-_LOOK_EVERY = 2000
-"""Pauses of 50 microseconds between two looks at whether the other process runs."""
 
 
 class Followers:
@@ -73,21 +66,17 @@ class Followers:
         self._peers = [None] * len(self._lines)
 
     def _wait_for(self, index: int, line: memoryview, step: int) -> None:
-        end = time.monotonic() + PATIENCE
-        tries = 0
-        while unwrap(line[RankWord.TAKEN], step) < step:
-            tries += 1
-            if tries % _LOOK_EVERY == 0 or tries == 50:
-                if not self._runs(index):
-                    return
-                if time.monotonic() > end:
-                    raise PipelineError(
-                        f"rank {index + 1} has not used the masks of step {step} for {PATIENCE:g} s",
-                        where="tensor parallelism",
-                        hint="its log says what it waits for",
-                    )
-            if tries > 50:
-                time.sleep(5e-5)
+        def goes_on(late: bool) -> bool:
+            runs = self._runs(index)
+            if runs and late:
+                raise PipelineError(
+                    f"rank {index + 1} has not used the masks of step {step} for {PATIENCE:g} s",
+                    where="tensor parallelism",
+                    hint="its log says what it waits for",
+                )
+            return runs
+
+        wait_until(lambda: unwrap(line[RankWord.TAKEN], step) >= step, goes_on)
 
     def _runs(self, index: int) -> bool:
         peer = self._peers[index]

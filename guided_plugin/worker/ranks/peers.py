@@ -1,10 +1,37 @@
-"""Whether another process of this machine still runs. Depends on the standard library."""
+"""Another process of this machine: whether it still runs, and waiting for what it does. Depends on the
+standard library."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import select
+import time
+from collections.abc import Callable
+
+PATIENCE = 300.0
+"""Seconds that one rank waits for another which runs; as long as vLLM waits for a step."""
+
+_SPINS = 50
+"""Tries before the first pause: mostly the other process is about to be done."""
+
+_PAUSE = 5e-5
+
+_LOOK_EVERY = 2000
+"""Pauses between two looks at whether the other process runs."""
+
+
+def wait_until(done: Callable[[], bool], goes_on: Callable[[bool], bool]) -> None:
+    """Wait for what another process does. `goes_on` is asked now and then whether to wait any longer, and is
+    told whether the time is up; it may raise."""
+    end = time.monotonic() + PATIENCE
+    tries = 0
+    while not done():
+        tries += 1
+        if (tries == _SPINS or tries % _LOOK_EVERY == 0) and not goes_on(time.monotonic() > end):
+            return
+        if tries > _SPINS:
+            time.sleep(_PAUSE)
 
 
 class Peer:

@@ -2,7 +2,7 @@
 
 The first choice of a `choice` spec may be a directive: `@PHASE COUNT ACTION [MARKER]`. In that phase, at
 its COUNT-th call for the request, ACTION happens: `die`, `freeze` (the whole process, with the GIL), `hang`,
-`sleep1`, or `raise`. With a MARKER, a file's path, it happens once: whoever finds the file there goes on.
+`sleep1`, or `raise`. With a MARKER, a file's path, it happens once: where the file is, a call goes on.
 """
 
 import ctypes
