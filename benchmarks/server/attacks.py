@@ -125,7 +125,7 @@ async def kill_helpers(target: Target) -> None:
 
 
 async def kill_all(target: Target) -> None:
-    """kill -9 of all processes of the plugin at once."""
+    """kill -9 of the fork server, its worker and all compile processes at once."""
     await _every(target, target.pause, signal.SIGKILL, "fork server", "worker", "helpers")
 
 

@@ -1,8 +1,8 @@
 """The processes of a server by role, and what they take, from /proc. Depends on psutil.
 
 Roles: `frontend` (the API server), `engine` (all of vLLM's other processes), and those of the plugin: the
-`fork server`, its `spare`, the grammar `worker`, and `helpers` (compile processes, of the frontend and of the
-worker).
+grammar `worker`, its `fork server`, the `spare` worker with its server, and `helpers` (compile processes, of
+the frontend and of the worker).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def by_role(server: int) -> dict[str, list[psutil.Process]]:
         servers = found["fork server"]
         if used:
             found["fork server"] = [server for server in servers if server.pid in used]
-            found["spare"] = [server for server in servers if server.pid not in used]
+            found["spare"] += [server for server in servers if server.pid not in used]
     return found
 
 
@@ -49,7 +49,9 @@ def _role(process: psutil.Process) -> str:
         return "helpers"
     if "guided_plugin.worker.child.forkserver" in text:
         # A worker is a fork of the fork server: it has the same command line.
-        return "worker" if process.parent().cmdline() == command else "fork server"
+        if process.parent().cmdline() != command:
+            return "fork server"
+        return "spare" if process.name() == "guided-spare" else "worker"
     return "engine"
 
 

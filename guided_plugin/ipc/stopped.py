@@ -42,13 +42,14 @@ class StopWatch:
             return False
         late = now - self._looked_at > _LATE_SECONDS
         self._looked_at = now
-        if not self._is_stopped():
+        if not self.is_stopped():
             self._since = None
         elif self._since is None or late:
             self._since = now
         return self._since is not None and now - self._since >= STOPPED_SECONDS
 
-    def _is_stopped(self) -> bool:
+    def is_stopped(self) -> bool:
+        """Whether it is stopped at this moment."""
         try:
             with open(self._path, "rb", buffering=0) as stat:
                 head = stat.read(_HEAD_BYTES)

@@ -17,13 +17,21 @@ from guided_plugin.worker.layout import Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """Engine, first of a session: what a worker needs to begin, or to continue where another one ended."""
+class Prepare:
+    """Engine, first to a worker: what it needs to get ready."""
 
     vocabulary: Vocabulary
     config: GuidedConfig
     entry_points: bool
     sys_path: tuple[str, ...]
+    spare: bool = False
+    """Its turn comes later, if ever: the others go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Engine, first of a session: where a worker begins, or continues where another one ended."""
+
     shape: Shape
     identity: bytes
     filled: int

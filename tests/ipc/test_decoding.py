@@ -87,7 +87,7 @@ class Runs:
 
 def test_no_code_runs(tmp_path):
     mark = tmp_path / "ran"
-    hello = Hello(None, None, True, (), None, b"", 0, 0, 0)  # only engines say this
+    hello = Hello(None, b"", 0, 0, 0)  # only engines say this
     evil = [
         *(Runs(os.mkdir, str(mark)), Verdict(1, Runs(os.mkdir, str(mark))), Runs(eval, "1"), hello),
         *(Runs(getattr, ERROR, "what"), Runs(open, str(mark), "w"), os.system, {"a": 1}, [type], 10**5000),

@@ -85,8 +85,9 @@ def until(what, seconds=20.0):
 
 
 def gone(pid):
+    """Whether a process has ended; its parent may not have reaped it."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return True
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    return stat.rsplit(")", 1)[1].split()[0] == "Z"

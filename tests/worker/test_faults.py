@@ -17,7 +17,6 @@ from guided_plugin.grammar.table import Phase
 from guided_plugin.ipc import stopped as stopped_module
 from guided_plugin.worker.engine import start
 from guided_plugin.worker.engine import supervisor as supervisor_module
-from guided_plugin.worker.layout import Region, Shape
 
 
 @pytest.fixture
@@ -39,8 +38,19 @@ def make(fork_server, monkeypatch):
 
 @pytest.fixture
 def soon(monkeypatch):
-    """Spares start with the workers."""
+    """Spares start as soon as a worker is warm."""
     monkeypatch.setattr(supervisor_module, "SPARE_SECONDS", 0.0)
+
+
+def spare_of(pipe):
+    """The process id of the pipeline's spare worker, once there is one."""
+
+    def pid():
+        spare = pipe.runtime.supervisor._spare
+        return None if spare is None else spare.pid
+
+    until(lambda: pid() is not None)
+    return pid()
 
 
 def stopped(pipe):
@@ -112,16 +122,17 @@ def test_the_worker_and_its_fork_server_stop_and_the_spare_takes_over_in_time(ma
     pipe = make(worker_step_ms=60_000)
     run = Run(pipe, one=LONG, waiting=PAREN)
     run.steps(2)
-    until(lambda: start._spare is not None)
-    spare = start._spare
-    imported(spare)
-    os.kill(pipe.runtime.supervisor._server.pid, signal.SIGSTOP)
+    spare = spare_of(pipe)
+    server = pipe.runtime.supervisor._server
+    os.kill(server.pid, signal.SIGSTOP)
     stopped(pipe)
     run.steps(6)
     run.check()
     assert run.slowest < 30.0
-    assert pipe.runtime.supervisor._server is spare
+    assert pipe.runtime.supervisor.worker_pid == spare
     assert len(pipe.runtime.supervisor._deaths) == 1
+    assert spare_of(pipe) != spare  # in a new server: the stopped one is ended
+    assert not server.alive
 
 
 @pytest.mark.parametrize("how", ["hang", "freeze"])
@@ -297,14 +308,92 @@ def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
         pipe.add_request("two", LONG)
 
 
-def imported(server):
-    """Wait until a fork server can fork at once."""
-    region = Region.create(Shape(1, 1))
-    worker = server.fork(region.fd, 60.0)
-    worker.kill()
-    worker.sock.close()
-    worker.release()
-    region.close()
+def server_of(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+        return int(stat.read().rpartition(") ")[2].split()[1])
+
+
+def test_the_spare_takes_over_and_gets_a_spare_of_its_own(make, soon):
+    pipe = make(worker_step_ms=60_000)
+    run = Run(pipe, one=LONG, waiting=PAREN)
+    run.steps(2)
+    workers, servers = set(), set()
+    for _ in range(2):  # the third death would have requests refused
+        spare, worker = spare_of(pipe), pipe.runtime.supervisor.worker_pid
+        assert server_of(spare) != server_of(worker)
+        workers |= {worker}
+        servers |= {server_of(spare), server_of(worker)}
+        os.kill(worker, signal.SIGKILL)
+        until(lambda worker=worker: gone(worker))
+        run.steps(3)
+        assert pipe.runtime.supervisor.worker_pid == spare
+    run.steps(8)
+    run.check()
+    assert len(workers | {spare}) == 3
+    assert len(servers) == 2
+    assert "guided-worker" in pathlib.Path(f"/proc/{spare}/comm").read_text(encoding="ascii")
+    pipe.close()
+    until(lambda: gone(spare))
+
+
+def test_a_spare_shows_itself_in_the_list_of_processes_and_ends_with_its_pipeline(make, soon):
+    pipe = make()
+    spare = spare_of(pipe)
+    assert "guided-spare" in pathlib.Path(f"/proc/{spare}/comm").read_text(encoding="ascii")
+    pipe.close()
+    until(lambda: gone(spare))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_spare_that_dies_or_stops_is_not_used(make, soon, number):
+    pipe = make(worker_step_ms=60_000)
+    run = Run(pipe, one=LONG, waiting=PAREN)
+    run.steps(2)
+    spare, worker = spare_of(pipe), pipe.runtime.supervisor.worker_pid
+    os.kill(spare, number)
+    if number == signal.SIGKILL:
+        until(lambda: spare_of(pipe) != spare)
+        assert pipe.runtime.supervisor.worker_pid == worker
+        assert len(pipe.runtime.supervisor._deaths) == 0
+    os.kill(worker, signal.SIGKILL)
+    until(lambda: gone(worker))
+    run.steps(13)
+    run.check()
+    assert pipe.runtime.supervisor.worker_pid != spare
+    until(lambda: gone(spare))
+
+
+def test_without_a_spare_the_next_worker_is_forked(make, soon):
+    pipe = make(worker_step_ms=60_000, worker_spare=False)
+    run = Run(pipe, one=LONG)
+    run.steps(2)
+    supervisor = pipe.runtime.supervisor
+    worker = supervisor.worker_pid
+    os.kill(worker, signal.SIGKILL)
+    until(lambda: gone(worker))
+    run.steps(13)
+    run.check()
+    assert supervisor._spare is None
+    assert supervisor.worker_pid != worker
+
+
+def test_a_spare_that_cannot_be_started_is_told_once_a_minute(make, soon, monkeypatch, caplog):
+    real = start.ForkServer.fork
+
+    def fork(self, *arguments):
+        if threading.current_thread().name == "guided-spare":
+            raise PipelineError("no more processes", where="fork server")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(start.ForkServer, "fork", fork)
+    pipe = make()
+    supervisor = pipe.runtime.supervisor
+    until(lambda: 30 < supervisor._spare_at - time.monotonic() < 61)
+    assert supervisor._spare is None
+    run = Run(pipe, one=LONG)
+    run.steps(14)
+    run.check()
+    assert "there is no spare grammar worker: fork server: no more processes" in caplog.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -313,28 +402,27 @@ def test_a_spare_takes_the_place_of_a_fork_server_that_dies_or_stops(make, soon,
     run = Run(pipe, one=LONG, waiting=PAREN)
     run.steps(2)
     supervisor = pipe.runtime.supervisor
-    until(lambda: start._spare is not None)
-    spare, worker = start._spare, supervisor.worker_pid
-    imported(spare)
-    os.kill(supervisor._server.pid, number)
+    spare, worker, server = spare_of(pipe), supervisor.worker_pid, supervisor._server
+    os.kill(server.pid, number)
     if number == signal.SIGSTOP:
         os.kill(worker, signal.SIGKILL)
     until(lambda: gone(worker))
     run.steps(6)
     run.check()
-    assert supervisor._server is spare
+    assert supervisor.worker_pid == spare
     assert len(supervisor._deaths) == 1
-    until(lambda: start._spare not in (None, spare))
+    assert spare_of(pipe) != spare
 
 
 def test_the_fork_server_can_die_and_its_spare_too(make, soon):
     pipe = make(worker_step_ms=2_000)
     run = Run(pipe, one=LONG, waiting=PAREN)
     run.steps(2)
-    worker = pipe.runtime.supervisor.worker_pid
-    until(lambda: start._spare is not None)
-    start._spare._child.stop()
-    os.kill(pipe.runtime.supervisor._server.pid, signal.SIGKILL)
+    supervisor = pipe.runtime.supervisor
+    worker = supervisor.worker_pid
+    os.kill(server_of(spare_of(pipe)), signal.SIGSTOP)
+    os.kill(spare_of(pipe), signal.SIGKILL)
+    os.kill(supervisor._server.pid, signal.SIGKILL)
     until(lambda: gone(worker))
     # The imports of the next one take seconds: no step is kept waiting for so long.
     run.step(["one"])

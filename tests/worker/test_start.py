@@ -16,9 +16,8 @@ from guided_plugin.worker.layout import Region, Shape
 @pytest.fixture
 def no_loans(monkeypatch):
     """The module as it is before any pipeline exists."""
-    monkeypatch.setattr(start, "_shared", None)
+    monkeypatch.setattr(start, "_running", [])
     monkeypatch.setattr(start, "_loans", {})
-    monkeypatch.setattr(start, "_spare", None)
 
 
 @pytest.fixture
@@ -135,7 +134,7 @@ def test_a_loan_belongs_to_its_own_server(no_loans):
     start.return_server(new)
     assert not new.alive
     assert start._loans == {}
-    assert start._shared is None
+    assert start._running == []
 
 
 def test_a_server_that_users_replace_before_they_return_it_is_closed_by_them(no_loans):
@@ -191,44 +190,27 @@ def forked(server, region_fd):
     return worker
 
 
-def test_a_spare_takes_the_place_of_a_server_that_ended(no_loans, region_fd):
-    start.keep_spare()
-    assert start._spare is None  # nothing runs that could need one
-    old = start.borrow_server()
-    start.keep_spare()
-    spare = start._spare
-    start.keep_spare()
-    assert start._spare is spare
-    end(old)
-    start.keep_spare()  # not beside a server that has ended
-    new = start.borrow_server()
-    assert new is spare
-    assert start._spare is None
-    start.return_server(old)
-    assert forked(new, region_fd).pid > 0
-    start.keep_spare()
-    last = start._spare
-    assert last.alive
-    start.return_server(new)
-    assert not new.alive
-    assert not last.alive
-    assert start._spare is None
-
-
-def test_a_spare_that_ended_is_not_used(no_loans):
-    old = start.borrow_server()
-    start.keep_spare()
-    spare = start._spare
-    end(spare)
-    start.keep_spare()
-    assert start._spare is not spare
-    end(start._spare)
-    end(old)
-    new = start.borrow_server()
-    assert new.alive
-    start.return_server(old)
-    start.return_server(new)
-    assert not new.alive
+def test_a_second_server_beside_the_first(no_loans, region_fd):
+    first = start.borrow_server()
+    assert start.borrow_server() is first
+    second = start.borrow_server(apart_from=first)
+    assert second is not first
+    assert start.borrow_server(apart_from=first) is second
+    assert start.borrow_server(apart_from=second) is first
+    end(first)
+    assert start.borrow_server() is second  # which has done its imports
+    assert forked(second, region_fd).pid > 0
+    third = start.borrow_server(apart_from=second)
+    assert third not in (first, second)
+    start.return_server(third)
+    assert third.alive  # kept for the next one, while any is in use
+    for _ in range(3):
+        start.return_server(first)
+    for _ in range(3):
+        start.return_server(second)
+    assert not second.alive
+    assert not third.alive
+    assert start._running == []
 
 
 @pytest.mark.parametrize("has_forked", [True, False])

@@ -16,7 +16,8 @@ from typing import NoReturn
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.ipc.channel import Channel
-from guided_plugin.worker.child.requests import Compiles, WorkerRequests
+from guided_plugin.worker.child.compiles import Compiles
+from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.child.steps import DraftSteps, PlainSteps, StepPace
 from guided_plugin.worker.layout import Counter, Region
@@ -58,6 +59,7 @@ class GrammarWorker:
         region: Region,
         hello: Hello,
         compiler: GrammarCompiler,
+        compiles: Compiles,
         received: list[object],
     ) -> None:
         """`received`: messages that came with the `Hello`."""
@@ -68,7 +70,7 @@ class GrammarWorker:
         self._deferred: deque[Compile] = deque()
         """Compiles that wait until slots are no longer worked on one by one."""
         self._rings = WorkerRings(region, hello.filled, hello.accepted, hello.isolate_until)
-        self._compiles = Compiles(compiler, channel)
+        self._compiles = compiles
         self._requests = WorkerRequests(compiler, self._compiles, channel, self._rings)
         kind = DraftSteps if region.shape.drafts else PlainSteps
         self._steps = kind(self._rings, self._requests, StepPace(compiler.pace))
@@ -80,17 +82,13 @@ class GrammarWorker:
 
     def run(self) -> NoReturn:
         """Serve until the engine hangs up, which raises ChannelClosedError."""
-        self._compiles.warm_up()
+        self._compiler.start()
         while True:
             received = self._receive()
             accepted = self._steps.accept()
             filled = self._steps.fill()
             self._report()
             self._rest(worked=received or accepted or filled)
-
-    def close(self) -> None:
-        """Compile no more."""
-        self._compiles.close()
 
     def _receive(self) -> bool:
         """Receive the messages that are there; apply those that precede the next plan, or all without one.

@@ -12,7 +12,7 @@ from guided_plugin.ipc.channel import Channel
 from guided_plugin.step import UNGUIDED
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.layout import Counter
-from guided_plugin.worker.messages import Failed, Hello, Ready, Synced, Verdict, Warm
+from guided_plugin.worker.messages import Failed, Hello, Prepare, Ready, Synced, Verdict, Warm
 
 
 class Session:
@@ -21,9 +21,15 @@ class Session:
     def __init__(self, client: WorkerClient) -> None:
         self.client = client
 
-    def begin(self, channel: Channel, *, isolate: bool) -> None:
-        """Tell a new worker everything: the vocabulary, the live requests, the steps in flight. With
-        `isolate` it works on the rows of those steps one by one."""
+    def preparation(self, *, spare: bool) -> Prepare:
+        """What each worker is told first."""
+        compiler = self.client.compiler
+        path = tuple(os.path.abspath(entry) for entry in sys.path)
+        return Prepare(self.client.vocabulary, compiler.config, compiler.plugins.entry_points, path, spare)
+
+    def begin(self, channel: Channel, *, isolate: bool, prepared: bool = False) -> None:
+        """Tell a new worker everything: the vocabulary, unless it is `prepared`, the live requests, the steps
+        in flight. With `isolate` it works on the rows of those steps one by one."""
         client = self.client
         region, steps = client.region, client.steps
         with steps.lock:
@@ -33,15 +39,12 @@ class Session:
             region.store(Counter.ACCEPTED, accepted)
             region.store(Counter.DOING, 0)
             region.store(Counter.HEARTBEAT, 0)
-            plugins = client.compiler.plugins
             client.channel, steps.messages = channel, 0
             client.admissions.forget_told()
+            if not prepared:
+                channel.send(self.preparation(spare=False))
             channel.send(
                 Hello(
-                    client.vocabulary,
-                    client.compiler.config,
-                    plugins.entry_points,
-                    tuple(os.path.abspath(entry) for entry in sys.path),
                     region.shape,
                     region.identity,
                     filled,

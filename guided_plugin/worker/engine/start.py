@@ -1,7 +1,7 @@
-"""Starts grammar workers: one fork server for all pipelines of a process, and a spare. Depends on ipc.
+"""Starts grammar workers: two fork servers for all pipelines of a process. Depends on ipc.
 
-What a fork server imports takes seconds. The spare has done it before it is needed, so that a fork server
-that died is replaced within milliseconds, as a worker is.
+What a fork server imports takes seconds. A pipeline's worker is a child of one of them, and its spare worker
+of the other one, so that no single death takes both.
 """
 
 from __future__ import annotations
@@ -214,11 +214,8 @@ def _cannot_start(what: str) -> PipelineError:
     return PipelineError(what, where="grammar worker", hint="mode='inline' needs no process")
 
 
-_shared: ForkServer | None = None
-"""The server for the next loan, if it still runs."""
-
-_spare: ForkServer | None = None
-"""The one that takes its place."""
+_running: list[ForkServer] = []
+"""The servers that new loans are of: one, and a second one for spare workers."""
 
 _loans: dict[ForkServer, int] = {}
 """How many users each server has. One that has ended is replaced while its users still hold it."""
@@ -226,37 +223,25 @@ _loans: dict[ForkServer, int] = {}
 _shared_lock = threading.Lock()
 
 
-def borrow_server() -> ForkServer:
-    """The fork server of this process; the spare, or a new one, if none runs. Return each loan with
+def borrow_server(apart_from: ForkServer | None = None) -> ForkServer:
+    """A fork server of this process; a new one, if none runs `apart_from` that one. Return each loan with
     `return_server`."""
-    global _shared, _spare
     with _shared_lock:
-        if _shared is None or not _shared.alive:
-            spare, _spare = _spare, None
-            if spare is not None and not spare.alive:
-                spare.close()
-                spare = None
-            _shared = spare or ForkServer()
-        _loans[_shared] = _loans.get(_shared, 0) + 1
-        return _shared
-
-
-def keep_spare() -> None:
-    """Start a spare, if the fork server runs and there is none. Returns at once: it imports by itself."""
-    global _spare
-    with _shared_lock:
-        if _shared is None or not _shared.alive or (_spare is not None and _spare.alive):
-            return
-        ended, _spare = _spare, None
-        if ended is not None:
-            ended.close()
-        with contextlib.suppress(PipelineError):  # tried again after the next start of a worker
-            _spare = ForkServer()
+        for server in [one for one in _running if not one.alive]:
+            _running.remove(server)
+            if server not in _loans:
+                server.close()
+        found = next((one for one in _running if one is not apart_from), None)
+        if found is None:
+            found = ForkServer()
+            _running.append(found)
+        _loans[found] = _loans.get(found, 0) + 1
+        return found
 
 
 def return_server(server: ForkServer) -> None:
-    """End a loan. The last user of a server closes it, and the spare with it."""
-    global _shared, _spare
+    """End a loan. The last user of all that run closes them: one that nobody uses now is kept till then, for
+    what it imported."""
     with _shared_lock:
         if server not in _loans:  # it belongs to the process that this one was forked from
             return
@@ -264,22 +249,21 @@ def return_server(server: ForkServer) -> None:
         if _loans[server] > 0:
             return
         del _loans[server]
-        spare = None
-        if _shared is server:
-            _shared = None
-            spare, _spare = _spare, None
-    server.close()
-    if spare is not None:
-        spare.close()
+        unused = [] if server in _running else [server]
+        if not any(one in _loans for one in _running):
+            unused += _running
+            _running.clear()
+    for one in unused:
+        one.close()
 
 
 def _after_fork() -> None:
-    global _shared, _shared_lock, _spare
+    global _shared_lock
     _shared_lock = threading.Lock()
-    for server in (*_loans, *filter(None, [_spare])):
+    for server in {*_loans, *_running}:
         server.abandon()
     _loans.clear()
-    _shared = _spare = None
+    _running.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

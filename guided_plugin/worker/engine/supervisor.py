@@ -25,15 +25,15 @@ from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.pulse import START_SECONDS, Pulse
 from guided_plugin.worker.engine.session import Session
+from guided_plugin.worker.engine.spare import Spare
 from guided_plugin.worker.engine.start import (
     ForkServer,
     WorkerProcess,
     borrow_server,
-    keep_spare,
     return_server,
 )
 from guided_plugin.worker.layout import Counter
-from guided_plugin.worker.messages import Crashed, Retires, Warm, from_worker
+from guided_plugin.worker.messages import Crashed, Ready, Retires, Warm, from_worker
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +42,11 @@ WINDOW_SECONDS = 60.0
 """So many deaths within this time, and guided requests are refused until it is over."""
 
 SPARE_SECONDS = 5.0
-"""Seconds after a worker's start until a spare fork server begins its imports: they take processor time that
-the first requests need, and a pipeline that ends soon needs no spare."""
+"""Seconds after a worker's start until its spare is started: that takes processor time which the first
+requests need, and a pipeline that ends soon needs no spare."""
+
+SPARE_RETRY_SECONDS = 60.0
+"""The same after a spare that could not be started."""
 
 _PAUSE = 0.5
 """Seconds between two failures of the supervisor itself, once requests are refused."""
@@ -63,8 +66,9 @@ class Supervisor:
         self._deaths: deque[float] = deque()
         self.restarts = 0
         """Workers started after the first."""
+        self._spare: Spare | None = None
         self._spare_at = math.inf
-        """When a spare fork server is due."""
+        """When the next spare is due, while there is none."""
         self._closing = False
         self._pid = os.getpid()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -101,6 +105,7 @@ class Supervisor:
             end.callback(self._return_server)
             end.callback(self._client.close)
             end.callback(self._end_worker)
+            end.callback(self._drop_spare)
             while not self._closing:
                 try:
                     step()
@@ -136,12 +141,14 @@ class Supervisor:
     def _start(self, *, isolate: bool) -> None:
         while not self._closing and not self._client.refusing:
             try:
-                server = self._running_server()
-                self._worker = server.fork(self._client.region.fd, START_SECONDS, self._no_longer)
-                self._channel = Channel(self._worker.sock, from_worker)
+                worker, channel, ready = self._spare_worker() or self._new_worker()
+                self._worker, self._channel = worker, channel
                 self._last_words = self._retires = ""
-                self._pulse.begin(self._worker.pid)
-                self._session.begin(self._channel, isolate=isolate)
+                self._pulse.begin(worker.pid)
+                self._session.begin(channel, isolate=isolate, prepared=ready is not None)
+                if ready is not None:
+                    self._session.received(ready)
+                    self._is_warm()
                 return
             except (GuidedError, OSError) as error:
                 self._end_worker()
@@ -150,12 +157,26 @@ class Supervisor:
                 elif not self._closing:
                     self._count_death(f"could not be started: {error}")
 
+    def _spare_worker(self) -> tuple[WorkerProcess, Channel, Ready] | None:
+        """The spare, if it is ready, with what it offers."""
+        taken = None if self._spare is None else self._spare.take()
+        if taken is None:
+            return None
+        self._spare = None
+        self._return_server()
+        self._server = taken.server
+        return taken.process, taken.channel, taken.ready
+
+    def _new_worker(self) -> tuple[WorkerProcess, Channel, None]:
+        worker = self._running_server().fork(self._client.region.fd, START_SECONDS, self._no_longer)
+        return worker, Channel(worker.sock, from_worker), None
+
     def _running_server(self) -> ForkServer:
         """The fork server; another one, if it has ended."""
         ended = self._server
         if ended is not None and ended.alive:
             return ended
-        self._server = borrow_server()  # first: the last user of the old one ends the spare, too
+        self._server = borrow_server()  # first: the last user of the old one ends the second one, too
         if ended is not None:
             return_server(ended)
         return self._server
@@ -174,6 +195,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Wait for something to happen, and act on it."""
+        self._look_after_spare()
         if self._channel is None:
             # Refusing. A request that comes when this is over needs a new worker.
             self._poll(None)
@@ -183,14 +205,10 @@ class Supervisor:
                 self.restarts += 1
                 self._start(isolate=True)
             return
-        spare_in = self._spare_at - time.monotonic()
-        if spare_in <= 0:
-            self._spare_at = math.inf
-            keep_spare()
         if self._client.busy or not self._pulse.warm:
             self._poll(self._pulse.tick)
         else:
-            self._poll(max(0.0, spare_in) if self._spare_at < math.inf else None)
+            self._poll(None if self._spare_at == math.inf else max(0.0, self._spare_at - time.monotonic()))
         try:
             self._receive()
         except ChannelClosedError:
@@ -209,11 +227,35 @@ class Supervisor:
             # The next worker fills the rows one by one, and shows which of them hangs.
             self._died(f"made no progress for {self._pulse.limit:g} s", hung=True)
 
+    def _look_after_spare(self) -> None:
+        """Start a spare worker when it is due; forget one that is of no use."""
+        now = time.monotonic()
+        if self._spare is not None and not self._spare.of_use(self._server):
+            self._spare_at = now + (SPARE_RETRY_SECONDS if self._spare.failed else SPARE_SECONDS)
+            self._drop_spare()
+        if self._spare is None and now >= self._spare_at:
+            self._spare_at = math.inf
+            prepare = self._session.preparation(spare=True)
+            self._spare = Spare(self._client.region.fd, prepare, self._server, self.wake)
+
+    def _is_warm(self) -> None:
+        """The worker has read the vocabulary."""
+        self._pulse.warm = True
+        if self._spare is None and self._client.compiler.config.worker_spare:
+            self._spare_at = time.monotonic() + SPARE_SECONDS
+
+    def _drop_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
+
     def _poll(self, timeout: float | None) -> None:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._channel is not None:
             poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.pending else 0))
+        if self._spare is not None and self._spare.channel is not None:
+            poll.register(self._spare.channel, select.POLLIN)
         poll.poll(None if timeout is None else timeout * 1e3)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
@@ -225,8 +267,7 @@ class Supervisor:
         channel.flush()
         for message in channel.receive():
             if isinstance(message, Warm):
-                self._pulse.warm = True
-                self._spare_at = time.monotonic() + SPARE_SECONDS
+                self._is_warm()
             elif isinstance(message, Crashed):
                 self._last_words = message.reason
             elif isinstance(message, Retires):
