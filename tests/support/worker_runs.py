@@ -1,7 +1,6 @@
 """A decode loop over random logits whose every output is checked; waiting for what must happen."""
 
 import dataclasses
-import os
 import pathlib
 import time
 
