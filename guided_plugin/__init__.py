@@ -1,6 +1,6 @@
 """Grammar-guided decoding as a plugin: JSON Schema, regex, choice, grammars and structural tags.
 
-`import guided_plugin` imports no torch: names that need it load on first use.
+`import guided_plugin` imports neither torch nor anything else of the package: names load on first use.
 """
 
 from __future__ import annotations
@@ -8,23 +8,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from guided_plugin import errors
 from guided_plugin._version import __version__
-from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GuidedError
-from guided_plugin.hookspecs import hookimpl
-from guided_plugin.metrics import StepStatistics
-from guided_plugin.plugins import Plugins
-from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo
 
 if TYPE_CHECKING:
+    from guided_plugin import errors
     from guided_plugin.compiling.compiler import GrammarCompiler, shared_compiler
+    from guided_plugin.config import GuidedConfig
+    from guided_plugin.errors import GuidedError
     from guided_plugin.explain.report import explain_output
     from guided_plugin.grammar.vocabulary import Vocabulary
+    from guided_plugin.hookspecs import hookimpl
     from guided_plugin.hosts.loop import DecodeLoop, Output, Sampling
     from guided_plugin.hosts.transformers.guide import Guide
+    from guided_plugin.metrics import StepStatistics
     from guided_plugin.pipeline.pipeline import StepPipeline
+    from guided_plugin.plugins import Plugins
+    from guided_plugin.spec import OutputSpec
+    from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo
     from guided_plugin.worker.ranks.group import TorchRanks
 
 __all__ = [
@@ -52,20 +52,38 @@ __all__ = [
 ]
 
 _LAZY = {
+    "UNGUIDED": "step",
     "DecodeLoop": "hosts.loop",
+    "DecodeStep": "step",
     "GrammarCompiler": "compiling.compiler",
     "Guide": "hosts.transformers.guide",
+    "GuidedConfig": "config",
+    "GuidedError": "errors",
     "Output": "hosts.loop",
+    "OutputSpec": "spec",
+    "Plugins": "plugins",
+    "RequestInfo": "step",
     "Sampling": "hosts.loop",
     "StepPipeline": "pipeline.pipeline",
+    "StepStatistics": "metrics",
     "TorchRanks": "worker.ranks.group",
     "Vocabulary": "grammar.vocabulary",
     "explain_output": "explain.report",
+    "hookimpl": "hookspecs",
     "shared_compiler": "compiling.compiler",
 }
+"""Where each name lies that is imported on first use."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module(f"{__name__}.errors")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = value  # found at once the next time
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
