@@ -7,20 +7,23 @@ VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 CLIENTS_VENV := .venv-clients
 CLIENTS_STAMP := $(CLIENTS_VENV)/.installed
+RELEASE := .venv-release
+RELEASE_STAMP := $(RELEASE)/.installed
 # Releases without a CPU build: their Python files with the compiled parts of the one that is installed.
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo test lint figures types unit vllm-test clients-test vllm-sources vllm-next-test older-test coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
+.PHONY: demo test lint figures types unit vllm-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
-	@echo "make test      everything CI runs: ruff, figures, mypy, vllm-test, clients-test, unit, coverage"
+	@echo "make test      everything CI runs: ruff, figures, mypy, release-check, vllm-test, clients-test, unit, coverage"
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make clients-test  openai, instructor, langchain-openai and pydantic-ai against a server of that vLLM"
 	@echo "make vllm-next-test  the contract, gate and runners with the Python files of VLLM_RELEASES"
 	@echo "make older-test  masks with the llguidance that vLLM pins"
+	@echo "make release-check  build sdist and wheel twice, try the wheel in clean environments; writes dist/"
 	@echo "make figures   check that every figure quoted in README and docs stands in a raw file"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
 	@echo "make pretrained-test  the tests with a real pretrained model, which it installs (230 MB)"
@@ -46,7 +49,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/guided-plugin demo
 
-test: lint figures types vllm-test clients-test unit coverage
+test: lint figures types release-check vllm-test clients-test unit coverage
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -99,6 +102,14 @@ older-test: $(VLLM_STAMP)
 	$(VLLM)/bin/python -m pytest -o filterwarnings=default tests/grammar/llguidance tests/grammar/test_fuzz.py tests/grammar/test_special_tokens.py \
 		tests/grammar/test_official_suite.py tests/grammar/xgrammar/test_structural_tags.py tests/grammar/test_unbounded.py
 
+$(RELEASE_STAMP): constraints-release.txt
+	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --no-compile -r constraints-release.txt
+	touch $@
+
+release-check: $(RELEASE_STAMP)
+	$(RELEASE)/bin/python scripts/release_check.py
+
 coverage:
 	$(BIN)/coverage combine --quiet --append .coverage-vllm
 	$(BIN)/coverage report --skip-covered --fail-under=88
@@ -150,4 +161,4 @@ bench: $(STAMP)
 	$(BIN)/guided-plugin bench loop
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(CLIENTS_VENV) .vllm-next build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(VLLM) $(CLIENTS_VENV) $(RELEASE) .vllm-next build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

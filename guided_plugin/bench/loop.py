@@ -10,7 +10,15 @@ import torch
 
 from guided_plugin.bench.environment import environment
 from guided_plugin.bench.graphs import GraphedModel
-from guided_plugin.bench.measuring import WARM_UP, StepCosts, median, prompts, raise_first_error, step_ms
+from guided_plugin.bench.measuring import (
+    PROMPT,
+    WARM_UP,
+    StepCosts,
+    median,
+    prompts,
+    raise_first_error,
+    step_ms,
+)
 from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -44,7 +52,7 @@ def bench_loop(
     compiler = GrammarCompiler(vocabulary)
     figures = []
     for count in rows:
-        runs: Any = GraphedModel(model, count, 3 + WARM_UP + steps) if graph else model
+        runs: Any = GraphedModel(model, count, PROMPT + WARM_UP + steps) if graph else model
         loop = DecodeLoop(runs, compiler, max_rows=count)
         for name in schemas:
             spec = OutputSpec.json_schema(SCHEMAS[name], backend=backend)

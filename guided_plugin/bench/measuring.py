@@ -15,11 +15,13 @@ from guided_plugin.metrics import StepStatistics
 
 WARM_UP = 8
 """Steps at the start of a run that don't count."""
+PROMPT = 3
+"""Tokens of a prompt."""
 
 
 def prompts(rows: int) -> list[list[int]]:
-    """Three tokens for each row."""
-    return [[1 + row % 7, 2, 3] for row in range(rows)]
+    """Short prompts that differ from row to row."""
+    return [[1 + row % 7, *range(2, PROMPT + 1)] for row in range(rows)]
 
 
 def step_ms(ends: Sequence[float]) -> float:

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
-from guided_plugin.bench.measuring import WARM_UP, prompts, raise_first_error
+from guided_plugin.bench.graphs import GraphedModel
+from guided_plugin.bench.measuring import PROMPT, WARM_UP, prompts, raise_first_error
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
+from guided_plugin.errors import PluginError
 from guided_plugin.hosts.loop import DecodeLoop
 from guided_plugin.spec import OutputSpec
 from guided_plugin.worker.engine.runtime import WorkerRuntime
@@ -23,6 +25,8 @@ from guided_plugin.worker.engine.timing import step_times
 from guided_plugin.worker.layout import Time
 
 TRACKS = ("engine thread", "main stream", "side stream", "worker")
+WAIT = "wait"
+"""The part of a call or launch in which it waits for another track; it lies inside the other's span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,21 @@ class Span:
 
 
 def trace_loop(
-    model: Any, compiler: GrammarCompiler, spec: OutputSpec, *, rows: int, steps: int, mode: Mode = "auto"
+    model: Any,
+    compiler: GrammarCompiler,
+    spec: OutputSpec,
+    *,
+    rows: int,
+    steps: int,
+    mode: Mode = "auto",
+    graph: bool = False,
 ) -> list[Span]:
-    """Decode `steps` tokens in `rows` guided rows; what ran in those steps, by start."""
+    """Decode `steps` tokens in `rows` guided rows; what ran in those steps, by start.
+
+    `graph`: the model's decode step is one CUDA graph, as in engines.
+    """
+    if graph:
+        model = GraphedModel(model, rows, PROMPT + WARM_UP + steps)
     recorder = _Recorder(model.device)
     loop = _TracedLoop(model, compiler, max_rows=rows, mode=mode, recorder=recorder)
     try:
@@ -53,15 +69,45 @@ def trace_loop(
         loop.pipeline.close()
     # With a worker, one more step is planned than is decoded.
     wanted = range(WARM_UP, WARM_UP + steps)
-    return sorted((span for span in spans if span.step in wanted), key=lambda span: span.start)
+    spans += waits(spans)
+    return sorted((span for span in spans if span.step in wanted), key=lambda span: (span.start, -span.end))
+
+
+def lanes(spans: list[Span]) -> list[str]:
+    """The tracks on which anything ran: on the CPU there are no streams, inline there is no worker."""
+    found = {span.track for span in spans}
+    return [track for track in TRACKS if track in found]
+
+
+def waits(spans: list[Span]) -> list[Span]:
+    """Where a span waited for one of another track, as `_awaited` says."""
+    ends = {(span.track, span.name, span.step): span.end for span in spans}
+    found = []
+    for (track, name), (other, awaited, steps_before) in _awaited(lanes(spans)).items():
+        for span in spans:
+            if (span.track, span.name) == (track, name):
+                end = min(span.end, ends.get((other, awaited, span.step - steps_before), 0))
+                if end > span.start:
+                    found.append(Span(track, WAIT, span.start, end, span.step))
+    return found
+
+
+def _awaited(tracks: list[str]) -> dict[tuple[str, str], tuple[str, str, int]]:
+    """Which spans wait for the end of which others, and of how many steps before."""
+    if "main stream" in tracks:
+        found = {("main stream", "apply_mask"): ("side stream", "upload", 0)}
+        if "worker" in tracks:
+            return {**found, ("side stream", "upload"): ("worker", "fill", 0)}
+        return {**found, ("engine thread", "fill_mask"): ("side stream", "download", 1)}
+    return {("engine thread", "apply_mask"): ("worker", "fill", 0)}
 
 
 def chrome_trace(spans: list[Span]) -> dict[str, Any]:
     """The spans in the format of Chrome and Perfetto."""
     origin = min((span.start for span in spans), default=0)
     events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": track}}
-        for tid, track in enumerate(TRACKS)
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": TRACKS.index(track), "args": {"name": track}}
+        for track in lanes(spans)
     ]
     events += [
         {
@@ -76,6 +122,29 @@ def chrome_trace(spans: list[Span]) -> dict[str, Any]:
         for span in spans
     ]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def read_chrome_trace(document: Any) -> list[Span]:
+    """The spans of what `chrome_trace` wrote. Raises a PluginError for any other document."""
+    try:
+        events = document["traceEvents"]
+        tracks = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+        spans = [
+            Span(
+                tracks[event["tid"]],
+                str(event["name"]),
+                round(event["ts"] * 1e3),
+                round((event["ts"] + event["dur"]) * 1e3),
+                int(event["args"]["step"]),
+            )
+            for event in events
+            if event["ph"] == "X"
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        spans = []
+    if not spans or not {span.track for span in spans} <= set(TRACKS):
+        raise PluginError("is not a trace of this command", where="--read", hint="give what --out wrote")
+    return spans
 
 
 class _TracedLoop(DecodeLoop):

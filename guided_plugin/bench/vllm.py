@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,18 @@ def bench_vllm(
     }
 
 
+def _needs_vllm() -> None:
+    """Refuse at once where vLLM is missing, before a process has imported torch to find out."""
+    if find_spec("vllm") is None:
+        raise PipelineError(
+            "No module named 'vllm'",
+            where="bench vllm",
+            hint="pip install 'guided-plugin[vllm]', or run it in vLLM's environment",
+        )
+
+
 def _run(options: dict[str, Any], runner: str, timeout: float) -> dict[str, Any]:
+    _needs_vllm()
     environment = {
         **os.environ,
         "VLLM_USE_V2_MODEL_RUNNER": "1" if runner == "v2" else "0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,7 @@ from guided_plugin.bench.schemas import SCHEMAS
 from guided_plugin.bench.vllm import RUNNERS, bench_vllm
 from guided_plugin.cli import options
 from guided_plugin.cli.loading import InputError, known_names, model_or_shape, needs_shape
-from guided_plugin.cli.results import check_out, deliver, progress, working, write_json
+from guided_plugin.cli.results import check_out, check_png, deliver, progress, working, write_json
 from guided_plugin.demo import MODEL_DIR
 
 app = typer.Typer(help="Measure what guiding costs.", no_args_is_help=True)
@@ -63,6 +63,7 @@ def loop(
     ] = False,
     json_output: options.JsonOutput = False,
     out: options.Out = None,
+    png: options.Png = None,
 ) -> None:
     """The reference loop: milliseconds a step unguided and guided, and the plugin's share of it."""
     counts, schemas = _batch_sizes(rows), known_names(schema, SCHEMAS, "--schema")
@@ -70,6 +71,7 @@ def loop(
     if graph and device == "cpu":
         raise InputError("graphs are CUDA's", where="--graph", hint="add --device cuda")
     check_out(out, "--out")
+    check_png(png)
     with working("loading the model"):
         from guided_plugin.bench.loop import bench_loop
 
@@ -88,6 +90,7 @@ def loop(
         )
     result["model"] = _name(model, shape)
     deliver(result, out, json_output, (result["figures"], _LOOP))
+    _draw(result, png)
 
 
 @app.command("transformers", short_help="Milliseconds a step of generate, next to xgrammar's processor.")
@@ -108,11 +111,13 @@ def transformers(
     device: options.Device = "cpu",
     json_output: options.JsonOutput = False,
     out: options.Out = None,
+    png: options.Png = None,
 ) -> None:
     """transformers' generate: milliseconds a step unguided, guided, and with xgrammar's own processor."""
     counts, schemas = _batch_sizes(rows), known_names(schema, SCHEMAS, "--schema")
     needs_shape(shape, {"--tokenizer": tokenizer, "--width": width})
     check_out(out, "--out")
+    check_png(png)
     with working("loading the model"):
         from guided_plugin.bench.transformers import FORWARDS, bench_transformers
 
@@ -136,6 +141,7 @@ def transformers(
     result["model"] = _name(model, shape)
     columns = (*_GENERATE, *_XGRAMMAR) if compare else _GENERATE
     deliver(result, out, json_output, (result["figures"], columns))
+    _draw(result, png)
 
 
 @app.command("vllm", short_help="Milliseconds a step in vLLM, built-in and with the plugin.")
@@ -160,6 +166,7 @@ def vllm(
     engine: Annotated[str, typer.Option(help="More arguments of the engine, as a JSON object.")] = "{}",
     json_output: options.JsonOutput = False,
     out: options.Out = None,
+    png: options.Png = None,
 ) -> None:
     """vLLM, an engine each without the plugin and with it: unguided, its own structured output, ours."""
     counts, schemas = _batch_sizes(rows), known_names(schema, SCHEMAS, "--schema")
@@ -171,6 +178,7 @@ def vllm(
     if not isinstance(arguments, dict):
         raise InputError("must be a JSON object", where="--engine", hint='such as {"enforce_eager": true}')
     check_out(out, "--out")
+    check_png(png)
     with progress("engines", 2 * len(runners)) as advance:
         result = bench_vllm(
             model,
@@ -188,6 +196,7 @@ def vllm(
             progress=advance,
         )
     deliver(result, out, json_output, (result["figures"], _ENGINES), (result["mixed"], _MIXED))
+    _draw(result, png)
 
 
 def _batch_sizes(text: str) -> list[int]:
@@ -198,6 +207,13 @@ def _batch_sizes(text: str) -> list[int]:
     if not counts or min(counts) < 1:
         raise InputError(f"must be numbers separated by commas, not {text!r}", where="--rows", hint="8,64")
     return counts
+
+
+def _draw(result: dict[str, Any], png: Path | None) -> None:
+    if png is not None:
+        from guided_plugin.bench.figures_plot import plot_ratios
+
+        plot_ratios(result, png)
 
 
 def _name(model: Path, shape: str | None) -> str:

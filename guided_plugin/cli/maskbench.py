@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from guided_plugin.cli.loading import InputError, load_tokenizer, read_json
-from guided_plugin.cli.results import check_out, progress, show_table, write_json
+from guided_plugin.cli.results import check_out, check_png, progress, show_table, write_json
 
 if TYPE_CHECKING:
     from guided_plugin.bench.maskbench_result import FileResult, Flip
@@ -44,6 +44,9 @@ def maskbench(
         Path | None,
         typer.Option("--compare", metavar="OLD", help="Show what changed since this --json file."),
     ] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="Also draw the times of masks into this PNG (extra `plot`).")
+    ] = None,
 ) -> None:
     """Match the instances of many schemas: which get the right answer, and how long masks take.
 
@@ -58,6 +61,7 @@ def maskbench(
     backends = _backends(backend)
     older = None if compare_with is None else _older(compare_with)
     check_out(json_output, "--json")
+    check_png(png)
     loaded = load_tokenizer(tokenizer)
     with open_sample(source) as files:
         chosen = dict(list(files.items())[::every])
@@ -78,6 +82,10 @@ def maskbench(
     if older is not None:
         _show_flips(flips, older, result)
     write_json(result, json_output)
+    if png is not None:
+        from guided_plugin.bench.figures_plot import plot_masks
+
+        plot_masks(result, png)
     if result["interrupted"]:
         raise typer.Exit(130 if result["interrupted"] == "by the user" else 2)
     if any(flip.worse for flip in flips):

@@ -25,3 +25,4 @@ Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]
 JsonOutput = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of text.")]
 Out = Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")]
+Png = Annotated[Path | None, typer.Option(help="Also draw the ratios into this PNG (extra `plot`).")]

@@ -95,7 +95,14 @@ def test_a_mixed_run_is_asked_of_every_engine_and_told(engines, capsys):
     assert "3.25" in printed
 
 
-def test_an_engine_that_does_not_start_is_told_in_its_own_words():
+def test_a_missing_vllm_is_told_before_any_engine_starts(monkeypatch):
+    monkeypatch.setattr(bench.subprocess, "Popen", None)
+    with pytest.raises(gp.GuidedError, match=r"No module named 'vllm' \(pip install 'guided-plugin\[vllm\]'"):
+        bench.bench_vllm("m", "t", rows=[1], schemas=["plain"])
+
+
+def test_an_engine_that_does_not_start_is_told_in_its_own_words(monkeypatch):
+    monkeypatch.setattr(bench, "_needs_vllm", lambda: None)
     with pytest.raises(gp.GuidedError) as failure:
         bench.bench_vllm("/nowhere", "/nowhere", rows=[1], schemas=["plain"], runners=["v2"], timeout=120)
     assert str(failure.value).startswith(
@@ -109,6 +116,7 @@ def test_an_engine_that_never_answers_is_ended(monkeypatch, tmp_path):
     script.write_text("#!/bin/sh\necho loading the weights\nsleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(bench.sys, "executable", str(script))
+    monkeypatch.setattr(bench, "_needs_vllm", lambda: None)
     with pytest.raises(gp.GuidedError, match=r"gave no result within 0\.3 s: loading the weights"):
         bench.bench_vllm("m", "t", rows=[1], schemas=["plain"], runners=["v2"], timeout=0.3)
 
@@ -151,4 +159,17 @@ def test_the_command_prints_a_table_and_writes_json(engines, tmp_path, capsys):
 def test_wrong_options_are_named(engines, arguments, says):
     with pytest.raises(InputError, match=says):
         app(["bench", "vllm", *arguments], standalone_mode=False)
+    assert engines == []
+
+
+@pytest.mark.parametrize("runners", ["v2", "v1,v2"])
+def test_the_ratios_are_drawn_where_asked(engines, tmp_path, capsys, runners):
+    png = tmp_path / "ratios.png"
+    app(["bench", "vllm", "--rows", "1,4", "--runner", runners, "--png", str(png)], standalone_mode=False)
+    assert png.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_picture_that_cannot_be_written_stops_before_any_engine(engines, capsys):
+    with pytest.raises(InputError, match=r"--png: can't write /proc/none/a\.png"):
+        app(["bench", "vllm", "--png", "/proc/none/a.png"], standalone_mode=False)
     assert engines == []

@@ -7,7 +7,8 @@ import pytest
 
 import guided_plugin as gp
 from guided_plugin.bench import trace_plot
-from guided_plugin.bench.trace import TRACKS, Span, chrome_trace, trace_loop
+from guided_plugin.bench.plotting import load_matplotlib
+from guided_plugin.bench.trace import WAIT, Span, chrome_trace, read_chrome_trace, trace_loop, waits
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.spec import OutputSpec
 
@@ -26,7 +27,8 @@ def test_every_step_has_all_its_calls_in_order(demo_model, demo_vocabulary, conf
     for found in by_step.values():
         assert all(span.start <= span.end for span in found)
         expected = AHEAD if mode == "process" else CALLS
-        assert [span.name for span in found if span.track == "engine thread"] == expected
+        own = [span.name for span in found if span.track == "engine thread"]
+        assert [name for name in own if name != WAIT] == expected
     if mode == "inline":
         assert {span.track for span in spans} == {"engine thread"}
         return
@@ -48,7 +50,7 @@ def test_the_command_writes_what_perfetto_opens(tmp_path, capsys):
     assert "27 spans of 3 steps" in capsys.readouterr().out
     events = json.loads(out.read_text())["traceEvents"]
     names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
-    assert tuple(names.values()) == TRACKS
+    assert list(names.values()) == ["engine thread"]  # no lane stays empty
     calls = [event for event in events if event["ph"] == "X"]
     assert {event["name"] for event in calls} == set(CALLS)
     assert min(event["ts"] for event in calls) == 0
@@ -72,7 +74,10 @@ def test_some_steps_are_drawn_where_asked(tmp_path, capsys):
     out, png = tmp_path / "trace.json", tmp_path / "trace.png"
     asked = ["trace", "--out", str(out), "--png", str(png), "--rows", "2", "--steps", "6", "--mode", "inline"]
     app(asked, standalone_mode=False)
-    assert "some steps of it" in capsys.readouterr().out
+    assert "typical steps of it" in capsys.readouterr().out
+    again = tmp_path / "again.png"
+    app(["trace", "--read", str(out), "--png", str(again)], standalone_mode=False)
+    assert again.read_bytes() == png.read_bytes()
     with Image.open(png) as picture:
         assert picture.format == "PNG"
         assert picture.width > 1000
@@ -80,25 +85,80 @@ def test_some_steps_are_drawn_where_asked(tmp_path, capsys):
     assert (0x9A, 0xA7, 0xB8) in drawn  # the forward pass
 
 
-def test_the_picture_shows_whole_steps_of_the_middle(tmp_path):
-    spans = [
-        Span(track, name, 10**6 * step + at, 10**6 * step + at + 10**5, step)
-        for step in range(10)
-        for at, (track, name) in enumerate([("engine thread", "plan"), ("side stream", "upload")])
+def steps_of(lengths):
+    """A plan at the begin of each step, as long as a tenth of it."""
+    begins = [sum(lengths[:step]) for step in range(len(lengths))]
+    return [
+        Span("engine thread", "plan", begin, begin + length // 10, step)
+        for step, (begin, length) in enumerate(zip(begins, lengths, strict=True))
     ]
-    assert sorted({span.step for span in trace_plot._middle(spans, 4)}) == [3, 4, 5, 6]
-    assert len(trace_plot._middle(spans, 99)) == len(spans)
+
+
+def test_the_picture_shows_steps_of_about_the_median_time(tmp_path):
+    spans = steps_of([900, 100, 100, 500, 110, 100, 90, 100, 400, 100])
+    chosen, start, end = trace_plot.typical_steps(spans, 4)
+    assert (chosen, start, end) == (range(4, 8), 1600, 2000)
+    assert trace_plot.typical_steps(spans, 99)[0] == range(10)
     trace_plot.plot_trace(spans, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(gp.GuidedError, match="no step"):
         trace_plot.plot_trace([], tmp_path / "b.png")
 
 
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        # On the CPU the host waits for the worker ...
+        (
+            [Span("engine thread", "apply_mask", 20, 50, 1), Span("worker", "fill", 0, 40, 1)],
+            [Span("engine thread", WAIT, 20, 40, 1)],
+        ),
+        # ... unless the masks were there before,
+        ([Span("engine thread", "apply_mask", 20, 50, 1), Span("worker", "fill", 0, 10, 1)], []),
+        # on CUDA the side stream, and the main stream for that.
+        (
+            [
+                Span("engine thread", "apply_mask", 5, 9, 1),
+                Span("main stream", "apply_mask", 30, 60, 1),
+                Span("side stream", "upload", 10, 50, 1),
+                Span("worker", "fill", 0, 45, 1),
+            ],
+            [Span("main stream", WAIT, 30, 50, 1), Span("side stream", WAIT, 10, 45, 1)],
+        ),
+        # Inline, the host waits for the tokens of the step before.
+        (
+            [
+                Span("engine thread", "fill_mask", 20, 50, 2),
+                Span("side stream", "download", 0, 30, 1),
+                Span("main stream", "forward", 0, 9, 2),
+            ],
+            [Span("engine thread", WAIT, 20, 30, 2)],
+        ),
+    ],
+)
+def test_waits_are_where_one_track_needs_another(spans, expected):
+    assert waits(spans) == expected
+
+
+@pytest.mark.parametrize("document", [[], {}, {"traceEvents": [{}]}, {"traceEvents": []}, {"traceEvents": 1}])
+def test_other_files_are_no_trace(tmp_path, document):
+    with pytest.raises(gp.GuidedError, match="--read: is not a trace of this command"):
+        read_chrome_trace(document)
+
+
+def test_a_trace_that_is_read_needs_a_picture_to_draw(tmp_path):
+    from guided_plugin.cli import app
+    from guided_plugin.cli.loading import InputError
+
+    with pytest.raises(InputError, match="--png, which is missing"):
+        app(["trace", "--read", str(tmp_path / "t.json")], standalone_mode=False)
+
+
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(gp.GuidedError, match=r"pip install 'guided-plugin\[plot\]'"):
-        trace_plot.load_matplotlib()
+        load_matplotlib()
 
 
 def test_nothing_makes_an_empty_trace():
-    assert len(chrome_trace([])["traceEvents"]) == len(TRACKS)
+    assert chrome_trace([])["traceEvents"] == []
