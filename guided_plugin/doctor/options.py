@@ -21,7 +21,9 @@ def options(setup: Setup) -> Iterator[Finding]:
         read = GuidedConfig.from_environment()
     except ConfigError as error:
         what = f"{ENVIRONMENT_VARIABLE}={printable(text, 80)} cannot be read: {error}"
-        yield Finding("problem", what, "set it to 0, 1 or a JSON object of options, or unset it")
+        form = error.where == ENVIRONMENT_VARIABLE
+        remedy = "set it to 0, 1 or a JSON object of options" if form else "change the option that this names"
+        yield Finding("problem", what, remedy + f", or unset {ENVIRONMENT_VARIABLE}")
         return
     changed = {
         field.name: getattr(read, field.name)

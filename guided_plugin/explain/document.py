@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+NUMBER_OR_WORD = "a number or a word"
+"""What is in progress of a scalar without quotes."""
+
 MOST_COMPLETE = 50
 """Complete values that are listed."""
 
@@ -58,7 +61,7 @@ class _Scan:
             if character == '"' and not _escaped(self.token):
                 self._end_of_string()
             return
-        if self.state == "a number or a word" and character in ",]} \t\r\n":
+        if self.state == NUMBER_OR_WORD and character in ",]} \t\r\n":
             self._end_of_value()
         if character in " \t\r\n":
             return
@@ -78,7 +81,7 @@ class _Scan:
             naming = bool(self.open) and self.open[-1].is_object and self.open[-1].name is None
             self.state, self.token = "a name" if naming else "a string", '"'
         else:
-            self.state = "a number or a word"
+            self.state = NUMBER_OR_WORD
 
     def place(self) -> Place:
         return Place(self._pointer(), self.state, tuple(self.complete[-MOST_COMPLETE:]))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.explain.document import Place, place_of
+from guided_plugin.explain.document import NUMBER_OR_WORD, Place, place_of
 from guided_plugin.explain.ending import Ending, shortest_ending
 from guided_plugin.explain.position import Position, ranges
 from guided_plugin.spec import OutputSpec
@@ -15,6 +15,7 @@ _JSON_KINDS = ("json_schema", "json_object")
 _MOST_TOKENS = 20
 _MOST_FORCED = 200
 _MANY_SPACES = 4
+_MANY_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +103,19 @@ def explain_output(
         taken = ahead.move(next_text)
         next_refused = _refusal(ahead, text[:count], next_text, taken) if taken < len(next_text) else None
     characters = position.characters()
+    place = place_of(text[:count]) if spec.kind in _JSON_KINDS else None
     return Explanation(
         text=text[:count],
         refused=refused,
         may_stop=position.may_stop,
-        place=place_of(text[:count]) if spec.kind in _JSON_KINDS else None,
+        place=place,
         characters=tuple(characters),
         token_count=len(position.allowed()),
         tokens=tuple(position.examples(_MOST_TOKENS)),
         forced=_forced(position),
         next_refused=next_refused,
         ending=shortest_ending(position, seconds),
-        notes=tuple(_notes(spec, text[:count], characters)),
+        notes=tuple(_notes(spec, text[:count], place, characters)),
     )
 
 
@@ -142,8 +144,15 @@ def _forced(position: Position) -> str:
     return written.decode(errors="ignore")
 
 
-def _notes(spec: OutputSpec, text: str, characters: list[str]) -> list[str]:
+def _notes(spec: OutputSpec, text: str, place: Place | None, characters: list[str]) -> list[str]:
     notes = []
+    digits = len(text) - len(text.rstrip("0123456789"))
+    in_number = place is not None and place.what == NUMBER_OR_WORD
+    if in_number and digits >= _MANY_DIGITS and not set("0123456789").isdisjoint(characters):
+        notes.append(
+            f"{digits} digits, and more are allowed: 'minimum' and 'maximum' bound those of an integer, "
+            "'multipleOf' those of a fraction"
+        )
     spaces = len(text) - len(text.rstrip(" \t\r\n"))
     if (
         spec.kind in _JSON_KINDS

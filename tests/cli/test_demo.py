@@ -1,10 +1,15 @@
 """`guided-plugin demo`: what it shows, and that its outputs are checked."""
 
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
 
 import jsonschema
 import pytest
+from script_files import ROOT
 
 from guided_plugin.cli import demo
 from guided_plugin.demo import DEMOS
@@ -14,7 +19,7 @@ def test_demo_json(run):
     result = run("demo", "--json")
     assert (result.code, result.err.strip()) == (0, "")
     found = result.json
-    assert list(found) == ["seed", "ms_per_token", "demos"]
+    assert list(found) == ["seed", "ms_per_token", "demos", "keywords"]
     assert found["seed"] == 0
     assert list(found["ms_per_token"]) == ["unguided", "guided"]
     assert min(found["ms_per_token"].values()) > 0
@@ -27,6 +32,54 @@ def test_demo_json(run):
     # The demo has to show a difference: the person comes out with single quotes when unguided.
     assert not found["demos"][0]["unguided"]["valid"]
     assert "refused at" in found["demos"][0]["unguided"]["why"]
+
+
+def test_what_one_keyword_does(run, one):
+    plain, maximum, enum = run("demo", "--json").json["keywords"]
+    before, with_maximum, with_enum = (json.loads(shown["text"]) for shown in (plain, maximum, enum))
+    assert [shown["added"] for shown in (plain, maximum, enum)] == [
+        {},
+        {"age": {"maximum": 30}},
+        {"role": {"enum": ["nurse", "chef"]}},
+    ]
+    assert before["age"] > 30 >= with_maximum["age"]
+    assert before["role"] not in ("nurse", "chef")
+    assert with_enum["role"] in ("nurse", "chef")
+    # The same seed: all is as it was up to the member that the keyword is added to.
+    assert before["name"] == with_maximum["name"] == with_enum["name"]
+    assert before["age"] == with_enum["age"]
+
+
+def test_the_next_commands_work_as_printed(tmp_path):
+    """As a newcomer has it: the program is in a virtual environment that is not on the PATH."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+    def shell(command):
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    shown = shell(f"{shlex.quote(sys.executable)} -m guided_plugin.cli demo")
+    generate, check, explain = shown.split("Next, each a command to paste:\n\n")[1].splitlines()
+    assert len(re.findall(r"^ORD-[0-9]{5}$", shell(generate), re.M)) == 3
+    assert "compiles with" in shell(check)
+    assert re.search(r"^characters +0$", shell(explain), re.M)  # 30, and no other number from 3 on
+
+
+def test_the_program_in_the_next_commands(monkeypatch, tmp_path):
+    script = tmp_path / "some folder" / "guided-plugin"
+    script.parent.mkdir()
+    script.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert demo._this_program() == f"'{script}'"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert demo._this_program() == "guided-plugin"
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "__main__.py")])
+    assert demo._this_program() == f"{sys.executable} -m guided_plugin.cli"
 
 
 @pytest.fixture

@@ -1,26 +1,185 @@
-"""The examples run as they are, and the README's Python and console blocks say what is true."""
+"""The examples run as they are, and the README's Python and console blocks say what is true.
 
+Those that need vLLM or a client are run in `tests/hosts/vllm` and `tests/hosts/clients`.
+"""
+
+import ast
 import json
+import os
 import re
 import runpy
+import shutil
+import subprocess
+import sys
 
+import jsonschema
+import numpy as np
 import pytest
+from example_runs import EXAMPLES, people
 from script_files import ROOT
 
+import guided_plugin as gp
+from guided_plugin.demo import DEMOS, MODEL_DIR
 
-@pytest.mark.parametrize("name", ["count_tokens", "generate_json", "transformers_generate"])
-def test_example_runs(name, capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    runpy.run_path(f"examples/{name}.py", run_name="__main__")
-    printed = capsys.readouterr().out
-    documents = [line.removeprefix("guided:").strip() for line in printed.splitlines() if '{"' in line]
-    assert documents
-    json.loads(documents[0])
+ELSEWHERE = {"vllm_offline", "vllm_server_client", "tools", "instructor_client", "langchain_client"}
+ELSEWHERE |= {"pydantic_ai_client", "serve"}
+
+
+@pytest.fixture
+def printed(capsys):
+    """What an example prints."""
+
+    def run(name):
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_every_example_is_short_says_how_it_runs_and_is_tested():
+    here = {"generate_json", "own_loop", "reasoning", "observer", "transformers_generate"}
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == here | ELSEWHERE
+    for file in EXAMPLES.glob("*.py"):
+        text = file.read_text()
+        assert f"\npython examples/{file.name}" in ast.get_docstring(ast.parse(text)), file.name
+        assert len(text.splitlines()) <= 80, file.name
+
+
+def test_generate_json(printed):
+    (line,) = [line for line in printed("generate_json").splitlines() if line.startswith("guided:")]
+    person = json.loads(line.removeprefix("guided:"))
+    assert list(person) == ["name", "age"]
+    assert len(person["name"]) <= 30
+
+
+def test_own_loop(printed):
+    told = printed("own_loop")
+    people(told, "guided")
+    assert re.search("^free: ", told, re.M)
+
+
+def test_reasoning(printed):
+    told = printed("reasoning")
+    people(told, "answer")
+    thought = re.search("^thought: (.+)$", told, re.M)[1]
+    with pytest.raises(ValueError, match=r"."):  # free text
+        jsonschema.validate(json.loads(thought), {})
+
+
+def test_observer(printed):
+    told = printed("observer").splitlines()
+    documents = [json.loads(line) for line in told if line.startswith("{")]
+    for document, demo in zip(documents, DEMOS, strict=True):
+        jsonschema.validate(document, demo.schema)
+    assert [line.split()[0] for line in told[:6]] == ["added:"] * 3 + ["finished:"] * 3
+    assert int(re.search(r"^(\d+) tokens sampled", "\n".join(told), re.M)[1]) > 100
+    assert re.fullmatch(r"of the last step, guiding took [1-9]\d* us", told[-1])
+
+
+def test_transformers_generate(printed):
+    told = printed("transformers_generate")
+    records = re.findall(r"^guided: (\{.*\})$", told, re.M)
+    for text in records:
+        jsonschema.validate(json.loads(text), {"properties": {"age": {"maximum": 150}}, "required": ["age"]})
+    assert records
+    assert re.search(r"^'(yes|no)'$", told, re.M)
+    assert told.count("pipeline: name=") == 2
+
+
+@pytest.fixture(scope="module")
+def third_party(tmp_path_factory):
+    """A folder into which the custom backend was installed, as pip installs any package."""
+    folder = tmp_path_factory.mktemp("third_party")
+    shutil.copytree(EXAMPLES / "custom_backend", folder / "source")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
+    options = ["--no-deps", "--no-build-isolation", "--target", str(folder / "site"), str(folder / "source")]
+    subprocess.run([*pip, *options], check=True, timeout=250)
+    return folder / "site"
+
+
+def _command(site, *arguments, stdin="", **more):
+    """The exit code and the output of a command that finds the third party's package."""
+    path = os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-m", "guided_plugin.cli", *arguments],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_custom_backend_is_found_by_its_entry_point(third_party):
+    code, told = _command(third_party, "check", "-", stdin='{"choice": ["yes", "no"], "backend": "choices"}')
+    assert (code, "compiles with choices" in told) == (0, True), told
+    code, told = _command(third_party, "check", "-", stdin='{"regex": "a+", "backend": "choices"}')
+    assert (code, "takes no regex" in told) == (1, True), told
+
+
+def test_custom_backend_generates(third_party):
+    texts = ["yes", "yes indeed", "no"]
+    asked = (
+        "--prompt",
+        "Yes or no? ",
+        "--choice",
+        ",".join(texts),
+        "--n",
+        "8",
+        "--temperature",
+        "3",
+        "--json",
+    )
+    backend = '{"backend": "choices"}'
+    code, told = _command(third_party, "generate", "--model", str(MODEL_DIR), *asked, GUIDED_PLUGIN=backend)
+    assert code == 0, told
+    outputs = json.loads(told[told.index("{") :])["outputs"]
+    assert {output["text"] for output in outputs} <= set(texts)
+    assert len({output["text"] for output in outputs}) > 1
+
+
+def test_masks_of_the_custom_backend_are_exact():
+    tokens = [
+        *(bytes([byte]) for byte in range(256)),
+        b"ye",
+        b"yes",
+        b" in",
+        b"no",
+        b"yes",
+        b"\xc3\xa9t",
+        b"</s>",
+    ]
+    stop = len(tokens) - 1
+    vocabulary = gp.Vocabulary.from_tokens(tokens, [stop])
+    backend = runpy.run_path(str(EXAMPLES / "custom_backend" / "guided_choices.py"))["Backend"](
+        vocabulary, gp.GuidedConfig()
+    )
+    texts = ["yes", "yes indeed", "no", "été"]
+    grammar = backend.compile(gp.OutputSpec.choice(texts))
+    waiting, seen = [(b"", backend.start(grammar, (stop,)))], set()
+    while waiting:
+        so_far, matcher = waiting.pop()
+        seen.add(so_far)
+        rests = [text.encode()[len(so_far) :] for text in texts if text.encode().startswith(so_far)]
+        expected = {i for i in range(stop) if any(rest.startswith(tokens[i]) for rest in rests)}
+        expected |= {stop} if b"" in rests else set()
+        mask = np.full((3, vocabulary.words), -1, np.int32)
+        backend.batch([matcher]).fill(mask, [1])
+        bits = np.unpackbits(mask[1].view(np.uint8), bitorder="little")
+        assert set(np.flatnonzero(bits).tolist()) == expected
+        assert matcher.complete == (stop in expected)
+        for token in range(len(tokens)):
+            twin = matcher.fork()
+            assert twin.accept(token) == (token in expected)
+            if token in expected and token != stop:
+                waiting.append((so_far + tokens[token], twin.fork()))
+                twin.rollback(1)
+                assert twin.accept(token)
+    assert {text.encode() for text in texts} < seen
 
 
 def test_readme_python_block_runs_with_the_demo_model(capsys):
-    from guided_plugin.demo import MODEL_DIR
-
     block = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     exec(block.replace("path/to/a/model", str(MODEL_DIR)), {"__name__": "readme"})
     printed = json.loads(capsys.readouterr().out.strip().splitlines()[-1])

@@ -112,6 +112,24 @@ def test_whitespace_that_goes_on_is_noted(byte_compiler):
     assert compact.refused.position == 11
 
 
+def test_a_number_that_goes_on_is_noted(byte_compiler):
+    def notes(text, **bounds):
+        spec = gp.OutputSpec.json_schema({"type": "number", **bounds})
+        return gp.explain_output(byte_compiler, spec, text).notes
+
+    integer = {"type": "integer"}
+    assert "12 digits, and more are allowed: 'minimum' and 'maximum'" in notes("6" * 12, **integer)[0]
+    assert notes("6" * 11, **integer) == ()
+    assert "13 digits" in notes("0." + "3" * 13)[0]
+    # What the note says to do bounds them.
+    bounded = gp.OutputSpec.json_schema({"type": "integer", "minimum": 0, "maximum": 10**12})
+    assert gp.explain_output(byte_compiler, bounded, "6" * 12).characters == ()
+    fraction = gp.OutputSpec.json_schema({"type": "number", "multipleOf": 0.01})
+    assert not set("123456789") & set(gp.explain_output(byte_compiler, fraction, "0.33").characters)
+    text = gp.OutputSpec.json_schema({"type": "string"})
+    assert not gp.explain_output(byte_compiler, text, '"' + "6" * 20).notes
+
+
 @pytest.fixture
 def tag_compiler(config, plugins):
     """Bytes, and two control tokens beside the stop token."""

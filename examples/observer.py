@@ -1,6 +1,6 @@
-"""A plugin of one's own: counts guided tokens and reports failures, while the demo model decodes.
+"""A plugin of one's own that observes: requests, steps and what guiding costs, while the demo model decodes.
 
-python examples/count_tokens.py
+python examples/observer.py
 """
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -9,34 +9,47 @@ import guided_plugin as gp
 from guided_plugin.demo import DEMOS, MODEL_DIR
 
 
-class TokenCounter:
-    """Is called in every step and for every failure."""
+class Observer:
+    """Its hooks are called once a step or once a request, never once a row."""
 
     def __init__(self) -> None:
         self.tokens = 0
+
+    @gp.hookimpl
+    def request_added(self, request: gp.RequestInfo) -> None:
+        print("added:", request.request_id, "by", request.backend)
 
     @gp.hookimpl
     def post_sampling(self, step: gp.DecodeStep) -> None:
         self.tokens += sum(slot != gp.UNGUIDED for slot in step.slots)
 
     @gp.hookimpl
+    def step_finished(self, statistics: gp.StepStatistics) -> None:
+        self.last = statistics
+
+    @gp.hookimpl
     def request_failed(self, request: gp.RequestInfo) -> None:
-        print("failed:", request.error)
+        print("failed:", request.request_id, request.error)
+
+    @gp.hookimpl
+    def request_finished(self, request: gp.RequestInfo) -> None:
+        print("finished:", request.request_id)
 
 
 def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(MODEL_DIR)
     model = AutoModelForCausalLM.from_pretrained(MODEL_DIR)
     compiler = gp.GrammarCompiler(gp.Vocabulary.from_tokenizer(tokenizer))
-    counter = TokenCounter()
-    compiler.plugins.register(counter, "token-counter")
+    observer = Observer()
+    compiler.plugins.register(observer, "observer")  # an installed plugin is found by its entry point
 
     loop = gp.DecodeLoop(model, compiler)
     prompts = [tokenizer.encode(demo.prompt) for demo in DEMOS]
     specs = [gp.OutputSpec.json_schema(demo.schema) for demo in DEMOS]
     for output in loop.run(prompts, specs, max_new_tokens=200):
         print(tokenizer.decode(output.tokens))
-    print(f"{counter.tokens} tokens sampled in guided rows")
+    print(f"{observer.tokens} tokens sampled in guided rows")
+    print(f"of the last step, guiding took {observer.last.main_thread * 1e6:.0f} us")
 
 
 if __name__ == "__main__":

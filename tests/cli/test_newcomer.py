@@ -1,0 +1,91 @@
+"""`make newcomer`: its tasks are those that are written down; one that fails tells what a newcomer sees."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from script_files import ROOT, load_script
+
+newcomer = load_script("scripts/newcomer.py")
+
+
+def test_the_tasks_are_those_of_the_page():
+    page = (ROOT / "docs/contributing.md").read_text()
+    table = re.findall(r"^\| (\d+) \| ([^|]+) \|", page, re.M)
+    assert [name for _, name in table] == list(newcomer.TASKS)
+    assert [int(number) for number, _ in table] == list(range(1, 16))
+
+
+def test_commands_of_the_page_exist():
+    page = (ROOT / "docs/contributing.md").read_text()
+    named = re.findall(r"python (examples/\S+\.py)", page)
+    assert len(named) > 7
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.fixture
+def walk(tmp_path):
+    walk = newcomer.Walk(tmp_path, sys.executable, "")
+    walk.python = sys.executable
+    return walk
+
+
+def test_a_task_that_fails_is_told_and_the_next_one_runs(monkeypatch, capsys):
+    def broken(walk):
+        walk.run(sys.executable, "-c", "print('no room'); raise SystemExit(3)")
+
+    def bug(walk):
+        raise KeyError("x")
+
+    tasks = {"install": lambda walk: "fine", "openai": broken, "check": bug, "doctor": lambda walk: "well"}
+    monkeypatch.setattr(newcomer, "TASKS", tasks)
+    monkeypatch.setattr(sys, "argv", ["newcomer.py"])
+    assert newcomer.main() == 1
+    told = capsys.readouterr().out
+    assert [line.split()[0] for line in told.splitlines()[1:5]] == list(tasks)
+    assert [line.split()[2] for line in told.splitlines()[1:5]] == ["ok", "NO", "NO", "ok"]
+    assert "--- openai failed; what a newcomer sees:" in told
+    assert "exit code 3\nno room" in told
+    assert "KeyError" in told
+    monkeypatch.setattr(sys, "argv", ["newcomer.py", "--only", "doctor"])
+    assert newcomer.main() == 0
+
+
+def test_records_are_judged():
+    good = '{"name":"Ana","age":30}'
+    assert newcomer.people(f'guided: {good}\nfree: {{"name":1}}', 1) == good
+    for text in ('person: {"name":"Ana","age":300}', 'person: {"name":"Ana"', f"person: {good[:-1]}, 1}}"):
+        with pytest.raises(newcomer.Failed):
+            newcomer.people(text, 1)
+    with pytest.raises(newcomer.Failed, match="1 records instead of 2"):
+        newcomer.people(f"a {good}", 2)
+
+
+def test_tasks_of_the_server_fail_without_one(walk):
+    for name in ("openai", "refused schema", "metrics"):
+        with pytest.raises(newcomer.Failed, match="there is no server"):
+            newcomer.TASKS[name](walk)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(500, "#/a: x (did you mean 'b'?)"), (400, "it is wrong"), (400, "#/properties/age/type: no")],
+)
+def test_a_message_that_helps_nobody_fails(walk, monkeypatch, status, message):
+    walk.base_url = "http://nowhere"
+    monkeypatch.setattr(newcomer, "_chat", lambda *_, **__: (status, {"error": {"message": message}}))
+    with pytest.raises(newcomer.Failed, match="no way to mend"):
+        newcomer.TASKS["refused schema"](walk)
+
+
+def test_a_note_is_needed_for_a_stuck_output(walk, monkeypatch):
+    monkeypatch.setattr(walk, "plugin", lambda *_, **__: "text  fits\n")
+    with pytest.raises(newcomer.Failed, match="fits"):
+        newcomer.TASKS["explain"](walk)
+
+
+def test_commands_run_in_its_folder(walk):
+    assert (
+        Path(walk.run(sys.executable, "-c", "import os; print(os.getcwd())").strip()) == walk.folder.resolve()
+    )
