@@ -44,7 +44,7 @@ def share_runtime(
 ) -> GrammarRuntime:
     """Of one rank. All ranks call this, and all of them get a runtime or raise PipelineError."""
     if ranks.rank > 0:
-        return follow(ranks)
+        return follow(ranks, device)
     leading: WorkerRuntime | LeadingInlineRuntime
     try:
         if resolve_mode(mode, device) == "process":

@@ -19,9 +19,11 @@ Where several ranks run one model, the engine is rank 0, and the others, its fol
 (`worker/ranks`). They read plans and masks, and write nothing but their own line of `ranks`. A follower says
 there up to which step it has used the masks (TAKEN). The plan and the masks of step n + PLAN_DEPTH take the
 place of those of step n, and are written after rank 0 has planned that step, which it does when every
-follower has taken n: so nothing changes under a rank that is late. A follower has taken n when it plans
-n + 1, so rank 0 waits for no rank that is less than PLAN_DEPTH steps behind. A worker that takes over after a
-death writes no masks at or below FILLED.
+follower has taken n: so nothing changes under a rank that is late. A follower has taken n at its first plan
+after n at which nothing of it reads the masks of n in this memory any more: at the next one on the CPU, on
+CUDA when the copy to the device is done, and at n + PLAN_DEPTH at the latest. So rank 0 waits for no rank
+that is less than PLAN_DEPTH steps behind. A worker that takes over after a death writes no masks at or below
+FILLED.
 """
 
 from __future__ import annotations
@@ -266,6 +268,12 @@ class Region:
             raise PipelineError("has no place for other ranks", where="shared memory", hint=_MISFIT)
         first = follower * (_LINE // 4)
         return memoryview(self._ranks).cast("I")[first : first + len(RankWord)]
+
+    def force_filled(self, step: int) -> None:
+        """A follower's, for when rank 0 has gone: let what waits for the masks of a step go on without them.
+        No other method of a follower writes outside its own line."""
+        with mmap.mmap(self.fd, _PAGE, offset=_PAGE) as page, memoryview(page) as raw, raw.cast("I") as words:
+            words[Counter.FILLED * (_LINE // 4)] = step & 0xFFFFFFFF
 
     def close_row(self, step: int, row: int, count: int, stop_token_ids: tuple[int, ...]) -> None:
         """Fail a row of a step's `count` closed: masks that allow nothing but stop tokens."""

@@ -108,6 +108,9 @@ def test_through_the_bindings(bindings, calls):
     assert streamops.register_host(0xA000, 4096) == 0x7000
     streamops.unregister_host(0xA000)
     assert calls == [("register", 0xA000, 4096, 3), ("pointer", 0xA000, 0), ("unregister", 0xA000)]
+    calls.clear()
+    assert streamops.register_host(0xA000, 4096, read_only=True) == 0x7000
+    assert calls[0] == ("register", 0xA000, 4096, 3 | 8)
 
 
 def test_through_the_library(library, calls):

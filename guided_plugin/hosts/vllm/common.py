@@ -85,7 +85,7 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
         )
     if vllm_config.model_config.skip_tokenizer_init:
         return RequestError("a grammar needs the tokenizer", hint="start without skip_tokenizer_init")
-    return unsupported_ranks(vllm_config)
+    return unsupported_ranks(vllm_config, options)
 
 
 def frontend_parts(vllm_config: Any) -> tuple[Part, ...]:

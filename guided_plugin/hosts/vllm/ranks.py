@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm.contract import Part, broken
 from guided_plugin.worker.ranks.group import RankGroup
 
+_APART = "use data parallelism"
 _SUPPORTED = "docs/scaling.md has what is supported"
 
 
@@ -28,7 +30,7 @@ def ranks_of(vllm_config: Any) -> RankGroup | None:
     return TorchRanks(get_tp_group().cpu_group)
 
 
-def unsupported_ranks(vllm_config: Any) -> RequestError | None:
+def unsupported_ranks(vllm_config: Any, options: GuidedConfig) -> RequestError | None:
     """Why the ranks of an engine of this configuration can't be guided, if they can't."""
     parallel = vllm_config.parallel_config
     if parallel.pipeline_parallel_size > 1:
@@ -38,8 +40,11 @@ def unsupported_ranks(vllm_config: Any) -> RequestError | None:
     changed = broken(Part.RANKS)
     if changed is not None:
         return changed
-    if vllm_config.device_config.device_type != "cpu":
-        return _refused("tensor parallelism is supported on the CPU only so far", "use data parallelism")
+    device = vllm_config.device_config.device_type
+    if device not in ("cpu", "cuda"):
+        return _refused(f"tensor parallelism is supported on CUDA and on the CPU, not on {device!r}", _APART)
+    if device == "cuda" and options.mode == "inline":
+        return _refused("the mode inline serves several ranks on the CPU only", "leave mode at auto")
     backend = parallel.distributed_executor_backend
     if backend != "mp" or parallel.nnodes > 1:
         return _refused(

@@ -59,14 +59,27 @@ class MaskUploads(Protocol):
         """[count, words] int32: the masks; what is launched next sees them complete."""
 
 
-class TokenWrites(Protocol):
-    """Sampled tokens, from the device to the ring."""
+class FollowedUploads(MaskUploads, Protocol):
+    """The same at a rank that has no worker: its steps are numbered by rank 0, which must be told when their
+    masks have been read."""
+
+    def read(self, step: int) -> bool:
+        """Whether the masks of one of the last PLAN_DEPTH steps have been read from the ring, not only
+        asked for."""
+
+
+class GuidedRows(Protocol):
+    """Which logits rows are guided."""
 
     rows: Tensor
-    """[guided rows] int32, device: the logits rows that are guided."""
+    """[guided rows] int32, device."""
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """The logits rows that are guided from this step on."""
+
+
+class TokenWrites(GuidedRows, Protocol):
+    """Sampled tokens, from the device to the ring."""
 
     def write(self, step: int, tokens: Tensor) -> None:
         """Bring the guided rows' sampled tokens to the ring, then say that they are there."""
@@ -85,12 +98,27 @@ class WorkerBuffers:
     """Lets go of the shared memory; every flag that is waited for has been raised."""
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedBuffers:
+    """What a rank without a worker has of them."""
+
+    masks: FollowedUploads
+    rows: GuidedRows
+    close: Callable[[], None]
+    """Lets go of the shared memory, unless the device still waits for some of it."""
+
+
 def host_buffers(
     region: Region, wait: Callable[[int], None], free: Callable[[int], None] = lambda step: None
 ) -> WorkerBuffers:
     """For logits in the host's memory. `wait` returns when the masks of a step are filled, `free` when no
     other rank uses them any more."""
     return WorkerBuffers(_HostMasks(region, wait, free), _HostTokens(region), lambda: None)
+
+
+def followed_host_buffers(region: Region, wait: Callable[[int], None]) -> FollowedBuffers:
+    """For a rank whose logits are in the host's memory."""
+    return FollowedBuffers(_HostMasks(region, wait, lambda step: None), _HostRows(), lambda: None)
 
 
 class _HostMasks:
@@ -114,6 +142,10 @@ class _HostMasks:
         self.waits.add(start - time.perf_counter())
         return self._masks[step % PLAN_DEPTH, :count]
 
+    def read(self, step: int) -> bool:
+        """They have been: nothing here runs later than it is called."""
+        return True
+
 
 def _tensor(array: NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
@@ -122,16 +154,21 @@ def _tensor(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-class _HostTokens:
-    def __init__(self, region: Region) -> None:
+class _HostRows:
+    def __init__(self) -> None:
         self.rows = torch.zeros(0, dtype=torch.int32)
-        self._region = region
-        # [TOKEN_DEPTH, max_values] int64, the shared memory itself
-        self._tokens = _tensor(region.tokens)
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """The logits rows that are guided from this step on."""
         self.rows = torch.tensor(list(rows), dtype=torch.int32)
+
+
+class _HostTokens(_HostRows):
+    def __init__(self, region: Region) -> None:
+        super().__init__()
+        self._region = region
+        # [TOKEN_DEPTH, max_values] int64, the shared memory itself
+        self._tokens = _tensor(region.tokens)
 
     def write(self, step: int, tokens: Tensor) -> None:
         """Write the tokens and raise the flag."""

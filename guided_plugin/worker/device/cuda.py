@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
-from guided_plugin.worker.device.buffers import WorkerBuffers
+from guided_plugin.worker.device.buffers import FollowedBuffers, WorkerBuffers
 from guided_plugin.worker.device.cuda_masks import CudaMasks, CurrentStream
-from guided_plugin.worker.device.cuda_tokens import CudaTokens
+from guided_plugin.worker.device.cuda_ranks import FollowedMasks, LeadingMasks
+from guided_plugin.worker.device.cuda_tokens import CudaRows, CudaTokens
 from guided_plugin.worker.device.streamops import register_host, supported, unregister_host
 from guided_plugin.worker.layout import Counter, Region
 
@@ -28,9 +29,15 @@ _log = logging.getLogger(__name__)
 
 
 def cuda_buffers(
-    region: Region, device: torch.device, wait: Callable[[int], None], *, stream_ops: bool | None = None
+    region: Region,
+    device: torch.device,
+    wait: Callable[[int], None],
+    free: Callable[[int], None] | None = None,
+    *,
+    stream_ops: bool | None = None,
 ) -> WorkerBuffers:
-    """For logits on a CUDA device. `stream_ops` says whether it can wait for memory; None: find out."""
+    """For logits on a CUDA device. `free` returns when no other rank uses the masks of a step any more, where
+    there are other ranks. `stream_ops` says whether the device can wait for memory; None: find out."""
     torch.cuda.init()
     index = device.index if device.index is not None else torch.cuda.current_device()
     current = CurrentStream(device, index)
@@ -38,7 +45,8 @@ def cuda_buffers(
         base = register_host(region.address, region.shape.size)
         able = supported(index) if stream_ops is None else stream_ops
         raiser = None if able else _Raiser(region, index)
-        masks = CudaMasks(region, device, base, current, None if able else wait)
+        copies = region, device, base, current, None if able else wait
+        masks = CudaMasks(*copies) if free is None else LeadingMasks(*copies, free)
         tokens = CudaTokens(region, device, base, None if raiser is None else raiser.raise_after, current)
     # Buffers were zeroed on the main stream; the side stream may overwrite them from here on.
     torch.cuda.current_stream(device).synchronize()
@@ -51,6 +59,35 @@ def cuda_buffers(
             unregister_host(region.address)
 
     return WorkerBuffers(masks, tokens, close)
+
+
+def followed_cuda_buffers(
+    region: Region, device: torch.device, wait: Callable[[int], None], *, stream_ops: bool | None = None
+) -> FollowedBuffers:
+    """For a rank whose logits are on a CUDA device, and whose masks are those of rank 0. It can write neither
+    the region nor, through its device, what it maps of it."""
+    torch.cuda.init()
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    with torch.cuda.device(index):
+        base = register_host(region.address, region.shape.size, read_only=True)
+        able = supported(index) if stream_ops is None else stream_ops
+        masks = FollowedMasks(region, device, base, CurrentStream(device, index), None if able else wait)
+        rows = CudaRows(region, device)
+    # Buffers were zeroed on the main stream; the side stream may overwrite them from here on.
+    torch.cuda.current_stream(device).synchronize()
+
+    def close() -> None:
+        if not masks.settle(_SETTLE_SECONDS):
+            _log.warning("the device still waits for masks of rank 0; it is left to the end of this process")
+            return
+        with torch.cuda.device(index):
+            unregister_host(region.address)
+
+    return FollowedBuffers(masks, rows, close)
+
+
+_SETTLE_SECONDS = 5.0
+"""How long a rank that closes waits for masks that were announced: rank 0 fills them or closes too."""
 
 
 class _Raiser:

@@ -18,8 +18,9 @@ _SAMPLE_EVERY = 16
 """Steps between two looks at what the device waited for: timed events cost more than plain ones."""
 
 
-class CudaMasks:
-    """`MaskUploads` on CUDA."""
+class MaskCopies:
+    """Copies of masks to the device, and the streams that wait for them. When a place in the rings may be
+    used again, those know which derive from it."""
 
     def __init__(
         self,
@@ -42,13 +43,6 @@ class CudaMasks:
         # [PLAN_DEPTH, masks, words] int32, device
         self._mask_dev = torch.zeros(PLAN_DEPTH, masks, shape.words, dtype=torch.int32, device=device)
         self._uploaded = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
-        self._sampled_word = region.word(Counter.SAMPLED)
-        self._sampled = -1
-        """As far as SAMPLED was seen to have come. Masks are used before their step's tokens are written
-        or, with drafts, before the next step's."""
-        self._round = PLAN_DEPTH - (1 if shape.drafts else 0)
-        """So many steps after tokens that were written, the masks that were in a step's place have been
-        used."""
         self._views: dict[tuple[int, int], Tensor] = {}
         self._timed: Any = None
         self._margin: tuple[Any, Any] | None = None
@@ -63,28 +57,6 @@ class CudaMasks:
             )
             for entry in range(PLAN_DEPTH)
         ]
-
-    def claim(self, step: int) -> None:
-        """Make sure that the last copy out of a step's place in the ring is done."""
-        used = step - self._round
-        if self._sampled < used:
-            ahead = (self._sampled_word[0] - used) & 0xFFFFFFFF  # 32 bits, by signed difference
-            self._sampled = used + ahead - (ahead >> 31 << 32)
-            if self._sampled < used:
-                event = self._uploaded[step % PLAN_DEPTH]
-                if not event.query():
-                    event.synchronize()  # only a host that plans without sampling gets that far ahead
-
-    def upload(self, step: int, count: int) -> None:
-        """Let the side stream wait for the masks and copy them."""
-        if self._sampled < step - self._round:
-            # The kernel that read this place on the device may still run: no tokens came after it.
-            freed = torch.cuda.Event()
-            freed.record(self._current())
-            self.side_stream.wait_event(freed)
-        if self._wait is None:
-            self._wait_filled(step)
-            self._enqueue_copy(step, count)
 
     def fetch(self, step: int, count: int) -> Tensor:
         """The masks; the main stream waits for them."""
@@ -122,6 +94,49 @@ class CudaMasks:
         if logits_there.query() and masks_there.query():
             self.waits.add(masks_there.elapsed_time(logits_there) / 1e3)
         self._margin = None
+
+
+class CudaMasks(MaskCopies):
+    """`MaskUploads` on CUDA, where the device writes tokens too."""
+
+    def __init__(
+        self,
+        region: Region,
+        device: torch.device,
+        base: int,
+        current: Callable[[], Any],
+        wait: Callable[[int], None] | None,
+    ) -> None:
+        super().__init__(region, device, base, current, wait)
+        self._sampled_word = region.word(Counter.SAMPLED)
+        self._sampled = -1
+        """As far as SAMPLED was seen to have come. Masks are used before their step's tokens are written
+        or, with drafts, before the next step's."""
+        self._round = PLAN_DEPTH - (1 if region.shape.drafts else 0)
+        """So many steps after tokens that were written, the masks that were in a step's place have been
+        used."""
+
+    def claim(self, step: int) -> None:
+        """Make sure that the last copy out of a step's place in the ring is done."""
+        used = step - self._round
+        if self._sampled < used:
+            ahead = (self._sampled_word[0] - used) & 0xFFFFFFFF  # 32 bits, by signed difference
+            self._sampled = used + ahead - (ahead >> 31 << 32)
+            if self._sampled < used:
+                event = self._uploaded[step % PLAN_DEPTH]
+                if not event.query():
+                    event.synchronize()  # only a host that plans without sampling gets that far ahead
+
+    def upload(self, step: int, count: int) -> None:
+        """Let the side stream wait for the masks and copy them."""
+        if self._sampled < step - self._round:
+            # The kernel that read this place on the device may still run: no tokens came after it.
+            freed = torch.cuda.Event()
+            freed.record(self._current())
+            self.side_stream.wait_event(freed)
+        if self._wait is None:
+            self._wait_filled(step)
+            self._enqueue_copy(step, count)
 
 
 class CurrentStream:

@@ -13,18 +13,10 @@ from guided_plugin.step import TokenSink
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 
 
-class CudaTokens:
-    """`TokenWrites` on CUDA. Row numbers change rarely; each change takes a fresh entry."""
+class CudaRows:
+    """Numbers of the guided rows on the device. They change rarely; each change takes a fresh entry."""
 
-    def __init__(
-        self,
-        region: Region,
-        device: torch.device,
-        base: int,
-        raise_after: Callable[[Any, int], None] | None,
-        current: Callable[[], Any],
-    ) -> None:
-        """`base` is where the device sees the region. `raise_after` raises SAMPLED where a kernel cannot."""
+    def __init__(self, region: Region, device: torch.device) -> None:
         max_rows = region.shape.max_slots * region.shape.values
         # [max_rows] int32: 0, 1, 2, ...
         self._leading = torch.arange(max_rows, dtype=torch.int32, device=device)
@@ -34,12 +26,6 @@ class CudaTokens:
         self._copied = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
         self._entry = 0
         self.rows = self._rows_dev[0, :0]
-        self._raise_after, self._current = raise_after, current
-        self._ring, self._stride = base + region.shape.tokens, 8 * max_rows
-        # A word of its own where a thread raises SAMPLED: the kernel must not do it too.
-        self._unread_word = self._warm_up(device)
-        sampled = base + region.counter_offset(Counter.SAMPLED)
-        self._word = sampled if raise_after is None else self._unread_word.data_ptr()
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """Send row numbers up, on the main stream."""
@@ -54,6 +40,28 @@ class CudaTokens:
         self._rows_dev[entry, :count].copy_(self._rows_host[entry, :count], non_blocking=True)
         self._copied[entry].record()
         self.rows = self._rows_dev[entry, :count]
+
+
+class CudaTokens(CudaRows):
+    """`TokenWrites` on CUDA."""
+
+    def __init__(
+        self,
+        region: Region,
+        device: torch.device,
+        base: int,
+        raise_after: Callable[[Any, int], None] | None,
+        current: Callable[[], Any],
+    ) -> None:
+        """`base` is where the device sees the region. `raise_after` raises SAMPLED where a kernel cannot."""
+        super().__init__(region, device)
+        self._raise_after, self._current = raise_after, current
+        self._ring = base + region.shape.tokens
+        self._stride = 8 * region.shape.max_slots * region.shape.values
+        # A word of its own where a thread raises SAMPLED: the kernel must not do it too.
+        self._unread_word = self._warm_up(device)
+        sampled = base + region.counter_offset(Counter.SAMPLED)
+        self._word = sampled if raise_after is None else self._unread_word.data_ptr()
 
     def write(self, step: int, tokens: Tensor) -> None:
         """Write the guided rows' tokens, then raise the flag; on the current stream, which has sampled."""

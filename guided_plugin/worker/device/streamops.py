@@ -17,6 +17,8 @@ _WAIT_GEQ = 0
 """Greater or equal by signed difference, so that step numbers may wrap."""
 
 _PORTABLE_MAPPED = 3
+_READ_ONLY = 8
+"""Needed where the host may not write the memory either."""
 
 # Their numbers in CUdevice_attribute: the operations as of CUDA 11.7, and their first version.
 _CAN_USE_64_BIT_MEM_OPS = 122
@@ -142,11 +144,12 @@ def load_stream_ops(stream: int) -> StreamOps:
 _U32 = 0xFFFFFFFF
 
 
-def register_host(address: int, size: int) -> int:
-    """Make host memory the device's to read and write; its address there. Needs a current context."""
+def register_host(address: int, size: int, *, read_only: bool = False) -> int:
+    """Make host memory the device's to read and write, or to read alone; its address there. Needs a current
+    context."""
     driver = _Driver()
     register = driver.function("cuMemHostRegister", _HOST, ctypes.c_size_t, ctypes.c_uint)
-    (status,) = register(address, size, _PORTABLE_MAPPED)
+    (status,) = register(address, size, _PORTABLE_MAPPED | (_READ_ONLY if read_only else 0))
     if status:
         raise _failed("cuMemHostRegister", status)
     return driver.device_address(address)

@@ -26,7 +26,6 @@ from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.engine.timing import resident_bytes, worker_metrics
 from guided_plugin.worker.layout import Region
-from guided_plugin.worker.ranks.group import not_shared
 from guided_plugin.worker.ranks.leader import Followers
 
 
@@ -178,8 +177,6 @@ def _make_buffers(
 ) -> WorkerBuffers:
     if device.type != "cuda":
         return host_buffers(region, wait, followers.wait)
-    if region.shape.followers:
-        raise not_shared("masks on CUDA cannot be shared yet")
     from guided_plugin.worker.device.cuda import cuda_buffers
 
-    return cuda_buffers(region, device, wait)
+    return cuda_buffers(region, device, wait, followers.wait if region.shape.followers else None)

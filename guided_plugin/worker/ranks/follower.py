@@ -1,7 +1,7 @@
 """`FollowerRuntime`: a rank without grammars, which masks with the memory of rank 0. Imports torch.
 
-It makes the same steps as rank 0 and waits for the same flag. What became of a request, rank 0 knows: one
-that failed there has masks with stop tokens only, here too.
+It makes the same steps as rank 0 and waits for the same flag, on CUDA in a stream. What became of a request,
+rank 0 knows: one that failed there has masks with stop tokens only, here too.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 
+import torch
 from torch import Tensor
 
 from guided_plugin.errors import GuidedError, PipelineError
@@ -19,7 +21,7 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, Closure, StepPlan, TokenSink
-from guided_plugin.worker.device.buffers import host_buffers
+from guided_plugin.worker.device.buffers import FollowedBuffers, followed_host_buffers
 from guided_plugin.worker.layout import (
     FENCED,
     PLAN_DEPTH,
@@ -32,25 +34,36 @@ from guided_plugin.worker.layout import (
 )
 from guided_plugin.worker.ranks.group import Answer, Offer, RankGroup, not_shared
 from guided_plugin.worker.ranks.peers import PATIENCE, Peer, wait_until
+from guided_plugin.worker.ranks.watch import LeaderWatch, left_alone, why_gone
 
 
 class FollowerRuntime:
     """A `GrammarRuntime` over the region of rank 0."""
 
-    def __init__(self, region: Region, leader: Peer, line: memoryview, offer: Offer) -> None:
+    def __init__(
+        self, region: Region, leader: Peer, line: memoryview, offer: Offer, device: torch.device
+    ) -> None:
         self.mode = offer.mode
         self.ready = threading.Event()
         self.ready.set()
+        self._pid = os.getpid()
         self._region = region
         self._leader = leader
         self._line = line
-        self._buffers = host_buffers(region, self._wait_filled)
+        self._buffers = self._make_buffers(device)
+        self._masks, self._rows = self._buffers.masks, self._buffers.rows
+        self._watch: LeaderWatch | None = None
+        """Where streams wait for rank 0."""
+        if device.type != "cpu":
+            self._watch = LeaderWatch(region, leader, offer.first_step)
         self._plan: StepPlan | None = None
-        self._step = offer.first_step
+        self._step = self._taken = offer.first_step
         self._count = 0
         """Masks of the planned step."""
         self._compared = False
-        """Whether the newest plan was found to be that of rank 0."""
+        """Whether the newest plan was, or will be, compared with that of rank 0."""
+        self._uncompared: deque[tuple[int, tuple[int, ...]]] = deque()
+        """Steps that will be, and their slots."""
 
     # Requests are rank 0's
 
@@ -73,26 +86,31 @@ class FollowerRuntime:
     # A step
 
     def plan(self, plan: StepPlan) -> None:
-        """Go on to the next step: the masks of the one before have been used."""
-        if FENCED:
-            fence()
-        self._line[RankWord.TAKEN] = self._step & 0xFFFFFFFF
-        self._step += 1
+        """Go on to the next step, and tell rank 0 which masks have been used."""
+        step = self._step + 1
+        if self._watch is not None:
+            self._watch.wanted = step
+        self._masks.claim(step)
+        self._tell_taken(step)
+        self._step = step
         if plan is not self._plan:
-            self._buffers.tokens.set_rows(self._region.shape.ring_rows(plan.rows))
+            self._rows.set_rows(self._region.shape.ring_rows(plan.rows))
             self._plan, self._count = plan, len(plan.rows) * self._region.shape.positions
             self._compared = False
 
     def fill(self) -> None:
         """Rank 0 fills."""
-        self._buffers.masks.upload(self._step, self._count)
+        self._masks.upload(self._step, self._count)
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """The step's masks and row numbers."""
-        masks = self._buffers.masks.fetch(self._step, self._count)
-        if not self._compared:
-            self._compare()
-        return masks, self._buffers.tokens.rows
+        masks = self._masks.fetch(self._step, self._count)
+        if not self._compared and self._plan is not None:
+            self._uncompared.append((self._step, self._plan.slots))
+            self._compared = True
+        if self._uncompared and self._filled(self._step):
+            self._compare(self._step)
+        return masks, self._rows.rows
 
     def sampled(self, tokens: Tensor) -> None:
         """Rank 0 has sampled the same."""
@@ -141,51 +159,74 @@ class FollowerRuntime:
 
     def close(self) -> None:
         """Let go of the memory."""
+        if os.getpid() != self._pid:  # a fork of the process it belongs to
+            return
+        self._buffers.close()  # first: streams that still wait may need the watch
+        if self._watch is not None:
+            self._watch.close()
         self._leader.close()
         self._region.close()
 
+    def _make_buffers(self, device: torch.device) -> FollowedBuffers:
+        if device.type != "cuda":
+            return followed_host_buffers(self._region, self._wait_filled)
+        from guided_plugin.worker.device.cuda import followed_cuda_buffers
+
+        return followed_cuda_buffers(self._region, device, self._wait_filled)
+
+    def _tell_taken(self, step: int) -> None:
+        """Before a step is planned: all that this rank will ever read of the steps before it is asked for."""
+        taken = self._taken
+        while taken < step - 1 and self._masks.read(taken + 1):
+            taken += 1
+        if self._watch is not None and self._watch.gone:
+            raise left_alone(self._watch.gone)
+        if self._uncompared:
+            self._compare(taken)
+        if FENCED:
+            fence()
+        self._line[RankWord.TAKEN] = taken & 0xFFFFFFFF
+        self._taken = taken
+
+    def _filled(self, step: int) -> bool:
+        return unwrap(self._region.load(Counter.FILLED), step) >= step
+
     def _wait_filled(self, step: int) -> None:
-        region = self._region
-
-        def filled() -> bool:
-            return unwrap(region.load(Counter.FILLED), step) >= step
-
         def goes_on(late: bool) -> bool:
-            if not self._leader.alive():
-                raise _left_alone("has ended")
-            if region.load(Counter.ENDED) and not filled():
-                raise _left_alone("has closed its pipeline")
-            if late:
-                raise _left_alone(f"has not filled the masks of step {step} for {PATIENCE:g} s")
+            gone = why_gone(self._region, self._leader, step)
+            if gone or late:
+                raise left_alone(gone or f"has not filled the masks of step {step} for {PATIENCE:g} s")
             return True
 
-        wait_until(filled, goes_on)
+        wait_until(lambda: self._filled(step), goes_on)
 
-    def _compare(self) -> None:
-        """Refuse masks of other rows than this rank has planned."""
-        record = self._region.plans[self._step % PLAN_DEPTH]
-        own = self._plan.slots if self._plan is not None else ()
-        count = int(record[PlanField.COUNT])
-        slots = record[PlanField.SLOTS : PlanField.SLOTS + count].view("int32").tolist()
-        # A worker that took over is told no slot of a request that has left since.
-        same = count == len(own) and all(a in (b, UNGUIDED) for a, b in zip(slots, own, strict=True))
-        if int(record[PlanField.STEP]) != self._step & 0xFFFFFFFF or not same:
-            self._line[RankWord.TROUBLE] = 1
-            raise PipelineError(
-                f"step {self._step} has slots {list(own)} here and {slots} at rank 0",
-                where="tensor parallelism",
-                hint="all ranks must decode the same batches in the same order; report it",
-            )
-        self._compared = True
+    def _compare(self, newest: int) -> None:
+        """Refuse masks of other rows than this rank has planned, in the steps up to one that is filled.
+        Where the host has waited for the masks that is before they are used. Where a stream waits for them it
+        is before rank 0 may go on by PLAN_DEPTH steps."""
+        while self._uncompared and self._uncompared[0][0] <= newest:
+            step, own = self._uncompared.popleft()
+            record = self._region.plans[step % PLAN_DEPTH]
+            count = int(record[PlanField.COUNT])
+            slots = record[PlanField.SLOTS : PlanField.SLOTS + count].view("int32").tolist()
+            # A worker that took over is told no slot of a request that has left since.
+            same = count == len(own) and all(a in (b, UNGUIDED) for a, b in zip(slots, own, strict=True))
+            if int(record[PlanField.STEP]) != step & 0xFFFFFFFF or not same:
+                self._line[RankWord.TROUBLE] = 1
+                raise PipelineError(
+                    f"step {step} has slots {list(own)} here and {slots} at rank 0",
+                    where="tensor parallelism",
+                    hint="all ranks must decode the same batches in the same order; report it",
+                )
 
 
-def follow(group: RankGroup) -> FollowerRuntime:
+def follow(group: RankGroup, device: torch.device) -> FollowerRuntime:
     """Map the region that rank 0 offers. Raises PipelineError if a rank can't share."""
     offer: Offer | None = group.broadcast(None)
     runtime, error = None, ""
     if offer is not None:
         try:
-            runtime = _accept(offer, group.rank - 1)
+            runtime = _accept(offer, group.rank - 1, device)
         except (OSError, PipelineError) as problem:
             error = f"cannot map the memory of process {offer.pid}: {problem}"
     group.gather(Answer(os.getpid(), error))
@@ -197,13 +238,13 @@ def follow(group: RankGroup) -> FollowerRuntime:
     return runtime
 
 
-def _accept(offer: Offer, index: int) -> FollowerRuntime:
+def _accept(offer: Offer, index: int, device: torch.device) -> FollowerRuntime:
     with contextlib.ExitStack() as undo:
         leader = Peer(offer.pid)
         undo.callback(leader.close)
         region = _open(offer)
         undo.callback(region.close)
-        runtime = FollowerRuntime(region, leader, region.rank_line(index), offer)
+        runtime = FollowerRuntime(region, leader, region.rank_line(index), offer, device)
         undo.pop_all()
     return runtime
 
@@ -216,14 +257,6 @@ def _open(offer: Offer) -> Region:
     except BaseException:
         os.close(fd)
         raise
-
-
-def _left_alone(what: str) -> PipelineError:
-    return PipelineError(
-        f"rank 0 {what}, and it has the grammars of all ranks",
-        where="tensor parallelism",
-        hint="start the engine again",
-    )
 
 
 def _not_here(what: str) -> PipelineError:

@@ -145,7 +145,7 @@ def engine_config(device="cpu", *, drafts=None, **changes):
 @pytest.mark.parametrize(
     ("vllm_config", "says"),
     [
-        (engine_config("cuda"), "on the CPU only"),
+        (engine_config("tpu"), "not on 'tpu'"),
         (engine_config(pipeline_parallel_size=2), "pipeline parallelism"),
         (engine_config(prefill_context_parallel_size=2), "prefill context"),
         (engine_config(distributed_executor_backend="ray"), "not with 'ray'"),
@@ -164,5 +164,11 @@ def test_what_is_not_supported_is_refused(vllm_config, says):
         Gate(vllm_config).admit(runner_params(AB))
 
 
-def test_two_ranks_on_the_cpu_are_served():
-    assert unsupported_reason(engine_config(), gp.GuidedConfig()) is None
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_two_ranks_are_served(device):
+    assert unsupported_reason(engine_config(device), gp.GuidedConfig()) is None
+
+
+def test_on_cuda_masks_are_shared_by_a_worker_alone():
+    reason = unsupported_reason(engine_config("cuda"), gp.GuidedConfig(mode="inline"))
+    assert "mode inline" in str(reason)

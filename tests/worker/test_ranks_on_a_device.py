@@ -1,0 +1,287 @@
+"""A rank whose device reads the masks of rank 0 at any time: on a device that the test drives."""
+
+import os
+import time
+
+import fake_cuda
+import numpy as np
+import pytest
+import torch
+
+from guided_plugin.errors import PipelineError
+from guided_plugin.step import StepPlan
+from guided_plugin.worker.device.buffers import FollowedBuffers, followed_host_buffers
+from guided_plugin.worker.device.cuda_masks import CudaMasks
+from guided_plugin.worker.device.cuda_ranks import FollowedMasks, LeadingMasks
+from guided_plugin.worker.layout import PLAN_DEPTH, Counter, PlanField, RankWord, Region, Shape, unwrap
+from guided_plugin.worker.ranks import watch
+from guided_plugin.worker.ranks.follower import FollowerRuntime
+from guided_plugin.worker.ranks.group import Offer
+
+PLAN = StepPlan((0, 1), (0, 1))
+WORDS = 9
+
+
+class Leader:
+    """The process of rank 0."""
+
+    lives = True
+
+    def alive(self):
+        return self.lives
+
+    def close(self):
+        self.lives = None
+
+
+class Ranks:
+    """Rank 0 as a test plays it, and a real rank 1."""
+
+    def __init__(self, monkeypatch, first=0):
+        self.device = fake_cuda.Device(monkeypatch)
+        self.first = first
+        self.region = Region.create(Shape(2, WORDS, followers=1))
+        for counter in (Counter.PLANNED, Counter.FILLED):
+            self.region.store(counter, first)
+        self.region.rank_line(0)[RankWord.TAKEN] = first & 0xFFFFFFFF
+        self.leader = Leader()
+        offer = Offer(1, self.region.fd, self.region.shape, self.region.identity, first, "process")
+        mapped = Region(self.region.fd, self.region.shape, self.region.identity, follows=True)
+        mapped.fd = os.dup(self.region.fd)
+        monkeypatch.setattr(FollowerRuntime, "_make_buffers", lambda runtime, _: self._buffers(runtime))
+        self.rank = FollowerRuntime(mapped, self.leader, mapped.rank_line(0), offer, torch.device("meta"))
+        self.seen = []
+        """What each step masked with, in the order of the main stream."""
+
+    def _buffers(self, runtime):
+        rows = followed_host_buffers(runtime._region, runtime._wait_filled).rows
+        region = runtime._region
+        self.masks = FollowedMasks(
+            region, torch.device("cpu"), region.address, lambda: self.device.main, None
+        )
+        return FollowedBuffers(self.masks, rows, lambda: None)
+
+    def fill(self, step, slots=PLAN.slots):
+        """Rank 0: the plan, the masks and FILLED of a step."""
+        record = self.region.plans[step % PLAN_DEPTH]
+        record[PlanField.STEP], record[PlanField.COUNT] = step & 0xFFFFFFFF, len(slots)
+        record[PlanField.SLOTS : PlanField.SLOTS + len(slots)] = slots
+        self.region.masks[step % PLAN_DEPTH] = step % 1000
+        self.region.store(Counter.FILLED, step)
+
+    def step(self, plan=PLAN):
+        """Rank 1: plan a step and launch what masks with it."""
+        self.rank.plan(plan)
+        self.rank.fill()
+        masks, _ = self.rank.masks()
+        self.device.main.launch(lambda: self.seen.append(int(masks.unique())))
+        return masks
+
+    @property
+    def taken(self):
+        return unwrap(self.region.rank_line(0)[RankWord.TAKEN], self.first)
+
+    def close(self):
+        self.rank.close()
+        self.region.close()
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    made = []
+
+    def make(first=0):
+        made.append(Ranks(monkeypatch, first))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("first", [0, 2**31 - 5, 2**32 - 5])
+def test_masks_are_taken_when_the_device_has_copied_them(ranks, first):
+    """Not when they are asked for, nor when they are filled."""
+    both = ranks(first)
+    both.step()
+    both.step()
+    assert both.taken == first  # nothing is filled
+    both.fill(first + 1)
+    both.step()
+    assert both.taken == first  # nothing has run
+    both.device.run()
+    both.step()
+    assert both.taken == first + 1
+    for step in range(first + 2, first + 5):
+        both.fill(step)
+    both.device.run()
+    both.step()
+    assert both.taken == first + 4
+    assert both.seen == [(first + n) % 1000 for n in (1, 2, 3, 4)]
+
+
+def test_the_host_waits_only_where_it_is_as_far_ahead_as_the_rings_are_deep(ranks):
+    both = ranks()
+    for _ in range(PLAN_DEPTH):
+        both.step()
+    assert both.taken == 0
+    with pytest.raises(fake_cuda.Stuck):
+        both.step()
+    both.device.asked = lambda: both.fill(1)
+    both.step()
+    assert both.taken == 1
+
+
+def test_rank_0_never_fills_a_place_that_is_still_read(ranks):
+    """It fills as soon as it may; the stream that reads is held up at all times but one."""
+    both = ranks()
+    for step in range(1, 40):
+        if step - PLAN_DEPTH <= both.taken:
+            both.fill(step)
+        else:
+            pytest.fail(f"rank 1 may be read at {both.taken}, and plans {step}")
+        both.masks.side_stream.held = step % 3 != 0
+        both.device.run()
+        both.masks.side_stream.held = False  # only while the host plans, if it waits
+        both.step()
+    both.device.run()
+    assert both.seen == list(range(1, 40))
+
+
+def test_a_copy_waits_for_the_kernel_that_reads_its_place_on_the_device(ranks):
+    """Of the masks of PLAN_DEPTH steps ago. The stream that masks may be late too."""
+    both = ranks()
+    both.device.main.held = True
+    for step in range(1, PLAN_DEPTH + 1):
+        both.fill(step)
+        both.step()
+    both.device.run()
+    both.fill(PLAN_DEPTH + 1)
+    view = both.step()
+    both.device.run()
+    assert int(view.unique()) == 1  # the place of step 5 holds step 1, which nothing has used yet
+    both.device.main.held = False
+    both.device.run()
+    assert both.seen == [1, 2, 3, 4, 5]
+
+
+def test_a_step_that_is_planned_twice_is_taken(ranks):
+    """A host may plan without asking for masks, or ask and not use them."""
+    both = ranks()
+    for step in range(1, 12):
+        both.fill(step)
+        both.device.run()
+        both.rank.plan(PLAN)
+        if step % 2:
+            both.rank.fill()
+        if step % 4 == 1:
+            both.rank.masks()
+    assert both.taken == 10
+
+
+@pytest.mark.parametrize("filled_first", [True, False])
+def test_other_slots_are_found_before_rank_0_may_write_over_them(ranks, filled_first):
+    """At once, if the masks are there already."""
+    both = ranks()
+    if filled_first:
+        both.fill(1, slots=(1, 0))
+    else:
+        both.step()
+        both.fill(1, slots=(1, 0))
+        both.device.run()
+    with pytest.raises(PipelineError, match=r"step 1 has slots \[0, 1\] here and \[1, 0\] at rank 0"):
+        both.step()
+    assert both.taken == 0
+    assert both.region.rank_line(0)[RankWord.TROUBLE] == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        (lambda both: setattr(both.leader, "lives", False), "rank 0 has ended"),
+        (lambda both: both.region.store(Counter.ENDED, 1), "rank 0 has closed its pipeline"),
+    ],
+)
+def test_a_device_does_not_wait_for_a_rank_0_that_has_gone(ranks, monkeypatch, caplog, end, says):
+    monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.01)
+    both = ranks()
+    both.fill(1)
+    both.step()
+    both.step()
+    both.device.run()
+    assert both.seen == [1]
+    end(both)
+    wait_until(lambda: both.device.run() or both.seen[1:])
+    with pytest.raises(PipelineError, match=says):
+        both.step()
+    assert says in caplog.text
+    # A worker that outlives rank 0 takes the flag back: it is raised again.
+    both.region.store(Counter.FILLED, 1)
+    wait_until(lambda: unwrap(both.region.load(Counter.FILLED), 1) > 1)
+
+
+def test_a_rank_0_that_only_takes_long_is_told_and_waited_for(ranks, monkeypatch, caplog):
+    """Other ranks may be served yet: FILLED is not touched."""
+    monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(watch.peers, "PATIENCE", 0.05)
+    both = ranks()
+    both.step()
+    wait_until(lambda: "has not filled the masks of step 1" in caplog.text)
+    assert both.region.load(Counter.FILLED) == 0
+    both.fill(1)
+    both.device.run()
+    both.step()
+    assert both.seen == [1]
+
+
+def test_closing_waits_for_what_the_device_still_reads(ranks):
+    both = ranks()
+    both.step()
+    assert not both.masks.settle(0.05)
+    both.fill(1)
+    both.device.run()
+    assert both.masks.settle(0.05)
+
+
+def test_rank_0_waits_for_the_others_before_its_own_device(monkeypatch):
+    """With every plan it asks for the step whose place is to be filled again."""
+    device, region, asked = fake_cuda.Device(monkeypatch), Region.create(Shape(2, WORDS, followers=1)), []
+    copies = region, torch.device("cpu"), region.address, lambda: device.main, None
+    masks = LeadingMasks(*copies, asked.append)
+    for step in range(1, 4):
+        masks.claim(step)
+    assert asked == [1 - PLAN_DEPTH, 2 - PLAN_DEPTH, 3 - PLAN_DEPTH]
+    region.close()
+
+
+def test_without_other_ranks_places_are_free_when_tokens_came(monkeypatch):
+    """The host looks at one word; only without tokens it looks at events."""
+    device, region = fake_cuda.Device(monkeypatch), Region.create(Shape(2, WORDS))
+    masks = CudaMasks(region, torch.device("cpu"), region.address, lambda: device.main, None)
+    seen = []
+    for step in range(1, 20):
+        region.masks[step % PLAN_DEPTH] = step
+        region.store(Counter.FILLED, step)
+        masks.claim(step)
+        masks.upload(step, 2)
+        view = masks.fetch(step, 2)
+        device.main.launch(lambda view=view: seen.append(int(view.unique())))
+        device.main.launch(lambda step=step: region.store(Counter.SAMPLED, step))
+        if step % 2:
+            device.run()
+    device.run()
+    assert seen == list(range(1, 20))
+    assert np.array_equal(view.numpy(), np.full((2, WORDS), 19))
+    for step in range(20, 20 + PLAN_DEPTH):  # planned, never sampled, never filled
+        masks.claim(step)
+        masks.upload(step, 2)
+    with pytest.raises(fake_cuda.Stuck):
+        masks.claim(20 + PLAN_DEPTH)
+    region.close()
+
+
+def wait_until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
