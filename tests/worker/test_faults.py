@@ -1,5 +1,6 @@
 """What can happen to a grammar worker, and what comes of it: right output or a clear error, in time."""
 
+import gc
 import os
 import pathlib
 import re
@@ -15,6 +16,7 @@ import guided_plugin as gp
 from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.ipc import stopped as stopped_module
+from guided_plugin.worker.engine import spare as spare_module
 from guided_plugin.worker.engine import start
 from guided_plugin.worker.engine import supervisor as supervisor_module
 
@@ -361,6 +363,30 @@ def test_a_spare_that_dies_or_stops_is_not_used(make, soon, number):
     run.check()
     assert pipe.runtime.supervisor.worker_pid != spare
     until(lambda: gone(spare))
+
+
+def test_a_pipeline_may_be_collected_in_the_thread_of_its_spare(fork_server, soon, monkeypatch):
+    """Which can't wait for its own end."""
+    forgotten, collected = threading.Event(), threading.Event()
+    wait = spare_module.Spare._wait
+
+    def collect(self, channel):
+        forgotten.wait(60)
+        gc.collect()
+        collected.set()
+        return wait(self, channel)
+
+    monkeypatch.setattr(spare_module.Spare, "_wait", collect)
+    pipe = gp.StepPipeline(gp.GrammarCompiler(BYTES), max_slots=1, mode="process")
+    supervisor = pipe.runtime.supervisor
+    pipe.itself = pipe
+    until(lambda: supervisor._spare is not None)
+    worker = supervisor.worker_pid
+    del pipe
+    forgotten.set()
+    assert collected.wait(60)
+    until(lambda: not supervisor.thread.is_alive())
+    until(lambda: gone(worker))
 
 
 def test_without_a_spare_the_next_worker_is_forked(make, soon):

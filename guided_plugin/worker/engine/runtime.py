@@ -156,10 +156,14 @@ class WorkerRuntime:
 
     def close(self) -> None:
         """End the worker."""
-        if threading.current_thread() is self.supervisor.thread:
-            # A garbage collection brought it here: that thread can't wait for its own end.
-            threading.Thread(target=self.close, name="guided-close").start()
-            return
+        if threading.current_thread().name.startswith("guided-"):
+            # A garbage collection brought it here, in a thread of this package: it may be one that ends with
+            # this runtime, or hold a lock that the end needs.
+            threading.Thread(target=self._close, name="guided-close").start()
+        else:
+            self._close()
+
+    def _close(self) -> None:
         if self.supervisor.close():
             self.buffers.close()
             self.followers.close()
