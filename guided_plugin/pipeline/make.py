@@ -8,7 +8,7 @@ import torch
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
-from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.errors import PipelineError
 from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.leading import LeadingInlineRuntime
 from guided_plugin.pipeline.mode import resolve_mode
@@ -53,7 +53,7 @@ def share_runtime(
             if device.type != "cpu" or drafts:
                 raise not_shared("mode inline shares masks on the CPU only, and without drafts")
             leading = LeadingInlineRuntime(compiler, max_slots, device, ranks.size - 1)
-    except (GuidedError, OSError) as error:
+    except Exception as error:  # of the device too: the others wait for an offer
         decline(ranks, str(error))
         raise
     try:

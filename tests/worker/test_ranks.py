@@ -226,6 +226,15 @@ def test_all_share_or_none_does(share, monkeypatch):
     found = share(3, "inline")
     assert all("rank 1: cannot map" in str(one) and "no such memory" in str(one) for one in found), found
     monkeypatch.undo()
+    monkeypatch.setattr(follower, "_open", lambda offer: (_ for _ in ()).throw(RuntimeError("out of memory")))
+    found = share(2, "inline")  # as torch says it of a device
+    assert all("rank 1: cannot map" in str(one) and "out of memory" in str(one) for one in found), found
+    monkeypatch.undo()
+    monkeypatch.setattr(make, "LeadingInlineRuntime", lambda *args: 1 / 0)
+    failed, told = share(2, "inline")
+    assert isinstance(failed, ZeroDivisionError)
+    assert "division by zero" in str(told)
+    monkeypatch.undo()
     found = share(2, "inline", drafts=3)
     assert all("without drafts" in str(one) for one in found), found
     assert shared_memory() == before

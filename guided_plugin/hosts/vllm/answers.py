@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from pkgutil import resolve_name
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from guided_plugin.errors import GuidedError, printable
 from guided_plugin.hosts.vllm import noted
 from guided_plugin.hosts.vllm.admission import Gate, gate_of, refused
+from guided_plugin.hosts.vllm.asking import ask_all
 from guided_plugin.hosts.vllm.contract import Part, broken
 from guided_plugin.hosts.vllm.wrapping import wrap
 
@@ -91,7 +93,7 @@ async def _admitted(
     if gate.concerns(params) and not gate.left(params):
         try:
             await gate.admit_async(params)
-            await gate.health.check_async(lambda method: engine.collective_rpc(method))
+            await gate.health.check_async(partial(ask_all, engine))
         except Exception as error:
             if isinstance(error, GuidedError) and gate.left(params, error):
                 return answer

@@ -36,6 +36,7 @@ class Part(Enum):
     LOGPROBS = "logprobs of the masked distribution on the V2 model runner"
     TOOLS = "the option tools_strict"
     RANKS = "guided requests under tensor parallelism"
+    ENGINES = "guided requests behind a data-parallel front"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +259,16 @@ V2 = (
     Name(f"{_V2}.buffer_utils:UvaBackedTensor", Part.V2, has=("np",)),
 )
 
+ENGINES = (
+    Name(f"{_ENGINE}.core_client:AsyncMPClient", Part.ENGINES, has=("core_engines",)),
+    Name(f"{_ENGINE}.core_client:AsyncMPClient._call_utility_async", Part.ENGINES, takes=("engine",)),
+    Name(
+        f"{_ENGINE}.core:EngineCore.collective_rpc",
+        Part.ENGINES,
+        begins=("self", "method", "timeout", "args", "kwargs"),
+    ),
+)
+
 DRAFTS = (Name(f"{_V2_LOGITS}:LogitsContext", Part.DRAFTS, has=("expanded_local_pos", "input_ids")),)
 
 READY = (
@@ -340,7 +351,7 @@ RETRY = (Name(f"{_APP}:init_entrypoints_middleware", Part.RETRY, begins=("args",
 
 CONTRACT = (
     *(*ANSWERS, *FRONTEND, *READY, *REASONING, *RETRY, *SCHEDULER, *WORKER),
-    *(*V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOOLS, *RANKS),
+    *(*V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOOLS, *RANKS, *ENGINES),
 )
 
 

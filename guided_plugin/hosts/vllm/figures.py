@@ -18,6 +18,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from guided_plugin.hosts.vllm import noted
+from guided_plugin.hosts.vllm.asking import ask_all
 from guided_plugin.hosts.vllm.common import METRICS
 
 _log = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class _Asking:
             if asked is None:
                 return
             try:
-                answers = await asked.collective_rpc(METRICS)
+                answers = await ask_all(asked, METRICS)
             except Exception as error:  # an engine that ends; the next request asks again
                 _log.debug("no figures of the engine: %s", error)
                 return

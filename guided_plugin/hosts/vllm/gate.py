@@ -17,12 +17,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from guided_plugin.errors import BusyError, GuidedError
 from guided_plugin.hosts.vllm import noted
 from guided_plugin.hosts.vllm.admission import REASONING, Admitted, gate_of, refusal, refused
 from guided_plugin.hosts.vllm.answers import install as install_answers
+from guided_plugin.hosts.vllm.asking import ask_all
 from guided_plugin.hosts.vllm.beams import install_beams
 from guided_plugin.hosts.vllm.common import GUIDED, PREPARE, read_spec
 from guided_plugin.hosts.vllm.entrance import check_ready
@@ -157,7 +159,7 @@ def _add_request_async(original: Any) -> Any:
                 return await original(self, *args, **kwargs)
             raise refused(error, call.get("request_id", args, kwargs)) from error
         noted.on_loop(self)
-        await gate.health.check_async(lambda method: self.collective_rpc(method))
+        await gate.health.check_async(partial(ask_all, self))
         # Completions are one text: their reasoning would never be told from the rest.
         whole = str(call.get("request_id", args, kwargs)).startswith(_COMPLETION)
         carried.extra_args[REASONING] = {
@@ -167,7 +169,7 @@ def _add_request_async(original: Any) -> Any:
         admitted: Admitted = carried.extra_args[GUIDED]
         if not admitted.prepared:
             question, pauses = gate.question(admitted), _pauses(gate.patience)
-            while not all(await self.collective_rpc(PREPARE, args=question)):
+            while not all(await ask_all(self, PREPARE, question)):
                 question = (admitted.key, None)
                 await asyncio.sleep(next(pauses))
             gate.prepared(admitted)

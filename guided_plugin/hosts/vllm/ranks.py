@@ -3,16 +3,20 @@
 Under tensor parallelism every rank has all logits (they are all-gathered) and samples by itself, in both
 model runners; rank 0's tokens are published. So every rank needs the same masks in the same step. The
 grammars work at rank 0; the others mask with its memory (`worker/ranks`), which they hear of at the start,
-over vLLM's own CPU group. Data parallelism needs nothing: each engine has ranks of its own.
+over vLLM's own CPU group. With drafts every rank proposes and judges the same ones. Data parallelism needs
+nothing: each engine has ranks of its own.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.worker.ranks.group import RankGroup
 
 _APART = "use data parallelism"
@@ -43,7 +47,7 @@ def unsupported_ranks(vllm_config: Any, options: GuidedConfig) -> RequestError |
     device = vllm_config.device_config.device_type
     if device not in ("cpu", "cuda"):
         return _refused(f"tensor parallelism is supported on CUDA and on the CPU, not on {device!r}", _APART)
-    if device == "cuda" and options.mode == "inline":
+    if device == "cuda" and _inline(options, device):
         return _refused("the mode inline serves several ranks on the CPU only", "leave mode at auto")
     backend = parallel.distributed_executor_backend
     if backend != "mp" or parallel.nnodes > 1:
@@ -56,9 +60,13 @@ def unsupported_ranks(vllm_config: Any, options: GuidedConfig) -> RequestError |
         return _refused("prefill context parallelism is not supported", "use tensor parallelism alone")
     if parallel.enable_batch_sharded_sampling:
         return _refused("batch-sharded sampling is not supported yet", "leave it off")
-    if vllm_config.speculative_config is not None:
-        return _refused("speculative decoding is not supported yet", "use one or the other")
+    if vllm_config.speculative_config is not None and _inline(options, device):
+        return _refused("the mode inline serves speculative decoding on one rank only", "set mode to process")
     return None
+
+
+def _inline(options: GuidedConfig, device: str) -> bool:
+    return resolve_mode(options.mode, torch.device(device)) == "inline"
 
 
 def _refused(what: str, hint: str) -> RequestError:

@@ -227,7 +227,7 @@ def follow(group: RankGroup, device: torch.device) -> FollowerRuntime:
     if offer is not None:
         try:
             runtime = _accept(offer, group.rank - 1, device)
-        except (OSError, PipelineError) as problem:
+        except Exception as problem:  # of the device too: the others wait for the answer, whatever it is
             error = f"cannot map the memory of process {offer.pid}: {problem}"
     group.gather(Answer(os.getpid(), error))
     reason: str = group.broadcast(None)

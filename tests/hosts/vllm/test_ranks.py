@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from rank_threads import on_ranks
-from vllm_runners import V1, V2
+from vllm_runners import V1, V2, V2Drafts
 from vllm_support import END, config, runner_config, runner_params
 
 import guided_plugin as gp
@@ -62,6 +62,22 @@ def test_both_ranks_sample_the_same_and_one_has_the_grammars(two_ranks, mode, ki
     assert isinstance(ranks[1].engine.pipeline.runtime, FollowerRuntime)
     assert [rank.engine.health() for rank in ranks] == ["", ""]
     assert ranks[1].engine.prepare("key", None)
+
+
+def test_drafts_are_judged_alike(two_ranks):
+    """Some are allowed, most are not; one request fails, and rank 0 tells."""
+    specs = {"one": AB, "two": gp.OutputSpec.regex("a{9}"), "bad": gp.OutputSpec.regex("(?<=a)b")}
+    ranks = two_ranks(V2Drafts, "process", specs)
+    told = [{}, {}]
+    for _ in range(4):
+        for rank, failed in zip(ranks, told, strict=True):
+            failed |= getattr(rank.step(), FAILED, {})
+    assert ranks[0].tokens == ranks[1].tokens
+    assert bytes(ranks[1].tokens[0][:2]) == b"ab"
+    assert bytes(ranks[1].tokens[1][:8]) == b"a" * 8
+    assert ranks[1].tokens[2][0] == END
+    assert [list(failed) for failed in told] == [["bad"], []]
+    assert isinstance(ranks[1].engine.pipeline.runtime, FollowerRuntime)
 
 
 @pytest.mark.parametrize("kind", RUNNERS)
@@ -135,6 +151,9 @@ def parallel(**changes):
     )
 
 
+DRAFTS = SimpleNamespace(num_speculative_tokens=1, rejection_sample_method="standard")
+
+
 def engine_config(device="cpu", *, drafts=None, **changes):
     made = config(speculative_config=drafts, parallel_config=parallel(**changes))
     made.device_config = SimpleNamespace(device_type=device)
@@ -152,7 +171,7 @@ def engine_config(device="cpu", *, drafts=None, **changes):
         (engine_config(distributed_executor_backend="external_launcher"), "not with 'external_launcher'"),
         (engine_config(nnodes=2), "on 2"),
         (engine_config(enable_batch_sharded_sampling=True), "batch-sharded"),
-        (engine_config(drafts=SimpleNamespace()), "speculative decoding"),
+        (engine_config(drafts=DRAFTS), "mode inline serves speculative decoding on one rank"),
     ],
 )
 def test_what_is_not_supported_is_refused(vllm_config, says):
@@ -167,6 +186,8 @@ def test_what_is_not_supported_is_refused(vllm_config, says):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_two_ranks_are_served(device):
     assert unsupported_reason(engine_config(device), gp.GuidedConfig()) is None
+    drafts = engine_config(device, drafts=DRAFTS)
+    assert unsupported_reason(drafts, gp.GuidedConfig(mode="process")) is None
 
 
 def test_on_cuda_masks_are_shared_by_a_worker_alone():
