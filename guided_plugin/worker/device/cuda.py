@@ -38,8 +38,7 @@ def cuda_buffers(
 ) -> WorkerBuffers:
     """For logits on a CUDA device. `free` returns when no other rank uses the masks of a step any more, where
     there are other ranks. `stream_ops` says whether the device can wait for memory; None: find out."""
-    torch.cuda.init()
-    index = device.index if device.index is not None else torch.cuda.current_device()
+    index = _ready(device)
     current = CurrentStream(device, index)
     with torch.cuda.device(index):
         base = register_host(region.address, region.shape.size)
@@ -66,8 +65,7 @@ def followed_cuda_buffers(
 ) -> FollowedBuffers:
     """For a rank whose logits are on a CUDA device, and whose masks are those of rank 0. It can write neither
     the region nor, through its device, what it maps of it."""
-    torch.cuda.init()
-    index = device.index if device.index is not None else torch.cuda.current_device()
+    index = _ready(device)
     with torch.cuda.device(index):
         base = register_host(region.address, region.shape.size, read_only=True)
         able = supported(index) if stream_ops is None else stream_ops
@@ -84,6 +82,14 @@ def followed_cuda_buffers(
             unregister_host(region.address)
 
     return FollowedBuffers(masks, rows, close)
+
+
+def _ready(device: torch.device) -> int:
+    """The number of a device, with a context: calls of the driver itself make none."""
+    torch.cuda.init()
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    torch.cuda.synchronize(index)
+    return index
 
 
 _SETTLE_SECONDS = 5.0
