@@ -2,10 +2,13 @@
 
     python benchmarks/first_request.py [--rows 32] [--new 28] [--sample FOLDER_OR_TAR] [--out FILE]
         [--model DIR] [--tokenizer DIR] [--mode process] [--server] [--engine '{"load_format": "dummy"}']
+        [--rounds 1] [--compare]
 
 Starts an engine and measures whole runs of `rows` requests: unguided ones first, so that the model's own
 first times are over, then the first guided run, warm ones, `new` schemas that come together, and those
-again. Without `--sample` (of MaskBench) the schemas are built in. With `--server` the requests go to vLLM's
+again. `rounds` repeats the last two with other schemas: the table has the median. With `--compare` each
+round has two such runs, in turn first: one as the package is, and one whose specs are admitted one after the
+other. Without `--sample` (of MaskBench) the schemas are built in. With `--server` the requests go to vLLM's
 OpenAI server, each from a thread of its own. Runs on the CPU with the shipped model, or on a CUDA device.
 Needs vLLM.
 """
@@ -27,7 +30,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from guided_plugin.bench.environment import environment
 from guided_plugin.bench.maskbench import open_sample
@@ -43,6 +46,10 @@ FIRST: dict[str, Any] = {
     "required": ["name", "age"],
 }
 WARM_RUNS = 5
+KNOWN_RUNS = 3
+SERVER_SECONDS = 300.0
+"""How long a server may take to start."""
+PROGRESS_SECONDS = 10.0
 
 Ask = Callable[[list[dict[str, Any] | None]], float]
 """Sends a request for each schema, all at once; the seconds until the last has ended."""
@@ -62,54 +69,89 @@ def main() -> None:
     parser.add_argument("--mode", default="process", choices=["process", "inline", "auto"])
     parser.add_argument("--engine", type=json.loads, default={}, help="further arguments of the engine, JSON")
     parser.add_argument("--server", action="store_true")
+    parser.add_argument("--rounds", type=int, default=1, help="how often schemas are new")
+    parser.add_argument("--compare", action="store_true", help="also with specs admitted one after the other")
     parser.add_argument("--device", default="cpu", help="for the description of the machine")
     parser.add_argument("--out", help="also write the JSON here")
     options = parser.parse_args()
     os.environ["GUIDED_PLUGIN"] = json.dumps({"take_over": True, "mode": options.mode})
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    schemas = new_schemas(options)
+    if options.compare and options.server:
+        parser.error("--compare is for offline runs: a server admits the specs of its requests as they come")
+    rounds = new_schemas(options, options.rounds * (1 + options.compare))
     with (served if options.server else offline)(options) as ask:
         result = {"environment": environment(options.device), "options": _plain(options)}
-        measured = measure(ask, options.rows, schemas)
-        result["ms"] = {name.replace(",", "").replace(" ", "_"): value for name, value in measured.items()}
+        result["ms"] = measure(ask, options.rows, len(rounds[0]))
+        result["rounds"] = found = measure_new(ask, rounds, options.compare)
+    for way in dict.fromkeys(one["way"] for one in found):
+        for name in ("new_schemas", "the_same_known", "new_over_known"):
+            each = [one[name] for one in found if one["way"] == way]
+            result["ms"][name + way] = round(statistics.median(each), 2)
     for name, value in result["ms"].items():
-        print(f"{name:24} {value:10.1f} ms")
-    print(json.dumps(result))
+        print(f"{name.replace('_', ' '):36} {value:10.1f} ms")
     if options.out:
         Path(options.out).write_text(json.dumps(result))
 
 
-def measure(ask: Ask, rows: int, schemas: list[dict[str, Any]]) -> dict[str, float]:
-    """Milliseconds of whole runs."""
+def measure(ask: Ask, rows: int, new: int) -> dict[str, float]:
+    """Milliseconds of whole runs, before any schema is new."""
     for _ in range(3):
         unguided = ask([None] * rows)
     first = ask([FIRST] * rows)
     warm = statistics.median(ask([FIRST] * rows) for _ in range(WARM_RUNS))
-    plain = statistics.median(ask([None] * len(schemas)) for _ in range(2))
-    new = ask(list(schemas))
-    known = statistics.median(ask(list(schemas)) for _ in range(WARM_RUNS))
+    plain = statistics.median(ask([None] * new) for _ in range(2))
     seconds = {
         "unguided": unguided,
-        "first guided": first,
+        "first_guided": first,
         "warm": warm,
-        "first over warm": first - warm,
-        "unguided, as many": plain,
-        "new schemas": new,
-        "the same, known": known,
-        "new over known": new - known,
+        "first_over_warm": first - warm,
+        "unguided_as_many": plain,
     }
     return {name: round(value * 1e3, 2) for name, value in seconds.items()}
 
 
-def new_schemas(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Schemas that are served, chosen at random from the sample, or built in."""
-    if options.sample is None:
-        return [_built_in(number) for number in range(options.new)]
+def measure_new(ask: Ask, rounds: list[list[dict[str, Any]]], compare: bool) -> list[dict[str, Any]]:
+    """The same of schemas that come together, and again; of each round."""
+    found = []
+    for number, schemas in enumerate(rounds):
+        alone = compare and number % 4 in (1, 2)  # one way, the other, the other, the one
+        with _one_by_one() if alone else contextlib.nullcontext():
+            new = ask(list(schemas))
+        known = statistics.median(ask(list(schemas)) for _ in range(KNOWN_RUNS))
+        seconds = {"new_schemas": new, "the_same_known": known, "new_over_known": new - known}
+        values = {name: round(value * 1e3, 2) for name, value in seconds.items()}
+        found.append({"way": "_one_by_one" if alone else "", **values})
+    return found
+
+
+@contextlib.contextmanager
+def _one_by_one() -> Iterator[None]:
+    """`LLM` as it is without the package's wrapper, which has the next specs admitted too."""
+    from vllm import LLM
+
+    wrapper = vars(LLM)["_render_and_add_requests"]
+    del LLM._render_and_add_requests
+    try:
+        yield
+    finally:
+        LLM._render_and_add_requests = wrapper
+
+
+def new_schemas(options: argparse.Namespace, rounds: int) -> list[list[dict[str, Any]]]:
+    """The schemas of each round: built in, or of the sample those that are served, in random order."""
+    wanted, sample = options.new * rounds, options.sample
+    found = list(map(_built_in, range(wanted))) if sample is None else _sampled(sample, wanted)
+    if len(found) < wanted:
+        raise SystemExit(f"{sample} has {len(found)} schemas that are served, {wanted} are needed")
+    return [found[start : start + options.new] for start in range(0, wanted, options.new)]
+
+
+def _sampled(sample: Path, wanted: int) -> list[dict[str, Any]]:
     vocabulary = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
     compiler = GrammarCompiler(vocabulary)
     found: list[dict[str, Any]] = []
-    with open_sample(options.sample) as files:
+    with open_sample(sample) as files:
         names = sorted(files)
         random.Random(1).shuffle(names)
         for name in names:
@@ -117,7 +159,7 @@ def new_schemas(options: argparse.Namespace) -> list[dict[str, Any]]:
             with contextlib.suppress(GuidedError):
                 compiler.compile(OutputSpec.json_schema(schema))
                 found.append(schema)
-            if len(found) == options.new:
+            if len(found) == wanted:
                 break
     compiler.close()
     return found
@@ -187,15 +229,31 @@ def served(options: argparse.Namespace) -> Iterator[Ask]:
             return time.perf_counter() - start
 
         try:
-            while not _answers(f"{address}/health"):
-                if server.poll() is not None:
-                    log.seek(0)
-                    raise SystemExit(log.read()[-4000:])
-                time.sleep(0.05)
+            _wait_for(server, f"{address}/health", log)
             yield ask
         finally:
             server.terminate()
             server.wait(60)
+
+
+def _wait_for(server: subprocess.Popen[bytes], url: str, log: IO[str]) -> None:
+    """Wait until a server answers, and say so meanwhile. Exits with the end of its log if it does not."""
+    start = told = time.monotonic()
+    while not _answers(url):
+        now = time.monotonic()
+        ended = server.poll()
+        if ended is not None or now - start > SERVER_SECONDS:
+            what = (
+                f"gave no answer within {SERVER_SECONDS:g} s" if ended is None else f"ended with code {ended}"
+            )
+            log.seek(0)
+            raise SystemExit(
+                f"{log.read()[-4000:]}\nvLLM's server {what}; above are the last lines of its log"
+            )
+        if now - told > PROGRESS_SECONDS:
+            told = now
+            print(f"waiting for vLLM's server, {now - start:.0f} s", file=sys.stderr, flush=True)
+        time.sleep(0.05)
 
 
 def _answers(url: str) -> bool:

@@ -40,6 +40,11 @@ _LOOK_SECONDS = 0.1
 """How often a spec that waits looks whether it keeps waiting for a slow one."""
 
 
+_BURST_SECONDS = 0.25
+"""A spec waits this long for a helper that is busy before another one is started: most specs take less time
+than that start."""
+
+
 @dataclass(slots=True)
 class Allowance:
     """The seconds that all backends may take together for one spec."""
@@ -183,11 +188,13 @@ class CompileGuard:
 
     def _idle_or_none(self, turn: Turn) -> Helper | None:
         """Wait for an idle helper, or until another one may be started: None, and it is counted."""
-        deadline = time.monotonic() + self._config.compile_seconds
+        start = time.monotonic()
+        deadline, patient = start + self._config.compile_seconds, start + _BURST_SECONDS
         while True:
             self._check_open()
             # Each helper that is being started in the background serves one request that waits.
             room = self._count < self._config.compile_processes and self._starting <= self._waiting
+            room = room and (self._count == 0 or time.monotonic() >= patient)
             if self._lanes.may_run(turn) and (self._idle or room):
                 self._lanes.begin(turn)
                 if self._idle:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.doctor.finding import Finding, Setup
@@ -12,14 +11,13 @@ from guided_plugin.errors import ConfigError
 from guided_plugin.ipc import processors
 from guided_plugin.worker import layout
 
-CGROUPS = Path("/sys/fs/cgroup")
 _MIB = 1 << 20
 
 
 def processor_time(setup: Setup) -> Iterator[Finding]:
     """How many processors there are, by affinity and by quota, and whether the threads fit."""
-    count, machine = processors.count(), os.cpu_count() or 1
-    quota = cgroup_quota()
+    count, machine = processors.affine(), os.cpu_count() or 1
+    quota = processors.quota()
     bound = "" if count == machine else f" of {machine} (affinity)"
     limited = "" if quota is None else f", {quota:g} processors of time (cgroup quota)"
     yield Finding("ok", f"{count} processors{bound}{limited}")
@@ -37,44 +35,6 @@ def processor_time(setup: Setup) -> Iterator[Finding]:
     if min(count, quota or count) < 2:
         what = "with mode process the engine and the grammar worker share one processor"
         yield Finding("note", what, "give it two, or set mode to inline")
-
-
-def cgroup_quota() -> float | None:
-    """The processors' worth of time that this process's control groups allow; None without a limit."""
-    found = []
-    for folder in _groups():
-        try:
-            if (folder / "cpu.max").is_file():
-                quota, period = (folder / "cpu.max").read_text().split()
-            else:
-                quota = (folder / "cpu.cfs_quota_us").read_text().strip()
-                period = (folder / "cpu.cfs_period_us").read_text().strip()
-            if quota != "max" and float(quota) > 0:
-                found.append(float(quota) / float(period))
-        except (OSError, ValueError, ZeroDivisionError):
-            continue
-    return min(found, default=None)
-
-
-def _groups() -> Iterator[Path]:
-    """The groups of this process and those above, of both versions. In a container its own is the root."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    roots = [(CGROUPS, "/"), (CGROUPS / "cpu", "/")]
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            roots.append((CGROUPS, path))
-        elif "cpu" in controllers.split(","):
-            roots.append((CGROUPS / "cpu", path))
-    for root, path in roots:
-        folder = root / path.lstrip("/")
-        while folder != root and root in folder.parents:
-            yield folder
-            folder = folder.parent
-        yield root
 
 
 def shared_memory(setup: Setup) -> Iterator[Finding]:

@@ -55,6 +55,8 @@ class References:
         self._anchors: dict[tuple[str, str], tuple[Any, Path]] = {}
         self._dynamic: dict[str, tuple[str, ...]] = {}
         self._bases: dict[int, str] = {}
+        self._targets: dict[tuple[str, Scope], Target] = {}
+        """What was found before: many references name one definition."""
         self._find(steps)
         self.root_scope = self._entered(Scope(), _ROOT)
 
@@ -69,6 +71,12 @@ class References:
 
     def resolve(self, reference: str, scope: Scope) -> Target:
         """What `$ref` points at. Raises LostReferenceError."""
+        found = self._targets.get((reference, scope))
+        if found is None:
+            found = self._targets[reference, scope] = self._target(reference, scope)
+        return found
+
+    def _target(self, reference: str, scope: Scope) -> Target:
         address, fragment = self._address(reference, scope)
         if (address, fragment) in self._anchors:
             schema, path = self._anchors[address, fragment]
@@ -99,6 +107,8 @@ class References:
         return _resolved(scope.base, reference)
 
     def _entered(self, scope: Scope, base: str) -> Scope:
+        if base == scope.base and base not in self._dynamic:
+            return scope
         known = dict(scope.dynamic)
         new = {anchor: base for anchor in self._dynamic.get(base, ()) if anchor not in known}
         if base == scope.base and not new:

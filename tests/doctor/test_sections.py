@@ -181,30 +181,17 @@ def test_no_shared_memory_is_told(monkeypatch, tmp_path):
 
 
 def test_threads_that_a_quota_throttles_are_told(monkeypatch):
-    monkeypatch.setattr(processors, "count", lambda: 64)
-    monkeypatch.setattr(machine, "cgroup_quota", lambda: 4.0)
-    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
+    monkeypatch.setattr(processors, "affine", lambda: 64)
+    monkeypatch.setattr(processors, "_quota_at_first", lambda: 4.0)
+    monkeypatch.setattr(processors, "quota", lambda: 4.0)
+    monkeypatch.setenv("GUIDED_PLUGIN", '{"threads": 12}')
     assert "12 threads fill masks in 4 processors of time" in problems(machine.processor_time)[0]
-    monkeypatch.setenv("GUIDED_PLUGIN", '{"threads": 3}')
-    assert problems(machine.processor_time) == []
-    monkeypatch.setattr(machine, "cgroup_quota", lambda: 1.5)
+    assert "64 processors" in next(machine.processor_time(SETUP)).what
+    monkeypatch.delenv("GUIDED_PLUGIN")
+    assert problems(machine.processor_time) == []  # what is chosen by itself fits
+    monkeypatch.setattr(processors, "quota", lambda: 1.5)
     monkeypatch.setenv("GUIDED_PLUGIN", '{"threads": 1}')
     assert [found.status for found in machine.processor_time(SETUP)] == ["ok", "note"]
-
-
-def test_the_quota_is_the_least_of_the_groups(monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
-    assert machine.cgroup_quota() is None
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert machine.cgroup_quota() is None
-    (tmp_path / "cpu.max").write_text("250000 100000\n")
-    assert machine.cgroup_quota() == 2.5
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
-    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
-    assert machine.cgroup_quota() == 2.5
-    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("150000\n")
-    assert machine.cgroup_quota() == 1.5
 
 
 @pytest.fixture

@@ -153,23 +153,23 @@ class Gate:
     def admit(self, params: Any) -> Any:
         """A copy of the params of a guided request that holds its `Admitted` spec; params that hold one are
         returned as they are. Compiles a spec that is not remembered. Raises GuidedError."""
-        form, key, found = self._look_up(params)
+        form, key, found = self.look_up(params)
         return self._carry(params, self._admit_form(form, key)) if found is None else found
 
     async def admit_async(self, params: Any) -> Any:
         """The same on an event loop. Identical specs that take longer wait for one compile."""
-        form, key, found = self._look_up(params)
+        form, key, found = self.look_up(params)
         if found is not None:
             return found
         here = self._quick.submit(partial(self._admit_here, form, key))
         admitted = await asyncio.wrap_future(here)
         if admitted is None:
-            waiting = asyncio.wrap_future(self._admit_slowly(form, key))
+            waiting = asyncio.wrap_future(self.admit_in_background(form, key))
             waiting.add_done_callback(_take_error)
             admitted = await asyncio.shield(waiting)  # a client that hangs up ends its own wait only
         return self._carry(params, admitted)
 
-    def _look_up(self, params: Any) -> tuple[Any, bytes | None, Any | None]:
+    def look_up(self, params: Any) -> tuple[Any, bytes | None, Any | None]:
         """What a request asks for, its digest, and what `admit` returns if that takes no compile."""
         if self.unsupported_reason is not None:
             raise self.unsupported_reason
@@ -265,7 +265,7 @@ class Gate:
         carried.extra_args = {**(params.extra_args or {}), GUIDED: admitted}
         return carried
 
-    def _admit_slowly(self, form: Any, key: bytes | None) -> Future[Admitted]:
+    def admit_in_background(self, form: Any, key: bytes | None) -> Future[Admitted]:
         """Admit a spec that takes longer. Raises BusyError."""
         with self._lock:
             running = self._admitting.get(key)

@@ -31,6 +31,7 @@ class Part(Enum):
     DRAFTS = "guided requests under speculative decoding"
     ANSWERS = "statuses of refused streams, and reasons of failed requests, on servers"
     RETRY = "the header Retry-After of answers with status 503"
+    TOGETHER = "compiling the specs of several prompts of one `LLM` at the same time"
     READY = "waiting at a server's start until guided requests can be served"
     HOOKS = "the step hooks of plugins on the V2 model runner"
     LOGPROBS = "logprobs of the masked distribution on the V2 model runner"
@@ -277,6 +278,15 @@ READY = (
     Name("vllm.v1.worker.gpu_worker:Worker.compile_or_warm_up_model", Part.READY, begins=("self",)),
 )
 
+TOGETHER = (
+    Name(
+        "vllm.entrypoints.llm:LLM._render_and_add_requests",
+        Part.TOGETHER,
+        begins=("self", "prompts", "params"),
+        endpoint=True,
+    ),
+)
+
 HOOKS = (
     Name(f"{_V2}.model_runner:GPUModelRunner", Part.HOOKS, has=("sampler",)),
     Name(
@@ -351,7 +361,7 @@ RETRY = (Name(f"{_APP}:init_entrypoints_middleware", Part.RETRY, begins=("args",
 
 CONTRACT = (
     *(*ANSWERS, *FRONTEND, *READY, *REASONING, *RETRY, *SCHEDULER, *WORKER),
-    *(*V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOOLS, *RANKS, *ENGINES),
+    *(*V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOGETHER, *TOOLS, *RANKS, *ENGINES),
 )
 
 

@@ -357,9 +357,10 @@ def _offer_methods() -> None:
     """Give vLLM's workers the methods that others reach through `collective_rpc`."""
     from vllm.v1.worker.worker_base import WorkerBase
 
-    def guided_prepare(self: Any, key: str, made: Mapping[str, Any] | None) -> bool:
-        answers = [engine.prepare(key, made) for engine in list(_engines)]
-        return all(answers)
+    def guided_prepare(self: Any, questions: Iterable[tuple[str, Mapping[str, Any] | None]]) -> list[bool]:
+        engines = list(_engines)
+        answers = [[engine.prepare(key, made) for engine in engines] for key, made in questions]
+        return list(map(all, answers))
 
     def guided_metrics(self: Any) -> list[dict[str, Any]]:
         return [engine.metrics() for engine in list(_engines) if engine._leads]

@@ -33,6 +33,7 @@ from guided_plugin.hosts.vllm.failures import install as install_failures
 from guided_plugin.hosts.vllm.leaving import mark
 from guided_plugin.hosts.vllm.ready import wrap_frontend
 from guided_plugin.hosts.vllm.retry import install as install_retry
+from guided_plugin.hosts.vllm.together import install_together
 from guided_plugin.hosts.vllm.tools import hold_tools
 from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
@@ -83,6 +84,7 @@ def _init(original: Any) -> Any:
         install_beams()  # here, as only frontends have an input processor
         install_answers()
         install_retry()
+        install_together()
         gate = gate_of(self)
         if gate.options.tools_strict and gate.unsupported_reason is None:
             hold_tools()
@@ -134,7 +136,7 @@ def _add_request(original: Any) -> Any:
             admitted: Admitted = carried.extra_args[GUIDED]
             if not admitted.prepared:
                 question, pauses = gate.question(admitted), _pauses(gate.patience)
-                while not all(self.collective_rpc(PREPARE, args=question)):
+                while not all(map(all, self.collective_rpc(PREPARE, args=([question],)))):
                     question = (admitted.key, None)
                     time.sleep(next(pauses))
                 gate.prepared(admitted)
@@ -169,7 +171,7 @@ def _add_request_async(original: Any) -> Any:
         admitted: Admitted = carried.extra_args[GUIDED]
         if not admitted.prepared:
             question, pauses = gate.question(admitted), _pauses(gate.patience)
-            while not all(await ask_all(self, PREPARE, question)):
+            while not all(map(all, await ask_all(self, PREPARE, ([question],)))):
                 question = (admitted.key, None)
                 await asyncio.sleep(next(pauses))
             gate.prepared(admitted)
@@ -185,6 +187,6 @@ def _pauses(seconds: float) -> Iterator[float]:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         yield pause
-        pause = min(2 * pause, longest)
+        pause = min(1.5 * pause, longest)
     error = BusyError(f"the engine had no grammar of the spec after {seconds:g} s", hint="try again")
     raise refusal(error)

@@ -16,9 +16,9 @@ from guided_plugin.worker.messages import Add, Compile, Verdict, Warm
 
 _log = logging.getLogger(__name__)
 
-_QUICK_THREADS = 2
-"""Threads for specs that take milliseconds. Others, which wait for helper processes or take long to load,
-have threads of their own."""
+_QUICK_THREADS = max(2, min(4, processors.count() // 4))
+"""Threads for specs that take milliseconds, half of that in native code. Others, which wait for helper
+processes or take long to load, have threads of their own."""
 
 
 class Compiles:

@@ -26,6 +26,7 @@ from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm import hooks as vllm_hooks
 from guided_plugin.hosts.vllm import ready as vllm_ready
 from guided_plugin.hosts.vllm import retry as vllm_retry
+from guided_plugin.hosts.vllm import together as vllm_together
 from guided_plugin.hosts.vllm import tools as vllm_tools
 from guided_plugin.hosts.vllm import v1 as vllm_v1
 from guided_plugin.hosts.vllm import v2 as vllm_v2
@@ -67,6 +68,8 @@ def test_every_method_that_is_wrapped_or_added_is_in_the_table():
         importlib.import_module(module)
     importlib.import_module(vllm_retry._APP)
     vllm_retry.install()
+    importlib.import_module(vllm_together._LLM)
+    vllm_together.install_together()
     values = [
         value
         for name, module in list(sys.modules.items())

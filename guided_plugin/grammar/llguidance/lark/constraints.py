@@ -8,7 +8,7 @@ numbered schemas, each taken as it is or negated, all of which must hold. Depend
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from guided_plugin.grammar.llguidance.lark import patterns
@@ -162,10 +162,14 @@ class Properties:
     """None: not mentioned, so anything, and not evaluated either."""
     evaluates: bool = True
     """Whether the properties count as evaluated; under `not`, and by `const` or `enum`, they don't."""
+    _by_name: dict[str, Literals] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """`named` again, filled at the first question."""
 
     def of(self, name: str) -> Literals:
         """What the value of a property must satisfy."""
-        listed = next((literals for known, literals in self.named if known == name), None)
+        if len(self._by_name) < len(self.named):
+            self._by_name.update(self.named)
+        listed = self._by_name.get(name)
         if not self.matching:
             return listed if listed is not None else self.others or TRUE
         found = [] if listed is None else [listed]
@@ -204,11 +208,11 @@ class Object:
 
     def meet(self, other: Object) -> Object | None:
         met = Object(
-            _union(self.properties, other.properties),
-            _union(self.required, other.required),
-            _union(self.forbidden, other.forbidden),
-            _union(self.names, other.names),
-            _union(self.exists, other.exists),
+            _joined(self.properties, other.properties),
+            _joined(self.required, other.required),
+            _joined(self.forbidden, other.forbidden),
+            _joined(self.names, other.names),
+            _joined(self.exists, other.exists),
             max(self.shortest, other.shortest),
             _least(self.longest, other.longest),
             self.declared or other.declared,
@@ -261,6 +265,11 @@ def _among(one: tuple[object, ...], two: tuple[object, ...]) -> bool:
 
 def _union(one: tuple[T, ...], two: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys((*one, *two)))
+
+
+def _joined(one: tuple[T, ...], two: tuple[T, ...]) -> tuple[T, ...]:
+    """The same of two without repetitions."""
+    return _union(one, two) if one and two else one or two
 
 
 def merged(one: Constraint, two: Constraint) -> Constraint | None:

@@ -10,7 +10,8 @@ import itertools
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 TOGETHER = "// together: "
 """Begins a line with terminals that may come next at one place, of which some are intersections."""
@@ -27,23 +28,20 @@ _SPACED = {
 """JSON's punctuation with whitespace around it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """A terminal's name, or a literal in quotes."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """A rule, with what its parameter becomes."""
 
     rule: str
     argument: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
+class Repeated(NamedTuple):
     """Symbols, `low` to `high` times."""
 
     symbols: tuple[Symbol, ...]
@@ -58,8 +56,7 @@ _CLEAR = re.compile(r"(?:and\()?bit_clear\(([0-9]+)\)(?:, (.*)\))?")
 _FRAGMENT = re.compile(r"\bF[0-9]+\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(NamedTuple):
     """Symbols one after the other, under a condition on the parameter."""
 
     symbols: tuple[Symbol, ...]
@@ -191,7 +188,7 @@ class Grammar:
                 del self.rules[name]
                 continue
             kept = [a for a in rule.alternatives if all(map(lives, a.symbols))]
-            rule.alternatives = [replace(a, symbols=_without_dead(a.symbols, lives)) for a in kept]
+            rule.alternatives = [a._replace(symbols=_without_dead(a.symbols, lives)) for a in kept]
         return lives(start)
 
     def lark(self, start: Symbol, header: str, *, spaced: bool = False) -> str:
