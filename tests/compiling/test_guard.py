@@ -13,6 +13,7 @@ import pytest
 from strange_backend import LARGE, VOCABULARY, strange
 
 from guided_plugin import GuidedConfig, OutputSpec
+from guided_plugin.compiling import guard
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.helper import Helper
 from guided_plugin.errors import (
@@ -113,6 +114,16 @@ def test_more_than_there_are_helpers_for_is_said(make):
         compiler.compile(strange("sleep b"))
     with pytest.raises(CompileLimitError):
         first.result(60)
+
+
+@pytest.mark.parametrize(("patience", "one"), [(120.0, True), (0.0, False)])
+def test_specs_that_come_together_wait_for_the_helper_that_is_there(make, monkeypatch, patience, one):
+    monkeypatch.setattr(guard, "_BURST_SECONDS", patience)
+    compiler = make(compile_seconds=60.0)
+    specs = [OutputSpec.json_schema({**LARGE, "title": str(number)}) for number in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(compiler.compile, specs))
+    assert (len(compiler._guard.processes()) == 1) is one
 
 
 def test_a_helper_that_ended_while_idle_is_replaced(make):

@@ -149,6 +149,11 @@ class Ahead(Sequence[Any]):
         """Ask the engine for all at once; whether any is ready."""
         if not self._asked:
             return False
+        if questions and not self._guides():
+            self._asked.clear()
+            self._open.clear()
+            self._waiting.clear()
+            return True
         new = {key for key, _ in questions}
         questions += [(one.key, None) for one, _ in self._asked.values() if one.key not in new]
         ready = [all(each) for each in zip(*self._rpc(PREPARE, args=(questions,)), strict=True)]
@@ -162,6 +167,15 @@ class Ahead(Sequence[Any]):
             del self._asked[key]
             self._open.discard(key)
         return len(self._asked) < before
+
+    def _guides(self) -> bool:
+        """Whether the engine can be asked; if not, `add_request` tells why."""
+        try:
+            self._gate.health.check(self._rpc)
+        except Exception as error:
+            _log.debug("specs are left to their own requests: %s", error)
+            return False
+        return True
 
 
 def _pauses() -> Iterator[float]:

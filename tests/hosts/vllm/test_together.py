@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from vllm import LLM, SamplingParams
-from vllm.exceptions import VLLMValidationError
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm_support import SMALL, VOCABULARY, config
 
 import guided_plugin as gp
@@ -18,7 +18,7 @@ from guided_plugin.errors import BusyError, SpecError
 from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import together as vllm_together
 from guided_plugin.hosts.vllm.admission import Admitted, Gate
-from guided_plugin.hosts.vllm.common import GUIDED, PREPARE
+from guided_plugin.hosts.vllm.common import GUIDED, HEALTH, PREPARE, RETRY_AFTER
 from guided_plugin.hosts.vllm.contract import Part
 from guided_plugin.hosts.vllm.together import Ahead
 
@@ -60,9 +60,13 @@ class Engine:
     def __init__(self, monkeypatch, compiler, needs=1, options=SMALL):
         monkeypatch.setattr(Gate, "compiler", property(lambda gate: compiler))
         self.gate = self._guided_gate = Gate(config({"compile_processes": 4, **(options or {})}))
-        self.calls, self.made, self._needs = [], {}, needs
+        self.calls, self.made, self._needs, self.refusal = [], {}, needs, ""
 
-    def collective_rpc(self, method, args):
+    def collective_rpc(self, method, args=()):
+        if method == HEALTH:
+            return ["", self.refusal]
+        if method == RETRY_AFTER:
+            return [0.0, 1.0]
         assert method == PREPARE
         (questions,) = args
         assert json.dumps(questions, default=dict)  # it goes to another process
@@ -177,6 +181,16 @@ def test_an_engine_that_stays_silent_is_left_to_each_request(monkeypatch):
     given = params_of("a", "b")
     assert list(Ahead(engine, given)) == given
     assert not engine.gate.admit(given[0]).extra_args[GUIDED].prepared
+
+
+def test_an_engine_that_cannot_guide_is_asked_for_nothing(monkeypatch):
+    engine = Engine(monkeypatch, Compiler())
+    engine.refusal = "the engine has not loaded the logits processor"
+    given = params_of("a", "b")
+    assert list(Ahead(engine, given)) == given
+    assert engine.calls == []
+    with pytest.raises(GracefulHTTPError, match="has not loaded"):
+        engine.gate.health.check(engine.collective_rpc)  # as `add_request` does
 
 
 def test_it_looks_ahead_no_further_than_needed(monkeypatch):
