@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from guided_plugin.metrics import StepStatistics
     from guided_plugin.pipeline.pipeline import StepPipeline
     from guided_plugin.plugins import Plugins
-    from guided_plugin.spec import OutputSpec
+    from guided_plugin.spec import OutputSpec, ToolCall, TypedSpec
     from guided_plugin.step import UNGUIDED, DecodeStep, RequestInfo
     from guided_plugin.worker.ranks.group import TorchRanks
 
@@ -42,7 +42,9 @@ __all__ = [
     "Sampling",
     "StepPipeline",
     "StepStatistics",
+    "ToolCall",
     "TorchRanks",
+    "TypedSpec",
     "Vocabulary",
     "__version__",
     "errors",
@@ -66,7 +68,9 @@ _LAZY = {
     "Sampling": "hosts.loop",
     "StepPipeline": "pipeline.pipeline",
     "StepStatistics": "metrics",
+    "ToolCall": "spec",
     "TorchRanks": "worker.ranks.group",
+    "TypedSpec": "spec",
     "Vocabulary": "grammar.vocabulary",
     "explain_output": "explain.report",
     "hookimpl": "hookspecs",

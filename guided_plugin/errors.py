@@ -11,6 +11,7 @@
     ├── PluginError                 a plugin is broken, unknown or disabled
     ├── PipelineError               a host called the pipeline out of order or out of range
     │   └── BusyError               there is no room for a compile now: try again
+    ├── OutputError                 an output is no value of the type that was asked for
     └── RequestError                one guided request failed while it ran; the others go on
         └── BudgetError             a mask or a token of it took more time than one request may take
 
@@ -32,6 +33,7 @@ __all__ = [
     "ConfigError",
     "GrammarError",
     "GuidedError",
+    "OutputError",
     "PipelineError",
     "PluginError",
     "RequestError",
@@ -126,6 +128,10 @@ class PipelineError(GuidedError):
 
 class BusyError(PipelineError):
     """There is no room for a compile now. Nothing is wrong with the spec: try again."""
+
+
+class OutputError(GuidedError, ValueError):
+    """An output is no value of the type that was asked for: it was cut, or a validator refuses it."""
 
 
 class RequestError(GuidedError):

@@ -41,7 +41,11 @@ def test_every_error_of_the_module_is_public():
 
 
 def test_bad_values_are_value_errors_too():
-    assert {kind.__name__ for kind in KINDS if issubclass(kind, ValueError)} == {"SpecError", "ConfigError"}
+    assert {kind.__name__ for kind in KINDS if issubclass(kind, ValueError)} == {
+        "SpecError",
+        "ConfigError",
+        "OutputError",
+    }
 
 
 @pytest.mark.parametrize(

@@ -6,44 +6,21 @@ so that one report names all refused keywords and not only the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.compiling.limits import schemas_of_tag
 from guided_plugin.errors import GrammarError, GuidedError
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.keywords import (
-    ANNOTATIONS,
-    ASSERTIONS,
-    STRUCTURE,
-    draft_of,
-    idle_reason,
-    names_draft,
-)
-from guided_plugin.spec.schema import pointer, subschemas, walk
+from guided_plugin.spec.keywords import ASSERTIONS
+from guided_plugin.spec.schema import pointer, schemas_of_tag, walk
+from guided_plugin.spec.uses import KeywordUse, Path, Status, uses_of
 
-Status = Literal["refused", "undecided", "enforced", "annotation", "structure"]
 _ORDER: tuple[Status, ...] = ("refused", "undecided", "enforced", "annotation", "structure")
-
-_Path = tuple[str | int, ...]
 
 _MOST_REFUSALS = 12
 """Each costs a compile."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeywordUse:
-    """One keyword at one place."""
-
-    keyword: str
-    where: str
-    """Its JSON pointer."""
-    status: Status
-    note: str = ""
-    """The reason, where the status alone isn't one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +74,7 @@ def coverage(spec: OutputSpec, compiler: GrammarCompiler) -> Coverage:
             backend, reason = grammar.backend, grammar.reason
             break
     uses = []
-    for use in _uses(document, compiler.config.unenforced_keywords):
+    for use in uses_of(document, compiler.config.unenforced_keywords):
         if use.where in refused:
             use = replace(use, status="refused", note=refused[use.where])
         elif use.status == "enforced" and backend is None:
@@ -144,7 +121,7 @@ def tag_coverage(spec: OutputSpec, compiler: GrammarCompiler) -> Coverage:
     return Coverage(tuple(uses), backend, reason, tuple(dict.fromkeys(refusals)))
 
 
-def _refused_keyword(document: Any, error: GuidedError) -> _Path | None:
+def _refused_keyword(document: Any, error: GuidedError) -> Path | None:
     """The path of the keyword that an error names, if it does."""
     places = [error.where]
     holder = error.where.rpartition("/")[0]
@@ -158,7 +135,7 @@ def _refused_keyword(document: Any, error: GuidedError) -> _Path | None:
     return None
 
 
-def _without(spec: OutputSpec, path: _Path) -> OutputSpec | None:
+def _without(spec: OutputSpec, path: Path) -> OutputSpec | None:
     """The spec without one keyword; None if the rest is not a valid schema."""
     document = spec.document()
     node = document
@@ -171,49 +148,3 @@ def _without(spec: OutputSpec, path: _Path) -> OutputSpec | None:
         )
     except GuidedError:
         return None
-
-
-def _uses(document: Any, unenforced: Iterable[str]) -> list[KeywordUse]:
-    """Every keyword in the document's order, by the standard and the configuration."""
-    draft, named = draft_of(document), names_draft(document)
-    left_out = frozenset(unenforced)
-    found: list[KeywordUse] = []
-    # path, schema, and why nothing inside it counts, if that is so
-    pending: list[tuple[_Path, Any, str]] = [((), document, "")]
-    while pending:
-        path, node, unused = pending.pop()
-        if not isinstance(node, Mapping):
-            continue
-        annotations = set()
-        for keyword in node:
-            status, note = _status(node, keyword, draft, named, left_out)
-            if unused and status == "enforced":
-                status, note = "annotation", unused
-            if status == "annotation":
-                annotations.add(keyword)
-            found.append(KeywordUse(keyword, pointer((*path, keyword)), status, note))
-        children = []
-        for step, child in subschemas(node):
-            keyword = str(step[0])
-            why = f"inside `{keyword}`, which doesn't count" if keyword in annotations else unused
-            # Schemas that are only named here count where a reference uses them.
-            children.append(((*path, *step), child, "" if keyword in STRUCTURE else why))
-        pending.extend(reversed(children))
-    return found
-
-
-def _status(
-    node: Mapping[str, Any], keyword: str, draft: int, named: bool, unenforced: frozenset[str]
-) -> tuple[Status, str]:
-    if keyword in STRUCTURE:
-        return "structure", ""
-    if keyword in ANNOTATIONS:
-        return "annotation", ""
-    if keyword not in ASSERTIONS:
-        return "annotation", "not a keyword of the standard"
-    note = idle_reason(node, keyword, draft, named=named)
-    if not note and keyword == "format" and node[keyword] not in FORMATS:
-        note = f"the format {node[keyword]!r} is not enforced"
-    if not note and keyword in unenforced:
-        note = "left unenforced by the configuration"
-    return ("annotation", note) if note else ("enforced", "")

@@ -7,14 +7,14 @@ no compiler can handle; time and memory have limits of their own (guard.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.keywords import KEYWORDS
-from guided_plugin.spec.schema import pointer, walk
+from guided_plugin.spec.schema import pointer, schemas_of_tag, walk
 from guided_plugin.spec.telling import told
 
 _MEMBERS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value.startswith("named schemas"))
@@ -246,23 +246,6 @@ def _check_schema(
 
 def _where(place: str, *path: str | int) -> str:
     return place + pointer(path).removeprefix("#" if place else "")
-
-
-def schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:
-    """Every schema inside a structural tag, with its place. A regex there is written as in a schema."""
-    pending: list[tuple[str, Any]] = [("#", document)]
-    while pending:
-        place, node = pending.pop()
-        if isinstance(node, dict):
-            if isinstance(node.get("pattern"), str):
-                yield place, {"pattern": node["pattern"]}
-            for key, value in node.items():
-                if key in ("json_schema", "schema"):
-                    yield f"{place}/{key}", value
-                elif isinstance(value, (dict, list)):
-                    pending.append((f"{place}/{key}", value))
-        elif isinstance(node, list):
-            pending.extend((f"{place}/{index}", value) for index, value in enumerate(node))
 
 
 def _is_small_free_text(tag: Any) -> bool:

@@ -67,7 +67,7 @@ def read(obj: Any) -> Form | None:
         return None
     if not isinstance(obj, Mapping):
         raise SpecError(
-            f"a spec is a mapping, JSON text, an OutputSpec or a pydantic model, not {type(obj).__name__}",
+            f"a spec is a mapping, JSON text, an OutputSpec or a type, not {type(obj).__name__}",
             where=WHOLE,
             hint='for example {"json_schema": {...}} or {"regex": "[a-z]+"}',
         )

@@ -11,10 +11,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from guided_plugin.errors import SpecError, did_you_mean, printable, shown
 from guided_plugin.spec.forms import KINDS, OPTIONS, Kind, read
+from guided_plugin.spec.python.form import form_of, is_python, json_form
 from guided_plugin.spec.schema import check_schema
 from guided_plugin.spec.telling import told
 from guided_plugin.spec.triggers import Trigger, token_ids, triggers, written
@@ -71,7 +72,7 @@ class OutputSpec:
 
     @classmethod
     def json_schema(cls, schema: Any, **options: Any) -> OutputSpec:
-        """JSON that satisfies a schema: a mapping, JSON text, true/false, or a pydantic model class."""
+        """JSON that satisfies a schema: a mapping, JSON text, true/false, or a type of Python."""
         document = _schema_document(schema)
         # Written first: it finds the mapping that holds itself, in which a walk never ends.
         text = _dump(document, "json_schema")
@@ -145,14 +146,20 @@ class OutputSpec:
     def parse(cls, obj: Any) -> OutputSpec | None:
         """From any form that clients send; None when it asks for plain text.
 
-        Takes an `OutputSpec`, None, a pydantic model class, or as a mapping or JSON text: OpenAI's
-        `response_format`, vLLM's `structured_outputs`, LMDeploy's `response_format`, and our own form,
-        `{KIND: constraint, OPTION: value, ...}`, as `to_dict` writes it.
+        Takes an `OutputSpec`, a `TypedSpec`, None, what `TypedSpec` takes (a type, a function, a compiled
+        regex), or as a mapping or JSON text: OpenAI's `response_format`, vLLM's `structured_outputs`,
+        LMDeploy's `response_format`, and our own form, `{KIND: constraint, OPTION: value, ...}`, as `to_dict`
+        writes it.
         """
         if obj is None or isinstance(obj, OutputSpec):
             return obj
-        if isinstance(obj, type):
-            return cls.json_schema(obj)
+        if is_python(obj):
+            asked = form_of(obj)
+            typed: OutputSpec = getattr(cls, asked.kind)(asked.value)
+            return typed
+        inner = getattr(obj, "spec", None)  # of a TypedSpec
+        if isinstance(inner, OutputSpec):
+            return inner
         form = read(obj)
         if form is None:
             return None
@@ -200,22 +207,14 @@ class OutputSpec:
 
 
 def _schema_document(schema: Any) -> Any:
-    if isinstance(schema, type):
-        if not hasattr(schema, "model_json_schema"):
-            raise SpecError(
-                f"class {schema.__name__} is no pydantic model", where="json_schema", hint="pass its schema"
-            )
-        try:
-            return cast("Any", schema).model_json_schema()
-        except Exception as error:  # of pydantic: many kinds
-            what = f"class {schema.__name__} can't be written as a JSON Schema: {error}"
-            raise SpecError(what, where="json_schema", hint="pass its schema") from error
+    if is_python(schema):
+        return json_form(schema).value
     if isinstance(schema, str | bytes):
         return _load(schema, "json_schema")
     if isinstance(schema, Mapping | bool):
         return schema
     raise SpecError(
-        f"must be a mapping, JSON text or a pydantic model, not {type(schema).__name__}",
+        f"must be a mapping, JSON text or a type, not {type(schema).__name__}",
         where="json_schema",
         hint='for example {"type": "object", "properties": {...}}',
     )

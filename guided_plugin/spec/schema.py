@@ -260,6 +260,23 @@ def _check_reference(references: References, node: Any, reference: str, path: tu
         ) from None
 
 
+def schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:
+    """Every schema inside a structural tag, with its place. A regex there is written as in a schema."""
+    pending: list[tuple[str, Any]] = [("#", document)]
+    while pending:
+        place, node = pending.pop()
+        if isinstance(node, dict):
+            if isinstance(node.get("pattern"), str):
+                yield place, {"pattern": node["pattern"]}
+            for key, value in node.items():
+                if key in ("json_schema", "schema"):
+                    yield f"{place}/{key}", value
+                elif isinstance(value, (dict, list)):
+                    pending.append((f"{place}/{key}", value))
+        elif isinstance(node, list):
+            pending.extend((f"{place}/{index}", value) for index, value in enumerate(node))
+
+
 def misspelt_keywords(schema: Any) -> list[str]:
     """Unknown keywords that look like known ones. The standard ignores them; their author didn't mean to."""
     found = []

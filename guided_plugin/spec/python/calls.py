@@ -1,0 +1,132 @@
+"""Functions as types: a call is an object with the function's name and its arguments. Depends on errors.
+
+    {"name": "weather", "arguments": {"city": "Oslo", "days": 2}}
+
+That is the form in which chat templates show calls to models, and in which most of them write calls.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NotRequired, Union
+
+from guided_plugin.errors import OutputError, SpecError
+from guided_plugin.spec.python.names import name_of
+
+__all__ = ["CallReader", "ToolCall", "call_type", "function_names"]
+
+if sys.version_info >= (3, 12):
+    from typing import TypedDict
+else:  # pydantic reads no other there; torch needs this package itself
+    from typing_extensions import TypedDict
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that a model wrote: `call.function(**call.arguments)` makes it."""
+
+    name: str
+    arguments: dict[str, Any]
+    """Those that the model gave, as values of the parameters' types."""
+    function: Callable[..., Any]
+
+
+def function_names(functions: Sequence[Any]) -> dict[str, Callable[..., Any]]:
+    """Functions by the names that calls use. Raises SpecError for what a model can't call by a name."""
+    found: dict[str, Callable[..., Any]] = {}
+    for function in functions:
+        name = getattr(function, "__name__", "")
+        if isinstance(function, type) or not callable(function) or not name.isidentifier():
+            hint = "give functions that have a name: def weather(city: str) -> str: ..."
+            raise SpecError(f"{name_of(function)} is no function with a name", where="tools", hint=hint)
+        if name in found:
+            raise SpecError(f"two functions are called {name!r}", where="tools", hint="rename one of them")
+        found[name] = function
+    if not found:
+        raise SpecError("no function is given", where="tools", hint="TypedSpec.tools(weather, search)")
+    return found
+
+
+def call_type(functions: typing.Mapping[str, Callable[..., Any]]) -> Any:
+    """The type of a call of one of several functions, as JSON has it."""
+    calls = [
+        TypedDict(f"call_{name}", {"name": Literal[name], "arguments": _arguments(name, function)})  # type: ignore[operator]
+        for name, function in functions.items()
+    ]
+    return Union[tuple(calls)]  # noqa: UP007  (of a list that is made here)  # noqa: UP007  (of a list that is made here)
+
+
+def _arguments(name: str, function: Callable[..., Any]) -> Any:
+    """The parameters of a function as a type."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, ValueError, AttributeError) as error:
+        raise SpecError(
+            f"its parameters cannot be read: {error}",
+            where=name,
+            hint="annotate it with types that are known at the top level of its module",
+        ) from None
+    fields: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise SpecError(
+                f"the parameter {str(parameter)!r} cannot be given by its name",
+                where=name,
+                hint="calls name their arguments: wrap it in a function whose parameters all have names",
+            )
+        if parameter.name not in hints:
+            what = f"the parameter {parameter.name!r} has no type"
+            raise SpecError(what, where=name, hint=f"write {parameter.name}: str, for example")
+        hint, given = hints[parameter.name], parameter.default is not parameter.empty
+        fields[parameter.name] = NotRequired[hint] if given else hint
+    return TypedDict(name, fields)  # type: ignore[operator]
+
+
+class CallReader:
+    """Finds the calls in an output, between the texts around them."""
+
+    def __init__(
+        self,
+        functions: typing.Mapping[str, Callable[..., Any]],
+        read: Callable[[str], Any],
+        begin: str,
+        end: str,
+    ) -> None:
+        self._functions = functions
+        self._read = read
+        self._begin = begin
+        self._end = end
+
+    def one(self, text: str) -> ToolCall:
+        """The call that a whole output is."""
+        if not text.startswith(self._begin) or not text.endswith(self._end):
+            raise OutputError(f"is not between {self._begin!r} and {self._end!r}", hint=_CUT)
+        return self._call(text[len(self._begin) : len(text) - len(self._end)])
+
+    def all(self, text: str) -> list[ToolCall]:
+        """The calls in free text, in their order."""
+        found, position = [], text.find(self._begin)
+        while position >= 0:
+            # A string in the arguments may hold what ends a call: the JSON itself tells where it ends.
+            start = position + len(self._begin)
+            start += len(text[start:]) - len(text[start:].lstrip())
+            try:
+                _, stop = json.JSONDecoder().raw_decode(text, start)
+            except (ValueError, RecursionError) as error:
+                raise OutputError(f"a call in it is not JSON: {error}", hint=_CUT) from None
+            found.append(self._call(text[start:stop]))
+            position = text.find(self._begin, stop)
+        return found
+
+    def _call(self, text: str) -> ToolCall:
+        made = self._read(text)
+        return ToolCall(made["name"], made["arguments"], self._functions[made["name"]])
+
+
+_CUT = "only a complete output can be read: look at whether it was cut"

@@ -1,0 +1,111 @@
+"""`TypedSpec`: a type, a function or a compiled regex as a spec, and outputs as its values.
+
+    users = TypedSpec(list[User])
+    users.spec          an OutputSpec
+    users.read(text)    a list of User
+
+Depends on specs and their Python forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from guided_plugin.errors import SpecError, shown
+from guided_plugin.spec.output_spec import OutputSpec
+from guided_plugin.spec.python.calls import ToolCall
+from guided_plugin.spec.python.form import PythonForm, calls_form, form_of, is_python
+from guided_plugin.spec.python.texts import json_value
+from guided_plugin.spec.uses import left_open
+
+__all__ = ["TypedSpec", "reader_of"]
+
+T = TypeVar("T")
+
+
+class TypedSpec(Generic[T]):
+    """A spec that knows which Python values its outputs stand for. Goes wherever a spec goes."""
+
+    @overload
+    def __init__(self: TypedSpec[T], of: type[T], **options: Any) -> None: ...
+
+    @overload
+    def __init__(self: TypedSpec[Any], of: Any, **options: Any) -> None: ...
+
+    def __init__(self, of: Any, **options: Any) -> None:
+        """`of`: a type (a pydantic model, dataclass, TypedDict, Enum, Literal, union, or container of these),
+        a function to call, or a compiled regex. `options` are those of `OutputSpec`."""
+        if not is_python(of):
+            what = f"must be a type, a function or a compiled regex, not {shown(of)}"
+            raise SpecError(what, where="TypedSpec", hint="OutputSpec.parse reads other forms")
+        self._take(form_of(of), options)
+
+    @overload
+    @classmethod
+    def tools(
+        cls,
+        *functions: Callable[..., Any],
+        begin: str = "",
+        end: str = "",
+        many: Literal[False] = False,
+        **options: Any,
+    ) -> TypedSpec[ToolCall]: ...
+
+    @overload
+    @classmethod
+    def tools(
+        cls,
+        *functions: Callable[..., Any],
+        begin: str = "",
+        end: str = "",
+        many: Literal[True],
+        **options: Any,
+    ) -> TypedSpec[list[ToolCall]]: ...
+
+    @classmethod
+    def tools(
+        cls,
+        *functions: Callable[..., Any],
+        begin: str = "",
+        end: str = "",
+        many: bool = False,
+        **options: Any,
+    ) -> TypedSpec[Any]:
+        """A call of one of the functions, between `begin` and `end` as the model's template writes them.
+        `many`: free text with any number of calls."""
+        made: TypedSpec[Any] = cls.__new__(cls)
+        made._take(calls_form(functions, begin=begin, end=end, many=many), options)
+        return made
+
+    def _take(self, form: PythonForm, options: dict[str, Any]) -> None:
+        self.spec: OutputSpec = getattr(OutputSpec, form.kind)(form.value, **options)
+        """What goes to engines and other processes."""
+        self._read = form.read
+        self.unenforced: tuple[str, ...] = (*form.checked, *left_open(self.spec))
+        """What the type asks for and no grammar holds, one line each: `read` alone checks it."""
+
+    def read(self, text: str) -> T:
+        """The value that a complete output stands for. Raises OutputError for a text that stands for none.
+
+        With `start_after`, give it what follows the trigger."""
+        value: T = self._read(text)
+        return value
+
+    def __copy__(self) -> TypedSpec[T]:
+        return self  # it never changes
+
+    def __deepcopy__(self, memo: Any) -> TypedSpec[T]:
+        return self  # vLLM clones the params of each request
+
+    def __repr__(self) -> str:
+        return f"TypedSpec({self.spec.summary()})"
+
+
+def reader_of(given: Any, spec: OutputSpec | None) -> Callable[[str], Any] | None:
+    """What makes a value of a complete output; None where it is a text. `given`: what a caller passed."""
+    if isinstance(given, TypedSpec):
+        return given.read
+    if is_python(given):
+        return TypedSpec(given).read
+    return json_value if spec is not None and spec.kind in ("json_schema", "json_object") else None

@@ -1,0 +1,120 @@
+"""The keywords of a schema, one use at a time: which count, by the standard, and which an operator left out.
+
+Depends on keywords, formats and specs. Whether a backend enforces one that counts is for backends to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from guided_plugin.spec.formats import FORMATS
+from guided_plugin.spec.keywords import (
+    ANNOTATIONS,
+    ASSERTIONS,
+    STRUCTURE,
+    draft_of,
+    idle_reason,
+    names_draft,
+)
+from guided_plugin.spec.output_spec import OutputSpec
+from guided_plugin.spec.schema import pointer, schemas_of_tag, subschemas
+
+__all__ = ["KeywordUse", "Path", "Status", "left_open", "left_out", "uses_of"]
+
+Status = Literal["refused", "undecided", "enforced", "annotation", "structure"]
+
+Path = tuple[str | int, ...]
+
+LEFT_OUT = "left unenforced by the configuration"
+
+_OF_CONTENT = ("contentEncoding", "contentMediaType", "contentSchema")
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordUse:
+    """One keyword at one place."""
+
+    keyword: str
+    where: str
+    """Its JSON pointer."""
+    status: Status
+    note: str = ""
+    """The reason, where the status alone isn't one."""
+
+
+def left_out(spec: OutputSpec, keywords: Iterable[str]) -> tuple[str, ...]:
+    """Those of an operator's `unenforced_keywords` that a spec asks for, sorted."""
+    wanted = frozenset(keywords)
+    if not wanted:
+        return ()
+    uses = (use for _, schema in _schemas(spec) for use in uses_of(schema, wanted))
+    return tuple(sorted({use.keyword for use in uses if use.note == LEFT_OUT}))
+
+
+def left_open(spec: OutputSpec) -> tuple[str, ...]:
+    """What the schemas of a spec say of texts and no backend enforces: unknown formats, contents."""
+    found = []
+    for place, schema in _schemas(spec):
+        for use in uses_of(schema, ()):
+            if use.status == "annotation" and use.keyword in ("format", *_OF_CONTENT):
+                where = place + use.where.removeprefix("#" if place else "")
+                found.append(f"{where}: {use.note or f'{use.keyword} is not enforced'}")
+    return tuple(found)
+
+
+def _schemas(spec: OutputSpec) -> Iterator[tuple[str, Any]]:
+    """The schemas of a spec with their places."""
+    if spec.kind == "json_schema":
+        yield "", spec.document()
+    elif spec.kind == "structural_tag":
+        for place, schema in schemas_of_tag(spec.document()):
+            if place.endswith(("/json_schema", "/schema")):
+                yield place, schema
+
+
+def uses_of(document: Any, unenforced: Iterable[str]) -> list[KeywordUse]:
+    """Every keyword in the document's order, by the standard and the configuration."""
+    draft, named = draft_of(document), names_draft(document)
+    left_out = frozenset(unenforced)
+    found: list[KeywordUse] = []
+    # path, schema, and why nothing inside it counts, if that is so
+    pending: list[tuple[Path, Any, str]] = [((), document, "")]
+    while pending:
+        path, node, unused = pending.pop()
+        if not isinstance(node, Mapping):
+            continue
+        annotations = set()
+        for keyword in node:
+            status, note = _status(node, keyword, draft, named, left_out)
+            if unused and status == "enforced":
+                status, note = "annotation", unused
+            if status == "annotation":
+                annotations.add(keyword)
+            found.append(KeywordUse(keyword, pointer((*path, keyword)), status, note))
+        children = []
+        for step, child in subschemas(node):
+            keyword = str(step[0])
+            why = f"inside `{keyword}`, which doesn't count" if keyword in annotations else unused
+            # Schemas that are only named here count where a reference uses them.
+            children.append(((*path, *step), child, "" if keyword in STRUCTURE else why))
+        pending.extend(reversed(children))
+    return found
+
+
+def _status(
+    node: Mapping[str, Any], keyword: str, draft: int, named: bool, unenforced: frozenset[str]
+) -> tuple[Status, str]:
+    if keyword in STRUCTURE:
+        return "structure", ""
+    if keyword in ANNOTATIONS:
+        return "annotation", ""
+    if keyword not in ASSERTIONS:
+        return "annotation", "not a keyword of the standard"
+    note = idle_reason(node, keyword, draft, named=named)
+    if not note and keyword == "format" and node[keyword] not in FORMATS:
+        note = f"the format {node[keyword]!r} is not enforced"
+    if not note and keyword in unenforced:
+        note = LEFT_OUT
+    return ("annotation", note) if note else ("enforced", "")

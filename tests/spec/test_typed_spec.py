@@ -1,0 +1,515 @@
+"""Types, functions and compiled regexes as specs, and outputs as their values."""
+
+import collections.abc
+import dataclasses
+import datetime
+import enum
+import json
+import pickle
+import re
+import subprocess
+import sys
+import typing
+from dataclasses import dataclass, field
+from decimal import Decimal
+from random import Random
+from typing import Annotated, Any, Literal, NewType, NotRequired, Optional, Required, TypedDict, Union
+
+import jsonschema
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, field_validator
+from typed_walks import random_output
+
+import guided_plugin as gp
+from guided_plugin import OutputSpec, ToolCall, TypedSpec
+from guided_plugin.errors import GrammarError, OutputError, SpecError
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Mixed(enum.Enum):
+    ONE = 1
+    TRUE = "yes"
+    NOTHING = None
+
+
+@dataclass
+class Point:
+    x: int
+    y: float = 0.0
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Tree:
+    value: int
+    left: "Tree | None" = None
+    right: "Tree | None" = None
+
+
+@dataclass
+class Positive:
+    number: int
+    doubled: int = field(init=False)
+
+    def __post_init__(self):
+        if self.number <= 0:
+            raise ValueError("must be positive")
+        self.doubled = 2 * self.number
+
+
+class Options(TypedDict):
+    a: int
+    b: NotRequired[str]
+
+
+class Loose(TypedDict, total=False):
+    a: Required[Color]
+    b: "NotRequired[list[Options]]"
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=8)
+    age: int = Field(ge=0, le=150)
+
+
+class Shouting(BaseModel):
+    word: str
+
+    @field_validator("word")
+    @classmethod
+    def loud(cls, value):
+        if value != value.upper():
+            raise ValueError("must be loud")
+        return value
+
+
+class Money(BaseModel):
+    price: Annotated[Decimal, Field(max_digits=5, decimal_places=2, gt=0)]
+
+
+def weather(city: str, days: int = 1, *, unit: Color = Color.RED) -> str:
+    """The weather."""
+    return f"{city} {days} {unit.value}"
+
+
+UserId = NewType("UserId", int)
+
+TYPES = [
+    *(bool, int, float, str, type(None), Any, object, list, dict, tuple, set, UserId),
+    *(Literal["a", "b"], Literal[1, 2], Literal["a", 1, None, True], Literal[Color.RED, Level.HIGH]),
+    *(Color, Level, Mixed),
+    *(list[int], typing.List[Color], collections.abc.Sequence[bool], tuple[int, str], tuple[bool, ...]),  # noqa: UP006
+    *(set[int], frozenset[Color], dict[str, int], typing.Dict[str, Point], tuple[()]),  # noqa: UP006
+    *(Point, Tree, Options, Loose, Annotated[Point, "where it is"]),
+    *(int | None, Optional[Color], Union[int, str], Point | Options, int | float, list[Tree] | None),  # noqa: UP007, UP045
+    *(Person, list[Person], Person | None, dict[str, Person], tuple[Person, int], set[Literal["a", "b"]]),
+    *(datetime.date, Annotated[int, Field(gt=3, lt=9)], Money),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def compiler(byte_vocabulary):
+    return gp.GrammarCompiler(byte_vocabulary, config=gp.GuidedConfig(isolate_compiles=False, threads=1))
+
+
+@pytest.mark.parametrize("of", TYPES, ids=str)
+def test_every_output_of_a_type_is_read_as_a_value_of_it(compiler, of):
+    typed = TypedSpec(of)
+    chance = Random(str(of))
+    for _ in range(12):
+        text = random_output(compiler, typed.spec, chance)
+        value = typed.read(text)
+        check = pydantic.TypeAdapter(_known(of))
+        assert check.validate_python(value) == value, text
+
+
+def _known(of):
+    # pydantic reads no TypedDict of typing's before Python 3.12.
+    plain = {Options: dict, Loose: dict, Point | Options: Point | dict}
+    return plain.get(of, of) if isinstance(of, collections.abc.Hashable) else of
+
+
+@pytest.mark.parametrize(
+    ("of", "text", "value"),
+    [
+        (Color, "red", Color.RED),
+        (Literal["a", "b"], "b", "b"),
+        (Color | None, '"red"', Color.RED),
+        (Level, "2", Level.HIGH),
+        (Literal[1, True], "true", True),
+        (Mixed, '"yes"', Mixed.TRUE),
+        (Mixed, "null", Mixed.NOTHING),
+        (Point, '{"x":1,"y":2,"tags":["a"]}', Point(1, 2.0, ["a"])),
+        (Tree, '{"value":1,"right":{"value":2}}', Tree(1, None, Tree(2))),
+        (Loose, '{"a":"red","b":[{"a":1}]}', {"a": Color.RED, "b": [{"a": 1}]}),
+        (set[int], "[1,2]", {1, 2}),
+        (frozenset[Color], '["red"]', frozenset({Color.RED})),
+        (tuple[int, Color], '[1,"blue"]', (1, Color.BLUE)),
+        (int | float, "1.0", 1.0),
+        (int | float, "1", 1),
+        (Point | Options, '{"a":1}', {"a": 1}),
+        (Positive, '{"number":2}', Positive(2)),
+        (Money, '{"price":1.25}', Money(price=Decimal("1.25"))),
+        (dict[str, Person], '{"a":{"name":"b","age":3}}', {"a": Person(name="b", age=3)}),
+        (datetime.date, '"2026-01-02"', datetime.date(2026, 1, 2)),
+    ],
+)
+def test_values(of, text, value):
+    found = TypedSpec(of).read(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("of", "text", "where", "what"),
+    [
+        (int, "1.5", "#", "whole number"),
+        (int, "true", "#", "whole number"),
+        (bool, "1", "#", "true or false"),
+        (list[int], '[1,"a"]', "#/1", "whole number"),
+        (list[int], '{"a":1}', "#", "a list"),
+        (Point, "[]", "#", "an object"),
+        (Point, "{}", "#", "Point has no 'x'"),
+        (Tree, '{"value":1,"left":{"value":"x"}}', "#/left/value", "whole number"),
+        (tuple[int, int], "[1]", "#", "2 items"),
+        (Color, "green", "", "none of"),
+        (Level, "3", "#", "none of"),
+        (Color | int, '"green"', "#", "fits none of"),
+        (float, "1" + "0" * 400, "#", "too large"),
+        (set[Any], "[[1]]", "#", "cannot be a set"),
+        (Positive, '{"number":0}', "#", "must be positive"),
+        (int, "{", "line 1, column 2", "is not JSON"),
+        (float, "NaN", "", "NaN"),
+        (list[Any], "[" * 100_000, "", "can be read"),
+        (Person, '{"name":"b","age":200}', "#/age", "less than or equal to 150"),
+        (Shouting, '{"word":"a"}', "#/word", "must be loud"),
+        (Person, "{", "#", "Invalid JSON"),
+    ],
+)
+def test_what_is_no_value_is_an_error_with_its_place(of, text, where, what):
+    typed = TypedSpec(of)
+    with pytest.raises(OutputError, match=re.escape(what)) as caught:
+        typed.read(text)
+    assert caught.value.where == where
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("of", "kind"),
+    [
+        (Color, "choice"),
+        (Literal["a"], "choice"),
+        (Literal["a", 1], "json_schema"),
+        (Color | None, "json_schema"),
+        (re.compile("[ab]+"), "regex"),
+        (Point, "json_schema"),
+        (weather, "json_schema"),
+    ],
+)
+def test_kinds(of, kind):
+    assert TypedSpec(of).spec.kind == kind
+    assert OutputSpec.parse(of) == TypedSpec(of).spec == OutputSpec.parse(TypedSpec(of))
+
+
+def test_a_type_is_json_where_json_is_asked_for():
+    assert OutputSpec.json_schema(Color).document() == {"enum": ["red", "blue"]}
+    assert OutputSpec.json_schema(int) == OutputSpec.json_schema({"type": "integer"})
+    assert OutputSpec.json_schema(Person) == OutputSpec.json_schema(Person.model_json_schema())
+
+
+def test_schemas_are_those_of_pydantic_where_both_read_a_type(compiler):
+    for of in (Point, Tree, Color, Level, list[int], set[int], dict[str, int], int | None, tuple[int, str]):
+        ours = OutputSpec.json_schema(of).document()
+        theirs = pydantic.TypeAdapter(of).json_schema()
+        chance = Random(str(of))
+        for one, other in ((ours, theirs), (theirs, ours)):
+            for _ in range(8):
+                text = random_output(compiler, OutputSpec.json_schema(one), chance)
+                assert not list(jsonschema.Draft202012Validator(other).iter_errors(json.loads(text))), text
+
+
+def test_options_and_names():
+    typed = TypedSpec(Point, strict=False, whitespace="flexible", start_after="</think>")
+    assert (typed.spec.strict, typed.spec.whitespace) == (False, "flexible")
+    assert typed.read('{"x":1,"more":2}') == Point(1)
+    with pytest.raises(SpecError, match="unknown option"):
+        TypedSpec(Point, whitspace="compact")
+    assert "json_schema" in repr(typed)
+    assert pickle.loads(pickle.dumps(typed.spec)) == typed.spec
+
+
+def test_two_classes_of_one_name():
+    def make(kind):
+        return dataclasses.make_dataclass("Same", [("a", kind)])
+
+    one, other = make(int), make(str)
+    typed = TypedSpec(tuple[one, other])
+    assert sorted(typed.spec.document()["$defs"]) == ["Same", "Same_2"]
+    assert typed.read('[{"a":1},{"a":"x"}]') == (one(1), other("x"))
+
+
+# What a grammar does not hold
+
+
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        (Point, ()),
+        (Positive, ("Positive.__post_init__",)),
+        (list[Shouting], ("validator Shouting.loud",)),
+        (Annotated[datetime.date, Field(gt=datetime.date(2000, 1, 1))], ("gt of date",)),
+        (Annotated[Decimal, Field(max_digits=3)], ("max_digits of decimal, without decimal_places",)),
+        (Money, ()),
+        (pydantic.Base64Str, ("#/format: the format 'base64' is not enforced",)),
+        (Annotated[str, pydantic.StringConstraints(strip_whitespace=True)], ("strip_whitespace of str",)),
+    ],
+)  # fmt: skip
+def test_what_no_grammar_holds_is_told(of, told):
+    assert TypedSpec(of).unenforced == told
+
+
+def test_sets_are_held_or_refused(compiler, byte_vocabulary):
+    typed = TypedSpec(set[bool])
+    for seed in range(20):
+        items = json.loads(random_output(compiler, typed.spec, Random(seed)))
+        assert len(items) == len(set(items))
+    with pytest.raises(GrammarError, match="uniqueItems"):
+        compiler.compile(TypedSpec(set[bool], backend="xgrammar").spec)
+
+
+def test_decimals_are_numbers_with_their_places_and_digits(compiler):
+    for seed in range(20):
+        text = random_output(compiler, TypedSpec(Money).spec, Random(seed))
+        money = TypedSpec(Money).read(text)
+        assert 0 < money.price < 1000
+        assert money.price == round(money.price, 2)
+
+
+# Regexes
+
+
+def test_a_regex_gives_its_match_back(compiler):
+    typed = TypedSpec(re.compile(r"(?P<year>[0-9]{4})-(?P<month>0[1-9]|1[0-2])"))
+    found = typed.read(random_output(compiler, typed.spec, Random(0)))
+    assert found["year"].isdigit()
+    with pytest.raises(OutputError, match="does not match"):
+        typed.read("2026-13")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "what"),
+    [
+        (re.compile("a", re.IGNORECASE), "IGNORECASE"),
+        (re.compile("(?s)."), "DOTALL"),
+        (re.compile("a", re.MULTILINE), "MULTILINE"),
+        (re.compile("a ", re.VERBOSE), "VERBOSE"),
+        (re.compile(b"a"), "bytes"),
+    ],
+)
+def test_flags_that_change_a_regex_are_refused(pattern, what):
+    with pytest.raises(SpecError, match=what) as caught:
+        OutputSpec.parse(pattern)
+    assert caught.value.hint
+
+
+# Functions
+
+
+def register(person: Person, points: list[Point]) -> int:
+    return len(points)
+
+
+class Service:
+    def find(self, key: str) -> str:
+        return key
+
+
+def test_a_call_of_a_function(compiler):
+    typed = TypedSpec(weather)
+    call = typed.read('{"name":"weather","arguments":{"city":"Oslo","unit":"blue"}}')
+    assert call == ToolCall("weather", {"city": "Oslo", "unit": Color.BLUE}, weather)
+    assert call.function(**call.arguments) == "Oslo 1 blue"
+    assert TypedSpec(Service().find).read('{"name":"find","arguments":{"key":"a"}}').arguments == {"key": "a"}
+    for seed in range(10):
+        made = typed.read(random_output(compiler, typed.spec, Random(seed)))
+        assert weather(**made.arguments)
+
+
+def test_calls_of_several_functions(compiler):
+    typed = TypedSpec.tools(weather, register)
+    seen = set()
+    for seed in range(12):
+        call = typed.read(random_output(compiler, typed.spec, Random(seed)))
+        call.function(**call.arguments)
+        seen.add(call.name)
+    assert seen == {"weather", "register"}
+    made = typed.read('{"name":"register","arguments":{"person":{"name":"a","age":1},"points":[{"x":1}]}}')
+    assert made.arguments == {"person": Person(name="a", age=1), "points": [Point(1)]}
+
+
+def test_calls_between_texts(compiler):
+    typed = TypedSpec.tools(weather, begin="<tool_call>\n", end="\n</tool_call>")
+    text = random_output(compiler, typed.spec, Random(1))
+    assert text.startswith('<tool_call>\n{"name":"weather"')
+    assert text.endswith("}\n</tool_call>")
+    assert isinstance(typed.read(text), ToolCall)
+    with pytest.raises(OutputError, match="is not between"):
+        typed.read(text[:-1])
+
+
+def test_many_calls_in_free_text(compiler, byte_vocabulary):
+    typed = TypedSpec.tools(weather, Service().find, begin="<tool_call>", end="</tool_call>", many=True)
+    inner = '{"name":"find","arguments":{"key":"</tool_call> \\" }"}}'
+    other = '{"name":"weather","arguments":{"city":"x"}}'
+    text = f"I look: <tool_call>{inner}</tool_call> and <tool_call>{other}</tool_call>"
+    grammar = compiler.compile(typed.spec)
+    matcher = compiler.backend(grammar.backend).start(grammar, byte_vocabulary.stop_token_ids)
+    assert all(matcher.accept(byte) for byte in text.encode())
+    assert matcher.complete
+    assert [(call.name, call.arguments) for call in typed.read(text)] == [
+        ("find", {"key": '</tool_call> " }'}),
+        ("weather", {"city": "x"}),
+    ]
+    assert typed.read("nothing to call") == []
+    with pytest.raises(OutputError, match="is not JSON"):
+        typed.read("<tool_call>{")
+
+
+def untyped(city): ...
+def starred(*cities: str): ...
+def positional(city: str, /): ...
+def unknown(city: "Nowhere"): ...  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: TypedSpec(untyped), "'city' has no type"),
+        (lambda: TypedSpec(starred), "cannot be given by its name"),
+        (lambda: TypedSpec(positional), "cannot be given by its name"),
+        (lambda: TypedSpec(unknown), "Nowhere"),
+        (lambda: TypedSpec(lambda: 1), "no function with a name"),
+        (lambda: TypedSpec.tools(), "no function is given"),
+        (lambda: TypedSpec.tools(weather, weather), "two functions are called 'weather'"),
+        (lambda: TypedSpec.tools(Point), "no function with a name"),
+        (lambda: TypedSpec.tools(weather, many=True), "need a text that begins them"),
+        (lambda: TypedSpec.tools(weather, begin=3), "must be a text"),
+        (lambda: TypedSpec({"json_schema": {}}), "must be a type"),
+        (lambda: TypedSpec("int"), "must be a type"),
+        (lambda: TypedSpec(Literal[b"a"]), "no form in JSON"),
+        (lambda: TypedSpec(enum.Enum("Empty", [])), "no members"),
+        (lambda: TypedSpec(enum.Enum("Odd", {"A": (1, 2)})), "no form in JSON"),
+        (lambda: TypedSpec(dataclasses.make_dataclass("Lost", [("a", "Nowhere")])), "Nowhere"),
+        (lambda: TypedSpec(type("Custom", (), {})), "no JSON Schema of it"),
+        (lambda: TypedSpec(collections.abc.Callable[[int], int]), "no JSON Schema of it"),
+        (lambda: TypedSpec(set[Point]), "its items cannot be in a set"),
+        (lambda: TypedSpec(set[tuple[int, list[int]]]), "its items cannot be in a set"),
+        (lambda: OutputSpec.parse(5), "a spec is a mapping"),
+    ],
+)
+def test_what_can_be_no_spec_is_refused_by_name(make, what):
+    with pytest.raises(SpecError, match=re.escape(what)) as caught:
+        make()
+    assert caught.value.where
+    assert caught.value.hint
+
+
+WITHOUT = """
+import sys
+sys.modules["pydantic"] = sys.modules["msgspec"] = None
+import dataclasses, typing
+from guided_plugin import TypedSpec
+@dataclasses.dataclass
+class Point:
+    x: int
+def f(p: Point): ...
+assert TypedSpec(list[Point]).read('[{"x":1}]') == [Point(1)]
+assert TypedSpec(f).read('{"name":"f","arguments":{"p":{"x":1}}}').arguments == {"p": Point(1)}
+import datetime
+try:
+    TypedSpec(list[datetime.date])
+except Exception as error:
+    print(error)
+assert "torch" not in sys.modules
+"""
+
+
+def test_pydantic_is_needed_only_for_its_own_types():
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "list[datetime.date]: date is no type that this package reads by itself" in done.stdout
+    assert "pip install pydantic" in done.stdout
+
+
+def test_msgspec_structs(compiler):
+    msgspec = pytest.importorskip("msgspec")
+
+    class Item(msgspec.Struct):
+        name: Annotated[str, msgspec.Meta(max_length=4)]
+        count: int = 0
+
+        def __post_init__(self):
+            if self.count < 0:
+                raise ValueError("negative")
+
+    typed = TypedSpec(list[Item])
+    assert typed.unenforced == (f"{Item.__qualname__}.__post_init__",)
+    assert typed.read('[{"name":"a"}]') == [Item("a")]
+    compiler.compile(typed.spec)
+    with pytest.raises(OutputError, match="negative"):
+        typed.read('[{"name":"a","count":-1}]')
+
+
+# Random types
+
+_LEAVES = st.sampled_from([bool, int, float, str, type(None), Color, Level, Literal["a", "b", 1]])
+
+
+def _records(inner):
+    names = st.sampled_from(["a", "b", "c"])
+    fields = st.lists(st.tuples(names, inner), min_size=1, max_size=3, unique_by=lambda one: one[0])
+    return fields.map(lambda found: dataclasses.make_dataclass("Made", found))
+
+
+RANDOM_TYPES = st.recursive(
+    _LEAVES,
+    lambda inner: st.one_of(
+        inner.map(lambda one: list[one]),
+        inner.map(lambda one: dict[str, one]),
+        st.lists(inner, min_size=1, max_size=3).map(lambda many: tuple[tuple(many)]),
+        st.lists(inner, min_size=2, max_size=3).map(lambda many: Union[tuple(many)]),  # noqa: UP007
+        _records(inner),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(RANDOM_TYPES, st.integers(0, 1000))
+def test_random_types_and_their_outputs(compiler, of, seed):
+    typed = TypedSpec(of)
+    text = random_output(compiler, typed.spec, Random(seed))
+    value = typed.read(text)
+    # What pydantic makes of the same text may choose another member of a union, and nothing else.
+    theirs = pydantic.TypeAdapter(of)
+    assert theirs.validate_python(value) is not NotImplemented
+    if typed.spec.kind == "json_schema":
+        theirs.validate_json(text)
+
+
+def test_errors_of_the_compiler_name_the_place_in_the_type(compiler):
+    with pytest.raises(GrammarError) as caught:
+        compiler.compile(TypedSpec(list[Annotated[int, Field(multiple_of=99_991)]]).spec)
+    assert caught.value.where == "#/items/multipleOf"
