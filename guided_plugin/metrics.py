@@ -148,6 +148,8 @@ class PipelineMetrics:
     worker: WorkerMetrics = WorkerMetrics()
     choices: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """The same by backend and the reason why it was chosen; rare reasons count as `other`."""
+    unenforced: Mapping[str, int] = field(default_factory=dict)
+    """Requests added, by each keyword of theirs that nothing enforces (`unenforced_keywords`)."""
 
 
 _COUNTERS = {"steps", "rows", "added", "failed", "restarts"}
@@ -181,6 +183,12 @@ def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "
             for (backend, reason), count in now.choices.items():
                 by_choice.add_metric([backend, reason], count)
             yield by_choice
+            unenforced = CounterMetricFamily(
+                f"{prefix}_unenforced", "guided requests by keyword that nothing enforces", labels=["keyword"]
+            )
+            for keyword, count in now.unenforced.items():
+                unenforced.add_metric([keyword], count)
+            yield unenforced
 
     return Collector()
 

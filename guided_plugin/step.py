@@ -91,6 +91,8 @@ class Admission:
     warnings: tuple[str, ...] = ()
     reason: str = ""
     """Why this backend."""
+    unenforced: tuple[str, ...] = ()
+    """Keywords that the spec asks for and nothing enforces, because an operator allows that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class RequestInfo:
     spec: OutputSpec
     backend: str
     error: GuidedError | None = None
+    unenforced: tuple[str, ...] = ()
+    """As in its `Admission`."""
 
 
 LogitsProcessor = Callable[["Tensor", DecodeStep], "Tensor"]

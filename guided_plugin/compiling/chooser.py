@@ -143,6 +143,9 @@ class Chooser:
                 continue
             reasons.append("; ".join(filter(None, [candidate.reason, made.reason])))
             _log.debug("%s took %s: %s", candidate.backend, spec.summary(), reasons[-1])
+            if made.unenforced:
+                names = ", ".join(made.unenforced)
+                _log.info("left unenforced in %s, as unenforced_keywords says: %s", spec.summary(), names)
             return dataclasses.replace(made, reason="; ".join(reasons))
         if spec.kind == "structural_tag":
             # The last backend takes the most forms of tags: what it refuses is wrong with the tag. Where it

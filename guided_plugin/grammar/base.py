@@ -51,12 +51,18 @@ class Grammar:
     """Why this backend, and in what way it took the spec."""
     bounded: bool = False
     """Whether the backend bounds what each mask and each token costs. If not, calls have a deadline."""
+    unenforced: tuple[str, ...] = ()
+    """Keywords of the spec that it leaves out because of `unenforced_keywords`: outputs may break them."""
 
     def admission(self) -> Admission:
         """What a host is told of it."""
         # Plain data, also where a plugin made it of other classes: a worker sends it.
         return Admission(
-            str(self.backend), float(self.seconds), tuple(map(printable, self.warnings)), str(self.reason)
+            str(self.backend),
+            float(self.seconds),
+            tuple(map(printable, self.warnings)),
+            str(self.reason),
+            tuple(map(printable, self.unenforced)),
         )
 
 
@@ -70,6 +76,8 @@ class Prepared:
     """What the backend reads; None where compiling again takes less."""
     reason: str = ""
     """Why this backend."""
+    unenforced: tuple[str, ...] = ()
+    """As in the `Grammar`."""
 
     @property
     def size_bytes(self) -> int:

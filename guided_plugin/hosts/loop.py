@@ -55,6 +55,8 @@ class Output:
     stopped: bool
     """Whether a stop token ended it; otherwise it ran into max_new_tokens."""
     error: GuidedError | None = None
+    unenforced: tuple[str, ...] = ()
+    """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows: check it by them."""
 
 
 class DecodeLoop:
@@ -85,7 +87,7 @@ class DecodeLoop:
     def run(
         self,
         prompts: Sequence[Sequence[int]],
-        specs: Sequence[OutputSpec | None],
+        specs: Sequence[Any],
         *,
         max_new_tokens: int = 256,
         sampling: Sampling | None = None,
@@ -93,12 +95,15 @@ class DecodeLoop:
     ) -> list[Output]:
         """Decode until every row stopped. A row whose spec can't be used has an `error` and no tokens.
 
+        `specs`: one for each prompt, anything that `OutputSpec.parse` takes; None where nothing guides.
+
         `ignore_stop` goes on to `max_new_tokens` whatever the rows do, as benchmarks want it.
         """
         outputs: dict[int, Output] = {}
         requests: dict[int, str | None] = {}
-        for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):
+        for row, (prompt, given) in enumerate(zip(prompts, specs, strict=True)):
             try:
+                spec = OutputSpec.parse(given)
                 if not prompt:
                     raise ConfigError("is empty", where=f"prompt {row}", hint="give at least one token")
                 requests[row] = None
@@ -120,8 +125,12 @@ class DecodeLoop:
                     if batch.all_stopped() and not ignore_stop:
                         break
                 for (row, name), (tokens, stopped) in zip(requests.items(), batch.outputs(), strict=True):
-                    failure = self.pipeline.request(name).error if name else None
-                    outputs[row] = Output(tokens, stopped, failure)
+                    request = self.pipeline.request(name) if name else None
+                    outputs[row] = (
+                        Output(tokens, stopped, request.error, request.unenforced)
+                        if request
+                        else Output(tokens, stopped)
+                    )
         finally:
             for processor in self._processors:
                 self._plugins.unregister(processor)

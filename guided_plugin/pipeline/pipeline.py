@@ -263,6 +263,7 @@ class StepPipeline(PipelineRequests):
             failed=self._failed,
             backends=backends,
             choices=choices,
+            unenforced=dict(self._unenforced),
             main_thread=self._figures.main_thread(),
             worker=self.runtime.metrics(),
         )

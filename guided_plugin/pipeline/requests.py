@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, PipelineError
@@ -33,6 +34,8 @@ class PipelineRequests:
         self._requests: dict[int, RequestInfo] = {}
         self._failed = 0
         self._choices: dict[tuple[str, str], int] = {}
+        self._unenforced: dict[str, int] = {}
+        """Requests by the keywords that nothing enforces in them."""
         self._verdicts: deque[Future[Admission]] = deque()
         """Of requests that did not wait for their compile, and are not counted yet. Other threads append."""
 
@@ -78,7 +81,9 @@ class PipelineRequests:
         except BaseException:
             self._slots.give_back(request_id)
             raise
-        self._requests[slot] = RequestInfo(request_id, slot, spec, admission.backend)
+        self._requests[slot] = RequestInfo(
+            request_id, slot, spec, admission.backend, unenforced=admission.unenforced
+        )
         if late:
             verdict.add_done_callback(self._verdicts.append)
         else:
@@ -101,6 +106,11 @@ class PipelineRequests:
         if not self.rank:
             self.phase(request_id)
         return self._requests[self._slot_of(request_id)]
+
+    def unenforced(self, request_id: str) -> tuple[str, ...]:
+        """The keywords that a request's spec asks for and nothing enforces (`unenforced_keywords`). Known of
+        requests whose compile was waited for."""
+        return self._requests[self._slot_of(request_id)].unenforced
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
         """What a request has produced, as its grammar saw it. Waits for the steps so far."""
@@ -128,11 +138,13 @@ class PipelineRequests:
             # Some reasons quote a spec: without a bound clients could fill the memory.
             choice = admission.backend, "other"
         self._choices[choice] = self._choices.get(choice, 0) + 1
+        for keyword in admission.unenforced:
+            self._unenforced[keyword] = self._unenforced.get(keyword, 0) + 1
 
     def _report(self, failures: list[tuple[int, GuidedError]]) -> None:
         for slot, error in failures:
             old = self._requests[slot]
-            failed = RequestInfo(old.request_id, slot, old.spec, old.backend, error)
+            failed = replace(old, error=error)
             self._requests[slot] = failed
             self._failed += 1
             self.compiler.plugins.request_failed(failed)

@@ -1,5 +1,6 @@
 """The reference loop with the shipped model: hook order, validity, bit-identity, errors by row."""
 
+import enum
 import json
 
 import jsonschema
@@ -10,7 +11,7 @@ from listening import StepListener
 import guided_plugin as gp
 from guided_plugin.check.report import check_spec
 from guided_plugin.demo import DEMOS, MODEL_DIR
-from guided_plugin.errors import ConfigError, GrammarError, VocabularyError
+from guided_plugin.errors import ConfigError, GrammarError, SpecError, VocabularyError
 from guided_plugin.hosts import loop as loop_module
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -214,3 +215,28 @@ def test_a_model_narrower_than_its_tokenizer_is_refused(parts):
 def test_wrong_sampling_is_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         gp.Sampling(**wrong)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+def test_types_are_specs_and_outputs_name_what_nothing_enforced(parts, make_loop):
+    tokenizer, model, compiler = parts
+    config = gp.GuidedConfig(unenforced_keywords=("uniqueItems", "pattern"), isolate_compiles=False)
+    loop = make_loop(model, gp.GrammarCompiler(compiler.vocabulary, config=config))
+    typed = gp.TypedSpec(tuple[Colour, bool])
+    loose = {"type": "array", "uniqueItems": True, "items": {"enum": [1, 2, 3]}, "maxItems": 3}
+    prompt = tokenizer.encode("Say: ")
+    specs = [Colour, typed, {"json_schema": loose}, None, {"jsn": 1}]
+    outputs = loop.run([prompt] * 5, specs, max_new_tokens=30)
+    colour, pair, items, free, wrong = outputs
+    assert gp.TypedSpec(Colour).read(tokenizer.decode(colour.tokens)) in Colour
+    value = typed.read(tokenizer.decode(pair.tokens))
+    assert isinstance(value[0], Colour)
+    assert isinstance(value[1], bool)
+    assert [output.unenforced for output in outputs] == [(), (), ("uniqueItems",), (), ()]
+    assert (items.error, free.error) == (None, None)
+    assert isinstance(wrong.error, SpecError)
+    assert loop.pipeline.metrics().unenforced == {"uniqueItems": 1}

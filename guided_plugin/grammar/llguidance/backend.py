@@ -39,6 +39,7 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import texts_bytes
+from guided_plugin.spec.uses import left_out
 
 # An object of n optional properties needs n items in a row: llguidance's own limit of 2,000 would end such
 # requests in the middle. A mask of so many takes 10 ms. Its verbose errors tell what a lexer has spent. They
@@ -111,7 +112,7 @@ class LLGuidanceBackend:
         text = self._text(spec)
         self._first(spec, text)
         self._probe(spec, text)
-        return Prepared(spec, self.name, text)
+        return Prepared(spec, self.name, text, unenforced=left_out(spec, self._unenforced))
 
     def load(self, prepared: Prepared) -> Grammar:
         """The grammar of a text."""
@@ -173,7 +174,8 @@ class LLGuidanceBackend:
         compiled = _Compiled(text, lexers, impossible if named else None, distinct)
         seconds = time.perf_counter() - start
         size = _BYTES_PER_CHARACTER * len(text) + texts_bytes(spec.text)
-        return Grammar(spec, self.name, compiled, size, seconds, bounded=True)
+        left = left_out(spec, self._unenforced)
+        return Grammar(spec, self.name, compiled, size, seconds, bounded=True, unenforced=left)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
         def bytewise(text: str) -> Any:

@@ -158,6 +158,12 @@ class GenerateCall:
             return {}
         return dict(self._rows.errors) if self._closed else self._rows.all_errors(self._run.seen)
 
+    @property
+    def unenforced(self) -> dict[int, tuple[str, ...]]:
+        """Rows with keywords that nothing enforced, and these."""
+        found = {} if self._rows is None else self._rows.unenforced
+        return {row: keywords for row, keywords in found.items() if keywords}
+
     def complete(self) -> dict[int, bool]:
         """For each guided row, whether its output ended as its grammar allows."""
         return {} if self._rows is None or self._closed else self._rows.complete()

@@ -29,7 +29,7 @@ from guided_plugin.hosts.transformers.output import (
 )
 from guided_plugin.hosts.transformers.pool import PipelinePool
 from guided_plugin.hosts.transformers.surroundings import Surroundings
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import OutputSpec, reader_of
 
 if TYPE_CHECKING:
     from guided_plugin.hosts.transformers.batching import GuidedBatching
@@ -72,6 +72,11 @@ class GenerateKwargs(dict[str, Any]):
     def errors(self) -> dict[int, GuidedError]:
         """By row of the output, why what it holds is not what its spec asks for."""
         return self.call.errors
+
+    @property
+    def unenforced(self) -> dict[int, tuple[str, ...]]:
+        """By row of the output, keywords of its spec that nothing enforced (`unenforced_keywords`)."""
+        return self.call.unenforced
 
 
 class Guide:
@@ -120,9 +125,9 @@ class Guide:
         """Arguments for one `generate` call: `logits_processor` and `stopping_criteria`.
 
         `spec`: for all rows, or a list with one for each prompt, None where nothing guides; anything that
-        `OutputSpec.parse` takes. Raises the error of a spec that can't be used. Processors and criteria of
-        your own go first, so that no processor makes likely what was masked. `reuse`: for one call after
-        another, as pipelines make them.
+        `OutputSpec.parse` takes, types and functions too. Raises the error of a spec that can't be used.
+        Processors and criteria of your own go first, so that no processor makes likely what was masked.
+        `reuse`: for one call after another, as pipelines make them.
         """
         return _kwargs(self._checked_call(spec, reuse), logits_processor, stopping_criteria)
 
@@ -131,7 +136,8 @@ class Guide:
         return GuidedProcessor(self._checked_call(spec, reuse))
 
     def generate(self, model: Any, inputs: Any, spec: Any, **options: Any) -> list[Generated]:
-        """Generate, and read the outputs: text, tokens and, for JSON specs, the parsed object.
+        """Generate, and read the outputs: text, tokens and the parsed object: of JSON its value, of a type or
+        a function given as the spec an instance or a call.
 
         `inputs`: a text or a list of texts, or what a tokenizer returns. `options` are those of
         `model.generate`. A row whose spec can't be used has an `error`; the others are generated.
@@ -152,8 +158,9 @@ class Guide:
                 criteria = options.pop("stopping_criteria", None) or ()
                 kwargs = _kwargs(call, processors, criteria)
                 made = model.generate(**without_rows(tensors, refused), **_padding(model, options), **kwargs)
-                given = [one for row, one in enumerate(wanted) if row not in refused for _ in range(each)]
-                found = outputs(self._tokenizer, made, call, given, model, options)
+                given = [one for row, one in enumerate(wanted) if row not in refused]
+                readers = [reader_of(one, spec) for one, spec in zip(given, call.specs, strict=True)]
+                found = outputs(self._tokenizer, made, call, readers, model, options)
         finally:
             call.close()
         made_rows = iter(found)

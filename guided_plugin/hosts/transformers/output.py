@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from guided_plugin.errors import ConfigError, GuidedError, RequestError
+from guided_plugin.errors import ConfigError, GuidedError, OutputError
 from guided_plugin.grammar.request_state import Phase, RequestState
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.call import GenerateCall
@@ -27,8 +26,11 @@ class Generated:
     complete: bool
     """Whether it ended as its spec allows; without a spec, with a stop token. If not, it was cut."""
     parsed: Any = None
-    """Of a complete output to a JSON spec: the value; an instance, if the spec was a pydantic model."""
+    """Of a complete output to JSON its value; to a type, a function or a compiled regex what `TypedSpec.read`
+    returns."""
     error: GuidedError | None = None
+    unenforced: tuple[str, ...] = ()
+    """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows: check it by them."""
 
 
 def option(model: Any, options: Mapping[str, Any], name: str) -> Any:
@@ -82,19 +84,20 @@ def outputs(
     tokenizer: Any,
     made: Any,
     call: GenerateCall,
-    given: Sequence[Any],
+    readers: Sequence[Callable[[str], Any] | None],
     model: Any,
     options: Mapping[str, Any],
 ) -> list[Generated]:
-    """Read what `generate` returned. `given` has the spec of each row as the user gave it."""
+    """Read what `generate` returned. `readers`: what makes the value of an output, of each spec."""
     sequences: Tensor = made if isinstance(made, Tensor) else made.sequences
     rows = sequences[:, call.prompt_length :].tolist()
     vocabulary, errors, complete = call.vocabulary, call.errors, call.complete()
     eos = option(model, options, "eos_token_id")
     host_stops = (eos,) if isinstance(eos, int) else tuple(eos or ())
     found = []
-    for row, (tokens, one) in enumerate(zip(rows, given, strict=True)):
-        spec = call.specs[row * len(call.specs) // len(rows)]
+    for row, tokens in enumerate(rows):
+        place = row * len(call.specs) // len(rows)
+        spec, read = call.specs[place], readers[place]
         stops = host_stops if spec is None else spec.stop_token_ids or vocabulary.stop_token_ids
         state = RequestState(vocabulary.triggers(None if spec is None else spec.start_after), stops)
         state.extend(array("q", tokens))
@@ -105,13 +108,15 @@ def outputs(
             found.append(Generated(text, kept, done))
             continue
         error, parsed = errors.get(row), None
-        if complete[row] and error is None and spec.kind in ("json_schema", "json_object"):
-            start = state.start
+        guided = _text(vocabulary, kept[state.start :])
+        readable = guided or spec.kind not in ("json_schema", "json_object")
+        if complete[row] and error is None and read is not None and readable:
             try:
-                parsed = _parsed(_text(vocabulary, kept[start:]), one)
-            except ValueError as wrong:
-                error = RequestError(f"can't be parsed: {wrong}", where=f"row {row}", hint="see `text`")
-        found.append(Generated(_text(vocabulary, kept), kept, complete[row], parsed, error))
+                parsed = read(guided)
+            except OutputError as wrong:
+                error = wrong
+        left = call.unenforced.get(row, ())
+        found.append(Generated(_text(vocabulary, kept), kept, complete[row], parsed, error, left))
     return found
 
 
@@ -119,11 +124,3 @@ def _text(vocabulary: Vocabulary, tokens: Sequence[int]) -> str:
     """The bytes that the grammar saw: decoders strip spaces and tidy up punctuation."""
     known = (vocabulary.tokens[token] for token in tokens if token < vocabulary.size)
     return b"".join(known).decode(errors="replace")
-
-
-def _parsed(text: str, given: Any) -> Any:
-    if not text:
-        return None
-    if isinstance(given, type) and hasattr(given, "model_validate_json"):
-        return given.model_validate_json(text)
-    return json.loads(text)

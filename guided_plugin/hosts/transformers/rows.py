@@ -34,6 +34,8 @@ class GuidedRows:
         self._requests: dict[str, int] = {}
         self.slots = [UNGUIDED] * len(specs)
         self.errors: dict[int, GuidedError] = {}
+        self.unenforced: dict[int, tuple[str, ...]] = {}
+        """Of guided rows, the keywords that nothing enforces."""
         self._judged: set[int] = set()
         call = next(_call_numbers)
         for row, spec in enumerate(specs):
@@ -42,6 +44,7 @@ class GuidedRows:
                 self.slots[row] = self.pipeline.add_request(request_id, spec)
                 loan.requests.append(request_id)
                 self._requests[request_id] = row
+                self.unenforced[row] = self.pipeline.unenforced(request_id)
         default = self.pipeline.compiler.vocabulary.stop_token_ids
         self._stop_ids = [() if spec is None else spec.stop_token_ids or default for spec in specs]
         self.host_stops = around.stops.issuperset(itertools.chain.from_iterable(self._stop_ids))

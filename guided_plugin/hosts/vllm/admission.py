@@ -50,7 +50,7 @@ from guided_plugin.hosts.vllm.health import Health
 from guided_plugin.hosts.vllm.leaving import Leaving
 from guided_plugin.hosts.vllm.ready import in_background, wait_for
 from guided_plugin.hosts.vllm.reasoning import Reasoning
-from guided_plugin.hosts.vllm.retry import LEAST, unavailable
+from guided_plugin.hosts.vllm.retry import LEAST, tell_unenforced, unavailable
 from guided_plugin.hosts.vllm.start_line import frontend_line
 from guided_plugin.hosts.vllm.versions import note_version
 from guided_plugin.spec import OutputSpec, identity_of
@@ -89,6 +89,8 @@ class Admitted:
     """What frontend and engine call it meanwhile."""
     backend: str = ""
     """What it compiled with, for metrics."""
+    unenforced: tuple[str, ...] = ()
+    """The keywords in it that nothing enforces (`unenforced_keywords`)."""
 
     def __deepcopy__(self, memo: Any) -> Admitted:
         return self  # vLLM clones the params of each request
@@ -218,7 +220,7 @@ class Gate:
             ends = self._reasoning.ends(note, prompt_token_ids)
         if ends is not None:  # as token ids: the scheduler has no tokenizer
             fields = {**fields, "start_after": self.compiler.vocabulary.triggers(ends) or None}
-        noted.admitted(extra[GUIDED].backend)
+        noted.admitted(extra[GUIDED].backend, extra[GUIDED].unenforced)
         extra[GUIDED], extra[ADMITTED] = fields, True
 
     @property
@@ -260,6 +262,7 @@ class Gate:
         would end an output in the middle."""
         stops = getattr(params, "stop_token_ids", None) or ()
         self.compiler.vocabulary.check_stops(stops, where="stop_token_ids", text=False)
+        tell_unenforced(admitted.unenforced)
         carried = copy.copy(params)
         carried.structured_outputs = None
         carried.extra_args = {**(params.extra_args or {}), GUIDED: admitted}
@@ -304,7 +307,8 @@ class Gate:
         made = self.compiler.kept(spec) or self.compiler.cached(spec)
         backend = "" if made is None else made.backend
         noted.compiled(backend, seconds)
-        admitted = Admitted(fields, quick and self._engine_started, identity_of(spec).hex(), backend)
+        left = () if made is None else made.unenforced
+        admitted = Admitted(fields, quick and self._engine_started, identity_of(spec).hex(), backend, left)
         if key is None:
             return admitted
         with self._lock:

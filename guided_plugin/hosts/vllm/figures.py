@@ -63,6 +63,9 @@ class _Metrics:
         name = "guided_plugin"
         self.requests = Counter(f"{name}_requests", "guided requests", ["backend", "outcome"])
         self.refusals = Counter(f"{name}_refusals", "guided requests that were refused", ["reason"])
+        self.unenforced = Counter(
+            f"{name}_unenforced", "guided requests by keyword that nothing enforces in them", ["keyword"]
+        )
         self.compiles = Histogram(
             f"{name}_compile_seconds", "seconds until a new spec was admitted", ["backend"], buckets=_BUCKETS
         )
@@ -71,8 +74,10 @@ class _Metrics:
             for key, (title, text) in {**_ENGINE, **_WORKER}.items()
         }
 
-    def admitted(self, backend: str) -> None:
+    def admitted(self, backend: str, unenforced: Iterable[str] = ()) -> None:
         """A request goes to the engine."""
+        for keyword in unenforced:
+            self.unenforced.labels(keyword).inc()
         self.requests.labels(backend or "unknown", "admitted").inc()
 
     def refused(self, reason: str, outcome: str) -> None:
@@ -126,10 +131,10 @@ class _Asking:
         self._newest = 0.0
         self._task: asyncio.Task[None] | None = None
 
-    def admitted(self, backend: str) -> None:
+    def admitted(self, backend: str, unenforced: Iterable[str] = ()) -> None:
         """A request goes to the engine."""
         self._newest = time.monotonic()
-        self.metrics.admitted(backend)
+        self.metrics.admitted(backend, unenforced)
 
     def on_loop(self, engine: Any) -> None:
         """A guided request comes to an AsyncLLM, on its event loop."""

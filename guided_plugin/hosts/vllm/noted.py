@@ -6,6 +6,7 @@ Depends on errors. Nothing here knows how the figures are shown (figures.py).
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from guided_plugin.errors import GuidedError, PipelineError, printable
@@ -16,8 +17,8 @@ _log = logging.getLogger("guided_plugin.requests")
 class Listener(Protocol):
     """Counts what happens. Called from any thread, but for `on_loop`."""
 
-    def admitted(self, backend: str) -> None:
-        """A request goes to the engine."""
+    def admitted(self, backend: str, unenforced: Iterable[str] = ()) -> None:
+        """A request goes to the engine. `unenforced`: keywords in it that nothing enforces."""
 
     def refused(self, reason: str, outcome: str) -> None:
         """A request got an error instead: `refused`, or `busy` where nothing was wrong with it."""
@@ -41,10 +42,10 @@ def listen(listener: Listener) -> None:
     _listener = listener
 
 
-def admitted(backend: str) -> None:
-    """A request goes to the engine."""
+def admitted(backend: str, unenforced: Iterable[str] = ()) -> None:
+    """A request goes to the engine. `unenforced`: keywords in it that nothing enforces."""
     if _listener is not None:
-        _listener.admitted(backend)
+        _listener.admitted(backend, unenforced)
 
 
 def refused(error: GuidedError, request_id: str) -> None:

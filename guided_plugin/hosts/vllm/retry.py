@@ -1,20 +1,24 @@
-"""When a request that a server refused with status 503 may come again. Imports vLLM lazily.
+"""What headers of a server's answers tell: when a request that was refused with status 503 may come again,
+and which keywords nothing enforced. Imports vLLM lazily.
 
     init_entrypoints_middleware   vLLM's app gets a middleware: each request has a note
     unavailable                   the error of status 503; writes into the note of the request that gets it
+    tell_unenforced               writes into the note what `unenforced_keywords` left out of a request's spec
 
-Such an answer has the header `Retry-After`. vLLM's errors carry no headers, so it is added where the answer
-leaves. Answers that vLLM itself gives with status 503 are left as they are.
+A refusal has the header `Retry-After`. vLLM's errors carry no headers: it is added where the answer leaves.
+Answers that vLLM itself gives with status 503 are left as they are. An answer to a request whose spec has
+keywords that nothing enforces names them in `X-Guided-Unenforced`: its client checks the output by those.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 from guided_plugin.hosts.vllm.contract import Part, broken
 from guided_plugin.hosts.vllm.wrapping import wrap
@@ -22,6 +26,9 @@ from guided_plugin.hosts.vllm.wrapping import wrap
 LEAST, MOST = 1, 60
 """Seconds that a client is told at least, where nothing is known, and at most, where only a restart helps.
 Clients like `openai` wait no longer than a minute for a server."""
+
+UNENFORCED = "X-Guided-Unenforced"
+"""The header that names keywords, separated by commas."""
 
 _APP = "vllm.entrypoints.launchers.app"
 
@@ -32,11 +39,13 @@ _Send = Callable[[_Message], Awaitable[None]]
 class _Note:
     """What a request's answer will say."""
 
-    __slots__ = ("seconds",)
+    __slots__ = ("seconds", "unenforced")
 
     def __init__(self) -> None:
         self.seconds = 0
         """When to come again; 0 where this package has not refused the request."""
+        self.unenforced: tuple[str, ...] = ()
+        """Keywords of its spec."""
 
 
 _note: ContextVar[_Note | None] = ContextVar("guided_retry_after", default=None)
@@ -52,6 +61,13 @@ def unavailable(what: str, seconds: float) -> Exception:
         note.seconds = max(note.seconds, math.ceil(min(max(seconds, LEAST), MOST)))
     error: Exception = GracefulHTTPError(what, HTTPStatus.SERVICE_UNAVAILABLE)
     return error
+
+
+def tell_unenforced(keywords: Collection[str]) -> None:
+    """Have the answer to the request that is served name these keywords."""
+    note = _note.get()
+    if note is not None and keywords:
+        note.unenforced = tuple(sorted({*note.unenforced, *keywords}))
 
 
 def install() -> None:
@@ -71,7 +87,7 @@ def _init(original: Any) -> Any:
 
 
 class RetryAfter:
-    """ASGI middleware that adds the header. What a request costs: a note, and a call for each message."""
+    """ASGI middleware that adds the headers. What a request costs: a note, and a call for each message."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -85,13 +101,20 @@ class RetryAfter:
         _note.set(note)  # never reset: a server runs each request in a task, which has a context of its own
 
         def noted(message: _Message) -> Awaitable[None]:
-            return send(_with_header(message, note.seconds) if note.seconds else message)
+            return send(_with_headers(message, note) if note.seconds or note.unenforced else message)
 
         await self._app(scope, receive, noted)
 
 
-def _with_header(message: _Message, seconds: int) -> _Message:
-    """The first message of an answer with status 503 has the header; others are as they were."""
-    if message["type"] != "http.response.start" or message["status"] != HTTPStatus.SERVICE_UNAVAILABLE:
+def _with_headers(message: _Message, note: _Note) -> _Message:
+    """The first message of an answer has what its note says; others are as they were."""
+    if message["type"] != "http.response.start":
         return message
-    return {**message, "headers": [*message.get("headers", ()), (b"retry-after", b"%d" % seconds)]}
+    told = []
+    if note.seconds and message["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
+        told.append((b"retry-after", b"%d" % note.seconds))
+    if note.unenforced:
+        told.append(
+            (UNENFORCED.lower().encode(), ", ".join(quote(one, safe="$") for one in note.unenforced).encode())
+        )
+    return {**message, "headers": [*message.get("headers", ()), *told]} if told else message

@@ -180,7 +180,38 @@ def test_keywords_may_be_left_unenforced():
     schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     config = GuidedConfig(unenforced_keywords=("uniqueItems",))
     compiler = GrammarCompiler(VOCABULARY, config=config)
-    assert takes(compiler.backend("llguidance"), OutputSpec.json_schema(schema), '["a","a"]')
+    backend, spec = compiler.backend("llguidance"), OutputSpec.json_schema(schema)
+    assert takes(backend, spec, '["a","a"]')
+    assert (
+        compiler.compile(spec).unenforced == backend.compile(spec).admission().unenforced == ("uniqueItems",)
+    )
+    prepared = backend.prepare(spec)
+    assert prepared.unenforced == backend.load(prepared).unenforced == ("uniqueItems",)
+    tag = {
+        "type": "tag",
+        "begin": "<a>",
+        "content": {"type": "json_schema", "json_schema": schema},
+        "end": "",
+    }
+    assert compiler.compile(OutputSpec.structural_tag({"format": tag})).unenforced == ("uniqueItems",)
+
+
+@pytest.mark.parametrize(
+    ("schema", "left"),
+    [
+        ({"type": "array", "maxItems": 2}, ()),
+        ({"type": "array", "uniqueItems": False}, ()),
+        ({"type": "string", "uniqueItems": True}, ()),
+        ({"enum": ["uniqueItems"]}, ()),
+        ({"properties": {"pattern": {"pattern": "^a$", "maxLength": 2}}}, ("pattern",)),
+        ({"anyOf": [{"format": "date"}, {"type": "array", "uniqueItems": True}]}, ("format", "uniqueItems")),
+        ({"type": "string", "format": "colour"}, ()),
+    ],
+)
+def test_only_keywords_that_would_count_are_left_unenforced(schema, left):
+    config = GuidedConfig(unenforced_keywords=("uniqueItems", "pattern", "format"), isolate_compiles=False)
+    compiler = GrammarCompiler(VOCABULARY, config=config)
+    assert compiler.compile(OutputSpec.json_schema(schema)).unenforced == left
 
 
 def test_an_object_of_many_optional_properties_is_taken_to_its_end(backend):

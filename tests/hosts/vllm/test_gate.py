@@ -1,6 +1,7 @@
 """The gate in vLLM's frontend, and the options of an engine, without an engine."""
 
 import asyncio
+import enum
 import json
 import threading
 from concurrent.futures import Future
@@ -94,6 +95,32 @@ def test_a_request_goes_on_as_a_copy_that_carries_its_spec():
     assert spec_in(carried) == gp.OutputSpec.choice(["a"])
     assert carried.extra_args["mine"] == 3
     assert params.extra_args == {"guided": {"choice": ["a"]}, "mine": 3}
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+def test_types_and_typed_specs_are_specs():
+    typed = gp.TypedSpec(list[Colour])
+    for given, spec in ((Colour, gp.OutputSpec.choice(["red", "blue"])), (typed, typed.spec)):
+        params = SamplingParams(extra_args={"guided": given}).clone()
+        vllm_gate.check_params(params)
+        assert spec_in(Gate(config(SMALL)).admit(params)) == spec
+
+
+def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
+    told = []
+    monkeypatch.setattr(vllm_admission, "tell_unenforced", told.append)
+    monkeypatch.setattr(vllm_admission.noted, "admitted", lambda backend, keywords: told.append(keywords))
+    gate = Gate(config({**SMALL, "unenforced_keywords": ["uniqueItems"]}))
+    for schema in ({"type": "array", "uniqueItems": True}, {"type": "boolean"}):
+        params = SamplingParams(extra_args={"guided": {"json_schema": schema}})
+        for _ in range(2):  # the second one is remembered
+            gate.complete(gate.admit(params), None)
+    left = ("uniqueItems",)
+    assert told == [left, left, left, left, (), (), (), ()]
 
 
 @pytest.mark.parametrize(

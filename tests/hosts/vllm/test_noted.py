@@ -37,6 +37,12 @@ def test_requests_are_counted_by_backend_and_outcome(listening):
     assert listening("refusals_total", reason="BusyError") >= 1
 
 
+def test_keywords_that_nothing_enforces_are_counted(listening):
+    before = listening("unenforced_total", keyword="uniqueItems")
+    noted.admitted("llguidance", ("pattern", "uniqueItems"))
+    assert listening("unenforced_total", keyword="uniqueItems") == before + 1
+
+
 def test_a_second_stat_logger_in_a_process_is_fine(listening):
     figures.GuidedStatLogger(None, [0])
     before = listening("compile_seconds_count", backend="xgrammar")

@@ -18,7 +18,7 @@ from guided_plugin.hosts.vllm import health as vllm_health
 from guided_plugin.hosts.vllm import retry
 from guided_plugin.hosts.vllm.admission import refusal
 from guided_plugin.hosts.vllm.health import Health
-from guided_plugin.hosts.vllm.retry import RetryAfter, unavailable
+from guided_plugin.hosts.vllm.retry import RetryAfter, tell_unenforced, unavailable
 
 try:
     from vllm.entrypoints.common.cli_args import make_arg_parser
@@ -185,3 +185,21 @@ def test_the_engine_says_how_long_it_refuses(monkeypatch, waits, told, later):
     now[0] += 0.2
     assert sent(application)[0]["headers"][-1] == (b"retry-after", later)
     assert asked == ["guided_health", "guided_retry_after"]  # the second request was answered from memory
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_answers_name_what_nothing_enforced(status):
+    async def application(scope, receive, send):
+        for keywords in (("uniqueItems",), (), ("format", "uniqueItems", "a\r\nb: c")):
+            tell_unenforced(keywords)
+        await send(start(status))
+        await send({"type": "http.response.body"})
+
+    first, second = sent(application)
+    assert first["headers"] == [
+        (b"a", b"b"),
+        (b"x-guided-unenforced", b"a%0D%0Ab%3A%20c, format, uniqueItems"),
+    ]
+    assert second == {"type": "http.response.body"}
+    tell_unenforced(("pattern",))  # outside of a request there is no answer
+    assert sent(answering(200)) == [start(200)]
