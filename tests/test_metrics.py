@@ -17,6 +17,7 @@ FOUND = PipelineMetrics(
     backends={"xgrammar": 3, "llguidance": 2},
     main_thread=4e-5,
     choices={("xgrammar", "the spec names it"): 3, ("llguidance", "as a JSON schema"): 2},
+    unenforced={"uniqueItems": 2},
     worker=WorkerMetrics(steps=7, plan_to_mask=1e-3, exposed_wait=2e-6, restarts=1),
 )
 
@@ -50,11 +51,13 @@ def test_what_prometheus_scrapes(monkeypatch):
         "guided_plugin_failed": 1,
         "guided_plugin_restarts": 1,
         "guided_plugin_requests": None,
+        "guided_plugin_unenforced": None,
     }
     assert families["guided_plugin_requests"].samples == [
         (["xgrammar", "the spec names it"], 3),
         (["llguidance", "as a JSON schema"], 2),
     ]
+    assert families["guided_plugin_unenforced"].samples == [(["uniqueItems"], 2)]
     assert families["guided_plugin_running"].value == 2
     assert families["guided_plugin_worker_steps"].value == 7
     assert families["guided_plugin_worker_plan_to_mask"].value == 1e-3

@@ -181,8 +181,8 @@ def test_importing_the_package_imports_no_torch():
 
 PUBLIC = """
 UNGUIDED DecodeLoop DecodeStep GrammarCompiler Guide GuidedConfig GuidedError Output OutputSpec Plugins
-RequestInfo Sampling StepPipeline StepStatistics TorchRanks Vocabulary __version__ errors
-explain_output hookimpl shared_compiler
+RequestInfo Sampling StepPipeline StepStatistics ToolCall TorchRanks TypedSpec Vocabulary __version__
+errors explain_output hookimpl shared_compiler
 """
 
 

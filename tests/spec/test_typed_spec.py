@@ -3,106 +3,41 @@
 import collections.abc
 import dataclasses
 import datetime
-import enum
 import json
 import pickle
 import re
 import subprocess
 import sys
 import typing
-from dataclasses import dataclass, field
 from decimal import Decimal
 from random import Random
-from typing import Annotated, Any, Literal, NewType, NotRequired, Optional, Required, TypedDict, Union
+from typing import Annotated, Any, Literal, NewType, Optional, Union
 
 import jsonschema
 import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field
+from typed_classes import (
+    Color,
+    Level,
+    Loose,
+    Mixed,
+    Money,
+    Options,
+    Person,
+    Point,
+    Positive,
+    Shouting,
+    Tree,
+    weather,
+)
 from typed_walks import random_output
 
 import guided_plugin as gp
-from guided_plugin import OutputSpec, ToolCall, TypedSpec
+from guided_plugin import OutputSpec, TypedSpec
 from guided_plugin.errors import GrammarError, OutputError, SpecError
-
-
-class Color(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-    HIGH = 2
-
-
-class Mixed(enum.Enum):
-    ONE = 1
-    TRUE = "yes"
-    NOTHING = None
-
-
-@dataclass
-class Point:
-    x: int
-    y: float = 0.0
-    tags: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Tree:
-    value: int
-    left: "Tree | None" = None
-    right: "Tree | None" = None
-
-
-@dataclass
-class Positive:
-    number: int
-    doubled: int = field(init=False)
-
-    def __post_init__(self):
-        if self.number <= 0:
-            raise ValueError("must be positive")
-        self.doubled = 2 * self.number
-
-
-class Options(TypedDict):
-    a: int
-    b: NotRequired[str]
-
-
-class Loose(TypedDict, total=False):
-    a: Required[Color]
-    b: "NotRequired[list[Options]]"
-
-
-class Person(BaseModel):
-    name: str = Field(max_length=8)
-    age: int = Field(ge=0, le=150)
-
-
-class Shouting(BaseModel):
-    word: str
-
-    @field_validator("word")
-    @classmethod
-    def loud(cls, value):
-        if value != value.upper():
-            raise ValueError("must be loud")
-        return value
-
-
-class Money(BaseModel):
-    price: Annotated[Decimal, Field(max_digits=5, decimal_places=2, gt=0)]
-
-
-def weather(city: str, days: int = 1, *, unit: Color = Color.RED) -> str:
-    """The weather."""
-    return f"{city} {days} {unit.value}"
-
 
 UserId = NewType("UserId", int)
 
@@ -295,135 +230,6 @@ def test_decimals_are_numbers_with_their_places_and_digits(compiler):
         money = TypedSpec(Money).read(text)
         assert 0 < money.price < 1000
         assert money.price == round(money.price, 2)
-
-
-# Regexes
-
-
-def test_a_regex_gives_its_match_back(compiler):
-    typed = TypedSpec(re.compile(r"(?P<year>[0-9]{4})-(?P<month>0[1-9]|1[0-2])"))
-    found = typed.read(random_output(compiler, typed.spec, Random(0)))
-    assert found["year"].isdigit()
-    with pytest.raises(OutputError, match="does not match"):
-        typed.read("2026-13")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "what"),
-    [
-        (re.compile("a", re.IGNORECASE), "IGNORECASE"),
-        (re.compile("(?s)."), "DOTALL"),
-        (re.compile("a", re.MULTILINE), "MULTILINE"),
-        (re.compile("a ", re.VERBOSE), "VERBOSE"),
-        (re.compile(b"a"), "bytes"),
-    ],
-)
-def test_flags_that_change_a_regex_are_refused(pattern, what):
-    with pytest.raises(SpecError, match=what) as caught:
-        OutputSpec.parse(pattern)
-    assert caught.value.hint
-
-
-# Functions
-
-
-def register(person: Person, points: list[Point]) -> int:
-    return len(points)
-
-
-class Service:
-    def find(self, key: str) -> str:
-        return key
-
-
-def test_a_call_of_a_function(compiler):
-    typed = TypedSpec(weather)
-    call = typed.read('{"name":"weather","arguments":{"city":"Oslo","unit":"blue"}}')
-    assert call == ToolCall("weather", {"city": "Oslo", "unit": Color.BLUE}, weather)
-    assert call.function(**call.arguments) == "Oslo 1 blue"
-    assert TypedSpec(Service().find).read('{"name":"find","arguments":{"key":"a"}}').arguments == {"key": "a"}
-    for seed in range(10):
-        made = typed.read(random_output(compiler, typed.spec, Random(seed)))
-        assert weather(**made.arguments)
-
-
-def test_calls_of_several_functions(compiler):
-    typed = TypedSpec.tools(weather, register)
-    seen = set()
-    for seed in range(12):
-        call = typed.read(random_output(compiler, typed.spec, Random(seed)))
-        call.function(**call.arguments)
-        seen.add(call.name)
-    assert seen == {"weather", "register"}
-    made = typed.read('{"name":"register","arguments":{"person":{"name":"a","age":1},"points":[{"x":1}]}}')
-    assert made.arguments == {"person": Person(name="a", age=1), "points": [Point(1)]}
-
-
-def test_calls_between_texts(compiler):
-    typed = TypedSpec.tools(weather, begin="<tool_call>\n", end="\n</tool_call>")
-    text = random_output(compiler, typed.spec, Random(1))
-    assert text.startswith('<tool_call>\n{"name":"weather"')
-    assert text.endswith("}\n</tool_call>")
-    assert isinstance(typed.read(text), ToolCall)
-    with pytest.raises(OutputError, match="is not between"):
-        typed.read(text[:-1])
-
-
-def test_many_calls_in_free_text(compiler, byte_vocabulary):
-    typed = TypedSpec.tools(weather, Service().find, begin="<tool_call>", end="</tool_call>", many=True)
-    inner = '{"name":"find","arguments":{"key":"</tool_call> \\" }"}}'
-    other = '{"name":"weather","arguments":{"city":"x"}}'
-    text = f"I look: <tool_call>{inner}</tool_call> and <tool_call>{other}</tool_call>"
-    grammar = compiler.compile(typed.spec)
-    matcher = compiler.backend(grammar.backend).start(grammar, byte_vocabulary.stop_token_ids)
-    assert all(matcher.accept(byte) for byte in text.encode())
-    assert matcher.complete
-    assert [(call.name, call.arguments) for call in typed.read(text)] == [
-        ("find", {"key": '</tool_call> " }'}),
-        ("weather", {"city": "x"}),
-    ]
-    assert typed.read("nothing to call") == []
-    with pytest.raises(OutputError, match="is not JSON"):
-        typed.read("<tool_call>{")
-
-
-def untyped(city): ...
-def starred(*cities: str): ...
-def positional(city: str, /): ...
-def unknown(city: "Nowhere"): ...  # noqa: F821
-
-
-@pytest.mark.parametrize(
-    ("make", "what"),
-    [
-        (lambda: TypedSpec(untyped), "'city' has no type"),
-        (lambda: TypedSpec(starred), "cannot be given by its name"),
-        (lambda: TypedSpec(positional), "cannot be given by its name"),
-        (lambda: TypedSpec(unknown), "Nowhere"),
-        (lambda: TypedSpec(lambda: 1), "no function with a name"),
-        (lambda: TypedSpec.tools(), "no function is given"),
-        (lambda: TypedSpec.tools(weather, weather), "two functions are called 'weather'"),
-        (lambda: TypedSpec.tools(Point), "no function with a name"),
-        (lambda: TypedSpec.tools(weather, many=True), "need a text that begins them"),
-        (lambda: TypedSpec.tools(weather, begin=3), "must be a text"),
-        (lambda: TypedSpec({"json_schema": {}}), "must be a type"),
-        (lambda: TypedSpec("int"), "must be a type"),
-        (lambda: TypedSpec(Literal[b"a"]), "no form in JSON"),
-        (lambda: TypedSpec(enum.Enum("Empty", [])), "no members"),
-        (lambda: TypedSpec(enum.Enum("Odd", {"A": (1, 2)})), "no form in JSON"),
-        (lambda: TypedSpec(dataclasses.make_dataclass("Lost", [("a", "Nowhere")])), "Nowhere"),
-        (lambda: TypedSpec(type("Custom", (), {})), "no JSON Schema of it"),
-        (lambda: TypedSpec(collections.abc.Callable[[int], int]), "no JSON Schema of it"),
-        (lambda: TypedSpec(set[Point]), "its items cannot be in a set"),
-        (lambda: TypedSpec(set[tuple[int, list[int]]]), "its items cannot be in a set"),
-        (lambda: OutputSpec.parse(5), "a spec is a mapping"),
-    ],
-)
-def test_what_can_be_no_spec_is_refused_by_name(make, what):
-    with pytest.raises(SpecError, match=re.escape(what)) as caught:
-        make()
-    assert caught.value.where
-    assert caught.value.hint
 
 
 WITHOUT = """

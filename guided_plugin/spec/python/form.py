@@ -50,13 +50,15 @@ def form_of(of: Any) -> PythonForm:
     """What a type, a function or a compiled regex asks for. Raises SpecError."""
     if isinstance(of, re.Pattern):
         return PythonForm("regex", pattern_text(of), partial(match, of))
-    if inspect.isroutine(of):
-        return calls_form([of])
     return json_form(of, texts=True)
 
 
 def json_form(of: Any, *, texts: bool = False) -> PythonForm:
-    """A type as JSON. `texts`: an `Enum` or `Literal` of texts is these texts."""
+    """A type, or a call of a function, as JSON. `texts`: an `Enum` or `Literal` of texts is these texts."""
+    if isinstance(of, re.Pattern):
+        raise SpecError("a regex is no JSON Schema", where="json_schema", hint="pass it to TypedSpec")
+    if inspect.isroutine(of):
+        return calls_form([of])
     made = json_type(of)
     if texts and isinstance(made, PlainType) and made.texts is not None:
         values = {text: made.value(text) for text in made.texts}
@@ -66,12 +68,12 @@ def json_form(of: Any, *, texts: bool = False) -> PythonForm:
 
 def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many: bool = False) -> PythonForm:
     """A call of one of several functions between two texts; `many`: free text with any number of calls."""
-    if many and not begin.strip():
-        hint = 'say what a call begins with, as in begin="<tool_call>"'
-        raise SpecError("calls in free text need a text that begins them", where="begin", hint=hint)
     for name, text in (("begin", begin), ("end", end)):
         if not isinstance(text, str):
             raise SpecError(f"must be a text, not {shown(text)}", where=name, hint='as in "<tool_call>"')
+    if many and not begin.strip():
+        hint = 'say what a call begins with, as in begin="<tool_call>"'
+        raise SpecError("calls in free text need a text that begins them", where="begin", hint=hint)
     named = function_names(functions)
     made = json_type(call_type(named))
     reader = CallReader(named, made.read, begin, end)

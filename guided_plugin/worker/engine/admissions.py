@@ -70,16 +70,17 @@ class Admissions:
         if message.ticket not in self._tickets:
             return
         ticket = self._close(message.ticket)
-        if isinstance(message.answer, GuidedError):
-            ticket.verdict.set_exception(message.answer)
+        answer = message.answer
+        if isinstance(answer, GuidedError):
+            ticket.verdict.set_exception(answer)
             return
-        size = 2 * ENTRY_BYTES + texts_bytes(message.answer.reason, message.answer.warnings)
+        size = 2 * ENTRY_BYTES + texts_bytes(answer.reason, answer.warnings, answer.unenforced)
         key = identity_of(ticket.spec)
         self._known.put(key, ticket.verdict, size)
         if message.prepared is not None:
             self._compiler.keep(ticket.spec, message.prepared)
             self._told.put(key, True, ENTRY_BYTES)
-        ticket.verdict.set_result(message.answer)
+        ticket.verdict.set_result(answer)
 
     def news(self, spec: OutputSpec) -> Prepared | None:
         """What the worker that runs now has yet to be told of a spec; it is told now."""
