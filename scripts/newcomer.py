@@ -63,22 +63,22 @@ class Walk:
             self.environment.pop(name, None)
 
     def run(self, *command: str, code: int = 0, stdin: str = "", seconds: float = 600, **more: str) -> str:
-        """What a command prints. Raises Failed if it ends with another code."""
+        """What a command writes to stdout. Raises Failed, with stderr too, if it ends with another code."""
         try:
             done = subprocess.run(
                 command,
                 input=stdin,
                 env={**self.environment, **more},
                 cwd=self.folder,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                capture_output=True,
                 text=True,
                 timeout=seconds,
             )
         except subprocess.TimeoutExpired as error:
-            raise Failed(f"{' '.join(command)}: not done after {seconds:.0f} s\n{error.output}") from None
+            raise Failed(f"{' '.join(command)}: not done after {seconds:.0f} s\n{error.output!r}") from None
         if done.returncode != code:
-            raise Failed(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout[-4000:]}")
+            seen = done.stdout[-4000:] + done.stderr[-4000:]
+            raise Failed(f"{' '.join(command)}: exit code {done.returncode}\n{seen}")
         return done.stdout
 
     def plugin(self, *arguments: str, code: int = 0, stdin: str = "", **more: str) -> str:
@@ -162,7 +162,7 @@ def first_openai(walk: Walk) -> str:
         r"^choice: (yes|no)$", told, re.M
     ):
         raise Failed(told)
-    return people(told, 1) + "; " + told.splitlines()[-1]
+    return people(told, 1)
 
 
 def first_instructor(walk: Walk) -> str:
@@ -230,7 +230,7 @@ def custom_backend(walk: Walk) -> str:
     model = walk.run(walk.python, "-c", "from guided_plugin.demo import MODEL_DIR; print(MODEL_DIR)").strip()
     asked = ("generate", "--model", model, "--prompt", "Yes or no? ", "--choice", "yes,no", "--json")
     made = walk.plugin(*asked, GUIDED_PLUGIN='{"backend": "choices"}')
-    if json.loads(made[made.index("{") :])["outputs"][0]["text"] not in ("yes", "no"):
+    if json.loads(made)["outputs"][0]["text"] not in ("yes", "no"):
         raise Failed(made)
     return told.splitlines()[1]
 
