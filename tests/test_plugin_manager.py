@@ -173,10 +173,31 @@ def test_errors_keep_their_fields_and_their_tree():
             assert str(again) == "request r1: there: what (do this)"
 
 
-def test_importing_the_package_imports_no_torch():
-    code = "import sys, guided_plugin; print([m for m in sys.modules if m in {'torch','xgrammar','numpy'}])"
+def test_importing_the_package_imports_nothing_else():
+    code = (
+        "import sys; before = set(sys.modules); import guided_plugin; "
+        "print(*sorted(m for m in set(sys.modules) - before if not m.startswith('_')))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    ours = [name for name in done.stdout.split() if name.startswith("guided_plugin")]
+    assert ours == ["guided_plugin", "guided_plugin._version"]
+    assert not {"torch", "xgrammar", "numpy", "transformers"} & set(done.stdout.split())
+
+
+def test_importing_the_package_takes_less_than_a_tenth_of_a_second():
+    code = (
+        "import time; start = time.process_time(); import guided_plugin; print(time.process_time() - start)"
+    )
+    done = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(3)]
+    assert min(float(run.stdout) for run in done) < 0.1
+
+
+def test_names_of_the_package_are_found_once_and_listed():
+    assert gp.OutputSpec is vars(gp)["OutputSpec"]  # kept after its first use
+    assert set(gp.__all__) <= set(dir(gp))
+    code = "import guided_plugin; guided_plugin.errors.GuidedError; print(guided_plugin.UNGUIDED)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(gp.UNGUIDED)
 
 
 PUBLIC = """

@@ -33,9 +33,12 @@ def plot_ratios(result: Mapping[str, Any], path: Path) -> None:
     rows = sorted({measured["rows"] for measured in figures})
     axes.set_xticks(rows, map(str, rows))
     axes.minorticks_off()
-    axes.set_ylim(bottom=min(0.98, *(value for points in lines.values() for _, value in points)) - 0.02)
+    values = [1.0, *(value for points in lines.values() for _, value in points)]
+    margin = max(0.002, 0.06 * (max(values) - min(values)))
+    axes.set_ylim(min(values) - margin, max(values) + margin)
     axes.set_xlabel("guided rows")
     axes.set_ylabel("guided step / unguided step")
+    axes.ticklabel_format(axis="y", useOffset=False)
     about = result["environment"]
     axes.set_title(f"bench {result['benchmark']}, {result.get('model', '')}, {about['device']}", fontsize=10)
     figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
@@ -51,7 +54,7 @@ def plot_masks(result: Mapping[str, Any], path: Path) -> None:
     panels: Sequence[tuple[str, Callable[[Mapping[str, Any]], float | None]]] = (
         ("average mask of a file, us", lambda row: row["masks"].get("avg_us")),
         ("slowest mask of a file, us", lambda row: row["masks"].get("max_us")),
-        ("compile and first mask, ms", lambda row: row["first_mask_ms"]),
+        ("first mask with its compile, ms", lambda row: row["first_mask_ms"]),
     )
     measured = False
     for place, (label, value) in enumerate(panels):

