@@ -100,7 +100,9 @@ class _Bench:
         case.seconds.append(time.perf_counter() - start)
         case.steady.append(_steady(stamps))
         if self.options["plugin"] and case.way in _GUIDED:
-            case.metrics = self.llm.collective_rpc(METRICS)[0][0]
+            ranks = [answer[0] for answer in self.llm.collective_rpc(METRICS, args=(True,))]
+            case.metrics = ranks[0]
+            case.rank_threads = [round(metrics["main_thread"] * 1e6, 1) for metrics in ranks]
 
     def _figure(self, case: _Case, rows: int) -> dict[str, Any]:
         times = [seconds / self.options["steps"] * 1e3 for seconds in case.seconds]
@@ -117,6 +119,7 @@ class _Bench:
                 (SCHEMAS[case.schema], output) for output in case.outputs if case.way in _OURS
             ),
             "metrics": case.metrics,
+            "main_thread_us_by_rank": case.rank_threads,
         }
         print(json.dumps(figure), flush=True)
         return figure
@@ -231,6 +234,8 @@ class _Case:
     """Of a step in the middle of each."""
     outputs: list[Any] = field(default_factory=list)
     metrics: dict[str, Any] | None = None
+    rank_threads: list[float] = field(default_factory=list)
+    """Microseconds of a step in the plugin's calls, on each tensor-parallel rank."""
 
 
 _KINDS: list[dict[str, Any]] = [

@@ -362,8 +362,8 @@ def _offer_methods() -> None:
         answers = [[engine.prepare(key, made) for engine in engines] for key, made in questions]
         return list(map(all, answers))
 
-    def guided_metrics(self: Any) -> list[dict[str, Any]]:
-        return [engine.metrics() for engine in list(_engines) if engine._leads]
+    def guided_metrics(self: Any, every_rank: bool = False) -> list[dict[str, Any]]:
+        return [engine.metrics() for engine in list(_engines) if every_rank or engine._leads]
 
     def guided_health(self: Any) -> str:
         engine = _engine_of(self)
