@@ -15,6 +15,8 @@ import torch
 
 import guided_plugin as gp
 
+pytestmark = pytest.mark.timeout(900)  # processes start torch, which takes minutes on a busy machine
+
 STEPS = 60
 CUDA = pytest.param(
     "cuda",

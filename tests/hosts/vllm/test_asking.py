@@ -33,6 +33,7 @@ def frontend(kind, answers):
     """vLLM's `AsyncLLM` and its client, with nothing behind them."""
     llm, client = object.__new__(AsyncLLM), object.__new__(kind)
     client.resources = SimpleNamespace(engine_dead=False)
+    client._finalizer = SimpleNamespace(detach=lambda: None)  # nothing to shut down
     client.core_engines = sorted(answers)
     client.core_engine = client.core_engines[0]
     client._call_utility_async = Recorder(answers)
