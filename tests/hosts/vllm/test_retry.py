@@ -8,17 +8,21 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.testclient import TestClient
+from vllm import SamplingParams
 from vllm.entrypoints.launchers import app as vllm_app
 from vllm.exceptions import QueueOverflowError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm_support import SMALL, config
 
 from guided_plugin.errors import BusyError, RequestError
+from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import health as vllm_health
 from guided_plugin.hosts.vllm import retry
 from guided_plugin.hosts.vllm.admission import refusal
 from guided_plugin.hosts.vllm.health import Health
-from guided_plugin.hosts.vllm.retry import RetryAfter, tell_unenforced, unavailable
+from guided_plugin.hosts.vllm.retry import UNENFORCED, RetryAfter, tell_unenforced, unavailable
 
 try:
     from vllm.entrypoints.common.cli_args import make_arg_parser
@@ -152,6 +156,23 @@ def test_vllms_own_app_adds_it_to_our_answers_alone(client):
     assert "no room" in ours.text
     assert theirs.status_code == 503
     assert "retry-after" not in theirs.headers
+
+
+def test_vllms_own_app_names_what_the_gate_left_unenforced(client, byte_vocabulary, monkeypatch):
+    monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda vllm_config: byte_vocabulary)
+    gate = vllm_admission.Gate(config({**SMALL, "unenforced_keywords": ["uniqueItems"]}))
+
+    @client.app.get("/guided/{unique}")
+    async def guided(unique: bool, stream: bool = False):
+        schema = {"type": "array", "uniqueItems": unique}
+        await gate.admit_async(SamplingParams(extra_args={"guided": {"json_schema": schema}}))
+        return StreamingResponse(iter(["a", "b"])) if stream else JSONResponse([])
+
+    for path, told in {"true": "uniqueItems", "false": None, "true?stream=true": "uniqueItems"}.items():
+        for _ in range(2):  # the second one is remembered
+            answer = client.get(f"/guided/{path}")
+            assert (answer.status_code, answer.headers.get(UNENFORCED)) == (200, told)
+    assert UNENFORCED not in client.get("/theirs").headers
 
 
 def test_without_what_is_relied_on_the_header_is_missing_and_nothing_else(monkeypatch):
