@@ -50,6 +50,8 @@ def test_what_one_keyword_does(run, one):
     assert before["age"] == with_enum["age"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_next_commands_work_as_printed(tmp_path):
     """As a newcomer has it: the program is in a virtual environment that is not on the PATH."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
@@ -57,7 +59,7 @@ def test_the_next_commands_work_as_printed(tmp_path):
 
     def shell(command):
         done = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=800
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -93,7 +93,7 @@ def third_party(tmp_path_factory):
     shutil.copytree(EXAMPLES / "custom_backend", folder / "source")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
     options = ["--no-deps", "--no-build-isolation", "--target", str(folder / "site"), str(folder / "source")]
-    subprocess.run([*pip, *options], check=True, timeout=250)
+    subprocess.run([*pip, *options], check=True, timeout=800)
     return folder / "site"
 
 
@@ -106,11 +106,12 @@ def _command(site, *arguments, stdin="", **more):
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=800,
     )
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.timeout(900)
 def test_custom_backend_is_found_by_its_entry_point(third_party):
     code, told = _command(third_party, "check", "-", stdin='{"choice": ["yes", "no"], "backend": "choices"}')
     assert (code, "compiles with choices" in told) == (0, True), told
@@ -118,6 +119,7 @@ def test_custom_backend_is_found_by_its_entry_point(third_party):
     assert (code, "takes no regex" in told) == (1, True), told
 
 
+@pytest.mark.timeout(900)
 def test_custom_backend_generates(third_party):
     texts = ["yes", "yes indeed", "no"]
     asked = (
