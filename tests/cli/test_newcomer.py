@@ -89,3 +89,23 @@ def test_commands_run_in_its_folder(walk):
     assert (
         Path(walk.run(sys.executable, "-c", "import os; print(os.getcwd())").strip()) == walk.folder.resolve()
     )
+
+
+def test_doctor_must_find_the_option_and_be_content_with_the_right_one(walk, monkeypatch):
+    def doctor(found, left):
+        answers = iter([found, left])
+        told = [{"status": "problem", "what": what, "remedy": "change it"} for what in ("", *found, *left)]
+
+        def plugin(*_, **__):
+            wanted = next(answers)
+            problems = [each for each in told if each["what"] in wanted]
+            return newcomer.json.dumps({"sections": {"options": problems, "self-test": told[:1]}})
+
+        monkeypatch.setattr(walk, "plugin", plugin)
+        return newcomer.TASKS["doctor"](walk)
+
+    meant = "unknown option 'take_ovr' (did you mean 'take_over'?)"
+    assert doctor([meant], []) == f"{meant} -> change it"
+    for found, left in (([], []), (["no"], []), ([meant], ["still wrong"])):
+        with pytest.raises(newcomer.Failed):
+            doctor(found, left)
