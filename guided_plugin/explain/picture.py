@@ -115,6 +115,7 @@ _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1b; --page: #ffffff; --bad: #c62828; --hue: 210 80%; }
 body { color: var(--ink); background: var(--page); font: 15px/1.6 system-ui, sans-serif; margin: 2rem; }
 pre { font: 14px/1.9 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
+code { overflow-wrap: anywhere; }
 pre span, p span { border-radius: 3px; padding: 1px 1px; margin-right: 1px; }
 .s0 { background: hsl(var(--hue) 97%); } .s1 { background: hsl(var(--hue) 92%); }
 .s2 { background: hsl(var(--hue) 86%); } .s3 { background: hsl(var(--hue) 79%); }
@@ -130,7 +131,9 @@ pre span, p span { border-radius: 3px; padding: 1px 1px; margin-right: 1px; }
 """
 
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>guided output</title><style>{style}</style></head>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>guided output</title><style>{style}</style></head>
 <body><h1>Guided output</h1>
 <p><code>{spec}</code></p>
 <p>{counts}. Shade: how many tokens were allowed in the place of each. {legend}
