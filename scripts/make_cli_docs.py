@@ -53,7 +53,7 @@ def _leaves(command: Any, parent: Any, name: str) -> Iterator[tuple[Any, Any]]:
 
 def _section(command: Any, context: Any) -> str:
     usage = " ".join(command.get_usage(context).removeprefix("Usage:").split())
-    lines = [f"## {context.command_path}", "", "```", usage, "```", "", " ".join(command.help.split())]
+    lines = [f"## {context.command_path}", "", f"`{usage}`", "", " ".join(command.help.split())]
     for title, kind in (("argument", "argument"), ("option", "option")):
         records = [
             param.get_help_record(context)

@@ -1,0 +1,83 @@
+"""What the site needs beyond the pages in docs/: pages of the repository's root, and lists as they are
+written.
+
+mkdocs calls these functions (`hooks` in mkdocs.yml). A link that leaves docs/ leads to the page's copy here,
+or the build fails.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from markdown import Markdown
+from markdown.extensions import Extension
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+# File of the repository -> page of the site.
+_COPIED = {
+    "CHANGELOG.md": "CHANGELOG.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "SECURITY.md",
+    "benchmarks/results/README.md": "results.md",
+}
+_PAGES = {**_COPIED, "README.md": "index.md"}
+_LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
+_LOADED = re.compile(
+    r"<(?:script|img|iframe)[^>]+src=\"(https?:[^\"]+)|<link[^>]+stylesheet[^>]+href=\"(https?:[^\"]+)"
+)
+_FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+
+
+class _TwoSpaces(Extension):
+    """Lists continue at an indent of two spaces, as in the repository's own view."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        md.tab_length = 2
+
+
+def on_config(config: MkDocsConfig) -> None:
+    config.markdown_extensions.append(_TwoSpaces())  # type: ignore[arg-type]
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> None:
+    """Add the pages of the root that docs/ has none of."""
+    for source, page in _COPIED.items():
+        if page in files.src_uris:
+            continue
+        files.append(File.generated(config, page, content=(_ROOT / source).read_text(encoding="utf-8")))
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Links from file to file of the repository become links from page to page."""
+    here = page.file.src_uri
+    source = next((source for source, copy in _COPIED.items() if copy == here), f"docs/{here}")
+
+    def moved(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[1]))
+        if target in _PAGES:
+            target = _PAGES[target]
+        elif target.startswith("docs/"):
+            target = target.removeprefix("docs/")
+        return posixpath.relpath(target, posixpath.dirname(here) or ".")
+
+    parts: list[str] = []
+    end = 0
+    for fence in _FENCED.finditer(markdown):
+        parts += [_LINK.sub(moved, markdown[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, _LINK.sub(moved, markdown[end:])])
+
+
+def on_post_page(output: str, *, page: Page, **_: Any) -> None:
+    """A page loads nothing from another host."""
+    foreign = _LOADED.search(output)
+    if foreign:
+        raise PluginError(f"{page.file.src_uri} loads {foreign[1] or foreign[2]}")
