@@ -136,6 +136,17 @@ def test_figures_are_compared_with_their_sources(page: Path, text: str, expected
     assert all(part in error for part, error in zip(expected, found, strict=True)), found
 
 
+def test_the_page_of_errors_is_what_the_code_raises() -> None:
+    page = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+    assert page == load_script("make_error_docs").render(), "run: python scripts/make_error_docs.py"
+
+
+def test_every_page_has_its_place_on_the_site() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert pages <= set(re.findall(r"[\w./-]+\.md", nav))
+
+
 @pytest.mark.parametrize(
     "file", [ROOT / ".pre-commit-config.yaml", *(ROOT / ".github").rglob("*.yml")], ids=str
 )

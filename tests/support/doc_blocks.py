@@ -1,0 +1,103 @@
+"""The code blocks of the pages, and what a test does with each.
+
+| fence | what is done |
+|---|---|
+| `python` | run, in the order of the page, in one namespace |
+| `python title="PATH"` | an excerpt: its code stands in that file of the repository, in this order |
+| `sh` | run by bash in a folder of the page's own |
+| `json`, `toml`, `yaml`, with a title | a file of that name; read by the program that it is for |
+| `text` | the output of what ran before it; `...` stands for any text |
+| none, after `<!-- drawing -->` | a picture |
+| none, after `<!-- not run: REASON -->` | nothing: counted and listed |
+
+Pages in the repository's root name no language in places: there it is recognised from the text.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from script_files import ROOT
+
+__all__ = ["DATA", "PAGES", "Block", "blocks"]
+
+DATA = ("json", "toml", "yaml")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")],
+    key=lambda page: page.relative_to(ROOT).as_posix(),
+)
+_FENCE = re.compile(
+    r"(?:^<!-- (?P<marker>drawing|not run: [^\n]+) -->\n+)?"
+    r"^(?P<indent> *)```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?(?P<rest>[^\n]*)\n"
+    r"(?P<text>.*?)^(?P=indent)```$",
+    re.DOTALL | re.MULTILINE,
+)
+_COMMANDS = ("curl", "guided-plugin", "make", "pip", "python", "vllm")
+_VLLM = re.compile(
+    r"\bvllm serve\b|localhost:8000|^ *(?:from|import) (?:vllm|openai|prometheus_client)\b", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    title: str
+    marker: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return f"{self.page}:{self.line}"
+
+    @property
+    def needs_vllm(self) -> bool:
+        """Whether it runs where vLLM is installed, next to a server."""
+        return self.language in ("python", "sh") and not self.title and bool(_VLLM.search(self.text))
+
+
+def blocks(page: Path) -> list[Block]:
+    """Of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    name = page.relative_to(ROOT).as_posix()
+    found = []
+    for match in _FENCE.finditer(text):
+        language, inside = match["language"], match["text"]
+        if match["indent"]:
+            inside = re.sub(f"^{match['indent']}", "", inside, flags=re.MULTILINE)
+        line = text.count("\n", 0, match.start("language")) + 1
+        if match["rest"]:
+            raise ValueError(f"{name}:{line}: what follows the language is no title: {match['rest']!r}")
+        marker = match["marker"] or ""
+        if not language and not marker and page.parent == ROOT:
+            language, marker = _recognised(inside)
+        found.append(Block(name, line, language, match["title"] or "", marker, inside))
+    if text.count("\n```") + text.startswith("```") > 2 * len(found) + text.count("\n````"):
+        raise ValueError(f"{name}: a fence is not closed, or not at the start of its line")
+    return found
+
+
+def _recognised(text: str) -> tuple[str, str]:
+    """The language and the marker of a block without either."""
+    if text.split()[0] in _COMMANDS:
+        return "sh", ""
+    document, _, prose = text.partition(" //")
+    try:
+        json.loads(document)
+    except ValueError:
+        pass
+    else:
+        return "", "drawing" if prose else "output of the demo"
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return "", "drawing"
+    return "python", ""

@@ -1,0 +1,236 @@
+"""Runs the blocks of a page one after the other, as a reader would.
+
+A session has a folder with the shipped model at `path/to/model`. Commands run in bash; `guided-plugin` among
+them runs in this process, which has its imports done. `pip`, `vllm serve` and `make` are noted instead, for
+the test to have their arguments read by the program they are for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from doc_blocks import DATA, Block
+from script_files import ROOT
+
+from guided_plugin import GuidedConfig, OutputSpec
+from guided_plugin.cli import main
+from guided_plugin.demo import MODEL_DIR
+
+__all__ = ["Session"]
+
+_SHIM = """#!{python} -S
+import json, os, select, socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect({path!r})
+typed = "-" in sys.argv and sys.stdin.read() or ""
+name = os.path.basename(sys.argv[0])
+connection.sendall(json.dumps([name, sys.argv[1:], os.getcwd(), typed]).encode())
+connection.shutdown(socket.SHUT_WR)
+code, out, err = json.loads(b"".join(iter(lambda: connection.recv(65536), b"")))
+sys.stdout.write(out)
+sys.stderr.write(err)
+sys.exit(code)
+"""
+_SERVED = ("guided-plugin", "make", "pip", "vllm")
+# Commands that take minutes, a GPU or data which is not here: their arguments are read, and nothing is run.
+_ONLY_READ = ("bench", "maskbench", "trace")
+_PATIENCE = 300
+_COLUMNS = "110"
+
+
+class Session:
+    """The blocks of one page, in a folder of their own."""
+
+    def __init__(self, folder: Path, *, setup: str = "", server: str = "") -> None:
+        """`setup`: Python of what the page takes for granted. `server`: in place of http://localhost:8000."""
+        self.folder = folder
+        self.noted: list[tuple[str, list[str]]] = []
+        """Commands whose arguments another program reads: its name, and they."""
+        self._server = server
+        self._output = ""
+        self.ran: Block | None = None
+        """The block that `text` after it is compared with."""
+        # What an `if __name__ == "__main__"` guards runs too.
+        self._names: dict[str, Any] = {"__name__": "__main__"}
+        (folder / "path/to/a").mkdir(parents=True)
+        for name in ("path/to/model", "path/to/a/model", "DIR"):
+            (folder / name).symlink_to(MODEL_DIR)
+        self._commands = folder / ".commands"
+        self._commands.mkdir()
+        # The path of a socket may have 107 characters; those of test folders are longer.
+        self._socket = f"\0guided-docs-{os.getpid()}-{id(self)}"
+        for name in _SERVED:
+            self._command(name, _SHIM.format(python=sys.executable, path=self._socket))
+        self._command(
+            "curl", '#!/bin/sh\nexec /usr/bin/env -u NO PATH="$REAL" curl -sS --fail-with-body "$@"\n'
+        )
+        self._command("python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        exec(compile(setup, f"setup of {folder.name}", "exec"), self._names)
+
+    def run(self, block: Block) -> None:
+        """Do with a block what `doc_blocks` says."""
+        if block.language in DATA:
+            self._keep(block)
+        elif block.language == "text":
+            self._compare(block)
+        elif block.language == "python" and block.title:
+            _is_excerpt(block)
+        elif block.language in ("python", "sh"):
+            self.ran = block
+            (self._python if block.language == "python" else self._shell)(block)
+        elif block.marker == "output of the demo":
+            _was_printed(block, self._output)
+        elif not block.marker:
+            raise AssertionError(f"{block.place}: a block without a language and without a marker")
+
+    def _command(self, name: str, text: str) -> None:
+        file = self._commands / name
+        file.write_text(text)
+        file.chmod(0o755)
+
+    def _keep(self, block: Block) -> None:
+        """Write a file, after the program that it is for has read it."""
+        assert block.title, f"{block.place}: no title says what it is"
+        value = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}[block.language](
+            block.text
+        )
+        if block.title == "GUIDED_PLUGIN":
+            GuidedConfig.from_mapping(value)
+        elif block.title == "pyproject.toml":
+            for names in value["project"]["entry-points"].values():
+                assert all(re.fullmatch(r"[\w.]+(:\w+)?", target) for target in names.values()), block.place
+        elif block.title.startswith("schema"):
+            OutputSpec.json_schema(value)
+        elif block.title.startswith("spec"):
+            OutputSpec.parse(value)
+        elif block.title.startswith("good"):
+            pass  # an instance: the command that follows judges it
+        else:
+            raise AssertionError(f"{block.place}: no program is known for {block.title!r}")
+        (self.folder / block.title).write_text(block.text)
+
+    def _compare(self, block: Block) -> None:
+        checker = doctest.OutputChecker()
+        same = checker.check_output(block.text, _plain(self._output), doctest.ELLIPSIS)
+        assert same, f"{block.place}: the real output is\n{_plain(self._output)}"
+
+    def _python(self, block: Block) -> None:
+        code = compile("\n" * block.line + self._here(block.text), block.page, "exec")
+        out, before = io.StringIO(), Path.cwd()
+        os.chdir(self.folder)
+        try:
+            with contextlib.redirect_stdout(out):
+                exec(code, self._names)
+        except Exception as error:
+            error.add_note(f"in the block {block.place}")
+            raise
+        finally:
+            os.chdir(before)
+        self._output = out.getvalue()
+
+    def _shell(self, block: Block) -> None:
+        environment = {
+            **os.environ,
+            "PATH": f"{self._commands}:{os.environ['PATH']}",
+            "REAL": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        }
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self._socket)
+            listener.listen()
+            listener.settimeout(0.05)
+            with open(self.folder / ".output", "w+") as out:
+                bash = subprocess.Popen(
+                    ["bash", "-eu", "-o", "pipefail", "-c", self._here(block.text)],
+                    cwd=self.folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+                try:
+                    while bash.poll() is None:
+                        with contextlib.suppress(TimeoutError):
+                            self._serve(listener.accept()[0])
+                finally:
+                    bash.kill()
+                    bash.wait()
+                out.seek(0)
+                self._output = out.read()
+        # 1: the command ran, and the answer is no; the page shows it.
+        assert bash.returncode in (0, 1), f"{block.place}: exit code {bash.returncode}\n{self._output}"
+        assert bash.returncode == 0 or "refused" in self._output, f"{block.place}\n{self._output}"
+
+    def _serve(self, connection: socket.socket) -> None:
+        """One command of a shell."""
+        with connection:
+            connection.settimeout(_PATIENCE)
+            asked = b"".join(iter(lambda: connection.recv(65536), b""))
+            name, arguments, folder, typed = json.loads(asked)
+            if name == "guided-plugin" and arguments[0] not in _ONLY_READ:
+                answer = _in_process(arguments, folder, typed)
+            else:
+                self.noted.append((name, arguments))
+                answer = (0, "", "")
+            connection.sendall(json.dumps(answer).encode())
+
+    def _here(self, text: str) -> str:
+        """A block with this machine's server and device."""
+        text = text.replace("http://localhost:8000", self._server or "http://localhost:8000")
+        return text.replace('device="cuda"', 'device="cpu"')
+
+
+def _in_process(arguments: list[str], folder: str, typed: str) -> tuple[int, str, str]:
+    out, err, before = io.StringIO(), io.StringIO(), (Path.cwd(), sys.argv, sys.stdin)
+    columns = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = _COLUMNS
+    os.chdir(folder)
+    sys.argv, sys.stdin = ["guided-plugin", *arguments], io.TextIOWrapper(io.BytesIO(typed.encode()))
+    code = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        os.chdir(before[0])
+        sys.argv, sys.stdin = before[1:]
+        os.environ.pop("COLUMNS")
+        if columns is not None:
+            os.environ["COLUMNS"] = columns
+    return code, out.getvalue(), err.getvalue()
+
+
+def _is_excerpt(block: Block) -> None:
+    """Its lines, without comments and indents, stand in the file in this order; others may stand between."""
+    there = iter(map(_code, (ROOT / block.title).read_text(encoding="utf-8").splitlines()))
+    for line in filter(None, map(_code, block.text.splitlines())):
+        assert line in there, f"{block.place}: {block.title} has no such line here: {line}"
+
+
+def _was_printed(block: Block, output: str) -> None:
+    """A guided output of the demo, in the second column of its tables, wherever that is wrapped."""
+    cells = "".join(line.split("│")[2] for line in output.splitlines() if line.startswith("│"))
+    assert "".join(block.text.split()) in "".join(cells.split()), f"{block.place}: the demo prints\n{output}"
+
+
+def _code(line: str) -> str:
+    return line.partition("#")[0].strip()
+
+
+def _plain(text: str) -> str:
+    """Without the spaces that pad a table's last column."""
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

@@ -1,0 +1,69 @@
+"""What pages take for granted in their Python blocks: names of the reader's own program, as text that runs
+first."""
+
+from __future__ import annotations
+
+__all__ = ["SETUP"]
+
+_COMPILER = """
+import guided_plugin as gp
+from guided_plugin import OutputSpec, StepPipeline
+from guided_plugin.hosts.fake import small_vocabulary
+
+vocabulary = small_vocabulary()
+compiler = gp.GrammarCompiler(vocabulary)
+schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+spec = OutputSpec.json_schema(schema)
+"""
+
+_LOADED = """
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from guided_plugin.demo import MODEL_DIR
+from pydantic import BaseModel
+
+class User(BaseModel):
+    name: str
+    age: int
+
+folder = str(MODEL_DIR)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder)
+inputs = tokenizer("Person as JSON: ", return_tensors="pt", return_token_type_ids=False)
+"""
+
+SETUP = {
+    # An engine's own functions.
+    "README.md": _LOADED
+    + """
+import torch
+
+logits = torch.zeros(2, len(tokenizer))
+sample = lambda logits: logits.argmax(-1)
+append = stop_criteria = lambda tokens: None
+""",
+    "docs/compiling.md": _COMPILER,
+    "docs/explain.md": _COMPILER + "import guided_plugin\n",
+    "docs/scaling.md": _LOADED
+    + """
+import guided_plugin as gp
+import os, torch.distributed
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+group = torch.distributed.group.WORLD
+compiler = gp.GrammarCompiler(gp.Vocabulary.from_tokenizer(tokenizer))
+""",
+    "docs/specs.md": "class MyPydanticModel(__import__('pydantic').BaseModel):\n    age: int\n",
+    "docs/transformers.md": _LOADED
+    + """
+import transformers
+from transformers import ContinuousBatchingConfig
+from guided_plugin import OutputSpec
+
+spec = OutputSpec.json_schema(User)
+prompts = ["Person as JSON: "] * 2
+tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+inputs_of_three_prompts = tokenizer(["A: "] * 3, return_tensors="pt", return_token_type_ids=False)
+token_ids = tokenizer.encode("A: ")
+""",
+    "docs/worker.md": _COMPILER + "pipeline = StepPipeline(compiler, max_slots=2, device='cpu')\n",
+}

@@ -1,0 +1,95 @@
+"""Every code block of every page is run, read by the program that it is for, or says why not."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from doc_blocks import DATA, PAGES, Block, blocks
+from doc_session import Session
+from doc_setup import SETUP
+from packaging.requirements import Requirement
+from script_files import ROOT
+
+from guided_plugin.cli import app
+
+ALL = {page.relative_to(ROOT).as_posix(): blocks(page) for page in PAGES}
+HERE = [
+    name for name, found in ALL.items() if any(block.language and not block.needs_vllm for block in found)
+]
+NOT_RUN: dict[str, str] = {
+    "docs/vllm-versions.md": "downloads 330 MB; `make vllm-next-test` does the same",
+}
+"""Page -> the reason of its one block that is not run."""
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    every = [block for found in ALL.values() for block in found]
+    kinds = Counter(_kind(block) for block in every)
+    print(dict(kinds))
+    assert kinds.total() == len(every)
+    assert kinds["python"] > 20
+    assert kinds["sh"] > 10
+    reasons = {block.page: block.marker for block in every if block.marker.startswith("not run")}
+    assert reasons == {page: f"not run: {reason}" for page, reason in NOT_RUN.items()}
+
+
+def _kind(block: Block) -> str:
+    if block.language:
+        assert block.language in ("python", "sh", "text", *DATA), f"{block.place}: {block.language!r}"
+        return f"{block.language}, vLLM" if block.needs_vllm else block.language
+    assert block.marker, (
+        f"{block.place}: give the block a language, or a marker (tests/support/doc_blocks.py)"
+    )
+    return block.marker
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", HERE)
+def test_blocks_run(name: str, tmp_path: Path, quiet_transformers: object) -> None:
+    session = Session(tmp_path, setup=SETUP.get(name, ""))
+    for block in ALL[name]:
+        if block.needs_vllm:
+            session.ran = block
+        elif block.language != "text" or session.ran is None or not session.ran.needs_vllm:
+            session.run(block)
+    for command, arguments in session.noted:
+        _can_be_read(command, arguments)
+
+
+def _can_be_read(command: str, arguments: list[str]) -> None:
+    if command == "make":
+        dry = subprocess.run(["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True)
+        assert dry.returncode == 0, dry.stderr
+    elif command == "pip":
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert arguments[0] == "install"
+        for word in arguments[1:]:
+            if not word.startswith("-") and not word.startswith("."):
+                wanted = Requirement(word)
+                assert wanted.name != "guided-plugin" or wanted.extras <= set(
+                    project["optional-dependencies"]
+                )
+    else:
+        assert command == "guided-plugin"
+        _parsed(arguments)
+
+
+def _parsed(arguments: list[str]) -> None:
+    """As the command line reads it, without running the command."""
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        command, *arguments = command.commands[arguments[0]], *arguments[1:]
+    command.make_context("guided-plugin", arguments)
+
+
+def test_names_of_the_setup_are_pages() -> None:
+    assert set(SETUP) <= set(ALL)
+    for text in SETUP.values():
+        ast.parse(text)
