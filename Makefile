@@ -69,9 +69,10 @@ figures:
 types: $(STAMP)
 	$(BIN)/mypy
 
-# Strict: a link or an anchor that leads nowhere, or a page without a place, fails. Nothing is fetched.
+# Strict: a link or an anchor that leads nowhere, or a page without a place, fails; not with --quiet, which counts no
+# warnings. Nothing is fetched.
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not pretrained" --cov --cov-report= $(ARGS)

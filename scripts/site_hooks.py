@@ -66,6 +66,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
             target = _PAGES[target]
         elif target.startswith("docs/"):
             target = target.removeprefix("docs/")
+        else:
+            return match[0]
         return posixpath.relpath(target, posixpath.dirname(here) or ".")
 
     parts: list[str] = []
