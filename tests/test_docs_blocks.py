@@ -13,7 +13,7 @@ import pytest
 import typer
 from doc_blocks import DATA, PAGES, Block, blocks
 from doc_session import Session
-from doc_setup import SETUP
+from doc_setup import AFTER, SETUP
 from packaging.requirements import Requirement
 from script_files import ROOT
 
@@ -53,12 +53,12 @@ def _kind(block: Block) -> str:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", HERE)
 def test_blocks_run(name: str, tmp_path: Path, quiet_transformers: object) -> None:
-    session = Session(tmp_path, setup=SETUP.get(name, ""))
-    for block in ALL[name]:
-        if block.needs_vllm:
-            session.ran = block
-        elif block.language != "text" or session.ran is None or not session.ran.needs_vllm:
-            session.run(block)
+    with Session(tmp_path, setup=SETUP.get(name, ""), after=AFTER.get(name, "")) as session:
+        for block in ALL[name]:
+            if block.needs_vllm:
+                session.ran = block
+            elif block.language != "text" or session.ran is None or not session.ran.needs_vllm:
+                session.run(block)
     for command, arguments in session.noted:
         _can_be_read(command, arguments)
 
@@ -90,6 +90,6 @@ def _parsed(arguments: list[str]) -> None:
 
 
 def test_names_of_the_setup_are_pages() -> None:
-    assert set(SETUP) <= set(ALL)
-    for text in SETUP.values():
+    assert {*SETUP, *AFTER} <= set(ALL)
+    for text in (*SETUP.values(), *AFTER.values()):
         ast.parse(text)

@@ -54,8 +54,10 @@ _COLUMNS = "110"
 class Session:
     """The blocks of one page, in a folder of their own."""
 
-    def __init__(self, folder: Path, *, setup: str = "", server: str = "") -> None:
-        """`setup`: Python of what the page takes for granted. `server`: in place of http://localhost:8000."""
+    def __init__(self, folder: Path, *, setup: str = "", after: str = "", server: str = "") -> None:
+        """`setup`: Python of what the page takes for granted; `after`: of what ends it. `server`: in place of
+        http://localhost:8000."""
+        self._after = after
         self.folder = folder
         self.noted: list[tuple[str, list[str]]] = []
         """Commands whose arguments another program reads: its name, and they."""
@@ -95,6 +97,12 @@ class Session:
             _was_printed(block, self._output)
         elif not block.marker:
             raise AssertionError(f"{block.place}: a block without a language and without a marker")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        exec(compile(self._after, f"end of {self.folder.name}", "exec"), self._names)
 
     def _command(self, name: str, text: str) -> None:
         file = self._commands / name

@@ -3,7 +3,7 @@ first."""
 
 from __future__ import annotations
 
-__all__ = ["SETUP"]
+__all__ = ["AFTER", "SETUP"]
 
 _COMPILER = """
 import guided_plugin as gp
@@ -67,3 +67,9 @@ token_ids = tokenizer.encode("A: ")
 """,
     "docs/worker.md": _COMPILER + "pipeline = StepPipeline(compiler, max_slots=2, device='cpu')\n",
 }
+
+AFTER = {
+    "docs/scaling.md": "loop.pipeline.close()\ntorch.distributed.destroy_process_group()\n",
+    "docs/transformers.md": "manager.stop(block=True)\nguide.close()\n",
+}
+"""What ends threads and processes that a page leaves running, as a reader's program would at its end."""
