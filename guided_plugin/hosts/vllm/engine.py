@@ -185,7 +185,6 @@ class Engine:
             if not spec.stop_token_ids:
                 spec = dataclasses.replace(spec, stop_token_ids=stops)
             slot = self._take_slot(request_id, spec, tokens, error)
-            self._started = True
         except GuidedError as problem:
             return self.close_request(params, problem, request_id)
         stop = (spec.stop_token_ids or stops)[0]
@@ -198,8 +197,10 @@ class Engine:
         """Raises the request's error, except with several ranks: what one rank alone knows must not change
         which slots they take."""
         if error is None or not self._leads:
-            # Only who comes before the grammar worker has started waits for it.
-            return self.pipeline.add_request(request_id, spec, tokens=tokens, wait=not self._started)
+            # Only what comes before the grammar worker has started waits for it.
+            slot = self.pipeline.add_request(request_id, spec, tokens=tokens, wait=not self._started)
+            self._started = True
+            return slot
         if self.pipeline.rank is None:
             raise error
         return self.pipeline.add_failed(request_id, spec, error)

@@ -117,6 +117,23 @@ def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode):
     assert ranks[0].tokens[1] == ranks[1].tokens[1] == [ord("a")]
 
 
+def test_a_request_that_cannot_begin_waits_for_no_worker(two_ranks, monkeypatch):
+    """So the one after it must: else its step is closed where the worker takes long to start."""
+    waits, original = [], gp.StepPipeline.add_request
+
+    def add_request(self, *args, wait, **kwargs):
+        waits.append((self.rank, wait))
+        return original(self, *args, wait=wait, **kwargs)
+
+    monkeypatch.setattr(gp.StepPipeline, "add_request", add_request)
+    ranks = two_ranks(V1, "inline", {"one": AB, "two": AB})
+    ranks[0].tokens[0].append(-1)
+    ranks[1].tokens[0].append(ord("a"))
+    for rank in ranks:
+        rank.step()
+    assert waits == [(0, True), (1, True), (1, False)]
+
+
 def test_a_rank_that_cannot_take_part_stops_all(two_ranks, monkeypatch):
     """All refuse, with its reason, and close what reaches them."""
     original = vllm_engine.vocabulary_of
