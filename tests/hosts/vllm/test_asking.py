@@ -75,16 +75,18 @@ def test_the_figures_name_each_engine(monkeypatch):
     from guided_plugin.hosts.vllm import figures
 
     GuidedStatLogger(None, [0, 1])
-    monkeypatch.setattr(figures, "SECONDS", 0.01)
+    monkeypatch.setattr(figures, "SECONDS", 0.2)
+    monkeypatch.setattr(figures, "_IDLE", 100)
     llm, _ = frontend(DPLBAsyncMPClient, ANSWERS)
 
     async def ask():
         asking = _Asking(figures._metrics)
         asking.on_loop(llm)
-        await asyncio.sleep(0.05)
+        while steps.labels("1")._value.get() != 5:
+            await asyncio.sleep(0.05)
 
-    asyncio.run(ask())
     steps = figures._metrics.engine["steps"]
+    asyncio.run(asyncio.wait_for(ask(), 60))
     assert [steps.labels(engine)._value.get() for engine in ("0", "1")] == [3, 5]
 
 
