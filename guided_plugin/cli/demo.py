@@ -22,6 +22,12 @@ from guided_plugin.cli.results import print_json, working
 from guided_plugin.demo import DEMOS, KEYWORDS, MODEL_DIR
 from guided_plugin.spec import OutputSpec
 
+_NEXT = (
+    "{this} generate --model {model} --prompt 'Order number: ' --regex 'ORD-[0-9]{{5}}' --n 3",
+    "echo {age} | {this} check -",
+    "echo {age} | {this} explain - --text 3",
+)
+
 
 def demo(
     seed: Annotated[int, typer.Option(help="Another seed, other outputs.")] = 0,
@@ -130,14 +136,9 @@ def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
 
 def _next_commands() -> list[str]:
     """Three commands that work as they are in the shell that the demo was started from."""
-    this = _this_program()
     age = shlex.quote(json.dumps(KEYWORDS[1].schema["properties"]["age"]))
-    model = shlex.quote(str(MODEL_DIR))
-    return [
-        f"{this} generate --model {model} --prompt 'Order number: ' --regex 'ORD-[0-9]{{5}}' --n 3",
-        f"echo {age} | {this} check -",
-        f"echo {age} | {this} explain - --text 3",
-    ]
+    parts = {"this": _this_program(), "model": shlex.quote(str(MODEL_DIR)), "age": age}
+    return [command.format_map(parts) for command in _NEXT]
 
 
 def _this_program() -> str:
