@@ -164,7 +164,8 @@ def plain_prepared(prepared: Prepared) -> dict[str, Any]:
 
 def prepared_from(plain: Mapping[str, Any]) -> Prepared:
     """The same, received."""
-    return Prepared(**{**plain, "spec": OutputSpec(**plain["spec"])})
+    spec, unenforced = OutputSpec(**plain["spec"]), tuple(plain["unenforced"])  # sent as a list
+    return Prepared(**{**plain, "spec": spec, "unenforced": unenforced})
 
 
 def _shallow(value: Any) -> dict[str, Any]:

@@ -235,7 +235,7 @@ def test_no_client_can_claim_that_its_spec_was_admitted():
         forged = SamplingParams(extra_args={"guided": claim, vllm_common.ADMITTED: True})
         with pytest.raises(gp.GuidedError):
             gate.admit(forged)
-        assert gate._look_up(forged)[2] is None
+        assert gate.look_up(forged)[2] is None
     carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
     carried.structured_outputs = THEIRS
     with pytest.raises(gp.GuidedError, match="together with"):
@@ -264,7 +264,7 @@ def test_what_is_remembered_has_bounds(monkeypatch):
     gate = Gate(config(SMALL))
 
     def remembers(form):
-        return gate._look_up(SamplingParams(extra_args={"guided": form}))[2] is not None
+        return gate.look_up(SamplingParams(extra_args={"guided": form}))[2] is not None
 
     for letter in "abcd":
         gate.admit(SamplingParams(extra_args={"guided": {"regex": letter}}))
@@ -517,8 +517,9 @@ class Client:
     def collective_rpc(self, method, args=()):
         if method == vllm_common.HEALTH:
             return [""]
-        self.asked.append(args)
-        return [len(self.asked) >= self.needed]
+        (questions,) = args
+        self.asked += questions
+        return [[len(self.asked) >= self.needed]]
 
 
 def add(gate, client, params):
