@@ -67,6 +67,8 @@ ABOUT = {
     "PipelineError": "A host calls the pipeline wrongly, or guiding is not possible now. vLLM: status 503.",
     "BusyError": "There is no room for a compile now, and nothing is wrong with the spec: try "
     "again. vLLM: status 503 with `Retry-After`.",
+    "OutputError": "What came back is no value of the type: it was cut (raise `max_new_tokens`), or a "
+    "validator refuses it, which no grammar holds. Generate again. Raised by `TypedSpec.read`.",
     "RequestError": "One request failed while it ran, or asks for what can't be guided; the others "
     "go on. vLLM: status 400 before it runs, 500 with the reason while it runs.",
     "BudgetError": "A mask or a token of one request took longer than one request may take: "
