@@ -1,7 +1,9 @@
 """A decode loop over random logits whose every output is checked; waiting for what must happen."""
 
 import dataclasses
+import os
 import pathlib
+import signal
 import time
 
 import torch
@@ -9,7 +11,7 @@ from vocabularies import BYTES
 
 import guided_plugin as gp
 
-__all__ = ["END", "LONG", "PAREN", "WIDTH", "Run", "faulty", "gone", "until"]
+__all__ = ["END", "LONG", "PAREN", "WIDTH", "Run", "faulty", "gone", "stopped", "until"]
 
 END = BYTES.stop_token_ids[0]
 
@@ -90,3 +92,10 @@ def gone(pid):
     except (FileNotFoundError, ProcessLookupError):
         return True
     return stat.rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def stopped(pipe):
+    """Stop the worker; its process id."""
+    pid = pipe.runtime.supervisor.worker_pid
+    os.kill(pid, signal.SIGSTOP)
+    return pid

@@ -1,10 +1,12 @@
-"""A worker in a thread, for the tests of its loop."""
+"""A worker in a thread, for the tests of its loop; pipelines whose workers do what they are told."""
 
 import gc
+import pathlib
 import sys
 import threading
 
 import pytest
+from vocabularies import BYTES
 from worker_engine import Engine
 
 import guided_plugin as gp
@@ -40,3 +42,20 @@ def go_on(monkeypatch):
 
     monkeypatch.setattr(gp.GrammarCompiler, "compile", slow)
     return go_on
+
+
+@pytest.fixture
+def make(fork_server, monkeypatch):
+    """Makes pipelines whose workers know the backend `faulty`; ends them."""
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "support" / "faults"))
+    made = []
+
+    def make(slots=8, **config):
+        config = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 60_000, **config})
+        compiler = gp.GrammarCompiler(BYTES, config=config)
+        made.append(gp.StepPipeline(compiler, max_slots=slots, mode="process"))
+        return made[-1]
+
+    yield make
+    for pipe in made:
+        pipe.close()

@@ -13,7 +13,6 @@ import logging
 import math
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -28,11 +27,7 @@ from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm import noted
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
-    HEALTH,
-    METRICS,
-    PREPARE,
     REQUEST,
-    RETRY_AFTER,
     drafts_of,
     options_of,
     prepared_from,
@@ -48,9 +43,10 @@ from guided_plugin.hosts.vllm.hooks import StepHooks
 from guided_plugin.hosts.vllm.leaving import Counter
 from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
 from guided_plugin.hosts.vllm.ranks import ranks_of
-from guided_plugin.hosts.vllm.ready import in_background, wait_for, wrap_workers
+from guided_plugin.hosts.vllm.ready import in_background, wait_for
 from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.hosts.vllm.start_line import engine_line
+from guided_plugin.hosts.vllm.worker_methods import ENGINES, offer_methods, watch
 from guided_plugin.metrics import Recent
 from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
@@ -83,7 +79,7 @@ class Engine:
         self._pipeline: StepPipeline | None = None
         self.hooks: StepHooks | None = None
         """Where a plugin implements a step hook."""
-        self._leads = True
+        self.leads = True
         """Whether this rank has the grammars, and tells of failures: of several ranks the first, whose output
         vLLM takes."""
         self._numbers = itertools.count(1)
@@ -100,10 +96,10 @@ class Engine:
         """Whether a spec has compiled here: the grammar worker takes seconds to start."""
         self._ready = threading.Event()
         """Set when no request waits for what all need."""
-        _engines.add(self)
-        _offer_methods()
+        ENGINES.add(self)
+        offer_methods()
         try:
-            wrap_worker(_watch)
+            wrap_worker(watch)
         except GuidedError as error:
             self.refuse(error)
         if self.unsupported_reason is None:
@@ -111,7 +107,7 @@ class Engine:
                 self._pipeline = self._make_pipeline(device, max_requests)
                 compiler = self._pipeline.compiler
                 self._ready = self._pipeline.runtime.ready
-                if self._pipeline.mode == "inline" and self._leads:
+                if self._pipeline.mode == "inline" and self.leads:
                     compiler.start()
                     self._ready = in_background(partial(get_ready, compiler, helpers=False), "guided-engine")
                 if compiler.plugins.listens_to_steps:
@@ -121,19 +117,19 @@ class Engine:
         shared = 0 if self._pipeline is None else self._pipeline.metrics().worker.shared_bytes
         mode = "" if self._pipeline is None else self._pipeline.mode
         line = engine_line(
-            self.options, self.unsupported_reason, mode, max_requests, shared, leads=self._leads
+            self.options, self.unsupported_reason, mode, max_requests, shared, leads=self.leads
         )
         _log.info("%s", line)
 
     def _make_pipeline(self, device: torch.device, max_requests: int) -> StepPipeline:
         """Where there are several ranks, all of them get one, or none does."""
         ranks = ranks_of(self.config)
-        self._leads = ranks is None or ranks.rank == 0
+        self.leads = ranks is None or ranks.rank == 0
         error: GuidedError | None = None
         try:
             # Third parties' hooks are called once, not by each rank.
             disabled = self.options.disabled_plugins
-            plugins = None if self._leads else Plugins(disabled=disabled, entry_points=False)
+            plugins = None if self.leads else Plugins(disabled=disabled, entry_points=False)
             compiler = GrammarCompiler(vocabulary_of(self.config), config=self.options, plugins=plugins)
         except GuidedError as problem:
             error = problem
@@ -196,7 +192,7 @@ class Engine:
     ) -> int:
         """Raises the request's error, except with several ranks: what one rank alone knows must not change
         which slots they take."""
-        if error is None or not self._leads:
+        if error is None or not self.leads:
             # Only what comes before the grammar worker has started waits for it.
             slot = self.pipeline.add_request(request_id, spec, tokens=tokens, wait=not self._started)
             self._started = True
@@ -208,7 +204,7 @@ class Engine:
     def close_request(self, params: Any, error: GuidedError, request_id: str = "") -> GuidedRequest:
         """A request that is not guided at all, and will end as an error."""
         request_id = request_id or params.extra_args.get(REQUEST, _OWN)
-        if not self._leads:
+        if not self.leads:
             pass  # rank 0 tells
         elif request_id.startswith(_OWN):
             _log.error(
@@ -225,7 +221,7 @@ class Engine:
     def prepare(self, key: str, made: Mapping[str, Any] | None) -> bool:
         """Get the spec of a request that will come ready; whether that is done. Never blocks. `made` comes
         with the first question only: the fields of the spec, and what a helper of the frontend made of it."""
-        if self._pipeline is None or not self._leads:
+        if self._pipeline is None or not self.leads:
             return True
         now = time.monotonic()
         verdict, _ = self._preparing.pop(key, (None, now))
@@ -268,7 +264,7 @@ class Engine:
         if self.hooks is not None:
             self.hooks.appended()
         dead, self._dead = self._dead, []
-        if not (self._running or self._ledger.pending or dead) or not self._leads:
+        if not (self._running or self._ledger.pending or dead) or not self.leads:
             return output
         newest = AT_ONCE if self._pipeline is None else self._pipeline.runtime.newest
         return attach(output, lambda complete: self._failed(newest, dead, complete))
@@ -349,60 +345,3 @@ def _unnamed() -> GuidedError:
         hint="install the package in the environment of all of vLLM's processes, and don't filter its entry "
         "points (VLLM_PLUGINS)",
     )
-
-
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-def _offer_methods() -> None:
-    """Give vLLM's workers the methods that others reach through `collective_rpc`."""
-    from vllm.v1.worker.worker_base import WorkerBase
-
-    def guided_prepare(self: Any, questions: Iterable[tuple[str, Mapping[str, Any] | None]]) -> list[bool]:
-        engines = list(_engines)
-        answers = [[engine.prepare(key, made) for engine in engines] for key, made in questions]
-        return list(map(all, answers))
-
-    def guided_metrics(self: Any, every_rank: bool = False) -> list[dict[str, Any]]:
-        return [engine.metrics() for engine in list(_engines) if every_rank or engine._leads]
-
-    def guided_health(self: Any) -> str:
-        engine = _engine_of(self)
-        return _NOT_LOADED if engine is None else engine.health()
-
-    def guided_retry_after(self: Any) -> float:
-        engine = _engine_of(self)
-        return math.inf if engine is None else engine.retry_after()
-
-    wrap_workers(WorkerBase, _wait_ready)
-    setattr(WorkerBase, PREPARE, guided_prepare)
-    setattr(WorkerBase, HEALTH, guided_health)
-    setattr(WorkerBase, RETRY_AFTER, guided_retry_after)
-    setattr(WorkerBase, METRICS, guided_metrics)
-
-
-_ENGINE = "_guided_engine"
-_NOT_LOADED = "the engine has not loaded the logits processor"
-
-
-def _engine_of(worker: Any) -> Engine | None:
-    """The engine of one of vLLM's workers."""
-    engines = list(_engines)
-    own = next((engine for engine in engines if engine.config is worker.vllm_config), None)
-    return engines[0] if own is None and len(engines) == 1 else own
-
-
-def _wait_ready(worker: Any) -> None:
-    engine = _engine_of(worker)
-    if engine is not None:
-        engine.wait_ready()
-
-
-def _watch(worker: Any, output: Any) -> Any:
-    engine: Engine | None = worker.__dict__.get(_ENGINE)
-    if engine is None:
-        engine = _engine_of(worker)
-        if engine is None:
-            return output
-        setattr(worker, _ENGINE, engine)  # found once: this is called in each step
-    return engine.watch(output)

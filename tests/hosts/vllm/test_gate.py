@@ -410,7 +410,7 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
     monkeypatch.setattr(vllm_engine, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     engine = object.__new__(vllm_engine.Engine)
     engine._pipeline = SimpleNamespace(compiler=SimpleNamespace(), prepare=prepare)
-    engine._preparing, engine._started, engine._leads = {}, False, True
+    engine._preparing, engine._started, engine.leads = {}, False, True
 
     def ask(text):
         return engine.prepare(text, {"spec": {"kind": "regex", "text": text}, "prepared": None})

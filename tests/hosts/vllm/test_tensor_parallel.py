@@ -93,7 +93,7 @@ def facts(worker):
     supervisor = getattr(runtime, "supervisor", None)
     return {
         "pid": os.getpid(),
-        "leads": runner.engine._leads,
+        "leads": runner.engine.leads,
         "runtime": type(runtime).__name__,
         "worker": None if supervisor is None else supervisor.worker_pid,
         "ident": os.environ["VLLM_DIST_IDENT"],

@@ -36,9 +36,9 @@ LETTERS = "[a-f]{20}[0-9]{10}"
 
 
 def engine_of(worker):
-    from guided_plugin.hosts.vllm import engine
+    from guided_plugin.hosts.vllm import worker_methods
 
-    (found,) = engine._engines
+    (found,) = worker_methods.ENGINES
     return found
 
 

@@ -1,0 +1,73 @@
+"""What the plugin gives vLLM's workers: methods that others reach through `collective_rpc`, and the watch
+over their outputs. Each finds the engine of its worker. Depends on ready.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from guided_plugin.hosts.vllm.common import HEALTH, METRICS, PREPARE, RETRY_AFTER
+from guided_plugin.hosts.vllm.ready import wrap_workers
+
+if TYPE_CHECKING:
+    from guided_plugin.hosts.vllm.engine import Engine
+
+ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
+"""Those of this process."""
+
+_ENGINE = "_guided_engine"
+_NOT_LOADED = "the engine has not loaded the logits processor"
+
+
+def offer_methods() -> None:
+    """Give vLLM's workers the methods that others reach through `collective_rpc`."""
+    from vllm.v1.worker.worker_base import WorkerBase
+
+    def guided_prepare(self: Any, questions: Iterable[tuple[str, Mapping[str, Any] | None]]) -> list[bool]:
+        engines = list(ENGINES)
+        answers = [[engine.prepare(key, made) for engine in engines] for key, made in questions]
+        return list(map(all, answers))
+
+    def guided_metrics(self: Any, every_rank: bool = False) -> list[dict[str, Any]]:
+        return [engine.metrics() for engine in list(ENGINES) if every_rank or engine.leads]
+
+    def guided_health(self: Any) -> str:
+        engine = _engine_of(self)
+        return _NOT_LOADED if engine is None else engine.health()
+
+    def guided_retry_after(self: Any) -> float:
+        engine = _engine_of(self)
+        return math.inf if engine is None else engine.retry_after()
+
+    wrap_workers(WorkerBase, _wait_ready)
+    setattr(WorkerBase, PREPARE, guided_prepare)
+    setattr(WorkerBase, HEALTH, guided_health)
+    setattr(WorkerBase, RETRY_AFTER, guided_retry_after)
+    setattr(WorkerBase, METRICS, guided_metrics)
+
+
+def _engine_of(worker: Any) -> Engine | None:
+    """The engine of one of vLLM's workers."""
+    engines = list(ENGINES)
+    own = next((engine for engine in engines if engine.config is worker.vllm_config), None)
+    return engines[0] if own is None and len(engines) == 1 else own
+
+
+def _wait_ready(worker: Any) -> None:
+    engine = _engine_of(worker)
+    if engine is not None:
+        engine.wait_ready()
+
+
+def watch(worker: Any, output: Any) -> Any:
+    """A worker's output of a step goes by its engine, which attaches the failures of that step."""
+    engine: Engine | None = worker.__dict__.get(_ENGINE)
+    if engine is None:
+        engine = _engine_of(worker)
+        if engine is None:
+            return output
+        setattr(worker, _ENGINE, engine)  # found once: this is called in each step
+    return engine.watch(output)
