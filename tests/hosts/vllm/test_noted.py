@@ -52,11 +52,12 @@ def test_a_second_stat_logger_in_a_process_is_fine(listening):
 
 def test_what_engines_answer_becomes_gauges(listening):
     worker = {"restarts": 2, "exposed_wait": 0.5, "learnt_bytes": 7}
+    before = listening("engine_steps", engine="0")  # of an engine of another test, perhaps
     figures._metrics.tell([{"refused": "off"}, {"steps": 5, "worker": worker}])
     assert listening("engine_steps", engine="1") == 5
     assert listening("worker_restarts", engine="1") == 2
     assert listening("mask_wait_seconds", engine="1") == 0.5
-    assert listening("engine_steps", engine="0") == 0
+    assert listening("engine_steps", engine="0") == before
 
 
 def test_a_refusal_has_the_clients_id_and_is_one_line(caplog):
