@@ -104,13 +104,7 @@ class Walk:
 
     def pip_install(self, source: Path) -> None:
         """Install a package from a copy of its sources: nothing is left in the checkout."""
-        options = [
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-index",
-            "--no-build-isolation",
-            "--no-deps",
-        ]
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps"]
         pip = [sys.executable, "-m", "pip", "--python", self.python, "install"]
         self.run(*pip, *options, "--ignore-installed", str(source))
 

@@ -51,6 +51,8 @@ def _looking_ahead(original: Any) -> Any:
 
     def render_and_add_requests(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = call.get("params", args, kwargs)
+        if len(params) < 2:  # nothing to look ahead to
+            return original(self, *args, **kwargs)
         args, kwargs = call.having(Ahead(self.llm_engine, params), args, kwargs)
         return original(self, *args, **kwargs)
 

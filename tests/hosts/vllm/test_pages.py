@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+import prometheus_client
 import vllm
 from doc_blocks import DATA, PAGES, blocks
 from doc_session import Session
@@ -48,6 +49,9 @@ def engine():
 @pytest.mark.parametrize("name", THERE)
 def test_blocks_run(name, server, engine, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(vllm, "LLM", engine)
+    monkeypatch.setattr(
+        prometheus_client, "REGISTRY", prometheus_client.CollectorRegistry()
+    )  # others' is full
     session = Session(tmp_path, setup=SETUP.get(name, ""), server=server.url)
     for block in ALL[name]:
         # `text` is compared where the block that prints it runs.

@@ -74,11 +74,10 @@ def client(server):
 
 
 def grammar_worker():
-    """The grammar worker that runs now: a fork of the fork server, which alone has the same command line."""
+    """The grammar worker that runs now, not its spare."""
     for child in grammar_worker.server.children(recursive=True):
         try:
-            command = child.cmdline()
-            if "forkserver" in " ".join(command) and child.parent().cmdline() == command:
+            if child.name() == "guided-worker":
                 return child
         except psutil.NoSuchProcess:
             continue
