@@ -7,16 +7,13 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guided_plugin.hosts.vllm.common import HEALTH, METRICS, PREPARE, RETRY_AFTER
 from guided_plugin.hosts.vllm.ready import wrap_workers
 
-if TYPE_CHECKING:
-    from guided_plugin.hosts.vllm.engine import Engine
-
-ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
-"""Those of this process."""
+ENGINES: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Each `Engine` of this process."""
 
 _ENGINE = "_guided_engine"
 _NOT_LOADED = "the engine has not loaded the logits processor"
@@ -49,7 +46,7 @@ def offer_methods() -> None:
     setattr(WorkerBase, METRICS, guided_metrics)
 
 
-def _engine_of(worker: Any) -> Engine | None:
+def _engine_of(worker: Any) -> Any:
     """The engine of one of vLLM's workers."""
     engines = list(ENGINES)
     own = next((engine for engine in engines if engine.config is worker.vllm_config), None)
@@ -64,7 +61,7 @@ def _wait_ready(worker: Any) -> None:
 
 def watch(worker: Any, output: Any) -> Any:
     """A worker's output of a step goes by its engine, which attaches the failures of that step."""
-    engine: Engine | None = worker.__dict__.get(_ENGINE)
+    engine = worker.__dict__.get(_ENGINE)
     if engine is None:
         engine = _engine_of(worker)
         if engine is None:
