@@ -17,7 +17,9 @@ def test_explain(run, write):
 
 
 def test_the_example_of_the_page_is_what_is_printed(run, write):
-    command, printed = re.findall(r"```\n(.*?)```", (ROOT / "docs/explain.md").read_text(), re.DOTALL)[:2]
+    command, printed = re.findall(
+        r"```(?:sh|text)\n(.*?)```", (ROOT / "docs/explain.md").read_text(), re.DOTALL
+    )[:2]
     given = shlex.split(command)
     assert given[:3] == ["guided-plugin", "explain", "schema.json"]
     properties = {"name": {"type": "string"}, "age": {"type": "integer"}}

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ class Session:
             "curl", '#!/bin/sh\nexec /usr/bin/env -u NO PATH="$REAL" curl -sS --fail-with-body "$@"\n'
         )
         self._command("python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-        exec(compile(setup, f"setup of {folder.name}", "exec"), self._names)
+        exec(_compiled(setup, f"setup of {folder.name}"), self._names)
 
     def run(self, block: Block) -> None:
         """Do with a block what `doc_blocks` says."""
@@ -102,7 +103,7 @@ class Session:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        exec(compile(self._after, f"end of {self.folder.name}", "exec"), self._names)
+        exec(_compiled(self._after, f"end of {self.folder.name}"), self._names)
 
     def _command(self, name: str, text: str) -> None:
         file = self._commands / name
@@ -136,7 +137,7 @@ class Session:
         assert same, f"{block.place}: the real output is\n{_plain(self._output)}"
 
     def _python(self, block: Block) -> None:
-        code = compile("\n" * block.line + self._here(block.text), block.page, "exec")
+        code = _compiled("\n" * block.line + self._here(block.text), block.page)
         out, before = io.StringIO(), Path.cwd()
         os.chdir(self.folder)
         try:
@@ -242,3 +243,8 @@ def _code(line: str) -> str:
 def _plain(text: str) -> str:
     """Without the spaces that pad a table's last column."""
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def _compiled(source: str, name: str) -> types.CodeType:
+    """As a file of its own: this one's `from __future__` is not the page's."""
+    return compile(source, name, "exec", dont_inherit=True)

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import threading
 import time
+from functools import partial
 
 import pytest
 from vocabularies import BYTES
@@ -17,6 +18,12 @@ from guided_plugin.grammar.table import Phase
 from guided_plugin.worker.engine import spare as spare_module
 from guided_plugin.worker.engine import start
 from guided_plugin.worker.engine import supervisor as supervisor_module
+
+
+@pytest.fixture
+def make(make):
+    """Pipelines with spares."""
+    return partial(make, worker_spare=True)
 
 
 @pytest.fixture
@@ -120,7 +127,9 @@ def test_a_pipeline_may_be_collected_in_the_thread_of_its_spare(fork_server, soo
         return wait(self, channel)
 
     monkeypatch.setattr(spare_module.Spare, "_wait", collect)
-    pipe = gp.StepPipeline(gp.GrammarCompiler(BYTES), max_slots=1, mode="process")
+    pipe = gp.StepPipeline(
+        gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(worker_spare=True)), max_slots=1, mode="process"
+    )
     supervisor = pipe.runtime.supervisor
     pipe.itself = pipe
     until(lambda: supervisor._spare is not None, 90.0)
