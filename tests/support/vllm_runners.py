@@ -9,7 +9,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm_support import WIDTH, v2_states
 
-from guided_plugin.hosts.vllm import worker_methods
+from guided_plugin.hosts.vllm.engine import watch
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 
@@ -39,7 +39,7 @@ class Runner:
     def output(self, sampled, *, later=False):
         index = {name: at for at, name in enumerate(self.names)}
         output = ModelRunnerOutput(list(self.names), index, sampled_token_ids=sampled)
-        watched = worker_methods.watch(SimpleNamespace(vllm_config=self.engine.config), Async(output))
+        watched = watch(SimpleNamespace(vllm_config=self.engine.config), Async(output))
         return watched if later else watched.get_output()
 
     def logits(self, rows):

@@ -155,6 +155,23 @@ def test_without_a_spare_the_next_worker_is_forked(make, soon):
     assert supervisor.worker_pid != worker
 
 
+def test_without_a_spare_worker_a_second_fork_server_takes_over(make, soon):
+    pipe = make(worker_step_ms=60_000, worker_spare=False)
+    run = Run(pipe, one=LONG, waiting=PAREN)
+    run.steps(2)
+    supervisor = pipe.runtime.supervisor
+    until(lambda: supervisor._second is not None, 90.0)
+    second, worker = supervisor._second, supervisor.worker_pid
+    assert second is not supervisor._server
+    os.kill(supervisor._server.pid, signal.SIGKILL)
+    until(lambda: gone(worker))
+    run.steps(6)
+    run.check()
+    assert supervisor._server is second
+    assert supervisor._spare is None
+    until(lambda: supervisor._second not in (None, second), 90.0)
+
+
 def test_a_spare_that_cannot_be_started_is_told_once_a_minute(make, soon, monkeypatch, caplog):
     real = start.ForkServer.fork
 

@@ -46,7 +46,7 @@ from guided_plugin.hosts.vllm.ranks import ranks_of
 from guided_plugin.hosts.vllm.ready import in_background, wait_for
 from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.hosts.vllm.start_line import engine_line
-from guided_plugin.hosts.vllm.worker_methods import ENGINES, offer_methods, watch
+from guided_plugin.hosts.vllm.worker_methods import ENGINES, engine_of, offer_methods
 from guided_plugin.metrics import Recent
 from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
@@ -62,6 +62,9 @@ _ASKED_SECONDS = 60.0
 
 _OWN = "vllm-"
 """Begins the ids of requests that vLLM's scheduler does not name."""
+
+_FOUND = "_guided_engine"
+"""Keeps a worker's engine."""
 
 
 class Engine:
@@ -345,3 +348,14 @@ def _unnamed() -> GuidedError:
         hint="install the package in the environment of all of vLLM's processes, and don't filter its entry "
         "points (VLLM_PLUGINS)",
     )
+
+
+def watch(worker: Any, output: Any) -> Any:
+    """A worker's output of a step goes by its engine, which attaches the failures of that step."""
+    engine = worker.__dict__.get(_FOUND)
+    if engine is None:
+        engine = engine_of(worker)
+        if engine is None:
+            return output
+        setattr(worker, _FOUND, engine)  # found once: this is called in each step
+    return engine.watch(output)

@@ -1,5 +1,5 @@
-"""What the plugin gives vLLM's workers: methods that others reach through `collective_rpc`, and the watch
-over their outputs. Each finds the engine of its worker. Depends on ready.
+"""What the plugin gives vLLM's workers: methods that others reach through `collective_rpc`. Each finds the
+engine of its worker. Depends on ready.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from guided_plugin.hosts.vllm.ready import wrap_workers
 ENGINES: weakref.WeakSet[Any] = weakref.WeakSet()
 """Each `Engine` of this process."""
 
-_ENGINE = "_guided_engine"
 _NOT_LOADED = "the engine has not loaded the logits processor"
 
 
@@ -32,11 +31,11 @@ def offer_methods() -> None:
         return [engine.metrics() for engine in list(ENGINES) if every_rank or engine.leads]
 
     def guided_health(self: Any) -> str:
-        engine = _engine_of(self)
+        engine = engine_of(self)
         return _NOT_LOADED if engine is None else engine.health()
 
     def guided_retry_after(self: Any) -> float:
-        engine = _engine_of(self)
+        engine = engine_of(self)
         return math.inf if engine is None else engine.retry_after()
 
     wrap_workers(WorkerBase, _wait_ready)
@@ -46,7 +45,7 @@ def offer_methods() -> None:
     setattr(WorkerBase, METRICS, guided_metrics)
 
 
-def _engine_of(worker: Any) -> Any:
+def engine_of(worker: Any) -> Any:
     """The engine of one of vLLM's workers."""
     engines = list(ENGINES)
     own = next((engine for engine in engines if engine.config is worker.vllm_config), None)
@@ -54,17 +53,6 @@ def _engine_of(worker: Any) -> Any:
 
 
 def _wait_ready(worker: Any) -> None:
-    engine = _engine_of(worker)
+    engine = engine_of(worker)
     if engine is not None:
         engine.wait_ready()
-
-
-def watch(worker: Any, output: Any) -> Any:
-    """A worker's output of a step goes by its engine, which attaches the failures of that step."""
-    engine = worker.__dict__.get(_ENGINE)
-    if engine is None:
-        engine = _engine_of(worker)
-        if engine is None:
-            return output
-        setattr(worker, _ENGINE, engine)  # found once: this is called in each step
-    return engine.watch(output)

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.errors import GuidedError, PipelineError, RequestError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.pulse import START_SECONDS, Pulse
@@ -67,6 +67,8 @@ class Supervisor:
         self.restarts = 0
         """Workers started after the first."""
         self._spare: Spare | None = None
+        self._second: ForkServer | None = None
+        """Where there are no spare workers: a server that has done its imports when the first one ends."""
         self._spare_at = math.inf
         """When the next spare is due, while there is none."""
         self._closing = False
@@ -103,6 +105,7 @@ class Supervisor:
         with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
             end.callback(self._close_wake)
             end.callback(self._return_server)
+            end.callback(self._return_second)
             end.callback(self._client.close)
             end.callback(self._end_worker)
             end.callback(self._drop_spare)
@@ -230,6 +233,12 @@ class Supervisor:
     def _look_after_spare(self) -> None:
         """Start a spare worker when it is due; forget one that is of no use."""
         now = time.monotonic()
+        if now >= self._spare_at and not self._client.compiler.config.worker_spare:
+            self._spare_at = math.inf
+            self._return_second()  # it may have ended, or be the first one now
+            with contextlib.suppress(PipelineError):  # tried again after the next start of a worker
+                self._second = borrow_server(self._server)
+            return
         if self._spare is not None and not self._spare.of_use(self._server):
             self._spare_at = now + (SPARE_RETRY_SECONDS if self._spare.failed else SPARE_SECONDS)
             self._drop_spare()
@@ -238,10 +247,15 @@ class Supervisor:
             prepare = self._session.preparation(spare=True)
             self._spare = Spare(self._client.region.fd, prepare, self._server, self.wake)
 
+    def _return_second(self) -> None:
+        second, self._second = self._second, None
+        if second is not None:
+            return_server(second)
+
     def _is_warm(self) -> None:
         """The worker has read the vocabulary."""
         self._pulse.warm = True
-        if self._spare is None and self._client.compiler.config.worker_spare:
+        if self._spare is None:
             self._spare_at = time.monotonic() + SPARE_SECONDS
 
     def _drop_spare(self) -> None:
