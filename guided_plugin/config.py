@@ -63,7 +63,7 @@ class WorkerLimits:
     """How long a step waits for a grammar that is still compiling before that row fails closed."""
     row_ms: int = 200
     """Processor time that one mask of one request may take where its backend has no bound of its own."""
-    worker_spare: bool = False
+    worker_spare: bool = True
     """Keep a second worker that has read the vocabulary, and takes the place of one that ends."""
     worker_spin_us: int = 50
     """How long the grammar worker polls without a pause after work; it sleeps in between later on."""

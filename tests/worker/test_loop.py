@@ -7,16 +7,18 @@ import time
 from collections import deque
 
 import pytest
+import worker_engine
 from worker_engine import ABC, END, XYZ
 
 import guided_plugin as gp
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GrammarError, RequestError
 from guided_plugin.grammar.table import Phase
+from guided_plugin.ipc.channel import Channel
 from guided_plugin.worker.device.buffers import Waits
 from guided_plugin.worker.engine.timing import worker_metrics
 from guided_plugin.worker.layout import Counter
-from guided_plugin.worker.messages import Crashed
+from guided_plugin.worker.messages import Crashed, Hello
 
 
 def test_masks_follow_the_tokens_as_they_land(make_engine):
@@ -203,6 +205,28 @@ def test_the_next_worker_goes_on_in_the_middle_of_everything(make_engine, isolat
     assert engine.request(2).counted() == ()
     assert {request.error for request in map(engine.request, range(3))} == {None}
     assert engine.region.load(Counter.DOING) == 0
+
+
+def test_a_worker_may_be_quicker_than_what_the_engine_tells_it(make_engine, monkeypatch):
+    engine = make_engine()
+    for name in ("gone", "one"):  # the next worker has fewer messages before the plan than this one had
+        engine.client.add(0, name, ABC, ())
+        if name == "gone":
+            engine.client.remove(0)
+    engine.until(lambda: not engine.client.channel.pending)
+    engine.end()
+    step = engine.plan(0)
+
+    class Slow(Channel):
+        def send(self, message):
+            super().send(message)
+            if isinstance(message, Hello):  # the worker has all that it needs to read the plan
+                begun = engine.region.load(Counter.HEARTBEAT)
+                engine.until(lambda: engine.region.load(Counter.HEARTBEAT) > begun + 3)
+
+    monkeypatch.setattr(worker_engine, "Channel", Slow)
+    engine.begin()
+    assert engine.allowed(step, 0) == {ord("a")}
 
 
 def test_tokens_still_to_come_reach_the_next_worker(make_engine):

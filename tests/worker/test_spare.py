@@ -6,7 +6,6 @@ import pathlib
 import signal
 import threading
 import time
-from functools import partial
 
 import pytest
 from vocabularies import BYTES
@@ -18,12 +17,6 @@ from guided_plugin.grammar.table import Phase
 from guided_plugin.worker.engine import spare as spare_module
 from guided_plugin.worker.engine import start
 from guided_plugin.worker.engine import supervisor as supervisor_module
-
-
-@pytest.fixture
-def make(make):
-    """Pipelines with spares."""
-    return partial(make, worker_spare=True)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ _LLM = "vllm.entrypoints.llm"
 
 def install_together() -> None:
     """Wrap where `LLM` adds its prompts, if this process has one. Does nothing the second time."""
-    module = sys.modules.get(_LLM)  # whoever makes an LLM has imported it; a server needs none
+    module = sys.modules.get(_LLM)  # a process that has an LLM has imported it; a server needs none
     if module is None:
         return
     error = broken(Part.TOGETHER)
@@ -60,8 +60,8 @@ def _looking_ahead(original: Any) -> Any:
 
 
 class Ahead(Sequence[Any]):
-    """The parameters of each prompt. Whoever asks for those of one waits until its spec was admitted and is
-    ready in the engine, and meanwhile those of the next are under way."""
+    """The parameters of each prompt. Each waits until its spec was admitted and is ready in the engine;
+    meanwhile those of the next prompts are under way."""
 
     def __init__(self, engine: Any, params: Sequence[Any]) -> None:
         self._gate: Gate = gate_of(engine)

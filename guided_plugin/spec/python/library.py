@@ -61,5 +61,5 @@ def _parts(of: Any) -> Iterator[Any]:
 
 
 def _is_msgspec(part: Any) -> bool:
-    msgspec = sys.modules.get("msgspec")  # whoever has a Struct has imported it
+    msgspec = sys.modules.get("msgspec")  # a process that has a Struct has imported it
     return msgspec is not None and isinstance(part, type) and issubclass(part, msgspec.Struct)

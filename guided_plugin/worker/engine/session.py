@@ -29,7 +29,11 @@ class Session:
 
     def begin(self, channel: Channel, *, isolate: bool, prepared: bool = False) -> None:
         """Tell a new worker everything: the vocabulary, unless it is `prepared`, the live requests, the steps
-        in flight. With `isolate` it works on the rows of those steps one by one."""
+        in flight. With `isolate` it works on the rows of those steps one by one.
+
+        The plans of those steps are rewritten before the `Hello`: a worker reads them as soon as it has that,
+        and a plan of the session before says how many messages that one had.
+        """
         client = self.client
         region, steps = client.region, client.steps
         with steps.lock:
@@ -39,32 +43,32 @@ class Session:
             region.store(Counter.ACCEPTED, accepted)
             region.store(Counter.DOING, 0)
             region.store(Counter.HEARTBEAT, 0)
-            client.channel, steps.messages = channel, 0
             client.admissions.forget_told()
-            if not prepared:
-                channel.send(self.preparation(spare=False))
-            channel.send(
-                Hello(
-                    region.shape,
-                    region.identity,
-                    filled,
-                    accepted,
-                    steps.planned + 1 if isolate else min(filled, accepted),
-                )
-            )
-            for request in client.requests.all():
-                reason = client.requests.closures.reason(request)
-                if reason is not None:  # the worker before closed it, and ended before it could send that
-                    client.requests.fail(request, RequestError(reason))
-                client.send(client.add_message(request))
-            for question in client.admissions.questions():
-                client.send(question)
-            for _, sync in client.syncs.values():
-                client.send(sync)
+            news = self._news()
+            client.channel, steps.messages = channel, len(news)
             for step, published in list(steps.in_flight(min(filled, accepted))):
                 # All requests are told; some that were planned have left since.
                 slots = [r.slot if client.requests.runs(r) else UNGUIDED for r in published.requests]
                 steps.rewrite(step, slots, client.next_plan_id())
+            if not prepared:
+                channel.send(self.preparation(spare=False))
+            isolate_until = steps.planned + 1 if isolate else min(filled, accepted)
+            channel.send(Hello(region.shape, region.identity, filled, accepted, isolate_until))
+            for message in news:
+                channel.send(message)
+
+    def _news(self) -> list[object]:
+        """The messages that follow the `Hello`."""
+        client = self.client
+        news: list[object] = []
+        for request in client.requests.all():
+            reason = client.requests.closures.reason(request)
+            if reason is not None:  # the worker before closed it, and ended before it could send that
+                client.requests.fail(request, RequestError(reason))
+            news.append(client.add_message(request))
+        news += client.admissions.questions()
+        news += [sync for _, sync in client.syncs.values()]
+        return news
 
     def end(self) -> None:
         """There is no worker."""

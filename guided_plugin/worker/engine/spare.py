@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A worker that is ready, with the loan of its server: both belong to whoever takes it."""
+    """A worker that is ready, with the loan of its server: both go to the one that takes it."""
 
     server: ForkServer
     process: WorkerProcess

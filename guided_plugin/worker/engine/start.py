@@ -240,7 +240,7 @@ def borrow_server(apart_from: ForkServer | None = None) -> ForkServer:
 
 
 def return_server(server: ForkServer) -> None:
-    """End a loan. The last user of all that run closes them: one that nobody uses now is kept till then, for
+    """End a loan. The last user of all that run closes them: one without a user is kept till then, for
     what it imported."""
     with _shared_lock:
         if server not in _loans:  # it belongs to the process that this one was forked from
