@@ -104,6 +104,11 @@ class GrammarCompiler:
             helpers = min(helpers, self.config.compile_processes)
             self._guard.start(found if every_backend else found[:1], helpers)
 
+    @property
+    def starts_first_helper(self) -> bool:
+        """Whether the first helper process is being started."""
+        return self._guard.starts_first
+
     def wait_started(self) -> None:
         """Wait until no helper process is being started in the background."""
         self._guard.wait_started()

@@ -84,6 +84,11 @@ class CompileGuard:
                 target=self._start_early, args=(backends,), name="guided-compile-start", daemon=True
             ).start()
 
+    @property
+    def starts_first(self) -> bool:
+        """Whether the first helper is being started: until then no spec can compile in one."""
+        return self._ready is None and self._count > 0
+
     def wait_started(self) -> None:
         """Wait until no helper is being started in the background."""
         with self._changed:

@@ -12,6 +12,7 @@ from worker_engine import ABC, END, XYZ
 
 import guided_plugin as gp
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.guard import CompileGuard
 from guided_plugin.errors import GrammarError, RequestError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.ipc.channel import Channel
@@ -97,7 +98,7 @@ def test_a_broken_token_fails_its_request_alone(make_engine):
 
 def unheard(engine, step):
     """The closures, as soon as the masks of a step are there; no message was received."""
-    end = time.monotonic() + 10.0
+    end = time.monotonic() + 60.0
     while not engine.filled(step):
         assert time.monotonic() < end, "was not filled in time"
     return engine.client.requests.take_closed()
@@ -137,7 +138,7 @@ def test_a_failure_is_known_though_its_request_has_left_or_its_worker_has_ended(
     engine.schedule(step)
     engine.land(step, ord("q"), ord("q"), ord("a"))
     step = engine.plan(0, 1, 2)
-    end = time.monotonic() + 10.0
+    end = time.monotonic() + 60.0
     while not engine.filled(step):
         assert time.monotonic() < end
     engine.client.remove(0)
@@ -271,6 +272,18 @@ def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make_engine, go_on):
     go_on.set()
     engine.until(verdict.done)
     assert verdict.result().backend == "xgrammar"
+
+
+def test_no_row_fails_because_the_first_helper_starts_slowly(make_engine, go_on, monkeypatch):
+    starts = [True]
+    monkeypatch.setattr(CompileGuard, "starts_first", property(lambda self: starts[0]))
+    engine = make_engine(worker_grammar_ms=50)
+    engine.client.add(0, "slow", gp.OutputSpec.choice(["slow"]), ())
+    step = engine.plan(0)
+    engine.never(lambda: engine.filled(step), seconds=0.5)
+    starts[0] = False
+    assert engine.allowed(step, 0) == {END}
+    go_on.set()
 
 
 def test_a_spec_that_compiles_no_more_fails_its_request(make_engine):

@@ -36,6 +36,12 @@ class Compiles:
         self.warming: list[Future[None]] = []
         """Backends that are being built."""
 
+    @property
+    def not_yet(self) -> bool:
+        """Whether no grammar can be there, which is no spec's fault: backends are being made, or the first
+        helper process starts, which takes seconds on a busy machine."""
+        return bool(self.warming) or self._compiler.starts_first_helper
+
     def warm_up(self) -> None:
         """Build what each backend needs of the vocabulary before requests wait for it."""
         names = self._compiler.plugins.backends

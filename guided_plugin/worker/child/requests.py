@@ -101,8 +101,7 @@ class WorkerRequests:
         now = time.monotonic()
         waiting = False
         for starting in filter(None, map(self.starting.get, slots)):
-            # While backends are made, no grammar can be there: that is no spec's fault.
-            if starting.wanted_since is None or self._compiles.warming:
+            if starting.wanted_since is None or self._compiles.not_yet:
                 starting.wanted_since = now
             if now - starting.wanted_since < self._patience:
                 waiting = True
