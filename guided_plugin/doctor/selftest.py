@@ -12,7 +12,7 @@ from typing import Any
 
 from guided_plugin.config import GuidedConfig, Mode
 from guided_plugin.doctor.finding import Finding, Setup
-from guided_plugin.errors import ConfigError, GuidedError, PipelineError
+from guided_plugin.errors import BusyError, CompileLimitError, ConfigError, GuidedError, PipelineError
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 from guided_plugin.worker.engine.start import borrow_server, return_server
@@ -71,6 +71,8 @@ def _compiles(compiler: Any, name: str) -> Finding:
             start = time.perf_counter()
             compiler.compile(OutputSpec.json_schema({**_SCHEMA, "title": title}, backend=name))
             seconds.append(time.perf_counter() - start)
+    except (BusyError, CompileLimitError) as error:  # the machine is slow, the backend is whole
+        return Finding("problem", f"{name} does not compile: {_text(error)}", error.hint)
     except Exception as error:  # a native library may raise anything
         remedy = f"pip install --force-reinstall {name}"
         return Finding("problem", f"{name} does not compile: {_text(error)}", remedy)

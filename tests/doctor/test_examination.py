@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from command_line import run
 
 from guided_plugin.doctor import examination, selftest
 from guided_plugin.doctor.finding import Finding, Setup
-from guided_plugin.errors import PipelineError
+from guided_plugin.errors import BusyError, PipelineError
 
 __all__ = ["run"]
 
@@ -42,6 +43,15 @@ def test_a_backend_that_cannot_be_imported_is_a_problem(monkeypatch):
     assert len(broken) == 1
     assert broken[0].what.startswith("xgrammar does not compile: ")
     assert broken[0].remedy
+
+
+def test_a_backend_on_a_machine_that_is_busy_needs_no_reinstall():
+    def compile(spec):
+        raise BusyError("8 specs compile, or wait for that", hint="try again")
+
+    found = selftest._compiles(SimpleNamespace(compile=compile), "xgrammar")
+    assert found.status == "problem"
+    assert found.remedy == "try again"
 
 
 def test_tokens_that_the_grammar_forbids_are_told(monkeypatch):
