@@ -1,5 +1,6 @@
 """Schemas inside structural tags are held to the same rules as schemas of their own."""
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,12 @@ from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 VOCABULARY = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
 
 
+@functools.cache
+def compiler():
+    """One for all tests: each starts helper processes of its own, which import for seconds."""
+    return GrammarCompiler(VOCABULARY)
+
+
 def tag(schema):
     content = {"type": "json_schema", "json_schema": schema}
     tags = [{"type": "tag", "begin": "<call>", "content": content, "end": "</call>"}]
@@ -19,9 +26,8 @@ def tag(schema):
 
 
 def takes(schema, text):
-    compiler = GrammarCompiler(VOCABULARY)
-    grammar = compiler.compile(tag(schema))
-    matcher = compiler.backend(grammar.backend).start(grammar, (256,))
+    grammar = compiler().compile(tag(schema))
+    matcher = compiler().backend(grammar.backend).start(grammar, (256,))
     return matcher.accept_text(text.encode()) and matcher.complete
 
 
@@ -40,7 +46,7 @@ def test_strings_are_json(bounds):
 )
 def test_what_would_be_dropped_is_refused(schema):
     with pytest.raises(UnsupportedSpecError):
-        GrammarCompiler(VOCABULARY).compile(tag({"type": "object", "properties": {"a": schema}}))
+        compiler().compile(tag({"type": "object", "properties": {"a": schema}}))
 
 
 def test_only_control_tokens_that_the_tag_names_are_allowed():
@@ -57,9 +63,9 @@ def test_only_control_tokens_that_the_tag_names_are_allowed():
     spec = OutputSpec.structural_tag(
         {"format": {"type": "triggered_tags", "triggers": ["<|call|>"], "tags": tags}}, backend="xgrammar"
     )
-    compiler = GrammarCompiler(vocabulary)
-    grammar = compiler.compile(spec)
-    backend = compiler.backend(grammar.backend)
+    own = GrammarCompiler(vocabulary)
+    grammar = own.compile(spec)
+    backend = own.backend(grammar.backend)
     seen = set()
     for count in (1, 2):  # alone, and in a batch
         matchers = [backend.start(grammar, (256,)) for _ in range(count)]
@@ -79,13 +85,13 @@ def test_only_control_tokens_that_the_tag_names_are_allowed():
 )
 def test_a_reference_that_leads_back_to_itself_is_refused(defs):
     with pytest.raises(UnsatisfiableSpecError, match="leads back to itself"):
-        GrammarCompiler(VOCABULARY).compile(tag({"$ref": "#/$defs/a", "$defs": defs}))
+        compiler().compile(tag({"$ref": "#/$defs/a", "$defs": defs}))
 
 
 def test_what_allows_nothing_is_not_tried_with_another_backend():
     spec = tag({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})
     with pytest.raises(UnsatisfiableSpecError):
-        GrammarCompiler(VOCABULARY).compile(replace(spec, backend="auto"))
+        compiler().compile(replace(spec, backend="auto"))
 
 
 SPACED = {
@@ -114,11 +120,10 @@ FORMS = [
 @pytest.mark.parametrize("whitespace", ["compact", "flexible"])
 def test_json_is_compact_unless_it_may_have_whitespace(form, whitespace):
     spec = OutputSpec.structural_tag(form, backend="xgrammar", whitespace=whitespace)
-    compiler = GrammarCompiler(VOCABULARY)
-    grammar = compiler.compile(spec)
+    grammar = compiler().compile(spec)
 
     def takes(text):
-        matcher = compiler.backend(grammar.backend).start(grammar, (256,))
+        matcher = compiler().backend(grammar.backend).start(grammar, (256,))
         return matcher.accept_text(f"<a>{text}</a>".encode()) and matcher.complete
 
     for compact in ('{"a":[]}', '{"a":[1,2],"b":{"x":[null,{"y":"z , : "}]},"c":"   x"}'):
