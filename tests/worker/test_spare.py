@@ -120,9 +120,7 @@ def test_a_pipeline_may_be_collected_in_the_thread_of_its_spare(fork_server, soo
         return wait(self, channel)
 
     monkeypatch.setattr(spare_module.Spare, "_wait", collect)
-    pipe = gp.StepPipeline(
-        gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(worker_spare=True)), max_slots=1, mode="process"
-    )
+    pipe = gp.StepPipeline(gp.GrammarCompiler(BYTES), max_slots=1, mode="process")
     supervisor = pipe.runtime.supervisor
     pipe.itself = pipe
     until(lambda: supervisor._spare is not None, 90.0)

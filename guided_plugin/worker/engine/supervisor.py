@@ -231,21 +231,20 @@ class Supervisor:
             self._died(f"made no progress for {self._pulse.limit:g} s", hung=True)
 
     def _look_after_spare(self) -> None:
-        """Start a spare worker when it is due; forget one that is of no use."""
+        """Start a spare worker, or else a second fork server, when it is due; forget a spare of no use."""
         now = time.monotonic()
-        if now >= self._spare_at and not self._client.compiler.config.worker_spare:
-            self._spare_at = math.inf
-            self._return_second()  # it may have ended, or be the first one now
-            with contextlib.suppress(PipelineError):  # tried again after the next start of a worker
-                self._second = borrow_server(self._server)
-            return
         if self._spare is not None and not self._spare.of_use(self._server):
             self._spare_at = now + (SPARE_RETRY_SECONDS if self._spare.failed else SPARE_SECONDS)
             self._drop_spare()
         if self._spare is None and now >= self._spare_at:
             self._spare_at = math.inf
-            prepare = self._session.preparation(spare=True)
-            self._spare = Spare(self._client.region.fd, prepare, self._server, self.wake)
+            if self._client.compiler.config.worker_spare:
+                prepare = self._session.preparation(spare=True)
+                self._spare = Spare(self._client.region.fd, prepare, self._server, self.wake)
+            else:
+                self._return_second()  # it may have ended, or be the first one now
+                with contextlib.suppress(PipelineError):  # tried again after the next start of a worker
+                    self._second = borrow_server(self._server)
 
     def _return_second(self) -> None:
         second, self._second = self._second, None

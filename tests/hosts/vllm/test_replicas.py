@@ -4,20 +4,21 @@ The front and its router are vLLM's, the model is the demo's.
 """
 
 import asyncio
-import json
 import os
 import re
-import time
+import urllib.request
 
 import pytest
 
 pytest.importorskip("vllm")
 
-import httpx
-import jsonschema
 import psutil
+from worker_runs import gone, until
 
-from benchmarks.server.launch import MODEL, Launch, started
+from benchmarks.server import judges
+from benchmarks.server.asks import completion
+from benchmarks.server.clients import connect, one
+from benchmarks.server.launch import Launch, started
 
 SCHEMA = {
     "type": "object",
@@ -28,8 +29,6 @@ SCHEMA = {
 LETTERS = "[a-f]{150,180}"
 PATIENT = {"worker_step_ms": 60_000, "worker_grammar_ms": 60_000, "compile_seconds": 120}
 """On a busy machine nothing may be lost to a time limit."""
-
-ENDED = "ended by vLLM"
 
 
 @pytest.fixture(scope="module")
@@ -46,78 +45,33 @@ def front(tmp_path_factory):
         print(log.read_text()[-5000:])
 
 
-def bodies(count):
-    """Requests of two kinds, some of them streamed."""
-    for number in range(count):
-        form = {"json": SCHEMA} if number % 2 else {"regex": LETTERS}
-        body = {"model": MODEL, "prompt": "Person as JSON: ", "max_tokens": 230, "seed": number}
-        yield body | {"structured_outputs": form, "stream": number % 3 == 0}
-
-
-def checked(body, text, reason):
-    """How a request with status 200 ended; vLLM's front ends those it gives up with `abort`."""
-    assert reason in ("stop", "length", "abort"), (reason, text)
-    if reason == "stop":
-        if "regex" in body["structured_outputs"]:
-            assert re.fullmatch(LETTERS, text), text
-        else:
-            jsonschema.validate(json.loads(text), SCHEMA)
-    return reason
-
-
-async def answer(client, body):
-    """How a request ended: `stop`, `length`, `abort`, a status, or `ENDED` where the connection did."""
-    try:
-        if not body["stream"]:
-            answered = await client.post("/v1/completions", json=body)
-            if answered.status_code != 200:
-                return answered.status_code
-            choice = answered.json()["choices"][0]
-            return checked(body, choice["text"], choice["finish_reason"])
-        text, reason = "", None
-        async with client.stream("POST", "/v1/completions", json=body) as answered:
-            if answered.status_code != 200:
-                return answered.status_code
-            async for line in answered.aiter_lines():
-                event = line.removeprefix("data: ")
-                if not event or event == "[DONE]":
-                    continue
-                read = json.loads(event)
-                if "error" in read:
-                    return read["error"]["code"]
-                text += read["choices"][0]["text"]
-                reason = read["choices"][0]["finish_reason"] or reason
-        return ENDED if reason is None else checked(body, text, reason)
-    except httpx.TransportError:
-        return ENDED
-
-
 async def ask(server, count, meanwhile=None):
-    """Send requests together; their outcomes."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=LIMITS) as client:
-        asked = [asyncio.create_task(answer(client, body)) for body in bodies(count)]
+    """Send requests of two kinds together, a third of them streamed; their outcomes."""
+    kinds = [
+        ({"regex": LETTERS}, judges.of_pattern(LETTERS)),
+        ({"json": SCHEMA}, judges.of_schema(SCHEMA)),
+    ]
+    async with connect(server.url) as session:
+        asked = []
+        for number in range(count):
+            form, judge = kinds[number % 2]
+            request = completion("replicas", judge, tokens=230, seed=number, structured_outputs=form)
+            asked.append(asyncio.create_task(one(session, request, stream=number % 3 == 0)))
         if meanwhile is not None:
             await meanwhile()
         return await asyncio.gather(*asked)
 
 
-LIMITS = httpx.Limits(max_connections=100)
-
-
 def by_engine(server, name):
     """One counter of the server, engine by engine."""
     found = {}
-    for line in httpx.get(f"{server.url}/metrics", timeout=60).text.splitlines():
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    for line in lines:
         if line.startswith(name + "{"):
             engine = re.search(r'engine="(\d+)"', line).group(1)
             found[engine] = found.get(engine, 0.0) + float(line.split()[-1])
     return found
-
-
-def processes(server):
-    """The server and all that it has started."""
-    front = psutil.Process(server.pid)
-    return [front, *front.children(recursive=True)]
 
 
 def title(process):
@@ -127,37 +81,25 @@ def title(process):
         return ""
 
 
-def gone(process):
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 def shared_memory():
     return {name for name in os.listdir("/dev/shm") if "guided" in name}
 
 
-def wait_until(condition, seconds=300):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.2)
-
-
 @pytest.mark.timeout(3600)
 def test_requests_spread_over_engines_and_a_killed_one_ends_in_visible_errors(front):
-    assert set(asyncio.run(ask(front, 16))) <= {"stop", "length"}
+    outcomes = asyncio.run(ask(front, 16))
+    assert {outcome.end for outcome in outcomes} <= {"valid", "length"}, outcomes
     taken = by_engine(front, "vllm:request_success_total")
     assert set(taken) == {"0", "1"}
     assert sum(taken.values()) == 16
     assert min(taken.values()) >= 4, taken
     # The plugin in each of them has guided what it took; its figures come every few seconds.
-    wait_until(lambda: sum(by_engine(front, "guided_plugin_engine_requests").values()) == 16)
+    until(lambda: sum(by_engine(front, "guided_plugin_engine_requests").values()) == 16, 300.0)
     assert by_engine(front, "guided_plugin_engine_requests") == taken
 
-    before, all_of_them = shared_memory(), processes(front)
-    (victim,) = [one for one in all_of_them if "EngineCore_DP1" in title(one)]
+    server = psutil.Process(front.pid)
+    before, all_of_them = shared_memory(), [server, *server.children(recursive=True)]
+    (victim,) = [process for process in all_of_them if "EngineCore_DP1" in title(process)]
     assert any("guided_plugin" in title(child) for child in victim.children(recursive=True))
 
     async def kill():
@@ -169,9 +111,12 @@ def test_requests_spread_over_engines_and_a_killed_one_ends_in_visible_errors(fr
         victim.kill()
 
     outcomes = asyncio.run(ask(front, 48, kill))
-    lost = [one for one in outcomes if one not in ("stop", "length")]
+    lost = [outcome for outcome in outcomes if outcome.end not in ("valid", "length")]
     assert lost, "the engine had nothing to lose"
-    assert set(lost) <= {500, 503, ENDED, "abort"}, outcomes
+    for outcome in lost:  # told by a status or an error event, or the connection ended
+        seen = r'status 50[03]:|.*"code": 50[03]|abort$' if outcome.end == "told" else "(?!not a word)"
+        assert outcome.end in ("told", "cut"), outcome
+        assert re.match(seen, outcome.detail), outcome
     # vLLM ends a front one of whose engines is dead, and all of its engines. None of it stays behind.
-    wait_until(lambda: all(map(gone, all_of_them)))
+    until(lambda: all(gone(process.pid) for process in all_of_them), 300.0)
     assert shared_memory() <= before
