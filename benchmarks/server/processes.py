@@ -12,6 +12,7 @@ import os
 import statistics
 import threading
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,8 @@ class Watch:
         return dict(sums)
 
     def figures(self) -> dict[str, dict[str, Any]]:
-        """For each role and measure the medians of the first and the last fifth of the time, and the peak."""
+        """For each role and measure the medians of the first and the last fifth of the time, and the peak; of
+        memory also those of each tenth."""
         found: dict[str, dict[str, Any]] = {}
         fifth = max(1, len(self._samples) // 5)
         for role in ROLES:
@@ -119,4 +121,11 @@ class Watch:
                         "peak": round(max(values), 1),
                         "end": round(last, 1),
                     }
+                    if name == "memory_mb":
+                        found[role][name]["tenths"] = _tenths(values)
         return found
+
+
+def _tenths(values: list[float]) -> list[float]:
+    bounds = [len(values) * part // 10 for part in range(11)]
+    return [round(statistics.median(values[a:b]), 1) for a, b in pairwise(bounds) if b > a]

@@ -13,7 +13,7 @@ from guided_plugin.grammar.base import MaskArray
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.pipeline.buffers import HostBuffers
 from guided_plugin.pipeline.inline import InlineRuntime
-from guided_plugin.worker.layout import PLAN_DEPTH, Counter, PlanField, Region, Shape
+from guided_plugin.worker.layout import PLAN_DEPTH, Counter, End, PlanField, Region, Shape
 from guided_plugin.worker.ranks.leader import Followers
 
 
@@ -38,6 +38,8 @@ class LeadingInlineRuntime(InlineRuntime):
         record[PlanField.SLOTS : PlanField.SLOTS + len(slots)] = slots
         super().fill()
         self._region.store(Counter.FILLED, self._step)
+        if self.followers.sender is not None:
+            self.followers.sender.planned(self._step)
 
     def metrics(self) -> WorkerMetrics:
         """There is no worker, but memory that is shared."""
@@ -47,7 +49,7 @@ class LeadingInlineRuntime(InlineRuntime):
         """Tell the other ranks that no more steps come."""
         if os.getpid() != self._pid:  # a fork of the process it belongs to
             return
-        self._region.store(Counter.ENDED, 1)
+        self._region.store(Counter.ENDED, End.CLOSED)
         self.followers.close()
         self._region.close()
 

@@ -15,7 +15,8 @@ from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.runtime import GrammarRuntime
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.ranks.follower import follow
-from guided_plugin.worker.ranks.group import RankGroup, decline, not_shared
+from guided_plugin.worker.ranks.group import RankGroup, TensorGroup, decline, not_shared
+from guided_plugin.worker.ranks.machines import Machines
 
 _log = logging.getLogger(__name__)
 
@@ -43,10 +44,13 @@ def share_runtime(
     ranks: RankGroup,
 ) -> GrammarRuntime:
     """Of one rank. All ranks call this, and all of them get a runtime or raise PipelineError."""
+    machines = Machines(ranks)
     if ranks.rank > 0:
-        return follow(ranks, device)
+        return follow(ranks, machines, device)
     leading: WorkerRuntime | LeadingInlineRuntime
     try:
+        if machines.others and not isinstance(ranks, TensorGroup):
+            raise not_shared("they are on several machines, and their group sends no tensors")
         if resolve_mode(mode, device) == "process":
             leading = WorkerRuntime(compiler, max_slots, device, drafts=drafts, followers=ranks.size - 1)
         else:
@@ -57,7 +61,7 @@ def share_runtime(
         decline(ranks, str(error))
         raise
     try:
-        leading.followers.invite(ranks, leading.mode)
+        leading.followers.invite(ranks, machines, leading.mode)
     except BaseException:
         leading.close()
         raise

@@ -83,7 +83,15 @@ class Counter(IntEnum):
     LEARNT = 7
     """Worker: how many KiB its lexers have learnt. A figure; announces nothing."""
     ENDED = 8
-    """Engine: 1 when no more steps come. Raised after FILLED of the last one."""
+    """Engine: an `End` when no more steps come. Raised after FILLED of the last one."""
+
+
+class End(IntEnum):
+    """Why no more steps come."""
+
+    CLOSED = 1
+    LOST = 2
+    """Nothing is heard any more of the machine that has the grammars."""
 
 
 class RankWord(IntEnum):

@@ -22,9 +22,10 @@ import torch, torch.distributed as dist
 import guided_plugin as gp
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 from guided_plugin.demo import DEMOS, MODEL_DIR
-from guided_plugin.worker.ranks import follower, leader
+from guided_plugin.worker.ranks import machines
 
-rank, size, store, mode, pause, rounds = sys.argv[1:]
+rank, size, store, mode, pause, rounds, where = sys.argv[1:]
+machines.machine = lambda: where[int(rank)]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method="file://" + store, rank=int(rank), world_size=int(size))
 
@@ -58,13 +59,14 @@ def start(tmp_path):
     """Starts the ranks of a model; none outlives its test."""
     ranks = []
 
-    def start(size, mode, *, late=-1, rounds=2):
+    def start(size, mode, *, late=-1, rounds=2, where="aaaa"):
+        """`where`: a letter for the machine of each rank."""
         path = os.pathsep.join(
             [str(pathlib.Path(gp.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
         )
         for rank in range(size):
             pause = "0.02" if rank == late else "0"
-            names = [str(rank), str(size), str(tmp_path / "store"), mode, pause, str(rounds)]
+            names = [str(rank), str(size), str(tmp_path / "store"), mode, pause, str(rounds), where]
             ranks.append(
                 subprocess.Popen(
                     [sys.executable, "-c", SCRIPT, *names],
@@ -113,10 +115,19 @@ def wait_until(condition, seconds=60):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize(("size", "mode", "late"), [(2, "inline", 1), (2, "process", 0), (4, "process", 2)])
-def test_all_ranks_produce_the_same(start, size, mode, late):
-    """As one rank does, greedy and seeded, also where one of them is always late."""
-    ranks = start(size, mode, late=late)
+@pytest.mark.parametrize(
+    ("size", "mode", "late", "where"),
+    [
+        (2, "inline", 1, "aa"),
+        (2, "process", 0, "aa"),
+        (4, "process", 2, "aaaa"),
+        (2, "inline", 1, "ab"),
+        (4, "process", 2, "aabb"),
+    ],
+)
+def test_all_ranks_produce_the_same(start, size, mode, late, where):
+    """As one rank does, greedy and seeded, also where one of them is always late, and on several machines."""
+    ranks = start(size, mode, late=late, where=where)
     results = [rank.communicate(timeout=500) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * size, [errors[-2000:] for _, errors in results]
     found = [[json.loads(line) for line in out.splitlines()[1:]] for out, _ in results]
@@ -129,11 +140,20 @@ def test_all_ranks_produce_the_same(start, size, mode, late):
         assert "lookahead" in batch[-1][2]
 
 
-@pytest.mark.parametrize(("mode", "victim"), [("inline", 0), ("process", 0), ("process", 1)])
-def test_a_rank_is_killed(start, mode, victim):
+@pytest.mark.parametrize(
+    ("mode", "victim", "where"),
+    [
+        ("inline", 0, "aa"),
+        ("process", 0, "aa"),
+        ("process", 1, "aa"),
+        ("process", 0, "ab"),
+        ("inline", 1, "ab"),
+    ],
+)
+def test_a_rank_is_killed(start, mode, victim, where):
     """Nothing is left of it: neither memory nor processes. The others do not wait for it."""
     before = shared_memory()
-    ranks = start(2, mode, rounds=100_000)
+    ranks = start(2, mode, rounds=100_000, where=where)
     pids = [json.loads(rank.stdout.readline()) for rank in ranks]
     for rank in ranks:
         rank.stdout.readline()
@@ -143,7 +163,7 @@ def test_a_rank_is_killed(start, mode, victim):
         wait_until(lambda: all(map(gone, pids[0])))
         _, errors = ranks[1].communicate(timeout=120)
         assert ranks[1].returncode == 1
-        assert "rank 0 has ended" in errors
+        assert "rank 0 has ended" in errors  # "or cannot be reached any more", on another machine
     else:
         for _ in range(3):
             assert ranks[0].stdout.readline()

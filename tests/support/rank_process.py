@@ -18,6 +18,7 @@ import torch.distributed as dist
 import guided_plugin as gp
 from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN
+from guided_plugin.worker.ranks import machines
 
 END = 256
 VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>", b'{"'], [END])
@@ -96,8 +97,12 @@ def told(logits, tokens):
     return [digest[:16], tokens.tolist()]
 
 
-def main(rank, size, store, device, steps, mode="process", drafts=0, late=0.0, late_cycles=0, ops=True):
+def main(
+    rank, size, store, device, steps, mode="process", drafts=0, late=0.0, late_cycles=0, ops=True, where="aa"
+):
+    """`where`: a letter for the machine of each rank."""
     torch.set_num_threads(1)
+    machines.machine = lambda: where[rank]
     if device == "cuda" and not ops:
         from guided_plugin.worker.device import cuda
 

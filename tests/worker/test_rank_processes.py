@@ -23,6 +23,7 @@ CUDA = pytest.param(
     marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
 )
 BOTH = pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), CUDA])
+MACHINES = pytest.mark.parametrize("where", ["aa", "ab"], ids=["one machine", "two machines"])
 ON_CUDA = pytest.mark.parametrize("device", [CUDA])
 
 
@@ -102,20 +103,22 @@ LATE_DEVICE = {"late_cycles": 30_000_000}
 
 
 @BOTH
+@MACHINES
 @pytest.mark.parametrize(
     "only",
     [{}, {1: LATE_HOST}, {0: LATE_HOST}, {1: LATE_DEVICE}],
     ids=["in step", "rank 1 late", "rank 0 late", "device of rank 1 late"],
 )
-def test_both_ranks_mask_as_one_that_is_alone(start, device, only):
+def test_both_ranks_mask_as_one_that_is_alone(start, device, only, where):
     """Bit by bit, also where one is so late that rank 0 has to wait before it fills a place again."""
-    first, second = finish(start(device, only=only))
+    first, second = finish(start(device, only=only, where=where))
     assert first == second == alone()
 
 
 @BOTH
-def test_drafts_are_judged_alike(start, device):
-    first, second = finish(start(device, drafts=2, only={1: LATE_DEVICE}))
+@MACHINES
+def test_drafts_are_judged_alike(start, device, where):
+    first, second = finish(start(device, drafts=2, only={1: LATE_DEVICE}, where=where))
     assert first == second == alone(drafts=2)
 
 
@@ -128,10 +131,11 @@ def test_a_rank_whose_device_cannot_wait_for_memory(start, device, without):
 
 
 @BOTH
-def test_rank_0_dies(start, device):
+@MACHINES
+def test_rank_0_dies(start, device, where):
     """The other does not wait for it, nor does its device; nothing is left."""
     before = shared_memory()
-    ranks = start(device, steps=None)
+    ranks = start(device, steps=None, where=where)
     pids = json.loads(ranks[0].stdout.readline())
     for rank in ranks:
         for _ in range(3):
@@ -162,9 +166,10 @@ def test_rank_1_dies(start, device):
 
 
 @BOTH
-def test_rank_0_closes_first(start, device):
+@MACHINES
+def test_rank_0_closes_first(start, device, where):
     """What it filled is used, what it did not is an error, and the device is not left waiting."""
-    ranks = start(device, only={1: {"steps": STEPS + 2}})
+    ranks = start(device, only={1: {"steps": STEPS + 2}}, where=where)
     _, errors = ranks[1].communicate(timeout=500)
     assert ranks[1].returncode == 1
     assert "rank 0 has closed its pipeline" in errors or "rank 0 has ended" in errors

@@ -7,6 +7,7 @@ location in front. Here the former are refused and the latter become a GrammarEr
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -64,15 +65,28 @@ def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
     register("xgrammar", XGrammarBackend)
 
 
+def _loaded() -> Any:
+    """xgrammar. What it imports asks torch whether there is CUDA, after which no process that is forked from
+    this one can use CUDA: vLLM's engine, for one. With this variable torch asks the driver's library."""
+    asks_nvml = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    before = os.environ.get(asks_nvml)
+    os.environ[asks_nvml] = "1"
+    try:
+        import xgrammar
+    finally:
+        del os.environ[asks_nvml]
+        if before is not None:
+            os.environ[asks_nvml] = before
+    return xgrammar
+
+
 class XGrammarBackend:
     """A `Backend` that compiles and matches with xgrammar."""
 
     name = "xgrammar"
 
     def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
-        import xgrammar
-
-        self._xgr = xgrammar
+        self._xgr = _loaded()
         self._vocabulary = vocabulary
         self._threads = config.thread_count()
         self.abandon_threads()

@@ -28,7 +28,7 @@ from guided_plugin.worker.engine.admissions import Admissions
 from guided_plugin.worker.engine.journal import LiveRequest
 from guided_plugin.worker.engine.requests import LiveRequests
 from guided_plugin.worker.engine.steps import StepRing, forked
-from guided_plugin.worker.layout import Counter, Region, Shape
+from guided_plugin.worker.layout import Counter, End, Region, Shape
 from guided_plugin.worker.messages import Add, Remove, Sync
 
 _Moment = tuple[int, int, int]
@@ -193,7 +193,7 @@ class WorkerClient:
             return
         closed = PipelineError("is closed", where="pipeline", hint="make a new StepPipeline")
         self.refuse(closed, float("inf"))
-        self.region.store(Counter.ENDED, 1)
+        self.region.store(Counter.ENDED, End.CLOSED)
         self.ready.set()
         self.region.close()
 

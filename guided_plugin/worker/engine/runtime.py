@@ -90,6 +90,8 @@ class WorkerRuntime:
             self._change_plan(plan)
         self._masks.claim(self._step + 1)
         self._step = self._steps.announce()
+        if self.followers.sender is not None:
+            self.followers.sender.planned(self._step)
 
     def fill(self) -> None:
         """The worker fills; the device fetches when it has."""

@@ -32,7 +32,9 @@ from guided_plugin.worker.layout import (
     fence,
     unwrap,
 )
-from guided_plugin.worker.ranks.group import Answer, Offer, RankGroup, not_shared
+from guided_plugin.worker.ranks.group import Answer, Offer, RankGroup, TensorGroup, not_shared
+from guided_plugin.worker.ranks.machines import Machines
+from guided_plugin.worker.ranks.mirror import Mirror
 from guided_plugin.worker.ranks.peers import PATIENCE, Peer, wait_until
 from guided_plugin.worker.ranks.watch import LeaderWatch, left_alone, why_gone
 
@@ -41,8 +43,15 @@ class FollowerRuntime:
     """A `GrammarRuntime` over the region of rank 0."""
 
     def __init__(
-        self, region: Region, leader: Peer, line: memoryview, offer: Offer, device: torch.device
+        self,
+        region: Region,
+        leader: Peer,
+        line: memoryview,
+        offer: Offer,
+        device: torch.device,
+        mirror: Mirror | None = None,
     ) -> None:
+        """`mirror`: the one that this rank has for its machine."""
         self.mode = offer.mode
         self.ready = threading.Event()
         self.ready.set()
@@ -50,6 +59,7 @@ class FollowerRuntime:
         self._region = region
         self._leader = leader
         self._line = line
+        self._mirror = mirror
         self._buffers = self._make_buffers(device)
         self._masks, self._rows = self._buffers.masks, self._buffers.rows
         self._watch: LeaderWatch | None = None
@@ -166,6 +176,8 @@ class FollowerRuntime:
             self._watch.close()
         self._leader.close()
         self._region.close()
+        if self._mirror is not None:
+            self._mirror.close()
 
     def _make_buffers(self, device: torch.device) -> FollowedBuffers:
         if device.type != "cuda":
@@ -220,31 +232,47 @@ class FollowerRuntime:
                 )
 
 
-def follow(group: RankGroup, device: torch.device) -> FollowerRuntime:
-    """Map the region that rank 0 offers. Raises PipelineError if a rank can't share."""
-    offer: Offer | None = group.broadcast(None)
-    runtime, error = None, ""
-    if offer is not None:
-        try:
-            runtime = _accept(offer, group.rank - 1, device)
-        except Exception as problem:  # of the device too: the others wait for the answer, whatever it is
-            error = f"cannot map the memory of process {offer.pid}: {problem}"
-    group.gather(Answer(os.getpid(), error))
-    reason: str = group.broadcast(None)
-    if runtime is None or reason:
-        if runtime is not None:
-            runtime.close()
-        raise not_shared(reason)
+def follow(group: RankGroup, machines: Machines, device: torch.device) -> FollowerRuntime:
+    """Map the region that rank 0 offers, or the copy of it on this machine. Raises PipelineError if a rank
+    can't share."""
+    with contextlib.ExitStack() as undo:
+        offer: Offer | None = group.broadcast(None)
+        mirror, runtime, error = None, None, ""
+        first = machines.first(group.rank)
+        if offer is not None and machines.others:
+            if first == group.rank:
+                try:
+                    mirror = Mirror(offer, machines.ranks(first))
+                    undo.callback(mirror.close)
+                except Exception as problem:  # the others wait for the answer, whatever it is
+                    error = f"cannot copy the memory of rank 0: {problem}"
+            offers: list[Offer | None] = group.gather(mirror.offer if mirror is not None else None)
+            offer = offers[first] if first else offer
+        if offer is not None:
+            try:
+                runtime = _accept(offer, group.rank - 1, device, mirror)
+                undo.callback(runtime.close)
+            except Exception as problem:  # of the device too
+                error = f"cannot map the memory of process {offer.pid}: {problem}"
+        elif first:
+            error = error or f"rank {first}, on the same machine, has no copy of the memory of rank 0"
+        answers: list[Answer] = group.gather(Answer(os.getpid(), error))
+        reason: str = group.broadcast(None)
+        if runtime is None or reason:
+            raise not_shared(reason)
+        if mirror is not None and isinstance(group, TensorGroup):
+            mirror.start(group, [answers[rank].pid for rank in machines.ranks(first)])
+        undo.pop_all()
     return runtime
 
 
-def _accept(offer: Offer, index: int, device: torch.device) -> FollowerRuntime:
+def _accept(offer: Offer, index: int, device: torch.device, mirror: Mirror | None) -> FollowerRuntime:
     with contextlib.ExitStack() as undo:
         leader = Peer(offer.pid)
         undo.callback(leader.close)
         region = _open(offer)
         undo.callback(region.close)
-        runtime = FollowerRuntime(region, leader, region.rank_line(index), offer, device)
+        runtime = FollowerRuntime(region, leader, region.rank_line(index), offer, device, mirror)
         undo.pop_all()
     return runtime
 

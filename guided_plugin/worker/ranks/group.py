@@ -1,19 +1,23 @@
 """How the ranks of one model find each other's memory at the start. Imports torch.
 
     agree    every rank says whether it can take part; all hear the same
+    machine  every rank says where it is (`machines`)
     offer    rank 0 says where its region is (a process and a descriptor of it: the memory has no name)
-    answers  every other rank says whether it has mapped it
+    mirrors  the first rank of each other machine says the same of its copy, if there are any
+    answers  every other rank says whether it has mapped the one of its machine
     verdict  rank 0 says whether all have: then they share, else none does
 
-These are the only messages between ranks. They go over the group that the host has already.
+On one machine these are the only messages between ranks. They go over the group that the host has already, as
+do the masks for other machines.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch.distributed as dist
+from torch import Tensor
 
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
@@ -40,6 +44,21 @@ class RankGroup(Protocol):
         """What each rank passed, in order."""
 
 
+@runtime_checkable
+class TensorGroup(Protocol):
+    """What a group can do whose ranks are on several machines. Called in a thread of its own."""
+
+    def send(self, tensor: Tensor, rank: int) -> None:
+        """Send a tensor on the CPU; waits until it may be changed."""
+
+    def receive(self, tensor: Tensor, rank: int) -> None:
+        """Wait for what a rank sends, in the order in which it does."""
+
+
+_TAG = 0x67756964
+"""Of the messages of `TorchRanks`, so that they are not taken for those of the host."""
+
+
 class TorchRanks:
     """The ranks of a group of `torch.distributed` whose backend takes objects on the CPU, as gloo does."""
 
@@ -52,15 +71,25 @@ class TorchRanks:
     def broadcast(self, value: Any) -> Any:
         """What rank 0 passed."""
         values = [value]
-        first = 0 if self._group is None else dist.get_global_rank(self._group, 0)
-        dist.broadcast_object_list(values, src=first, group=self._group)
+        dist.broadcast_object_list(values, src=self._global(0), group=self._group)
         return values[0]
+
+    def send(self, tensor: Tensor, rank: int) -> None:
+        """Send a tensor on the CPU; waits until it may be changed."""
+        dist.send(tensor, self._global(rank), self._group, _TAG)
+
+    def receive(self, tensor: Tensor, rank: int) -> None:
+        """Wait for what a rank sends, in the order in which it does."""
+        dist.recv(tensor, self._global(rank), self._group, _TAG)
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank passed, in order."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self._group)
         return values
+
+    def _global(self, rank: int) -> int:
+        return rank if self._group is None else dist.get_global_rank(self._group, rank)
 
 
 @dataclass(frozen=True, slots=True)

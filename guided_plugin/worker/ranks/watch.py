@@ -12,7 +12,7 @@ import threading
 import time
 
 from guided_plugin.errors import PipelineError
-from guided_plugin.worker.layout import Counter, Region, unwrap
+from guided_plugin.worker.layout import Counter, End, Region, unwrap
 from guided_plugin.worker.ranks import peers
 from guided_plugin.worker.ranks.peers import Peer
 
@@ -30,8 +30,9 @@ def why_gone(region: Region, leader: Peer, step: int) -> str:
     if not leader.alive():
         return "has ended"
     # ENDED is raised after FILLED of the last step: in this order no filled step is missed.
-    if region.load(Counter.ENDED) and unwrap(region.load(Counter.FILLED), step) < step:
-        return "has closed its pipeline"
+    end = region.load(Counter.ENDED)
+    if end and unwrap(region.load(Counter.FILLED), step) < step:
+        return "has closed its pipeline" if end == End.CLOSED else "has ended, or cannot be reached any more"
     return ""
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from xgrammar_specs import CALL, LEGACY_CALL, PERSON, accepts, allowed
@@ -300,3 +303,31 @@ class TestJson:
         assert [text for text in texts if accepts(byte_backend, spec, text)] == texts[: len(good)]
         # Raw, they are no JSON.
         assert not any(accepts(byte_backend, spec, f'"{text}"') for text in good if not text.isprintable())
+
+
+ASKS_FOR_CUDA = """
+import os
+import torch
+
+asked = []
+torch.cuda.is_available = lambda: bool(asked.append(os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")))
+from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
+from guided_plugin.config import GuidedConfig
+from guided_plugin.grammar.vocabulary import Vocabulary
+
+XGrammarBackend(Vocabulary.from_tokens([b"a", b"</s>"], [1]), GuidedConfig())
+print(asked, os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"))
+"""
+
+
+@pytest.mark.parametrize("before", [None, "0"])
+def test_loading_xgrammar_leaves_cuda_to_processes_that_are_forked_later(before):
+    """torch.cuda.is_available takes it from them, unless the variable is 1: vLLM's engine would not start."""
+    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    environment = {key: value for key, value in os.environ.items() if key != name}
+    if before is not None:
+        environment[name] = before
+    done = subprocess.run(
+        [sys.executable, "-c", ASKS_FOR_CUDA], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"['1'] {before}"
