@@ -84,3 +84,12 @@ def at_low_priority(call: Callable[[], T]) -> T:
 
     threading.Thread(target=work, name="guided-compile-again", daemon=True).start()
     return result.result()
+
+
+def outside_own_threads(call: Callable[[], object]) -> None:
+    """Call it here, or in a new thread if this is one of this package: a garbage collection may have brought
+    an end here, and the thread may be one that ends with it, or hold a lock that the end needs."""
+    if threading.current_thread().name.startswith("guided-"):
+        threading.Thread(target=call, name="guided-close").start()
+    else:
+        call()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from guided_plugin.compiling.background import outside_own_threads
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.metrics import WorkerMetrics
@@ -47,8 +48,10 @@ class LeadingInlineRuntime(InlineRuntime):
 
     def close(self) -> None:
         """Tell the other ranks that no more steps come."""
-        if os.getpid() != self._pid:  # a fork of the process it belongs to
-            return
+        if os.getpid() == self._pid:  # else a fork of the process it belongs to
+            outside_own_threads(self._close)
+
+    def _close(self) -> None:
         self._region.store(Counter.ENDED, End.CLOSED)
         self.followers.close()
         self._region.close()

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 
@@ -22,19 +23,23 @@ class ThreadRanks:
         self._barrier.wait(60)
         return found
 
-    def send(self, tensor, rank):
-        self._sent[self.rank, rank].put(tensor.clone())
+    def send(self, tensor, rank, tag):
+        """Waits for the other side, as gloo does."""
+        taken = threading.Event()
+        self._sent[self.rank, rank, tag].put((tensor, taken))
+        assert taken.wait(60)
 
-    def receive(self, tensor, rank):
-        came = self._sent[rank, self.rank].get(timeout=60)
+    def receive(self, tensor, rank, tag):
+        came, taken = self._sent[rank, self.rank, tag].get(timeout=60)
         assert (came.shape, came.dtype) == (tensor.shape, tensor.dtype)
         tensor.copy_(came)
+        taken.set()
 
 
 def on_ranks(size, work):
     """What `work(group)` returns or raises in each of `size` threads."""
     values, barrier = [None] * size, threading.Barrier(size)
-    sent = {(one, other): queue.Queue() for one in range(size) for other in range(size)}
+    sent = defaultdict(queue.Queue)
     groups = [ThreadRanks(rank, values, barrier, sent) for rank in range(size)]
     with ThreadPoolExecutor(size) as threads:
         futures = [threads.submit(work, group) for group in groups]

@@ -18,7 +18,7 @@ from benchmarks.server.launch import free_port, running
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.hosts.vllm.versions import version_text
 
-__all__ = ["Server", "serving"]
+__all__ = ["Server", "installed", "serving"]
 
 _ROOT = Path(__file__).parents[2]
 _TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
@@ -38,7 +38,7 @@ class Server:
             return str(answer.read().decode())
 
 
-def _installed(folder: Path) -> Path:
+def installed(folder: Path) -> Path:
     """A folder for PYTHONPATH that declares this checkout's entry points, whatever is installed."""
     points = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     metadata = _named(folder, "guided-plugin-checkout", "0")
@@ -71,7 +71,7 @@ def serving(folder: Path, options: dict[str, Any], *arguments: str, frontends: i
         f"--max-num-seqs 16 --enforce-eager --no-async-scheduling --chat-template {template} "
         "--enable-auto-tool-choice --tool-call-parser hermes --disable-uvicorn-access-log"
     ).split()
-    paths = [str(_installed(folder / "installed")), str(_ROOT), os.environ.get("PYTHONPATH", "")]
+    paths = [str(installed(folder / "installed")), str(_ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
         "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -100,11 +100,50 @@ def test_a_machine_may_be_as_late_as_a_rank(share):
     alone = gp.StepPipeline(compiler(), max_slots=4, mode="inline")
     for pipe in (near, far, alone):
         pipe.add_request("r", SPECS[0])
-    ahead = 3 * PLAN_DEPTH
+    ahead = 2 * PLAN_DEPTH
     for number in range(ahead):
         step(near, [0], number)
     for number in range(ahead):
         assert torch.equal(step(far, [0], number)[0], step(alone, [0], number)[0])
+
+
+def test_a_rank_that_closes_leaves_the_copy_to_the_others_of_its_machine(share, monkeypatch):
+    """Which may be late: masks that they have not used stay in their places."""
+    monkeypatch.setattr(mirror, "_CLOSE_SECONDS", 0.1)
+    near, first, late = share("abb")
+    alone = gp.StepPipeline(compiler(), max_slots=4, mode="inline")
+    for pipe in (near, first, late, alone):
+        pipe.add_request("r", SPECS[1])
+    step(near, [0], 0)
+    step(first, [0], 0)
+    first.close()
+    ahead = 2 * PLAN_DEPTH
+    for number in range(1, ahead):
+        step(near, [0], number)
+    for number in range(ahead):
+        assert torch.equal(step(late, [0], number)[0], step(alone, [0], number)[0])
+
+
+@pytest.mark.usefixtures("share")
+def test_two_pipelines_of_one_group():
+    """Each machine hears of its own, also where the steps of both are alike."""
+
+    def both(group):
+        HERE.machine = "ab"[group.rank]
+        return [gp.StepPipeline(compiler(), max_slots=4, mode="inline", ranks=group) for _ in SPECS]
+
+    near, far = on_ranks(2, both)
+    for pipes in (near, far):
+        for pipe, spec in zip(pipes, SPECS, strict=True):
+            pipe.add_request("r", spec)
+    for place in (1, 0):
+        alone = gp.StepPipeline(compiler(), max_slots=4, mode="inline")
+        alone.add_request("r", SPECS[place])
+        found = [step(pipe, [0], 1)[0] for pipe in (near[place], far[place], alone)]
+        assert torch.equal(found[0], found[2])
+        assert torch.equal(found[1], found[2])
+    for pipe in (*near, *far):
+        pipe.close()
 
 
 def test_drafts_on_two_machines(share):
@@ -154,8 +193,8 @@ def test_rank_0_is_not_heard_any_more(share, caplog):
     def change(group):
         original = group.receive
 
-        def receive(tensor, rank):
-            original(tensor, rank)
+        def receive(tensor, *of):
+            original(tensor, *of)
             if lost.is_set():
                 raise RuntimeError("Connection closed by peer")
 
@@ -178,10 +217,10 @@ def test_a_machine_that_cannot_be_reached_is_not_waited_for(share, caplog):
     def change(group):
         original = group.send
 
-        def send(tensor, rank):
+        def send(tensor, rank, tag):
             if rank == 1 and lost.is_set():
                 raise RuntimeError("Connection closed by peer")
-            original(tensor, rank)
+            original(tensor, rank, tag)
 
         group.send = send
 

@@ -243,7 +243,7 @@ def test_all_share_or_none_does(share, monkeypatch):
 def test_followers_write_their_own_lines_only():
     """A region of another version or engine is refused, and what a follower maps is read-only."""
     region = Region.create(Shape(2, 9, followers=40))
-    offer = Offer(os.getpid(), region.fd, region.shape, region.identity, 0, "inline")
+    offer = Offer(os.getpid(), region.fd, region.shape, region.identity, 0, "inline", 0)
     mapped = follower._open(offer)
     lines = [mapped.rank_line(index) for index in range(40)]
     for index, line in enumerate(lines):

@@ -45,7 +45,7 @@ class Ranks:
             self.region.store(counter, first)
         self.region.rank_line(0)[RankWord.TAKEN] = first & 0xFFFFFFFF
         self.leader = Leader()
-        offer = Offer(1, self.region.fd, self.region.shape, self.region.identity, first, "process")
+        offer = Offer(1, self.region.fd, self.region.shape, self.region.identity, first, "process", 0)
         mapped = Region(self.region.fd, self.region.shape, self.region.identity, follows=True)
         mapped.fd = os.dup(self.region.fd)
         monkeypatch.setattr(FollowerRuntime, "_make_buffers", lambda runtime, _: self._buffers(runtime))

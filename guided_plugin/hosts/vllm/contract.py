@@ -321,7 +321,7 @@ TOOLS = (
     Name("vllm.parser.parser_manager:ParserManager.get_parser", Part.TOOLS, takes=("tool_strict_level",)),
 )
 
-_PARALLEL = ("distributed_executor_backend", "nnodes", "prefill_context_parallel_size")
+_PARALLEL = ("distributed_executor_backend", "prefill_context_parallel_size")
 RANKS = (
     Name("vllm.distributed.parallel_state:get_tp_group", Part.RANKS),
     Name("vllm.distributed.parallel_state:GroupCoordinator", Part.RANKS, has=("cpu_group",)),

@@ -2,8 +2,9 @@
 
 Under tensor parallelism every rank has all logits (they are all-gathered) and samples by itself, in both
 model runners; rank 0's tokens are published. So every rank needs the same masks in the same step. The
-grammars work at rank 0; the others mask with its memory (`worker/ranks`), which they hear of at the start,
-over vLLM's own CPU group. With drafts every rank proposes and judges the same ones. Data parallelism needs
+grammars work at rank 0; the others mask with its memory (`worker/ranks`), or on another machine (`--nnodes`)
+with a copy of it, which they hear of at the start, over vLLM's own CPU group. With drafts every rank proposes
+and judges the same ones. Data parallelism needs
 nothing: each engine has ranks of its own.
 """
 
@@ -50,10 +51,9 @@ def unsupported_ranks(vllm_config: Any, options: GuidedConfig) -> RequestError |
     if device == "cuda" and _inline(options, device):
         return _refused("the mode inline serves several ranks on the CPU only", "leave mode at auto")
     backend = parallel.distributed_executor_backend
-    if backend != "mp" or parallel.nnodes > 1:
+    if backend != "mp":
         return _refused(
-            f"tensor parallelism is supported with the executor 'mp' on one machine, not with {backend!r} on "
-            f"{parallel.nnodes}",
+            f"tensor parallelism is supported with the executor 'mp', not with {backend!r}",
             "--distributed-executor-backend mp",
         )
     if parallel.prefill_context_parallel_size > 1:

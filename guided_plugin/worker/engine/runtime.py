@@ -6,7 +6,6 @@ everything that was enqueued before.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -14,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from guided_plugin.compiling.background import outside_own_threads
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
@@ -158,12 +158,7 @@ class WorkerRuntime:
 
     def close(self) -> None:
         """End the worker."""
-        if threading.current_thread().name.startswith("guided-"):
-            # A garbage collection brought it here, in a thread of this package: it may be one that ends with
-            # this runtime, or hold a lock that the end needs.
-            threading.Thread(target=self._close, name="guided-close").start()
-        else:
-            self._close()
+        outside_own_threads(self._close)
 
     def _close(self) -> None:
         if self.supervisor.close():

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 import torch
 from torch import Tensor
 
+from guided_plugin.compiling.background import outside_own_threads
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
@@ -169,8 +170,10 @@ class FollowerRuntime:
 
     def close(self) -> None:
         """Let go of the memory."""
-        if os.getpid() != self._pid:  # a fork of the process it belongs to
-            return
+        if os.getpid() == self._pid:  # else a fork of the process it belongs to
+            outside_own_threads(self._close)
+
+    def _close(self) -> None:
         self._buffers.close()  # first: streams that still wait may need the watch
         if self._watch is not None:
             self._watch.close()

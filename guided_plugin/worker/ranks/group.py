@@ -13,6 +13,7 @@ do the masks for other machines.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -48,15 +49,19 @@ class RankGroup(Protocol):
 class TensorGroup(Protocol):
     """What a group can do whose ranks are on several machines. Called in a thread of its own."""
 
-    def send(self, tensor: Tensor, rank: int) -> None:
+    def send(self, tensor: Tensor, rank: int, tag: int) -> None:
         """Send a tensor on the CPU; waits until it may be changed."""
 
-    def receive(self, tensor: Tensor, rank: int) -> None:
-        """Wait for what a rank sends, in the order in which it does."""
+    def receive(self, tensor: Tensor, rank: int, tag: int) -> None:
+        """Wait for what a rank sends with this tag, in the order in which it does."""
 
 
-_TAG = 0x67756964
-"""Of the messages of `TorchRanks`, so that they are not taken for those of the host."""
+_TAGS = itertools.count()
+
+
+def new_tag() -> int:
+    """For the messages of one pipeline, so that they are not taken for those of another or of the host."""
+    return 0x67750000 + next(_TAGS) % 2**16
 
 
 class TorchRanks:
@@ -74,13 +79,13 @@ class TorchRanks:
         dist.broadcast_object_list(values, src=self._global(0), group=self._group)
         return values[0]
 
-    def send(self, tensor: Tensor, rank: int) -> None:
+    def send(self, tensor: Tensor, rank: int, tag: int) -> None:
         """Send a tensor on the CPU; waits until it may be changed."""
-        dist.send(tensor, self._global(rank), self._group, _TAG)
+        dist.send(tensor, self._global(rank), self._group, tag)
 
-    def receive(self, tensor: Tensor, rank: int) -> None:
-        """Wait for what a rank sends, in the order in which it does."""
-        dist.recv(tensor, self._global(rank), self._group, _TAG)
+    def receive(self, tensor: Tensor, rank: int, tag: int) -> None:
+        """Wait for what a rank sends with this tag, in the order in which it does."""
+        dist.recv(tensor, self._global(rank), self._group, tag)
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank passed, in order."""
@@ -102,6 +107,8 @@ class Offer:
     identity: bytes
     first_step: int
     mode: Mode
+    tag: int
+    """Of what rank 0 sends to other machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,5 +137,5 @@ def not_shared(reason: str) -> PipelineError:
     return PipelineError(
         f"the ranks cannot share their masks: {reason}",
         where="tensor parallelism",
-        hint="run all ranks of an engine as one user, in one container of one machine",
+        hint="run all ranks of one machine as one user, in one container",
     )

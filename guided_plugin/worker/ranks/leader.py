@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.worker.layout import FENCED, RankWord, Region, fence, unwrap
-from guided_plugin.worker.ranks.group import Answer, Offer, RankGroup, TensorGroup, not_shared
+from guided_plugin.worker.ranks.group import Answer, Offer, RankGroup, TensorGroup, new_tag, not_shared
 from guided_plugin.worker.ranks.machines import Machines
-from guided_plugin.worker.ranks.peers import PATIENCE, Peer, wait_until
+from guided_plugin.worker.ranks.peers import PATIENCE, AnyPeer, Peer, wait_until
 from guided_plugin.worker.ranks.sender import Sender, Sent
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Followers:
         self._region = region
         self._first_step = first_step
         self._ranks = list(range(1, region.shape.followers + 1) if ranks is None else ranks)
-        self._peers: list[Peer | Sent | None] = []
+        self._peers: list[AnyPeer | None] = []
         """None: it has ended, and masks nothing any more."""
         self._lines = [region.rank_line(rank - 1) for rank in self._ranks]
         for line in self._lines:
@@ -36,7 +36,8 @@ class Followers:
     def invite(self, group: RankGroup, machines: Machines, mode: Mode) -> None:
         """Offer the region to the other ranks. Raises PipelineError if one of them can't map it."""
         region = self._region
-        offer = Offer(os.getpid(), region.fd, region.shape, region.identity, self._first_step, mode)
+        tag = new_tag()
+        offer = Offer(os.getpid(), region.fd, region.shape, region.identity, self._first_step, mode, tag)
         group.broadcast(offer)
         if machines.others:
             group.gather(None)
@@ -45,14 +46,16 @@ class Followers:
         reason = next(refusals, "")
         try:
             if not reason:
-                self._reach(group, machines, answers)
-        except OSError as error:
-            reason = f"a process of theirs cannot be watched: {error}"
+                self._reach(group, machines, answers, tag)
+        except Exception as error:  # the others wait for the verdict, whatever it is
+            reason = f"their processes cannot be watched: {error}"
         group.broadcast(reason)
         if reason:
             raise not_shared(reason)
+        if self.sender is not None:
+            self.sender.start()
 
-    def watch(self, peers: Sequence[Peer | Sent]) -> None:
+    def watch(self, peers: Sequence[AnyPeer]) -> None:
         """The processes of the ranks, in order: one that ends is not waited for."""
         self._peers = list(peers)
 
@@ -81,11 +84,11 @@ class Followers:
                 peer.close()
         self._peers = [None] * len(self._lines)
 
-    def _reach(self, group: RankGroup, machines: Machines, answers: list[Answer]) -> None:
+    def _reach(self, group: RankGroup, machines: Machines, answers: list[Answer], tag: int) -> None:
         here = machines.ranks(0)
         if isinstance(group, TensorGroup) and machines.others:
             far = [line for rank, line in zip(self._ranks, self._lines, strict=True) if rank not in here]
-            self.sender = Sender(group, machines.others, self._region, far)
+            self.sender = Sender(group, tag, machines.others, self._region, far)
         self.watch(
             [
                 Sent(self.sender) if self.sender is not None and rank not in here else Peer(answers[rank].pid)

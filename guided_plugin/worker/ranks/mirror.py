@@ -5,6 +5,7 @@ It belongs to the first rank there. All ranks there map it, as those of rank 0's
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -31,23 +32,24 @@ class Mirror:
         self._followers = Followers(self._region, offer.first_step, ranks)
         self._in = Incoming(offer.shape)
         self._thread: threading.Thread | None = None
-        self._closing = False
+        self._own = _Own()
         self.offer = replace(offer, pid=os.getpid(), fd=self._region.fd, identity=self._region.identity)
         """For the ranks of this machine."""
 
     def start(self, group: TensorGroup, pids: list[int]) -> None:
-        """Write what comes. `pids` are the processes of the ranks."""
-        self._followers.watch([Peer(pid) for pid in pids])
-        self._thread = threading.Thread(target=self._run, args=(group,), name="guided-mirror", daemon=True)
-        self._thread.start()
+        """Write what comes. `pids` are the processes of the ranks, that of this one first."""
+        self._followers.watch([self._own, *(Peer(pid) for pid in pids[1:])])
+        thread = threading.Thread(target=self._run, args=(group,), name="guided-mirror", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def close(self) -> None:
-        """Listen no longer, if rank 0 closes as well; else with the process."""
-        self._closing = True
-        if self._thread is not None:
+        """This rank uses the memory no more. The others of its machine do, as long as rank 0 sends."""
+        self._own.here = False
+        if self._thread is None:
+            self._end(End.LOST)
+        else:
             self._thread.join(_CLOSE_SECONDS)
-        self._followers.close()
-        self._region.close()
 
     def _run(self, group: TensorGroup) -> None:
         end = End.LOST
@@ -56,20 +58,34 @@ class Mirror:
                 pass
             end = End.CLOSED
         except Exception as error:  # of the group's backend, or of a rank that is late
-            if not self._closing:
+            if self._own.here:
                 _log.error("no more masks come from rank 0: %s", error)
         finally:
-            self._region.store(Counter.ENDED, end)
+            self._end(end)
+        # Rank 0 waits until each message is taken.
+        with contextlib.suppress(Exception):
+            while end == End.LOST and self._hear(group) != ENDED:
+                pass
+
+    def _end(self, end: End) -> None:
+        self._region.store(Counter.ENDED, end)
+        self._followers.close()
+        self._region.close()
+
+    def _hear(self, group: TensorGroup) -> int:
+        message = self._in
+        group.receive(message.head_tensor, 0, self.offer.tag)
+        step = int(message.head[Head.STEP])
+        if step not in (ENDED, IDLE) and message.head[Head.NEW]:
+            group.receive(message.new(), 0, self.offer.tag)
+        return step
 
     def _take(self, group: TensorGroup) -> bool:
         """Write a step, when no rank uses the masks in its place any more. False after the last one."""
         message, region = self._in, self._region
-        group.receive(message.head_tensor, 0)
-        step = int(message.head[Head.STEP])
+        step = self._hear(group)
         if step in (ENDED, IDLE):
             return step == IDLE
-        if message.head[Head.NEW]:
-            group.receive(message.new(), 0)
         self._followers.wait(step - PLAN_DEPTH)
         record, slots = region.plans[step % PLAN_DEPTH], message.slots()
         record[PlanField.STEP], record[PlanField.COUNT] = step & 0xFFFFFFFF, len(slots)
@@ -77,3 +93,17 @@ class Mirror:
         message.read(region.masks[step % PLAN_DEPTH, : int(message.head[Head.MASKS])])
         region.store(Counter.FILLED, step)
         return True
+
+
+class _Own:
+    """The rank that has the mirror, as a `Peer`."""
+
+    def __init__(self) -> None:
+        self.here = True
+
+    def alive(self) -> bool:
+        """Whether it is waited for."""
+        return self.here
+
+    def close(self) -> None:
+        """Nothing is held."""

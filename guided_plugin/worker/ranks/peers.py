@@ -8,6 +8,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 PATIENCE = 300.0
 """Seconds that one rank waits for another which runs; as long as vLLM waits for a step."""
@@ -32,6 +33,16 @@ def wait_until(done: Callable[[], bool], goes_on: Callable[[bool], bool]) -> Non
             return
         if tries > _SPINS:
             time.sleep(_PAUSE)
+
+
+class AnyPeer(Protocol):
+    """Who uses memory of this process."""
+
+    def alive(self) -> bool:
+        """Whether it is waited for."""
+
+    def close(self) -> None:
+        """Forget it."""
 
 
 class Peer:

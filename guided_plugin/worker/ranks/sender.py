@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
@@ -40,45 +41,51 @@ class Sender:
     """Where the masks of a region go over the group."""
 
     def __init__(
-        self, group: TensorGroup, to: Sequence[int], region: Region, lines: Sequence[memoryview]
+        self, group: TensorGroup, tag: int, to: Sequence[int], region: Region, lines: Sequence[memoryview]
     ) -> None:
         """`to`: the first rank of each machine. `lines`: those of all ranks there."""
-        self._group, self._to, self._region, self._lines = group, list(to), region, lines
+        self._group, self._tag, self._to, self._region, self._lines = group, tag, list(to), region, lines
         self._out = Outgoing(region.shape)
         self._steps: SimpleQueue[int | None] = SimpleQueue()
         self._closing = False
         self.sent_bytes = 0
         """To each machine."""
         self._thread = threading.Thread(target=self._run, name="guided-sender", daemon=True)
+        self._sent_at = 0.0
+        self._over = False
+
+    def start(self) -> None:
+        """When all ranks have agreed."""
         self._thread.start()
 
     def planned(self, step: int) -> None:
         """A step whose masks are there, or will be."""
-        self._steps.put(step)
+        if not self._over:
+            self._steps.put(step)
 
     def alive(self) -> bool:
         """Whether masks are sent."""
-        return self._thread.is_alive()
+        return not self._over
 
     def close(self) -> None:
         """Send what is filled, and that it was the last."""
         self._closing = True
         self._steps.put(None)
-        self._thread.join(_CLOSE_SECONDS)
+        if self._thread.ident is not None:
+            self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         try:
             while (step := self._wait()) is not None:
-                if step != IDLE:
-                    self._send_step(step)
+                if step == IDLE:
+                    self._say(IDLE)
                 else:
-                    self._out.head[Head.STEP] = IDLE
-                    self._send(self._out.head_tensor)
+                    self._send_step(step)
         except Exception as error:  # a thread that ends without a word would leave all waiting
             _log.error("the masks of this engine are no longer sent to other machines: %s", error)
         finally:
-            self._out.head[Head.STEP] = ENDED
-            self._send(self._out.head_tensor)
+            self._over = True
+            self._say(ENDED)
 
     def _wait(self) -> int | None:
         try:
@@ -95,6 +102,8 @@ class Sender:
         def goes_on(late: bool) -> bool:
             if late:
                 raise PipelineError(f"the masks of step {step} were not filled for {PATIENCE:g} s")
+            if time.monotonic() > self._sent_at + _IDLE_SECONDS:
+                self._say(IDLE)
             return not self._closing
 
         wait_until(filled, goes_on)
@@ -112,11 +121,16 @@ class Sender:
         if len(new):
             self._send(new)
 
+    def _say(self, word: int) -> None:
+        self._out.head[Head.STEP] = word
+        self._send(self._out.head_tensor)
+
     def _send(self, tensor: Tensor) -> None:
+        self._sent_at = time.monotonic()
         self.sent_bytes += tensor.nbytes
         for rank in list(self._to):
             try:
-                self._group.send(tensor, rank)
+                self._group.send(tensor, rank, self._tag)
             except Exception as error:  # of the group's backend
                 self._to.remove(rank)
                 if not self._closing:

@@ -161,7 +161,6 @@ def parallel(**changes):
             "pipeline_parallel_size": 1,
             "prefill_context_parallel_size": 1,
             "distributed_executor_backend": "mp",
-            "nnodes": 1,
             "enable_batch_sharded_sampling": False,
             **changes,
         }
@@ -186,7 +185,6 @@ def engine_config(device="cpu", *, drafts=None, **changes):
         (engine_config(prefill_context_parallel_size=2), "prefill context"),
         (engine_config(distributed_executor_backend="ray"), "not with 'ray'"),
         (engine_config(distributed_executor_backend="external_launcher"), "not with 'external_launcher'"),
-        (engine_config(nnodes=2), "on 2"),
         (engine_config(enable_batch_sharded_sampling=True), "batch-sharded"),
         (engine_config(drafts=DRAFTS), "mode inline serves speculative decoding on one rank"),
     ],

@@ -17,38 +17,21 @@ pytest.importorskip("vllm")
 from vllm import LLM
 from vllm.exceptions import GracefulHTTPError
 from vllm.v1.engine.exceptions import EngineDeadError
+from vllm_ranks import GREEDY, OPTIONS, PATIENT, PROMPT, SCHEMA, SEEDED, facts, record, requests, seen
 from vllm_support import params_of
 
 from guided_plugin.demo import MODEL_DIR
 
 pytestmark = pytest.mark.slow
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 120}},
-    "required": ["name", "age"],
-}
-PATIENT = {"worker_step_ms": 60_000, "worker_grammar_ms": 60_000, "compile_seconds": 120}
-"""On a busy machine nothing may be lost to a time limit."""
-
-PROMPT = "Person as JSON: "
-GREEDY = [{"json_schema": SCHEMA}, {"regex": "[a-f]{20}[0-9]{10}"}, {"choice": ["alpha", "beta"]}, None]
-SEEDED = [{"json_schema": SCHEMA}, {"regex": "[xyz]{5,40}"}, {"grammar": 'root ::= "(" root ")" | "x"'}]
-
 
 def engine(mode, ranks):
-    """Small caches and batches: requests wait, are preempted, and their prompts come in parts."""
     return LLM(
         str(MODEL_DIR),
-        dtype="float32",
         tensor_parallel_size=ranks,
         distributed_executor_backend="mp" if ranks > 1 else None,
-        max_model_len=256,
-        max_num_seqs=4,
-        enforce_eager=True,
-        max_num_batched_tokens=32,
-        num_gpu_blocks_override=7,
         additional_config={"guided_plugin": {"mode": mode, **PATIENT}},
+        **OPTIONS,
     )
 
 
@@ -57,47 +40,6 @@ def expected():
     """What one rank makes of the same requests."""
     made = engine("inline", 1)
     return [output.outputs[0].token_ids for output in made.generate(*requests(), use_tqdm=False)]
-
-
-def requests():
-    params = [params_of(form, temperature=0.0, max_tokens=60) for form in GREEDY]
-    params += [params_of(form, seed=seed, max_tokens=60) for seed, form in enumerate(SEEDED)]
-    return [PROMPT] * len(params), params
-
-
-def runner_of(worker):
-    found = worker.model_runner.input_batch.logitsprocs.non_argmax_invariant
-    return next(one.runner for one in found if getattr(one, "runner", None) is not None)
-
-
-def record(worker):
-    """Keep what this rank samples."""
-    runner = runner_of(worker)
-    runner.seen, original = [], runner.sampled
-
-    def sampled(tokens):
-        runner.seen.append(tokens.view(-1).tolist())
-        original(tokens)
-
-    runner.sampled = sampled
-
-
-def seen(worker):
-    return runner_of(worker).seen
-
-
-def facts(worker):
-    """The process of this rank, its worker, whether it leads; what vLLM calls its shared memory."""
-    runner = runner_of(worker)
-    runtime = runner.engine.pipeline.runtime
-    supervisor = getattr(runtime, "supervisor", None)
-    return {
-        "pid": os.getpid(),
-        "leads": runner.engine.leads,
-        "runtime": type(runtime).__name__,
-        "worker": None if supervisor is None else supervisor.worker_pid,
-        "ident": os.environ["VLLM_DIST_IDENT"],
-    }
 
 
 def gone(pid):

@@ -1,0 +1,105 @@
+"""vLLM with a rank on each of two machines: the second one is apart by its own namespace of process ids."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm import LLM
+from vllm_ranks import GREEDY, OPTIONS, PATIENT, facts, record, requests, runner_of, seen
+from vllm_server import installed
+
+from benchmarks.server.launch import free_port
+from guided_plugin.demo import MODEL_DIR
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        subprocess.run(["unshare", "--pid", "--fork", "true"], check=False, capture_output=True).returncode
+        != 0,
+        reason="no right to make a namespace",
+    ),
+]
+OWN = {**OPTIONS, "additional_config": {"guided_plugin": {"mode": "process", **PATIENT}}}
+SECOND = """
+import json, sys
+from vllm.entrypoints.cli.main import main
+
+sys.argv = ["vllm", *json.loads(sys.argv[1])]
+main()
+"""
+
+
+@pytest.fixture
+def parallel():
+    """The options that both machines share."""
+    return {
+        "tensor_parallel_size": 2,
+        "distributed_executor_backend": "mp",
+        "nnodes": 2,
+        "master_addr": "127.0.0.1",
+        "master_port": free_port(),
+    }
+
+
+@pytest.fixture
+def second(parallel, tmp_path):
+    """The process of the other machine, which ends with the test."""
+    command = ["serve", str(MODEL_DIR), "--headless", "--node-rank", "1"]
+    for name, value in (OWN | parallel).items():
+        command.append("--" + name.replace("_", "-"))
+        if value is not True:
+            command.append(json.dumps(value) if isinstance(value, dict) else str(value))
+    here = pathlib.Path(__file__)
+    folders = [
+        str(installed(tmp_path / "installed")),
+        str(here.parents[3]),
+        str(here.parents[2] / "support"),
+        str(here.parent),
+        os.environ.get("PYTHONPATH", ""),
+    ]
+    apart = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    log = tmp_path / "second.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [*apart, sys.executable, "-c", SECOND, json.dumps(command)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    yield process
+    process.kill()
+    process.wait()
+    print(log.read_text()[-4000:])
+
+
+def sent(worker):
+    """What rank 0 has sent to the other machine; at rank 1, whether it has a copy of the memory."""
+    runtime = runner_of(worker).engine.pipeline.runtime
+    return runtime.followers.sender.sent_bytes if worker.rank == 0 else runtime._mirror is not None
+
+
+def test_both_machines_sample_the_same(parallel, second):
+    """And what one rank samples by itself."""
+    alone = LLM(str(MODEL_DIR), **OWN)
+    expected = [output.outputs[0].token_ids for output in alone.generate(*requests(), use_tqdm=False)]
+    del alone
+    llm = LLM(str(MODEL_DIR), node_rank=0, **OWN, **parallel)
+    assert [rank["runtime"] for rank in llm.collective_rpc(facts)] == ["WorkerRuntime", "FollowerRuntime"]
+    assert llm.collective_rpc("guided_health") == ["", ""]
+    llm.collective_rpc(record)
+    outputs = llm.generate(*requests(), use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in outputs] == expected
+    first, other = llm.collective_rpc(seen)
+    assert first == other != []
+    sent_bytes, copied = llm.collective_rpc(sent)
+    assert sent_bytes > 0
+    assert copied
+    assert llm.collective_rpc("guided_metrics")[0][0]["added"] > len(GREEDY)
+    os.kill(second.pid, signal.SIGTERM)
