@@ -227,6 +227,7 @@ def test_what_workers_are_forked_from_has_one_thread(run, where):
         """
     )
     said, err = finish(process)
+    assert process.returncode == 0, err
     assert len(said[0]["threads"]) == 1, said
     assert "fork" not in err
 
