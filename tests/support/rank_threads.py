@@ -5,6 +5,11 @@ import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
+import torch
+from vocabularies import BYTES
+
+WIDTH = BYTES.size + 3
+
 
 class ThreadRanks:
     """A `RankGroup` of threads, which can send each other tensors."""
@@ -44,3 +49,15 @@ def on_ranks(size, work):
     with ThreadPoolExecutor(size) as threads:
         futures = [threads.submit(work, group) for group in groups]
     return [future.exception() or future.result() for future in futures]
+
+
+def step(pipe, slots, seed):
+    """One decode step of random logits; what is left of them, and the tokens."""
+    logits = torch.randn(len(slots), WIDTH, generator=torch.Generator().manual_seed(seed))
+    pipe.plan(slots)
+    pipe.fill_mask()
+    masked = pipe.apply_mask(logits)
+    tokens = masked.argmax(-1)
+    pipe.schedule_update(tokens)
+    pipe.finish_update()
+    return masked, tokens.tolist()

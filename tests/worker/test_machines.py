@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from rank_threads import on_ranks
+from rank_threads import WIDTH, on_ranks, step
 from vocabularies import BYTES
 
 import guided_plugin as gp
@@ -16,7 +16,6 @@ from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Region, Shape
 from guided_plugin.worker.ranks import machines, mirror, peers, sender
 from guided_plugin.worker.ranks.changes import Head, Incoming, Outgoing
 
-WIDTH = BYTES.size + 3
 SPECS = [gp.OutputSpec.regex("[a-c]{2,30}"), gp.OutputSpec.choice(["yes", "no", "maybe"])]
 HERE = threading.local()
 
@@ -45,18 +44,6 @@ def share(monkeypatch):
     yield make
     for pipe in made:
         pipe.close()
-
-
-def step(pipe, slots, seed):
-    """One decode step of random logits; what is left of them, and the tokens."""
-    logits = torch.randn(len(slots), WIDTH, generator=torch.Generator().manual_seed(seed))
-    pipe.plan(slots)
-    pipe.fill_mask()
-    masked = pipe.apply_mask(logits)
-    tokens = masked.argmax(-1)
-    pipe.schedule_update(tokens)
-    pipe.finish_update()
-    return masked, tokens.tolist()
 
 
 class Plain:

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from rank_threads import on_ranks
+from rank_threads import on_ranks, step
 from vocabularies import BYTES
 
 import guided_plugin as gp
@@ -22,7 +22,6 @@ from guided_plugin.worker.ranks.peers import Peer
 
 MODES = ("inline", "process")
 END = BYTES.stop_token_ids[0]
-WIDTH = BYTES.size + 3
 SPECS = [gp.OutputSpec.regex("[a-c]{2,30}"), gp.OutputSpec.choice(["yes", "no", "maybe"])]
 
 
@@ -52,18 +51,6 @@ def shared_memory():
     """The regions that this process has open: files without a name."""
     links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
     return [os.readlink(link) for link in links if os.path.islink(link) and "/dev/shm/" in os.readlink(link)]
-
-
-def step(pipe, slots, seed):
-    """One decode step of random logits; what is left of them, and the tokens."""
-    logits = torch.randn(len(slots), WIDTH, generator=torch.Generator().manual_seed(seed))
-    pipe.plan(slots)
-    pipe.fill_mask()
-    masked = pipe.apply_mask(logits)
-    tokens = masked.argmax(-1)
-    pipe.schedule_update(tokens)
-    pipe.finish_update()
-    return masked, tokens.tolist()
 
 
 @pytest.mark.parametrize("mode", MODES)
