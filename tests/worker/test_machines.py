@@ -1,5 +1,6 @@
 """Ranks of one model on several machines, here threads that are told so: masks are sent, and the same."""
 
+import functools
 import threading
 import time
 
@@ -11,8 +12,10 @@ from vocabularies import BYTES
 
 import guided_plugin as gp
 from guided_plugin.errors import PipelineError
+from guided_plugin.pipeline import make
 from guided_plugin.step import NO_TOKEN
-from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Region, Shape
+from guided_plugin.worker.engine.runtime import WorkerRuntime
+from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Shape
 from guided_plugin.worker.ranks import machines, mirror, peers, sender
 from guided_plugin.worker.ranks.changes import Head, Incoming, Outgoing
 
@@ -295,7 +298,17 @@ def test_both_sides_keep_the_same_table(drafts):
     assert len(known) < sent < 400 * 3 * shape.positions
 
 
-def test_a_region_of_a_mirror_begins_where_that_of_rank_0_does(share):
+def test_step_numbers_wrap(share, monkeypatch):
+    """Across 32 bits: the copy begins where rank 0 does, and goes on with it."""
+    first = 2**32 - 3
+    monkeypatch.setattr(make, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
     near, far = share("ab", "process")
-    assert isinstance(far.runtime._region, Region)
-    assert far.runtime._region.load(Counter.FILLED) == near.runtime.newest & 0xFFFFFFFF
+    assert far.runtime._region.load(Counter.FILLED) == first
+    alone = gp.StepPipeline(compiler(), max_slots=4, mode="inline")
+    for pipe in (near, far, alone):
+        pipe.add_request("r", SPECS[0])
+    for number in range(8):
+        found = [step(pipe, [0], number)[0] for pipe in (near, far, alone)]
+        assert torch.equal(found[0], found[2])
+        assert torch.equal(found[1], found[2])
+    assert far.runtime._region.load(Counter.FILLED) == (first + 8) % 2**32

@@ -64,9 +64,7 @@ class Outgoing(_Table):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         # A key says where a mask may be; whether it is the same is compared.
-        self._weights = np.random.default_rng(1).integers(1, 2**32, shape.words, dtype=np.uint32) | np.uint32(
-            1
-        )
+        self._weights = np.random.default_rng(1).integers(1, 2**32, shape.words, dtype=np.uint32)
         self._found: dict[int, int] = {}
         self._keys = [-1] * len(self.masks)
         self._used = [-1] * len(self.masks)

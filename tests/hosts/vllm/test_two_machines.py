@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 
@@ -73,7 +72,7 @@ def second(parallel, tmp_path):
             stdout=out,
             stderr=subprocess.STDOUT,
         )
-    yield process
+    yield
     process.kill()
     process.wait()
     print(log.read_text()[-4000:])
@@ -85,7 +84,8 @@ def sent(worker):
     return runtime.followers.sender.sent_bytes if worker.rank == 0 else runtime._mirror is not None
 
 
-def test_both_machines_sample_the_same(parallel, second):
+@pytest.mark.usefixtures("second")
+def test_both_machines_sample_the_same(parallel):
     """And what one rank samples by itself."""
     alone = LLM(str(MODEL_DIR), **OWN)
     expected = [output.outputs[0].token_ids for output in alone.generate(*requests(), use_tqdm=False)]
@@ -102,4 +102,3 @@ def test_both_machines_sample_the_same(parallel, second):
     assert sent_bytes > 0
     assert copied
     assert llm.collective_rpc("guided_metrics")[0][0]["added"] > len(GREEDY)
-    os.kill(second.pid, signal.SIGTERM)
