@@ -19,6 +19,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 
 from guided_plugin.errors import ConfigError
 from guided_plugin.hosts.vllm.gate import check_params, install
+from guided_plugin.hosts.vllm.ranks import samples
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
@@ -45,6 +46,8 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
         if any(guide._config is vllm_config for guide in _guides):
             return
         _guides.add(self)
+        if not samples(vllm_config):
+            return
         if len(runner) == 2:
             from guided_plugin.hosts.vllm.v1 import V1Runner
 
@@ -75,8 +78,8 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
         """V1: greedy sampling needs the mask too."""
         return False
 
-    # What vLLM calls in a processor that does nothing: the second one in an engine, or one of the other
-    # runner.
+    # What vLLM calls in a processor that does nothing: the second one in an engine, one of the other runner,
+    # or one of a pipeline stage that does not sample.
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """V1: before each forward pass."""

@@ -10,7 +10,8 @@ import typer
 from guided_plugin.cli import options
 from guided_plugin.cli.results import print_json
 from guided_plugin.errors import ConfigError
-from guided_plugin.hosts.vllm.contract import CONTRACT, Part, differences
+from guided_plugin.hosts.vllm.contract import CONTRACT, differences
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.shapes import Sources, installed_folder
 
 

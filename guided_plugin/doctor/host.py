@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from guided_plugin.doctor.finding import Finding, Setup
-from guided_plugin.hosts.vllm.contract import CONTRACT, Part, differences
+from guided_plugin.hosts.vllm.contract import CONTRACT, differences
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.shapes import Sources, installed_folder
 from guided_plugin.hosts.vllm.versions import is_tested, version_text
 

@@ -131,13 +131,14 @@ class StepPipeline(PipelineRequests):
         self._clock[2] = time.perf_counter() - start
         return logits
 
-    def take_masks(self, logits: Tensor) -> Tensor:
+    def take_masks(self, logits: Tensor | None) -> Tensor:
         """In place of `apply_mask`, for hosts that mask by themselves: the [guided rows, words] masks of this
-        step, in the order of the plan, on the device. What is launched next sees them complete."""
+        step, in the order of the plan, on the device. What is launched next sees them complete. `logits`:
+        what they are for; None where this rank has none of the rows, or does not know yet."""
         start = time.perf_counter()
         if self._stage != _FILLED:
             raise _not_ready(self._stage)
-        if logits.shape[1] != self._width:
+        if logits is not None and logits.shape[1] != self._width:
             self._check_logits(logits)
         self.mask, _ = self.runtime.masks()
         self._clock[2] = time.perf_counter() - start
@@ -192,13 +193,14 @@ class StepPipeline(PipelineRequests):
 
     # In place of the five verbs
 
-    def judge_drafts(self, slots: Sequence[int], tokens: Tensor, logits: Tensor) -> Tensor:
+    def judge_drafts(self, slots: Sequence[int], tokens: Tensor, logits: Tensor | None) -> Tensor:
         """A whole step of the requests in `slots`, for a host that proposes drafts and masks by itself.
 
         `tokens` has blocks in the order of `slots`: `drafts + 1` with the tokens that were sampled for each
         slot since its last step, then `drafts` with what is proposed to follow them; NO_TOKEN where there are
         no more. Returns `drafts + 1` blocks of [slots, words] masks on the device: the masks after none of a
-        request's drafts, after the first, and so on. What is launched next sees them complete."""
+        request's drafts, after the first, and so on. What is launched next sees them complete. `logits`: as
+        in `take_masks`."""
         start = time.perf_counter()
         chosen = tuple(slots)
         if chosen != self._last_slots:
@@ -215,7 +217,7 @@ class StepPipeline(PipelineRequests):
             )
         if tokens.is_cuda != self._on_cuda:
             raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
-        if logits.shape[1] != self._width:
+        if logits is not None and logits.shape[1] != self._width:
             self._check_logits(logits)
         # Nothing of a step is announced before its tokens are there: no worker could do anything with it.
         self.runtime.plan(self._plan)

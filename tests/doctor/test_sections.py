@@ -10,7 +10,7 @@ from script_files import ROOT
 
 from guided_plugin.doctor import cuda, entry, host, machine, options, versions
 from guided_plugin.doctor.finding import Setup
-from guided_plugin.hosts.vllm.contract import Part
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.ipc import processors
 from guided_plugin.worker import layout
 

@@ -15,7 +15,16 @@ from vllm_support import END, VOCABULARY, WIDTH, runner_params, v2_states
 import guided_plugin as gp
 from guided_plugin.vllm import GuidedLogitsProcessor
 
-__all__ = ["COMPILER", "DRAFTS", "SPECS", "Request", "V1Game", "V2DraftGame", "V2Game", "assert_allowed"]
+__all__ = [
+    "COMPILER",
+    "DRAFTS",
+    "SPECS",
+    "Request",
+    "V1Game",
+    "V2DraftGame",
+    "V2Game",
+    "assert_allowed",
+]
 
 SPECS = [
     gp.OutputSpec.regex("[a-c]{3,20}"),
@@ -42,9 +51,9 @@ class Request:
     """One request of either game."""
 
     def __init__(self, number, rng, **options):
-        self.number = number
+        self.number, self.name = number, str(number)
         self.spec = rng.choice(SPECS)
-        self.params = runner_params(self.spec, **options)
+        self.params = runner_params(self.spec, None if self.spec is None else self.name, **options)
         self.prompt = [rng.randrange(256) for _ in range(rng.choice([1, 3, 9]))]
         self.tokens = []
         self.computed = 0
@@ -152,21 +161,30 @@ class V2Game:
         self.tokens = torch.zeros(8, 64, dtype=torch.int32)
         self.prompt_len, self.prefill_len = np.zeros(8, np.int32), np.zeros(8, np.int32)
         states = v2_states(self.tokens, self.prompt_len, self.prefill_len, self.total)
-        self.guide = GuidedLogitsProcessor(vllm_config, states)
+        self.guides = self.make(vllm_config, states)
+        self.guide = self.guides[0]
+        self.turn, self.turns = 0, vllm_config.parallel_config.pipeline_parallel_size
+        self.turn_of = {}
+        """Whose turn each request is, by index: as many batches as a pipeline has stages."""
         self.running, self.waiting, self.done, self.free = {}, [], [], list(range(8))
         self.count = 0
         self.processed = {}
 
+    def make(self, vllm_config, states):
+        return [GuidedLogitsProcessor(vllm_config, states)]
+
     def enter(self, request):
         index = self.free.pop()
         self.running[index] = request
+        self.turn_of[index] = self.turn % self.turns
         fed = request.prompt + request.tokens
         request.computed = 0
         self.prompt_len[index], self.prefill_len[index] = len(request.prompt), len(fed)
         self.total[index] = len(fed)
         self.tokens[index, : len(fed)] = torch.tensor(fed, dtype=torch.int32)
-        self.processed[index] = self.guide.add_request(index, request.params)
-        assert self.processed[index] == (request.spec is not None)
+        for guide in self.guides:
+            self.processed[index] = guide.add_request(index, request.params)
+            assert self.processed[index] == (request.spec is not None)
 
     def step(self):
         rng = self.rng
@@ -183,8 +201,11 @@ class V2Game:
             else:
                 self.count += 1
                 self.enter(Request(self.count, rng))
-        self.guide.apply_staged_writes()
-        batch = [index for index in self.running if rng.random() < 0.93]  # some skip a step
+        for guide in self.guides:
+            guide.apply_staged_writes()
+        turn = self.turn % self.turns
+        self.turn += 1
+        batch = [index for index in self.running if self.turn_of[index] == turn and rng.random() < 0.93]
         rng.shuffle(batch)
         if batch:
             self.decode(batch)
@@ -194,9 +215,7 @@ class V2Game:
         logits = torch.randn(len(batch), WIDTH, generator=self.generator)
         before = logits.clone()
         mapping = torch.tensor(batch)
-        if any(self.processed[index] for index in batch):
-            context = LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
-            logits = self.apply(logits, context)
+        logits = self.apply(logits, LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4))
         sampled = logits.argmax(-1).tolist()
         for row, index in enumerate(batch):
             request = self.running[index]
@@ -210,11 +229,16 @@ class V2Game:
 
     def apply(self, logits, context):
         """As the sampler does; in some steps logprobs are asked for, and the raw logits are masked too."""
+        return self.masked(self.guide, logits, context)
+
+    def masked(self, guide, logits, context):
+        if not any(self.processed[index] for index in context.idx_mapping_np.tolist()):
+            return logits
         if self.rng.random() < 0.7:
-            return self.guide.apply(logits, context)
+            return guide.apply(logits, context)
         copy = logits.clone()
-        self.guide.runner.mask_raw(logits, context)
-        masked = self.guide.apply(copy, context)
+        guide.runner.mask_raw(logits, context)
+        masked = guide.apply(copy, context)
         assert torch.equal(masked, logits)
         return masked
 
@@ -239,11 +263,14 @@ class V2DraftGame(V2Game):
         """Drafts that were taken."""
 
     def decode(self, batch):
-        parts = [batch] if self.rng.random() < 0.7 else [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
         drafts = {index: self.draft(self.running[index]) for index in batch}
-        for part in parts:
+        for part in self.parts(batch):
             if part:
                 self.judge(part, drafts)
+
+    def parts(self, batch):
+        half = len(batch) // 2
+        return [batch] if self.rng.random() < 0.7 else [batch[:half], batch[half:]]
 
     def draft(self, request):
         """Some tokens that fit, often; some that don't."""
@@ -270,17 +297,16 @@ class V2DraftGame(V2Game):
         fed = [([0, *drafts[index]])[position] for index, position in rows]
         logits = torch.randn(len(rows), WIDTH, generator=self.generator)
         before = logits.clone()
-        if any(self.processed[index] for index in batch):
-            context = LogitsContext(
-                expanded_idx_mapping=torch.tensor([index for index, _ in rows], dtype=torch.int32),
-                idx_mapping=torch.tensor(batch, dtype=torch.int32),
-                idx_mapping_np=np.array(batch, np.int32),
-                expanded_local_pos=torch.tensor([position for _, position in rows], dtype=torch.int32),
-                input_ids=torch.tensor(fed, dtype=torch.int32),
-                pos=None,
-                seq_lens_upper_bound_np=None,
-            )
-            logits = self.apply(logits, context)
+        context = LogitsContext(
+            expanded_idx_mapping=torch.tensor([index for index, _ in rows], dtype=torch.int32),
+            idx_mapping=torch.tensor(batch, dtype=torch.int32),
+            idx_mapping_np=np.array(batch, np.int32),
+            expanded_local_pos=torch.tensor([position for _, position in rows], dtype=torch.int32),
+            input_ids=torch.tensor(fed, dtype=torch.int32),
+            pos=None,
+            seq_lens_upper_bound_np=None,
+        )
+        logits = self.apply(logits, context)
         at = 0
         for index in batch:
             request, own = self.running[index], drafts[index]

@@ -17,6 +17,7 @@ __all__ = [
     "VOCABULARY",
     "WIDTH",
     "config",
+    "parallel",
     "params_of",
     "processors",
     "runner",
@@ -34,13 +35,27 @@ WIDTH = 264
 VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [END])
 
 
+def parallel(**changes):
+    """vLLM's configuration of an engine's ranks."""
+    return SimpleNamespace(
+        **{
+            "tensor_parallel_size": 1,
+            "pipeline_parallel_size": 1,
+            "prefill_context_parallel_size": 1,
+            "distributed_executor_backend": "mp",
+            "enable_batch_sharded_sampling": False,
+            **changes,
+        }
+    )
+
+
 def config(options=None, *, reasoning="", **parts):
     """vLLM's configuration of an engine, as far as the plugin reads it."""
     return SimpleNamespace(
         **{
             "additional_config": {} if options is None else {"guided_plugin": options},
             "scheduler_config": SimpleNamespace(max_num_seqs=8),
-            "parallel_config": SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
+            "parallel_config": parallel(),
             "speculative_config": None,
             "model_config": SimpleNamespace(skip_tokenizer_init=False, get_vocab_size=lambda: WIDTH),
             "structured_outputs_config": SimpleNamespace(

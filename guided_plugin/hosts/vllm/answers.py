@@ -21,7 +21,8 @@ from guided_plugin.errors import GuidedError, printable
 from guided_plugin.hosts.vllm import noted
 from guided_plugin.hosts.vllm.admission import Gate, gate_of, refused
 from guided_plugin.hosts.vllm.asking import ask_all
-from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.hosts.vllm.contract import broken
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.wrapping import wrap
 
 _log = logging.getLogger(__name__)

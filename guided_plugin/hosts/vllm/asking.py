@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.hosts.vllm.contract import broken
+from guided_plugin.hosts.vllm.parts import Part
 
 
 async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any]:

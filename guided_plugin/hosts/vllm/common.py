@@ -15,7 +15,7 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import ConfigError, GuidedError, RequestError, SpecError, VocabularyError
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.hosts.vllm.contract import Part
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.ranks import unsupported_ranks
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.forms import WHOLE

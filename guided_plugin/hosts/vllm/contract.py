@@ -8,72 +8,14 @@ Imports vLLM lazily. docs/vllm-versions.md says how versions are tested.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 
 from guided_plugin.errors import RequestError
-from guided_plugin.hosts.vllm.shapes import Installed, Missing, Reader, Unavailable
+from guided_plugin.hosts.vllm.parts import Name, Part
+from guided_plugin.hosts.vllm.shapes import Installed, Reader
 from guided_plugin.hosts.vllm.versions import version_text
 
 _log = logging.getLogger(__name__)
-
-
-class Part(Enum):
-    """What relies on a name. A broken part stops what its text says, and nothing else."""
-
-    FRONTEND = "every guided request"
-    REASONING = "guided requests under a reasoning parser"
-    SCHEDULER = "every guided request, by its engine"
-    WORKER = "every guided request, by its worker"
-    V1 = "guided requests of the V1 model runner"
-    V2 = "guided requests of the V2 model runner"
-    DRAFTS = "guided requests under speculative decoding"
-    ANSWERS = "statuses of refused streams, and reasons of failed requests, on servers"
-    RETRY = "the header Retry-After of answers with status 503"
-    TOGETHER = "compiling the specs of several prompts of one `LLM` at the same time"
-    READY = "waiting at a server's start until guided requests can be served"
-    HOOKS = "the step hooks of plugins on the V2 model runner"
-    LOGPROBS = "logprobs of the masked distribution on the V2 model runner"
-    TOOLS = "the option tools_strict"
-    RANKS = "guided requests under tensor parallelism"
-    ENGINES = "guided requests behind a data-parallel front"
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """One name of vLLM's that is relied on."""
-
-    path: str
-    """`module:Class.method`."""
-    part: Part
-    begins: tuple[str, ...] = ()
-    """Parameters that stand first, in this order: they are passed, or read, by their place."""
-    takes: tuple[str, ...] = ()
-    """Parameters that are there, at any place: they are passed, or read, by their name."""
-    has: tuple[str, ...] = ()
-    """Attributes of the class, or of what is made of it."""
-    endpoint: bool = False
-    """Whether the module may lack a package that it imports: nothing calls its endpoint then."""
-
-    def differs(self, reader: Reader) -> str | None:
-        """What of it is not as expected, if anything is not."""
-        try:
-            shape = reader.find(self.path)
-        except Unavailable as error:
-            return None if self.endpoint else str(error)
-        except Missing as error:
-            return str(error)
-        if shape.parameters[: len(self.begins)] != self.begins:
-            return f"{self.path} begins with other parameters than {', '.join(self.begins)}"
-        for name in self.takes:
-            if name not in shape.parameters:
-                return f"no parameter {name} of {self.path}"
-        for name in self.has:
-            if not shape.has(name):
-                return f"no {self.path}.{name}"
-        return None
-
 
 BEAM_REQUESTS = (
     ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequest"),
@@ -325,8 +267,35 @@ _PARALLEL = ("distributed_executor_backend", "prefill_context_parallel_size")
 RANKS = (
     Name("vllm.distributed.parallel_state:get_tp_group", Part.RANKS),
     Name("vllm.distributed.parallel_state:GroupCoordinator", Part.RANKS, has=("cpu_group",)),
-    Name(f"{_CONFIG}:ParallelConfig", Part.RANKS, has=(*_PARALLEL, "enable_batch_sharded_sampling")),
+    Name(f"{_CONFIG}:ParallelConfig", Part.RANKS, has=_PARALLEL),
     Name(f"{_CONFIG}:VllmConfig", Part.RANKS, has=("device_config",)),
+)
+
+STAGES = (
+    Name("vllm.distributed.parallel_state:get_pp_group", Part.STAGES),
+    Name("vllm.distributed.parallel_state:GroupCoordinator", Part.STAGES, has=("is_last_rank",)),
+    Name(f"{_CONFIG}:ParallelConfig", Part.STAGES, has=_PARALLEL),
+    Name("vllm.v1.worker.gpu_worker:Worker", Part.STAGES, has=("model_runner",)),
+    Name("vllm.v1.worker.gpu_model_runner:GPUModelRunner", Part.STAGES, has=("requests",)),
+)
+
+SHARDS = (
+    Name(f"{_CONFIG}:ParallelConfig", Part.SHARDS, has=("enable_batch_sharded_sampling",)),
+    Name(f"{_V2}.model_runner:GPUModelRunner", Part.SHARDS, has=("sampler", "batch_sharder")),
+    Name(
+        f"{_V2}.model_runner:GPUModelRunner.sample",
+        Part.SHARDS,
+        begins=("self", "hidden_states", "input_batch"),
+    ),
+    Name(
+        f"{_V2}.input_batch:InputBatch",
+        Part.SHARDS,
+        has=(
+            *("idx_mapping_np", "expanded_idx_mapping", "expanded_local_pos"),
+            *("input_ids", "logits_indices"),
+        ),
+    ),
+    Name(f"{_V2}.sample.sampler:Sampler", Part.SHARDS, has=("logits_processors",)),
 )
 
 _SERVING = "vllm.entrypoints.generate.base.serving:GenerateBaseServing"
@@ -361,7 +330,7 @@ RETRY = (Name(f"{_APP}:init_entrypoints_middleware", Part.RETRY, begins=("args",
 
 CONTRACT = (
     *(*ANSWERS, *FRONTEND, *READY, *REASONING, *RETRY, *SCHEDULER, *WORKER),
-    *(*V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOGETHER, *TOOLS, *RANKS, *ENGINES),
+    *(*V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOGETHER, *TOOLS, *RANKS, *STAGES, *SHARDS, *ENGINES),
 )
 
 

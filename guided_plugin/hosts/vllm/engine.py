@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -37,11 +37,12 @@ from guided_plugin.hosts.vllm.common import (
     unsupported_reason,
     vocabulary_of,
 )
-from guided_plugin.hosts.vllm.contract import REQUEST_LIMITS, Part, broken
+from guided_plugin.hosts.vllm.contract import REQUEST_LIMITS, broken
 from guided_plugin.hosts.vllm.failures import attach, unreported, wrap_worker
 from guided_plugin.hosts.vllm.hooks import StepHooks
 from guided_plugin.hosts.vllm.leaving import Counter
 from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.ranks import ranks_of
 from guided_plugin.hosts.vllm.ready import in_background, wait_for
 from guided_plugin.hosts.vllm.requests import GuidedRequest
@@ -92,6 +93,9 @@ class Engine:
         self.seconds = Recent()
         """What steps took of vLLM's thread, the runner's part included."""
         self._running: dict[str, GuidedRequest] = {}
+        self._max_requests = max_requests
+        self.table: Container[str] = ()
+        """V1's own table of requests by id, with those that are in no batch for the moment."""
         self._ledger = Ledger()
         self._dead: list[DeadRows] = []
         """Of the step that is being sampled."""
@@ -221,6 +225,15 @@ class Engine:
         """Whether a request of vLLM's is in the pipeline."""
         return request_id in self._running
 
+    def lives(self, request_id: str) -> bool:
+        """Whether a request has not ended, as V1's runner knows it."""
+        return request_id in self.table
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no slot for another request."""
+        return len(self._running) >= self._max_requests
+
     def prepare(self, key: str, made: Mapping[str, Any] | None) -> bool:
         """Get the spec of a request that will come ready; whether that is done. Never blocks. `made` comes
         with the first question only: the fields of the spec, and what a helper of the frontend made of it."""
@@ -256,11 +269,12 @@ class Engine:
             del self._running[guided.request_id]
             guided.slot = UNGUIDED
 
-    def spared(self, requests: list[GuidedRequest], flags: Tensor) -> None:
-        """Rows of these were given a stop token where [positions, requests] `flags`, on the device, say so.
-        The grammar does not allow it there."""
-        reasons = {one.request_id: _nothing_left(one.limits) for one in requests}
-        self._dead.append(DeadRows(reasons, to_host(flags)))
+    def limited(self, requests: list[GuidedRequest], flags: Tensor) -> None:
+        """Rows of these may be given a stop token in this step; [positions, requests] `flags`, on the device,
+        say where the grammar forbids it."""
+        if self.leads:  # rank 0 tells
+            reasons = {one.request_id: _nothing_left(one.limits) for one in requests}
+            self._dead.append(DeadRows(reasons, [one.stop for one in requests], to_host(flags)))
 
     def watch(self, output: Any) -> Any:
         """The output of the step that was just sampled. It will carry the failures of the step."""
@@ -358,4 +372,5 @@ def watch(worker: Any, output: Any) -> Any:
         if engine is None:
             return output
         setattr(worker, _FOUND, engine)  # found once: this is called in each step
+        engine.table = getattr(getattr(worker, "model_runner", None), "requests", ())
     return engine.watch(output)

@@ -14,9 +14,10 @@ from typing import Any
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.hosts.vllm.admission import constraint, refusal
 from guided_plugin.hosts.vllm.common import ADMITTED, GUIDED, options_of, rust_frontend
-from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.hosts.vllm.contract import broken
 from guided_plugin.hosts.vllm.failures import refused_unseen
 from guided_plugin.hosts.vllm.leaving import LEFT
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.wrapping import wrap
 
 _log = logging.getLogger(__name__)

@@ -23,8 +23,9 @@ from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.grammar.table import never_began
 from guided_plugin.hosts.vllm.common import ADMITTED, GUIDED, REQUEST, frontend_parts, unsupported_reason
-from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.hosts.vllm.contract import broken
 from guided_plugin.hosts.vllm.leaving import count
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.wrapping import wrap
 from guided_plugin.spec import OutputSpec
 

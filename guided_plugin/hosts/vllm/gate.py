@@ -35,6 +35,7 @@ from guided_plugin.hosts.vllm.ready import wrap_frontend
 from guided_plugin.hosts.vllm.retry import install as install_retry
 from guided_plugin.hosts.vllm.together import install_together
 from guided_plugin.hosts.vllm.tools import hold_tools
+from guided_plugin.hosts.vllm.worker_methods import offer_methods
 from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ def install() -> None:
     wrap(AsyncLLM, "add_request", _add_request_async)
     install_failures()
     install_entrance()
+    offer_methods()  # here, as workers of other stages than the last load no logits processor
 
 
 def _init(original: Any) -> Any:

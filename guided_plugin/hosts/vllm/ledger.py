@@ -50,12 +50,15 @@ class Ledger:
 
 
 class DeadRows(NamedTuple):
-    """Requests whose own options may have left a row without a token that the grammar allows."""
+    """Requests whose own options may have left a row without a token that the grammar allows: a stop token
+    was put there."""
 
     reasons: dict[str, str]
     """By vLLM's id, in the order of the columns of `flags`."""
+    stops: list[int]
+    """Which token that is, in the same order."""
     flags: Tensor
-    """[positions, requests] bool, host: whether no token was left, and a stop token was put into the row."""
+    """[positions, requests] bool, host: whether the grammar forbids it there."""
 
     def cut(self, output: Any) -> list[tuple[str, str]]:
         """Ids and reasons of those that ended with such a stop token. `output` is the step's
@@ -66,7 +69,9 @@ class DeadRows(NamedTuple):
             row = output.req_id_to_index.get(request_id)
             tokens = [] if row is None or not output.sampled_token_ids else output.sampled_token_ids[row]
             # The newest token comes from the row after all accepted drafts.
-            if tokens and len(tokens) <= len(rows) and rows[len(tokens) - 1][column]:
+            if not tokens or len(tokens) > len(rows) or tokens[-1] != self.stops[column]:
+                continue
+            if rows[len(tokens) - 1][column]:
                 found.append((request_id, reason))
         return found
 

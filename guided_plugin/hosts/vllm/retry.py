@@ -20,7 +20,8 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.hosts.vllm.contract import broken
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.wrapping import wrap
 
 LEAST, MOST = 1, 60

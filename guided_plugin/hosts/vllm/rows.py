@@ -2,8 +2,8 @@
 
 A closed row allows one stop token. Where `allowed_token_ids`, `bad_words`, `min_tokens` or `logit_bias` and
 the grammar together leave no token, a stop token is put there: a row of -inf would break the whole batch. If
-the grammar allows the stop token there, the output is finished; else the request has failed. That is found on
-the device, and nothing waits for it.
+the grammar allows the stop token there, the output is finished; else the request has failed: its output ends
+with a stop token that its mask forbids. That is looked at on the device, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ForcedRows:
         """Where closed requests are, with their stop tokens."""
         self.fragile: list[Fragile] = []
         self.limited: list[GuidedRequest] = []
-        """The requests of the fragile rows."""
+        """Their requests."""
 
     def add(self, row: int, place: int, request: GuidedRequest) -> None:
         """A request of the batch: its row of the logits, and its row among the masks if it has one."""
@@ -53,13 +53,19 @@ def close_rows(logits: Tensor, rows: list[tuple[int, int]]) -> None:
     logits[index, stops] = 0.0
 
 
-def spare_rows(logits: Tensor, rows: list[Fragile], mask: Tensor) -> Tensor:
-    """Put a stop token into masked rows that have nothing left. Returns [1, rows] bool on the device: whether
-    that cut the output, because the grammar does not allow the stop token there."""
-    index, places, stops = _columns(rows, logits.device)
+def spare_rows(logits: Tensor, rows: list[Fragile]) -> None:
+    """Put a stop token into masked rows that have nothing left."""
+    index, _, stops = _columns(rows, logits.device)
     dead = logits.index_select(0, index).amax(1) == -torch.inf
     logits[index, stops] = torch.where(dead, 0.0, logits[index, stops])
-    return (dead & ~_allowed(mask, places, stops)).unsqueeze(0)
+
+
+def refused_stops(mask: Tensor, rows: list[Fragile], drafts: int = 0) -> Tensor:
+    """Where masks forbid the stop token that `spare_rows` would put there: [drafts + 1, rows] bool, on the
+    device. The masks are so many blocks."""
+    _, places, stops = _columns(rows, mask.device)
+    words = mask.view(drafts + 1, -1, mask.shape[1])[:, places, stops // 32]
+    return (words >> (stops % 32) & 1) == 0
 
 
 def close_indexed(logits: Tensor, indices: Tensor, requests: list[tuple[int, int]]) -> None:
@@ -71,31 +77,19 @@ def close_indexed(logits: Tensor, indices: Tensor, requests: list[tuple[int, int
     logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
 
 
-def spare_indexed(
-    logits: Tensor, indices: Tensor, positions: Tensor, requests: list[Fragile], mask: Tensor, drafts: int
-) -> Tensor:
-    """`spare_rows` for those; positions[row] says after how many drafts a row is. The masks are `drafts + 1`
-    blocks. Returns [drafts + 1, requests] bool on the device."""
-    index, places, stops = _columns(requests, logits.device)
+def spare_indexed(logits: Tensor, indices: Tensor, requests: list[Fragile]) -> None:
+    """`spare_rows` for those."""
+    index, _, stops = _columns(requests, logits.device)
     own = indices.unsqueeze(1) == index
     hit, stop = own.any(1), (own * stops).sum(1)
-    after = positions.long().clamp(0, drafts)
-    place = (own * places).sum(1) + after * (mask.shape[0] // (drafts + 1))
     dead = hit & (logits.amax(1) == -torch.inf)
     column = stop.unsqueeze(1)
     logits.scatter_(1, column, torch.where(dead.unsqueeze(1), 0.0, logits.gather(1, column)))
-    cut = own & (dead & ~_allowed(mask, place, stop)).unsqueeze(1)
-    flags = torch.zeros(drafts + 1, len(requests), dtype=torch.int32, device=logits.device)
-    return flags.index_add_(0, after, cut.int()) > 0
 
 
 def upload(host: Tensor, device: torch.device) -> Tensor:
     """A small tensor of the host on the device; nothing waits for the copy."""
     return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
-
-
-def _allowed(mask: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
-    return (mask[places, tokens // 32] >> (tokens % 32) & 1) != 0
 
 
 def _columns(rows: list[tuple[int, int]] | list[Fragile], device: torch.device) -> tuple[Tensor, ...]:

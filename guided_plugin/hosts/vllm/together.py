@@ -19,7 +19,8 @@ from typing import Any
 from guided_plugin.errors import GuidedError
 from guided_plugin.hosts.vllm.admission import Admitted, Gate, gate_of
 from guided_plugin.hosts.vllm.common import PREPARE
-from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.hosts.vllm.contract import broken
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.wrapping import Call, wrap
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from guided_plugin.hosts.vllm.contract import Part, broken
+from guided_plugin.hosts.vllm.contract import broken
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.wrapping import wrap
 
 _log = logging.getLogger(__name__)

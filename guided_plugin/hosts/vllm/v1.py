@@ -4,6 +4,10 @@
     apply           in the sampler: apply_mask
     Sampler.forward wrapped: raw logprobs are those of masked logits; what it sampled, on the device
 
+Under pipeline parallelism the batches of the stages take turns, and V1 takes the requests of one batch out
+for the next, and puts them back for their next step. They keep their slots meanwhile: the runner's own table
+of requests says which have ended.
+
 V1 has no hook after sampling, and what it shows of sampled tokens may be placeholders. So `Sampler.forward`
 is wrapped for its result. Which rows of it count shows at the next `update_state`: the output of a request
 has grown by one entry, placeholder or not; in the middle of a prompt it has not.
@@ -22,10 +26,11 @@ import torch
 from torch import Tensor
 
 from guided_plugin.errors import RequestError
-from guided_plugin.hosts.vllm.contract import Part
+from guided_plugin.hosts.vllm.common import REQUEST
 from guided_plugin.hosts.vllm.engine import Engine
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.requests import GuidedRequest
-from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, spare_rows, upload
+from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, refused_stops, spare_rows, upload
 from guided_plugin.hosts.vllm.wrapping import wrap
 from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN, UNGUIDED
@@ -52,6 +57,9 @@ class V1Runner:
         self.engine = Engine(vllm_config, device, vllm_config.scheduler_config.max_num_seqs, Part.V1)
         self._rows: dict[int, _Row] = {}
         """By row of the batch."""
+        self._takes_turns = vllm_config.parallel_config.pipeline_parallel_size > 1
+        self._away: dict[str, _Row] = {}
+        """Requests of the other batches by id, with their slots; the one that left first comes first."""
         self._slots: tuple[int, ...] = ()
         """What is planned."""
         self._planned: list[_Row] = []
@@ -95,7 +103,8 @@ class V1Runner:
         if forced.closed:
             close_rows(logits, forced.closed)
         if forced.fragile and self.engine.pipeline.mask is not None:
-            self.engine.spared(forced.limited, spare_rows(logits, forced.fragile, self.engine.pipeline.mask))
+            spare_rows(logits, forced.fragile)
+            self.engine.limited(forced.limited, refused_stops(self.engine.pipeline.mask, forced.fragile))
         self.engine.seconds.add(self._spent + time.perf_counter() - start)
         return logits
 
@@ -154,13 +163,14 @@ class V1Runner:
         self._settle_lengths()
         rows = self._rows
         for at in update.removed:
-            self._end(at)
+            self._take_out(at)
+        for name in [name for name in self._away if not self.engine.lives(name)]:
+            self.engine.end(self._away.pop(name).guided)
         for at, params, _, output in update.added:
-            self._end(at)
-            extra = params.extra_args
-            guided = self._begin(params, output) if extra else None
-            if guided is not None:
-                rows[at] = _Row(guided, params, output)
+            self._take_out(at)
+            row = self._put_in(params, output) if params.extra_args else None
+            if row is not None:
+                rows[at] = row
         for source, target, direction in update.moved:
             moved, other = rows.pop(source, None), rows.pop(target, None)
             if moved is not None:
@@ -179,10 +189,29 @@ class V1Runner:
         row = torch.zeros(1, dtype=torch.int32, device=device)
         mask_rows(torch.zeros(1, width, device=device), mask, row, vocabulary.size)
 
-    def _end(self, at: int) -> None:
+    def _take_out(self, at: int) -> None:
         row = self._rows.pop(at, None)
+        if row is None:
+            return
+        guided = row.guided
+        if self._takes_turns and guided.slot != UNGUIDED and self.engine.lives(guided.request_id):
+            self._away[guided.request_id] = row
+        else:
+            self.engine.end(guided)
+
+    def _put_in(self, params: Any, output: list[int]) -> _Row | None:
+        """A request that is new, or is back."""
+        row = self._away.pop(params.extra_args.get(REQUEST), None)
         if row is not None:
-            self.engine.end(row.guided)
+            if len(output) == row.length:
+                row.output = output
+                return row
+            self.engine.end(row.guided)  # vLLM took some of the output back
+        if self._away and self.engine.is_full:
+            # One of them was preempted, and will be begun again after what it had produced.
+            self.engine.end(self._away.pop(next(iter(self._away))).guided)
+        guided = self._begin(params, output)
+        return None if guided is None else _Row(guided, params, output)
 
     def _rebuild(self) -> None:
         """What follows from which request is where."""

@@ -1,19 +1,23 @@
-"""vLLM's V2 model runner, through its official interface; raw logprobs alone need more (`v2_logprobs`).
+"""vLLM's V2 model runner, through its official interface; raw logprobs alone need more (`v2_logprobs`), and
+batches of which each rank samples a part (`v2_sample`).
 
     add_request           a request enters at an index of the runner's tables
     apply_staged_writes   before each forward pass: the last step's tokens, plan, fill_mask
+    show                  batch-sharded sampling: the whole batch, before the sampler is called with a part
     mask_raw              in the sampler, where logprobs are asked for: the masks, on raw logits
     apply                 in the sampler: the masks, row by row through the runner's own index
 
 V2 never says that a request has ended: its index just stops appearing in batches, until another request gets
 it. So what ran last and what is new is planned; a request that skips a step keeps its state, and is planned
-again when it is back. Mask rows are in an order of our own: a table on the device leads from a request's
-index to its mask.
+again when it is back. Under pipeline parallelism as many batches as there are stages take turns: there "last"
+is the last time that it was this batch's turn. Mask rows are in an order of our own: a table on the device
+leads from a request's index to its mask.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,12 +25,14 @@ import torch
 from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import GUIDED, REQUEST
-from guided_plugin.hosts.vllm.contract import Part
 from guided_plugin.hosts.vllm.engine import Engine
-from guided_plugin.hosts.vllm.hooks import wrap_v2_sample
+from guided_plugin.hosts.vllm.parts import Part
+from guided_plugin.hosts.vllm.ranks import shards
 from guided_plugin.hosts.vllm.requests import GuidedRequest
-from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, spare_rows, upload
+from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, refused_stops, spare_rows, upload
+from guided_plugin.hosts.vllm.v2_batch import PlannedBatch, Shown
 from guided_plugin.hosts.vllm.v2_logprobs import wrap_v2_sampler
+from guided_plugin.hosts.vllm.v2_sample import wrap_v2_sample
 from guided_plugin.kernels.indexed import indexed_kernels
 from guided_plugin.step import NEVER, UNGUIDED, TokenSink
 
@@ -35,6 +41,8 @@ class V2Runner:
     """The processor behind `GuidedLogitsProcessor` in a V2 runner."""
 
     needs: tuple[Part, ...] = (Part.V2,)
+    by_index = False
+    """Whether rows that need more than a mask are found by the index of their request, not by their place."""
 
     def __init__(self, vllm_config: Any, states: Any) -> None:
         self.engine = Engine(vllm_config, states.device, states.max_num_reqs, *self.needs)
@@ -44,32 +52,26 @@ class V2Runner:
         """Params by index, of requests that came since the last step; None for those that nothing guides."""
         self._requests: dict[int, GuidedRequest] = {}
         """By index; those that ended stay until their index is used again."""
-        self._planned: list[int] = []
-        """Indices, in the order of the mask rows."""
-        self._slots: tuple[int, ...] = ()
-        """The same as slots."""
-        self._running: list[int] = []
-        """Those of the planned that were in the last batch."""
+        stages = vllm_config.parallel_config.pipeline_parallel_size
+        self._turns = deque(PlannedBatch(states.max_num_reqs, states.device) for _ in range(stages))
+        self._batch = self._turns[0]
+        """Whose turn it is."""
         self._applied = False
-        """Whether there was a batch since the last plan."""
-        self._batch: bytes | None = None
-        """The indices of the last batch that was looked at; None: look at the next one, whatever it is."""
-        self._forced = ForcedRows()
+        """Whether masks were used since the last plan."""
+        self._sharded = False
+        """Whether this rank samples a part of the batch."""
         self._masks: Tensor | None = None
         """Masks that the raw logits of this batch got, until `apply`."""
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
-        # [max requests] int32, device: index -> mask row, -1 where there is none
-        self._table = torch.full((states.max_num_reqs,), -1, dtype=torch.int32, device=states.device)
         # [max requests] int32, device: how long each history was when its last token was taken
         self._lengths = torch.full((states.max_num_reqs,), NEVER, dtype=torch.int32, device=states.device)
-        # [planned] int64, device
-        self._order = torch.zeros(0, dtype=torch.int64, device=states.device)
         if self.engine.unsupported_reason is None:
             self._pipeline = self.engine.pipeline
             wrap_v2_sampler(V2Runner)
-            if self.engine.hooks is not None:
-                wrap_v2_sample(V2Runner)
+            hooks = self.engine.hooks is not None
+            if hooks or shards(vllm_config):
+                wrap_v2_sample(V2Runner, for_hooks=hooks)
             if states.device.type == "cuda":
                 self._warm_up()
 
@@ -86,20 +88,34 @@ class V2Runner:
         if not self._requests and not self._entered:
             return
         start = time.perf_counter()
-        entered, ran = self._entered, self._applied
-        if entered and self._planned:
+        entered = self._entered
+        if entered and self._requests:
             # Their histories are other requests' now.
             self._lengths[self._upload(list(entered))] = NEVER
-        if ran:
+        if self._applied:
             self._applied = False
             self._finish()
+        self._turn()
+        batch = self._batch
         # In most steps all that was planned ran, and nothing is new: then no row is looked at.
-        if entered or not ran or len(self._running) != len(self._planned):
-            self._replan(entered, self._running if ran else [])
-        if self._planned:
-            self._pipeline.plan(self._slots)
+        if entered or not batch.ran or len(batch.running) != len(batch.planned):
+            self._replan(entered, batch.running if batch.ran else [])
+        batch.ran = False
+        if batch.planned:
+            self._pipeline.plan(batch.slots)
             self._pipeline.fill_mask()
         self._spent = time.perf_counter() - start
+
+    def show(self, batch: Shown) -> None:
+        """The whole batch, of which the sampler will be called with a part, or not at all."""
+        if not self._requests:
+            return
+        start = time.perf_counter()
+        self._sharded = True
+        self._see(batch.idx_mapping_np)
+        self._masks = self._take_masks(None, batch) if self._batch.planned else None
+        self._look_at_stops()
+        self._spent += time.perf_counter() - start
 
     def mask_raw(self, logits: Tensor, context: Any) -> None:
         """Mask the logits of which vLLM takes raw logprobs. `apply` follows, with a copy of them."""
@@ -115,9 +131,12 @@ class V2Runner:
             return logits
         start = time.perf_counter()
         self._mask(logits, context)
-        self._masks = None
-        if self._forced.closed or self._forced.fragile:
+        own = self._batch.own
+        if own.closed or own.fragile:
             self._force_stop(logits, context)
+        if not self._sharded:
+            self._look_at_stops()
+            self._masks = None
         self.engine.seconds.add(self._spent + time.perf_counter() - start)
         self._spent = 0.0
         return logits
@@ -128,39 +147,66 @@ class V2Runner:
         return [UNGUIDED if request is None else request.slot for request in requests]
 
     def _mask(self, logits: Tensor, context: Any) -> Tensor | None:
-        batch = context.idx_mapping_np
-        if batch.tobytes() != self._batch:
-            self._follow(batch)
-        if not self._planned:
+        if self._sharded:
+            self._see_part(context.idx_mapping_np)
+        else:
+            self._see(context.idx_mapping_np)
+        if not self._batch.planned:
             return None
         masks = self._masks if self._masks is not None else self._take_masks(logits, context)
         self._mask_rows(logits, masks, context)
         return masks
 
-    def _take_masks(self, logits: Tensor, context: Any) -> Tensor:
+    def _see(self, indices: Any) -> None:
+        """The requests of a whole batch."""
+        batch, seen = self._batch, indices.tobytes()
+        batch.ran = True
+        if seen != batch.seen:
+            self._follow(indices)
+            batch.forced = batch.own = self._forced(indices)
+            batch.seen, batch.part = seen, None
+
+    def _see_part(self, indices: Any) -> None:
+        """Those that this rank samples."""
+        batch, part = self._batch, indices.tobytes()
+        if part != batch.part:
+            batch.own, batch.part = self._forced(indices), part
+
+    def _take_masks(self, logits: Tensor | None, context: Any) -> Tensor:
         masks = self._pipeline.take_masks(logits)
         self._applied = True
         return masks
 
     def _mask_rows(self, logits: Tensor, masks: Tensor, context: Any) -> None:
         size = self._pipeline.vocabulary_size
-        self._kernels.mask_rows(logits, masks, context.expanded_idx_mapping, self._table, size)
+        self._kernels.mask_rows(logits, masks, context.expanded_idx_mapping, self._batch.table, size)
 
     def _force_stop(self, logits: Tensor, context: Any) -> None:
-        forced = self._forced
-        if forced.closed:
-            close_rows(logits, forced.closed)
-        if forced.fragile and self._pipeline.mask is not None:
-            self.engine.spared(forced.limited, spare_rows(logits, forced.fragile, self._pipeline.mask))
+        own = self._batch.own
+        if own.closed:
+            close_rows(logits, own.closed)
+        if own.fragile:
+            spare_rows(logits, own.fragile)
+
+    def _look_at_stops(self) -> None:
+        """Which stop tokens the grammars forbid, of rows that may have been given one."""
+        forced, mask = self._batch.forced, self._pipeline.mask
+        if forced.fragile and mask is not None:
+            self.engine.limited(forced.limited, refused_stops(mask, forced.fragile, self._pipeline.drafts))
+
+    def _turn(self) -> None:
+        if len(self._turns) > 1:
+            self._turns.rotate(-1)
+            self._batch = self._turns[0]
 
     def _finish(self) -> None:
         """Hand on the tokens of the last step."""
-        pipeline = self._pipeline
+        pipeline, order = self._pipeline, self._batch.order
         sink = pipeline.token_sink()
         if sink is None or self._kernels.write_tokens is None:
-            pipeline.schedule_update(self._kernels.gather_tokens(self._order, *self._histories))
+            pipeline.schedule_update(self._kernels.gather_tokens(order, *self._histories))
         else:
-            self._kernels.write_tokens(self._order, *self._histories, sink)
+            self._kernels.write_tokens(order, *self._histories, sink)
         pipeline.finish_update()
 
     def _replan(self, entered: dict[int, Any], running: list[int]) -> None:
@@ -169,7 +215,7 @@ class V2Runner:
         new = self._enter(entered)
         planned = [index for index in running if index not in entered and index in self._requests]
         planned += new
-        if planned != self._planned or entered:
+        if planned != self._batch.planned or entered:
             self._plan(planned)
 
     def _enter(self, entered: dict[int, Any]) -> list[int]:
@@ -197,6 +243,8 @@ class V2Runner:
         old = self._requests.pop(index, None)
         if old is not None:
             self.engine.end(old)
+            for batch in self._turns:
+                batch.leave(index)
 
     def _begin(self, index: int, params: Any) -> GuidedRequest | None:
         prompt = int(self._states.prompt_len.np[index])
@@ -206,30 +254,30 @@ class V2Runner:
         # Preempted, and back with what it had produced. The device is waited for, which is rare enough.
         return self.engine.begin(params, self._states.all_token_ids.gpu[index, prompt:end].tolist())
 
-    def _follow(self, batch: Any) -> None:
+    def _follow(self, indices: Any) -> None:
         """Adapt to the requests of a batch, and plan again if one of them is not planned."""
-        running = {index for index in batch.tolist() if self._has_slot(index)}
-        back = running.difference(self._planned)
+        batch = self._batch
+        running = {index for index in indices.tolist() if self._has_slot(index)}
+        back = running.difference(batch.planned)
         if back:
-            self._plan([*self._planned, *sorted(back)])
-            self._pipeline.plan(self._slots)
+            self._plan([*batch.planned, *sorted(back)])
+            self._pipeline.plan(batch.slots)
             self._pipeline.fill_mask()
-        self._running = [index for index in self._planned if index in running]
-        self._remember(batch)
+        batch.running = [index for index in batch.planned if index in running]
 
     def _has_slot(self, index: int) -> bool:
         request = self._requests.get(index)
         return request is not None and request.slot != UNGUIDED
 
-    def _remember(self, batch: Any, *, by_index: bool = False) -> None:
-        """Keep what follows from a planned batch: which of its rows need more than a mask. They are found by
-        their place in the batch, or by the index of their request."""
-        self._batch, self._forced = batch.tobytes(), ForcedRows()
-        places = {index: place for place, index in enumerate(self._planned)}
-        for row, index in enumerate(batch.tolist()):
+    def _forced(self, indices: Any) -> ForcedRows:
+        """Which of these requests need more than a mask."""
+        forced = ForcedRows()
+        places = {index: place for place, index in enumerate(self._batch.planned)}
+        for row, index in enumerate(indices.tolist()):
             request = self._requests.get(index)
             if request is not None:
-                self._forced.add(index if by_index else row, places.get(index, -1), request)
+                forced.add(index if self.by_index else row, places.get(index, -1), request)
+        return forced
 
     @property
     def _histories(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -237,12 +285,8 @@ class V2Runner:
         return self._lengths, self._states.total_len.gpu, self._states.all_token_ids.gpu
 
     def _plan(self, planned: list[int]) -> None:
-        self._planned = planned
-        self._slots = tuple(self._requests[index].slot for index in planned)
-        self._order = self._upload(planned)
-        self._table.fill_(-1)
-        self._table[self._order] = torch.arange(len(planned), dtype=torch.int32, device=self._order.device)
-        self._batch = None
+        slots = tuple(self._requests[index].slot for index in planned)
+        self._batch.plan(planned, slots, self._upload(planned))
 
     def _upload(self, indices: list[int]) -> Tensor:
         return upload(torch.tensor(indices, dtype=torch.int64), self._states.device)
@@ -253,7 +297,7 @@ class V2Runner:
         logits = torch.zeros(1, self._states.vocab_size, device=device)
         mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
         none = torch.zeros(1, dtype=torch.int64, device=device)  # as vLLM's own indices are
-        self._kernels.mask_rows(logits, mask, none, self._table, vocabulary.size)
+        self._kernels.mask_rows(logits, mask, none, self._batch.table, vocabulary.size)
         tokens = self._kernels.gather_tokens(none, *self._histories)
         if self._kernels.write_tokens is not None:
             sink = TokenSink(tokens.data_ptr(), none.data_ptr(), 0)

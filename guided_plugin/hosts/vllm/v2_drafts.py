@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.hosts.vllm.contract import Part
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.rows import close_indexed, spare_indexed
 from guided_plugin.hosts.vllm.v2 import V2Runner
 from guided_plugin.step import NEVER
@@ -26,9 +26,11 @@ class V2DraftRunner(V2Runner):
     """The processor behind `GuidedLogitsProcessor` in a V2 runner with a speculative config."""
 
     needs = (Part.V2, Part.DRAFTS)
+    by_index = True
 
     def apply_staged_writes(self) -> None:
         """Before a forward pass."""
+        self._turn()
         if not self._entered:
             return
         start = time.perf_counter()
@@ -36,38 +38,37 @@ class V2DraftRunner(V2Runner):
         # Their histories are other requests' now.
         self._lengths[self._upload(list(entered))] = NEVER
         self._enter(entered)
-        self._planned, self._batch = [], None
+        for batch in self._turns:
+            batch.planned, batch.seen = [], None
         self._spent = time.perf_counter() - start
 
-    def _take_masks(self, logits: Tensor, context: Any) -> Tensor:
+    def _take_masks(self, logits: Tensor | None, context: Any) -> Tensor:
         """For the batch, or a part of it: vLLM may judge large ones part by part."""
         indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
-        places = self._table, indices, positions, context.input_ids, self._pipeline.drafts
-        tokens = self._kernels.gather_drafts(self._order, *self._histories, *places)
-        return self._pipeline.judge_drafts(self._slots, tokens, logits)
+        batch = self._batch
+        places = batch.table, indices, positions, context.input_ids, self._pipeline.drafts
+        tokens = self._kernels.gather_drafts(batch.order, *self._histories, *places)
+        return self._pipeline.judge_drafts(batch.slots, tokens, logits)
 
     def _mask_rows(self, logits: Tensor, masks: Tensor, context: Any) -> None:
         indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
-        size = self._pipeline.vocabulary_size
-        self._kernels.mask_rows(logits, masks, indices, self._table, size, positions, len(self._planned))
+        size, batch = self._pipeline.vocabulary_size, self._batch
+        self._kernels.mask_rows(logits, masks, indices, batch.table, size, positions, len(batch.planned))
 
     def _force_stop(self, logits: Tensor, context: Any) -> None:
         """A request has several rows: they are found by its index."""
-        indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
-        forced, mask = self._forced, self._pipeline.mask
-        if forced.closed:
-            close_indexed(logits, indices, forced.closed)
-        if forced.fragile and mask is not None:
-            flags = spare_indexed(logits, indices, positions, forced.fragile, mask, self._pipeline.drafts)
-            self.engine.spared(forced.limited, flags)
+        own = self._batch.own
+        if own.closed:
+            close_indexed(logits, context.expanded_idx_mapping, own.closed)
+        if own.fragile:
+            spare_indexed(logits, context.expanded_idx_mapping, own.fragile)
 
-    def _follow(self, batch: Any) -> None:
+    def _follow(self, indices: Any) -> None:
         """Adapt to the requests of a batch."""
-        planned = [index for index in batch.tolist() if self._has_slot(index)]
+        planned = [index for index in indices.tolist() if self._has_slot(index)]
         # Batches change their order all the time; the masks have an order of their own.
-        if set(planned) != set(self._planned):
+        if set(planned) != set(self._batch.planned):
             self._plan(planned)
-        self._remember(batch, by_index=True)
 
     def _warm_up(self) -> None:
         """Load the kernels now, as the runner without drafts does."""
@@ -78,6 +79,6 @@ class V2DraftRunner(V2Runner):
         # Of the types that vLLM's own have.
         none = torch.zeros(1, dtype=torch.int64, device=device)
         first = torch.zeros(1, dtype=torch.int32, device=device)
-        self._kernels.mask_rows(logits, mask, none, self._table, vocabulary.size, first, 1)
-        places = self._table, none, first, first, self._pipeline.drafts
+        self._kernels.mask_rows(logits, mask, none, self._batch.table, vocabulary.size, first, 1)
+        places = self._batch.table, none, first, first, self._pipeline.drafts
         self._kernels.gather_drafts(none, *self._histories, *places)

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from guided_plugin.hosts.vllm.contract import V2_CONTEXT, Part, broken
+from guided_plugin.hosts.vllm.contract import V2_CONTEXT, broken
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.wrapping import wrap
 
 _log = logging.getLogger(__name__)

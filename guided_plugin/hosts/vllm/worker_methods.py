@@ -1,5 +1,6 @@
 """What the plugin gives vLLM's workers: methods that others reach through `collective_rpc`. Each finds the
-engine of its worker. Depends on ready.
+engine of its worker; where a pipeline has several stages, only workers of the last one have an engine.
+Depends on ranks and ready.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from guided_plugin.hosts.vllm.common import HEALTH, METRICS, PREPARE, RETRY_AFTER
+from guided_plugin.hosts.vllm.ranks import samples
 from guided_plugin.hosts.vllm.ready import wrap_workers
 
 ENGINES: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -19,7 +21,8 @@ _NOT_LOADED = "the engine has not loaded the logits processor"
 
 
 def offer_methods() -> None:
-    """Give vLLM's workers the methods that others reach through `collective_rpc`."""
+    """Give vLLM's workers the methods that others reach through `collective_rpc`. Once more where workers may
+    have been loaded since."""
     from vllm.v1.worker.worker_base import WorkerBase
 
     def guided_prepare(self: Any, questions: Iterable[tuple[str, Mapping[str, Any] | None]]) -> list[bool]:
@@ -32,11 +35,15 @@ def offer_methods() -> None:
 
     def guided_health(self: Any) -> str:
         engine = engine_of(self)
-        return _NOT_LOADED if engine is None else engine.health()
+        if engine is None:
+            return _NOT_LOADED if samples(self.vllm_config) else ""
+        return str(engine.health())
 
     def guided_retry_after(self: Any) -> float:
         engine = engine_of(self)
-        return math.inf if engine is None else engine.retry_after()
+        if engine is None:
+            return math.inf if samples(self.vllm_config) else 0.0
+        return float(engine.retry_after())
 
     wrap_workers(WorkerBase, _wait_ready)
     setattr(WorkerBase, PREPARE, guided_prepare)

@@ -15,7 +15,8 @@ import pytest
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import contract as vllm_contract
 from guided_plugin.hosts.vllm import versions
-from guided_plugin.hosts.vllm.contract import CONTRACT, Name, Part, broken, differences
+from guided_plugin.hosts.vllm.contract import CONTRACT, broken, differences
+from guided_plugin.hosts.vllm.parts import Name, Part
 from guided_plugin.hosts.vllm.shapes import Installed, Sources
 
 PACKAGE = pathlib.Path(gp.__file__).parent

@@ -16,7 +16,7 @@ from vllm import SamplingParams
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import StructuredOutputsParams
-from vllm_support import SMALL, TAKES_OVER, config
+from vllm_support import SMALL, TAKES_OVER, config, parallel
 
 import guided_plugin as gp
 from guided_plugin.grammar.base import Prepared
@@ -27,7 +27,7 @@ from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm.admission import Admitted, Gate
 from guided_plugin.hosts.vllm.common import options_of
-from guided_plugin.hosts.vllm.contract import Name, Part
+from guided_plugin.hosts.vllm.parts import Name, Part
 from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
 from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
@@ -346,10 +346,7 @@ def test_where_reasoning_is_constrained_too_it_begins_at_once():
             },
             "synthetic",
         ),
-        (
-            {"parallel_config": SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=2)},
-            "pipeline parallelism",
-        ),
+        ({"parallel_config": parallel(prefill_context_parallel_size=2)}, "prefill context"),
         ({"model_config": SimpleNamespace(skip_tokenizer_init=True)}, "tokenizer"),
     ],
 )

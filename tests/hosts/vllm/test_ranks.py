@@ -3,18 +3,25 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 pytest.importorskip("vllm")
 
 from rank_threads import on_ranks
+from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+from vllm_rank_games import V2ShardedDraftGame, V2ShardedGame
 from vllm_runners import V1, V2, V2Drafts
-from vllm_support import END, config, runner_config, runner_params
+from vllm_support import END, config, parallel, runner_config, runner_params
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import unsupported_reason
 from guided_plugin.hosts.vllm.failures import FAILED
+from guided_plugin.hosts.vllm.v2 import V2Runner
+from guided_plugin.hosts.vllm.v2_sample import wrap_v2_sample
+from guided_plugin.vllm import GuidedLogitsProcessor
 from guided_plugin.worker.ranks.follower import FollowerRuntime
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
@@ -24,30 +31,43 @@ RUNNERS = [V1, V2]
 
 
 @pytest.fixture
-def two_ranks(monkeypatch):
-    """Make the same runner at two ranks."""
+def on_two(monkeypatch):
+    """What `make(config)` makes at two ranks."""
     made = []
 
-    def make(kind, mode, specs):
-        names, groups = list(specs), {}
-        configs = [runner_config(mode) for _ in range(2)]
+    def build(mode, make, **changes):
+        groups, configs = {}, [runner_config(mode) for _ in range(2)]
         monkeypatch.setattr(vllm_engine, "ranks_of", lambda config: groups[id(config)])
+        for one in configs:
+            vars(one.parallel_config).update(changes)
 
-        def one(group):
+        def at_rank(group):
             own = configs[group.rank]
             groups[id(own)] = group
-            return kind(own, names, [runner_params(specs[name], name) for name in names])
+            return make(own)
 
-        found = on_ranks(2, one)
-        for runner in found:
-            if isinstance(runner, Exception):
-                raise runner
+        found = on_ranks(2, at_rank)
+        for one in found:
+            if isinstance(one, Exception):
+                raise one
         made.extend(found)
         return found
 
-    yield make
-    for runner in made:
-        runner.engine.close()
+    yield build
+    for one in made:
+        getattr(one, "guide", one).runner.engine.close()
+
+
+@pytest.fixture
+def two_ranks(on_two):
+    """Make the same runner at two ranks."""
+
+    def make(kind, mode, specs, **options):
+        names = list(specs)
+        params = [[runner_params(specs[name], name, **options) for name in names] for _ in range(2)]
+        return on_two(mode, lambda config: kind(config, names, params.pop()))
+
+    return make
 
 
 @pytest.mark.parametrize("kind", RUNNERS)
@@ -78,6 +98,85 @@ def test_drafts_are_judged_alike(two_ranks):
     assert ranks[1].tokens[2][0] == END
     assert [list(failed) for failed in told] == [["bad"], []]
     assert isinstance(ranks[1].engine.pipeline.runtime, FollowerRuntime)
+
+
+SHARDED = {"enable_batch_sharded_sampling": True}
+
+
+@pytest.mark.parametrize("kind", [V2ShardedGame, V2ShardedDraftGame])
+def test_each_rank_samples_a_part(on_two, fork_server, kind):
+    """And all plan the whole batch, also a rank that has none of its requests."""
+
+    def guides_of(vllm_config, states):
+        drafts = {name: getattr(vllm_config, name) for name in ("speculative_config", "use_v2_model_runner")}
+
+        def make(own):
+            vars(own).update(drafts)
+            return GuidedLogitsProcessor(own, states)
+
+        return on_two("process", make, **SHARDED)
+
+    vllm_config = runner_config()
+    vllm_config.use_v2_model_runner = True
+    game = kind(guides_of, vllm_config, 3)
+    for _ in range(200):
+        game.step()
+    game.finish()
+    first, second = (guide.runner.engine for guide in game.guides)
+    assert isinstance(second.pipeline.runtime, FollowerRuntime)
+    assert game.empty > 10
+    assert sum(request.spec is not None and request.over for request in game.done) > 20
+    assert first.pipeline.metrics().failed == 0
+    assert first.pipeline.metrics().steps == second.pipeline.metrics().steps > 100
+
+
+class V2Part(V2):
+    """A rank that samples every second request."""
+
+    def begin(self):
+        self.guide.apply_staged_writes()
+        mapping = torch.tensor(self.places)
+        batch = SimpleNamespace(
+            idx_mapping_np=mapping.numpy(),
+            expanded_idx_mapping=mapping,
+            expanded_local_pos=None,
+            input_ids=torch.arange(9),
+            logits_indices=mapping,
+        )
+        runner = SimpleNamespace(
+            sampler=SimpleNamespace(logits_processors=[self.guide]), batch_sharder=object()
+        )
+        GPUModelRunner.sample(runner, None, input_batch=batch, grammar_output=None)
+
+    def part(self, rank):
+        own = [at for at, index in enumerate(self.places) if index % 2 == rank]
+        mapping = torch.tensor([self.places[at] for at in own])
+        context = LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
+        sampled = self.guide.apply(self.logits(own), context).argmax(-1)
+        return dict(zip(own, sampled.tolist(), strict=True))
+
+
+def test_what_leaves_a_row_of_another_rank_nothing_is_told_by_rank_0(two_ranks, mode, monkeypatch):
+    """Options of a request and its grammar together leave no token: the row is at rank 1."""
+    monkeypatch.setattr(GPUModelRunner, "sample", lambda *args, **kwargs: (None, None))
+    specs = {"at rank 1": gp.OutputSpec.regex("[x-z]{9}"), "at rank 0": AB}
+    ranks = two_ranks(V2Part, mode, specs, min_tokens=1)
+    monkeypatch.setattr(GPUModelRunner, "sample", lambda *args, **kwargs: (None, None))
+    wrap_v2_sample(V2Runner, for_hooks=False)
+    told = [[], []]
+    for step in range(3):
+        for rank in ranks:
+            rank.forbidden = {0: list(range(END))} if step == 1 else {}
+            rank.begin()
+        sampled = ranks[0].part(0) | ranks[1].part(1)
+        new = [[sampled[at]] for at in range(2)]
+        for rank, failed in zip(ranks, told, strict=True):
+            rank.took(new)
+            failed.append(getattr(rank.output(new), FAILED, {}))
+        assert (new[0] == [END]) == (step > 0)
+    assert [list(failed) for failed in told[0]] == [[], ["at rank 1"], []]
+    assert "min_tokens leave no token" in told[0][1]["at rank 1"]
+    assert told[1] == [{}, {}, {}]
 
 
 @pytest.mark.parametrize("kind", RUNNERS)
@@ -154,24 +253,13 @@ def test_a_rank_that_cannot_take_part_stops_all(two_ranks, monkeypatch):
     assert "tokenizer" in getattr(outputs[0], FAILED)["one"]
 
 
-def parallel(**changes):
-    return SimpleNamespace(
-        **{
-            "tensor_parallel_size": 2,
-            "pipeline_parallel_size": 1,
-            "prefill_context_parallel_size": 1,
-            "distributed_executor_backend": "mp",
-            "enable_batch_sharded_sampling": False,
-            **changes,
-        }
-    )
-
-
 DRAFTS = SimpleNamespace(num_speculative_tokens=1, rejection_sample_method="standard")
 
 
 def engine_config(device="cpu", *, drafts=None, **changes):
-    made = config(speculative_config=drafts, parallel_config=parallel(**changes))
+    made = config(
+        speculative_config=drafts, parallel_config=parallel(**{"tensor_parallel_size": 2, **changes})
+    )
     made.device_config = SimpleNamespace(device_type=device)
     made.use_v2_model_runner = True
     return made
@@ -181,11 +269,15 @@ def engine_config(device="cpu", *, drafts=None, **changes):
     ("vllm_config", "says"),
     [
         (engine_config("tpu"), "not on 'tpu'"),
-        (engine_config(pipeline_parallel_size=2), "pipeline parallelism"),
         (engine_config(prefill_context_parallel_size=2), "prefill context"),
         (engine_config(distributed_executor_backend="ray"), "not with 'ray'"),
         (engine_config(distributed_executor_backend="external_launcher"), "not with 'external_launcher'"),
-        (engine_config(enable_batch_sharded_sampling=True), "batch-sharded"),
+        (
+            engine_config(
+                tensor_parallel_size=1, pipeline_parallel_size=2, distributed_executor_backend="ray"
+            ),
+            "not with 'ray'",
+        ),
         (engine_config(drafts=DRAFTS), "mode inline serves speculative decoding on one rank"),
     ],
 )
@@ -199,8 +291,17 @@ def test_what_is_not_supported_is_refused(vllm_config, says):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_two_ranks_are_served(device):
-    assert unsupported_reason(engine_config(device), gp.GuidedConfig()) is None
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"enable_batch_sharded_sampling": True},
+        {"tensor_parallel_size": 1, "pipeline_parallel_size": 2},
+        {"pipeline_parallel_size": 2},
+    ],
+)
+def test_two_ranks_are_served(device, changes):
+    assert unsupported_reason(engine_config(device, **changes), gp.GuidedConfig()) is None
     drafts = engine_config(device, drafts=DRAFTS)
     assert unsupported_reason(drafts, gp.GuidedConfig(mode="process")) is None
 

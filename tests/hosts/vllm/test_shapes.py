@@ -6,7 +6,8 @@ import textwrap
 import pytest
 
 from guided_plugin.hosts.vllm import shapes as vllm_shapes
-from guided_plugin.hosts.vllm.contract import Name, Part, differences
+from guided_plugin.hosts.vllm.contract import differences
+from guided_plugin.hosts.vllm.parts import Name, Part
 from guided_plugin.hosts.vllm.shapes import Installed, Missing, Sources, Unavailable
 
 FILES = {

@@ -19,7 +19,7 @@ from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import together as vllm_together
 from guided_plugin.hosts.vllm.admission import Admitted, Gate
 from guided_plugin.hosts.vllm.common import GUIDED, HEALTH, PREPARE, RETRY_AFTER
-from guided_plugin.hosts.vllm.contract import Part
+from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.together import Ahead
 
 

@@ -1,4 +1,5 @@
-"""vLLM on two ranks of the CPU: guided alike on both, in both modes, and what happens when one of them dies.
+"""vLLM on two ranks of the CPU, tensor-parallel and as two stages of a pipeline: guided as on one rank, and
+what happens when one of them dies.
 
 Each engine takes long to start, so what ends it comes last.
 """
@@ -17,7 +18,19 @@ pytest.importorskip("vllm")
 from vllm import LLM
 from vllm.exceptions import GracefulHTTPError
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm_ranks import GREEDY, OPTIONS, PATIENT, PROMPT, SCHEMA, SEEDED, facts, record, requests, seen
+from vllm_ranks import (
+    GREEDY,
+    OPTIONS,
+    PATIENT,
+    PROMPT,
+    SCHEMA,
+    SEEDED,
+    allocate,
+    facts,
+    record,
+    requests,
+    seen,
+)
 from vllm_support import params_of
 
 from guided_plugin.demo import MODEL_DIR
@@ -25,11 +38,11 @@ from guided_plugin.demo import MODEL_DIR
 pytestmark = pytest.mark.slow
 
 
-def engine(mode, ranks):
+def engine(mode, **parallel):
     return LLM(
         str(MODEL_DIR),
-        tensor_parallel_size=ranks,
-        distributed_executor_backend="mp" if ranks > 1 else None,
+        **parallel,
+        distributed_executor_backend="mp" if parallel else None,
         additional_config={"guided_plugin": {"mode": mode, **PATIENT}},
         **OPTIONS,
     )
@@ -38,7 +51,7 @@ def engine(mode, ranks):
 @pytest.fixture(scope="module")
 def expected():
     """What one rank makes of the same requests."""
-    made = engine("inline", 1)
+    made = engine("inline")
     return [output.outputs[0].token_ids for output in made.generate(*requests(), use_tqdm=False)]
 
 
@@ -60,7 +73,7 @@ def wait_until(condition, seconds=120):
 def test_two_ranks(mode, victim, expected):
     """Both sample the same tokens in each step, and those of a single rank; one compiles. A failed request
     ends as an error; a dead worker is replaced; with a dead rank the engine ends, and all its processes."""
-    llm = engine(mode, 2)
+    llm = engine(mode, tensor_parallel_size=2)
     ranks = llm.collective_rpc(facts)
     assert [rank["leads"] for rank in ranks] == [True, False]
     assert ranks[1]["runtime"] == "FollowerRuntime"
@@ -87,6 +100,38 @@ def test_two_ranks(mode, victim, expected):
     first, second = llm.collective_rpc(seen)
     assert first == second
 
+    check_death(llm, ranks, victim)
+
+
+@pytest.mark.parametrize(("mode", "victim"), [("process", 1)])
+def test_two_stages(mode, victim, expected, monkeypatch):
+    """The last stage samples, and has the grammars. Batches take turns: no request is begun twice. A failed
+    request ends as an error; requests that ended while they were in no batch leave nothing behind."""
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")  # 0.32 binds the processes of all stages
+    llm = engine(mode, pipeline_parallel_size=2)
+    llm.collective_rpc(allocate)
+    ranks = llm.collective_rpc(facts)
+    assert [rank["runtime"] for rank in ranks] == [None, "WorkerRuntime"]
+    assert llm.collective_rpc("guided_health") == ["", ""]
+    assert llm.collective_rpc("guided_retry_after") == [0.0, 0.0]
+
+    outputs = llm.generate(*requests(), use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in outputs] == expected
+    of_first, (figures,) = llm.collective_rpc("guided_metrics")
+    assert of_first == []
+    assert figures["added"] == len(GREEDY) + len(SEEDED) - 1
+    assert figures["steps"] > max(map(len, expected)) + 10  # turns were taken
+
+    check_failure(llm)
+    outputs = llm.generate(*requests(), use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in outputs] == expected
+    assert llm.collective_rpc("guided_metrics")[1][0]["running"] <= 2  # those of the last batches
+
+    check_death(llm, ranks, victim)
+
+
+def check_death(llm, ranks, victim):
+    """With a dead rank the engine ends, and all its processes."""
     os.kill(ranks[victim]["pid"], signal.SIGKILL)
     try:
         with pytest.raises((RuntimeError, EngineDeadError, GracefulHTTPError), match=r"\w"):
