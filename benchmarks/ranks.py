@@ -4,8 +4,8 @@
         [--sample FOLDER_OR_TAR] [--one-gpu] [--engine '{"enable_batch_sharded_sampling": true}'] [--out FILE]
 
 The schemas are those of MaskBench that are served, else some of the package; a third of the requests are
-greedy, the others have seeds. With `--one-gpu` all ranks share one: for correctness, not for speed. Needs vLLM
-and jsonschema.
+greedy, the others have seeds. With `--one-gpu` all ranks share one: for correctness, not for speed. Needs
+vLLM and jsonschema.
 """
 
 from __future__ import annotations
@@ -189,6 +189,11 @@ def check(compiler: GrammarCompiler, forms: list[dict[str, Any]], answers: list[
     ends = Counter(answer.finish_reason for answer in answers)
     tokens = sum(len(answer.token_ids) for answer in answers)
     return {"outputs": len(answers), "tokens": tokens, "ends": dict(ends), "wrong": wrong}
+
+
+def _plain(options: argparse.Namespace) -> dict[str, Any]:
+    named = {name: getattr(value, "name", value) for name, value in vars(options).items()}
+    return {name: value for name, value in named.items() if name not in ("model", "out")}
 
 
 if __name__ == "__main__":
