@@ -222,7 +222,9 @@ class V2Game:
             if request.spec is None:
                 assert torch.equal(logits[row], before[row])
             request.computed += rng.choice([2, 100]) if request.computed < self.prefill_len[index] else 1
-            if request.computed >= self.prefill_len[index]:
+            if request.computed < self.prefill_len[index]:  # the next part of a prompt waits for no turn
+                self.turn_of[index] = self.turn % self.turns
+            else:
                 request.tokens.append(sampled[row])
                 self.tokens[index, self.total[index]] = sampled[row]
                 self.total[index] += 1

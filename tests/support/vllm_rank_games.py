@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,6 @@ pytest.importorskip("vllm")
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm_games import Request, V2DraftGame, V2Game
 from vllm_support import WIDTH
-
-from guided_plugin.hosts.vllm.v2_batch import Shown
 
 __all__ = ["V1TurnsGame", "V2ShardedDraftGame", "V2ShardedGame"]
 
@@ -26,6 +25,8 @@ class V1TurnsGame:
         self.generator = torch.Generator().manual_seed(seed)
         self.groups, self.preempted, self.done = [[] for _ in range(stages)], [], []
         self.rows, self.turn, self.count = [], 0, 0
+        self.begun, self.cut, self.cut_back = set(), set(), 0
+        """Guided requests that were in a batch; those whose output was cut; how many of them came back."""
         self.table = guide.runner.engine.table = {}
 
     def step(self):
@@ -37,7 +38,7 @@ class V1TurnsGame:
                     one.remove(request)
                     del self.table[request.name]
                     self.done.append(request)
-                elif one is group and rng.random() < 0.03:
+                elif one is group and rng.random() < (0.03 if self.most == 8 else 0.12):
                     one.remove(request)
                     self.preempted.append(request)
         running = sum(map(len, self.groups))
@@ -46,6 +47,7 @@ class V1TurnsGame:
             if request.tokens and rng.random() < 0.3:  # a part of its cache could not be loaded
                 del request.tokens[-1]
                 del request.listed[-1]
+                self.cut.add(request)
             group.append(request)
         elif running < 8 and len(self.table) < self.most and rng.random() < 0.7:
             self.count += 1
@@ -63,6 +65,10 @@ class V1TurnsGame:
                 at = free.pop(0) if free else len(stay)
                 stay[at : at + 1] = [request]
                 added.append((at, request.params, request.prompt, request.listed))
+                if request.spec is not None:
+                    self.begun.add(request)
+                    self.cut_back += request in self.cut
+                self.cut.discard(request)
         moved = []
         removed = sorted(free, reverse=True)
         while None in stay:  # condense: the last row moves into the gap
@@ -101,7 +107,13 @@ class Sharded:
 
     def apply(self, logits, context):
         indices = context.expanded_idx_mapping
-        whole = Shown(context.idx_mapping_np, indices, context.expanded_local_pos, context.input_ids)
+        whole = SimpleNamespace(
+            idx_mapping_np=context.idx_mapping_np,
+            expanded_idx_mapping=indices,
+            expanded_local_pos=context.expanded_local_pos,
+            input_ids=context.input_ids,
+            logits_indices=torch.arange(len(indices)),
+        )
         for guide in self.guides:
             guide.runner.show(whole)
         for rank, guide in enumerate(self.guides):
@@ -111,6 +123,7 @@ class Sharded:
                 rows = torch.tensor([index in part for index in indices.tolist()]).nonzero().view(-1)
                 if len(part):
                     logits[rows] = self.masked(guide, logits[rows], self.part(context, rows, part))
+            guide.runner.shown()
         return logits
 
     def part(self, context, rows, own):

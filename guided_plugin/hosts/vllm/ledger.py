@@ -68,10 +68,9 @@ class DeadRows(NamedTuple):
         for column, (request_id, reason) in enumerate(self.reasons.items()):
             row = output.req_id_to_index.get(request_id)
             tokens = [] if row is None or not output.sampled_token_ids else output.sampled_token_ids[row]
-            # The newest token comes from the row after all accepted drafts.
-            if not tokens or len(tokens) > len(rows) or tokens[-1] != self.stops[column]:
-                continue
-            if rows[len(tokens) - 1][column]:
+            # An accepted draft may be that token, too.
+            stop = self.stops[column]
+            if any(token == stop and at[column] for token, at in zip(tokens, rows, strict=False)):
                 found.append((request_id, reason))
         return found
 

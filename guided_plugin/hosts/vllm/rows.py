@@ -28,7 +28,8 @@ class Fragile(NamedTuple):
 
 
 class ForcedRows:
-    """The rows of one batch that need more than a mask."""
+    """The rows of one batch that need more than a mask. Not changed once it is used: their numbers go to the
+    device once."""
 
     def __init__(self) -> None:
         self.closed: list[tuple[int, int]] = []
@@ -36,6 +37,8 @@ class ForcedRows:
         self.fragile: list[Fragile] = []
         self.limited: list[GuidedRequest] = []
         """Their requests."""
+        self._closed_columns: tuple[Tensor, ...] = ()
+        self._fragile_columns: tuple[Tensor, ...] = ()
 
     def add(self, row: int, place: int, request: GuidedRequest) -> None:
         """A request of the batch: its row of the logits, and its row among the masks if it has one."""
@@ -45,41 +48,51 @@ class ForcedRows:
             self.fragile.append(Fragile(row, place, request.stop))
             self.limited.append(request)
 
+    def closed_on(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Rows and stop tokens of closed requests, on the device."""
+        self._closed_columns = self._closed_columns or _columns(self.closed, device)
+        return self._closed_columns
 
-def close_rows(logits: Tensor, rows: list[tuple[int, int]]) -> None:
-    """Leave rows a stop token and nothing else; `rows` has pairs of a row and its stop token."""
-    index, stops = _columns(rows, logits.device)
+    def fragile_on(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Rows, places and stop tokens of fragile ones, on the device."""
+        self._fragile_columns = self._fragile_columns or _columns(self.fragile, device)
+        return self._fragile_columns
+
+
+def close_rows(logits: Tensor, forced: ForcedRows) -> None:
+    """Leave the rows of closed requests a stop token and nothing else."""
+    index, stops = forced.closed_on(logits.device)
     logits.index_fill_(0, index, -torch.inf)
     logits[index, stops] = 0.0
 
 
-def spare_rows(logits: Tensor, rows: list[Fragile]) -> None:
+def spare_rows(logits: Tensor, forced: ForcedRows) -> None:
     """Put a stop token into masked rows that have nothing left."""
-    index, _, stops = _columns(rows, logits.device)
+    index, _, stops = forced.fragile_on(logits.device)
     dead = logits.index_select(0, index).amax(1) == -torch.inf
     logits[index, stops] = torch.where(dead, 0.0, logits[index, stops])
 
 
-def refused_stops(mask: Tensor, rows: list[Fragile], drafts: int = 0) -> Tensor:
-    """Where masks forbid the stop token that `spare_rows` would put there: [drafts + 1, rows] bool, on the
+def refused_stops(mask: Tensor, forced: ForcedRows, drafts: int = 0) -> Tensor:
+    """Where masks forbid the stop token that `spare_rows` would put there: [drafts + 1, fragile] bool, on the
     device. The masks are so many blocks."""
-    _, places, stops = _columns(rows, mask.device)
+    _, places, stops = forced.fragile_on(mask.device)
     words = mask.view(drafts + 1, -1, mask.shape[1])[:, places, stops // 32]
     return (words >> (stops % 32) & 1) == 0
 
 
-def close_indexed(logits: Tensor, indices: Tensor, requests: list[tuple[int, int]]) -> None:
+def close_indexed(logits: Tensor, indices: Tensor, forced: ForcedRows) -> None:
     """`close_rows` where a request has several rows, found on the device by its index: indices[row]."""
-    index, stops = _columns(requests, logits.device)
+    index, stops = forced.closed_on(logits.device)
     own = indices.unsqueeze(1) == index
     hit, stop = own.any(1, keepdim=True), (own * stops).sum(1, keepdim=True)
     logits.masked_fill_(hit, -torch.inf)
     logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
 
 
-def spare_indexed(logits: Tensor, indices: Tensor, requests: list[Fragile]) -> None:
+def spare_indexed(logits: Tensor, indices: Tensor, forced: ForcedRows) -> None:
     """`spare_rows` for those."""
-    index, _, stops = _columns(requests, logits.device)
+    index, _, stops = forced.fragile_on(logits.device)
     own = indices.unsqueeze(1) == index
     hit, stop = own.any(1), (own * stops).sum(1)
     dead = hit & (logits.amax(1) == -torch.inf)

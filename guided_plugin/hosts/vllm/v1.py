@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from guided_plugin.errors import RequestError
-from guided_plugin.hosts.vllm.common import REQUEST
+from guided_plugin.hosts.vllm.common import GUIDED, REQUEST
 from guided_plugin.hosts.vllm.engine import Engine
 from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.requests import GuidedRequest
@@ -101,10 +101,10 @@ class V1Runner:
             self.engine.pipeline.apply_mask(logits)
         forced = self._forced
         if forced.closed:
-            close_rows(logits, forced.closed)
+            close_rows(logits, forced)
         if forced.fragile and self.engine.pipeline.mask is not None:
-            spare_rows(logits, forced.fragile)
-            self.engine.limited(forced.limited, refused_stops(self.engine.pipeline.mask, forced.fragile))
+            spare_rows(logits, forced)
+            self.engine.limited(forced.limited, refused_stops(self.engine.pipeline.mask, forced))
         self.engine.seconds.add(self._spent + time.perf_counter() - start)
         return logits
 
@@ -154,6 +154,9 @@ class V1Runner:
         row.guided = self._begin(row.params, row.output) or row.guided
 
     def _begin(self, params: Any, output: list[int]) -> GuidedRequest | None:
+        if self._away and self.engine.is_full and params.extra_args.get(GUIDED) is not None:
+            # Some of them were preempted, and will begin again after what they had produced.
+            self.engine.end(self._away.pop(next(iter(self._away))).guided)
         error = _lost() if any(token < 0 for token in output) else None
         return self.engine.begin(params, output, error=error)
 
@@ -162,15 +165,23 @@ class V1Runner:
 
         self._settle_lengths()
         rows = self._rows
-        for at in update.removed:
+        for at in (*update.removed, *(at for at, *_ in update.added)):
             self._take_out(at)
         for name in [name for name in self._away if not self.engine.lives(name)]:
             self.engine.end(self._away.pop(name).guided)
+        new = []
         for at, params, _, output in update.added:
-            self._take_out(at)
-            row = self._put_in(params, output) if params.extra_args else None
-            if row is not None:
+            if not params.extra_args:
+                continue
+            row = self._back(params, output) if self._away else None
+            if row is None:
+                new.append((at, params, output))  # once those that are back have their slots
+            else:
                 rows[at] = row
+        for at, params, output in new:
+            guided = self._begin(params, output)
+            if guided is not None:
+                rows[at] = _Row(guided, params, output)
         for source, target, direction in update.moved:
             moved, other = rows.pop(source, None), rows.pop(target, None)
             if moved is not None:
@@ -199,19 +210,15 @@ class V1Runner:
         else:
             self.engine.end(guided)
 
-    def _put_in(self, params: Any, output: list[int]) -> _Row | None:
-        """A request that is new, or is back."""
+    def _back(self, params: Any, output: list[int]) -> _Row | None:
+        """A request that was taken out with this output; None where it has to begin."""
         row = self._away.pop(params.extra_args.get(REQUEST), None)
-        if row is not None:
-            if len(output) == row.length:
+        if row is None or len(output) == row.length:
+            if row is not None:
                 row.output = output
-                return row
-            self.engine.end(row.guided)  # vLLM took some of the output back
-        if self._away and self.engine.is_full:
-            # One of them was preempted, and will be begun again after what it had produced.
-            self.engine.end(self._away.pop(next(iter(self._away))).guided)
-        guided = self._begin(params, output)
-        return None if guided is None else _Row(guided, params, output)
+            return row
+        self.engine.end(row.guided)  # vLLM took some of the output back
+        return None
 
     def _rebuild(self) -> None:
         """What follows from which request is where."""

@@ -30,7 +30,7 @@ from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.ranks import shards
 from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, refused_stops, spare_rows, upload
-from guided_plugin.hosts.vllm.v2_batch import PlannedBatch, Shown
+from guided_plugin.hosts.vllm.v2_batch import PlannedBatch
 from guided_plugin.hosts.vllm.v2_logprobs import wrap_v2_sampler
 from guided_plugin.hosts.vllm.v2_sample import wrap_v2_sample
 from guided_plugin.kernels.indexed import indexed_kernels
@@ -58,8 +58,8 @@ class V2Runner:
         """Whose turn it is."""
         self._applied = False
         """Whether masks were used since the last plan."""
-        self._sharded = False
-        """Whether this rank samples a part of the batch."""
+        self._whole: Any = None
+        """vLLM's own batch, where this rank samples a part of it."""
         self._masks: Tensor | None = None
         """Masks that the raw logits of this batch got, until `apply`."""
         self._spent = 0.0
@@ -71,7 +71,7 @@ class V2Runner:
             wrap_v2_sampler(V2Runner)
             hooks = self.engine.hooks is not None
             if hooks or shards(vllm_config):
-                wrap_v2_sample(V2Runner, for_hooks=hooks)
+                wrap_v2_sample(V2Runner, for_hooks=hooks, for_shards=shards(vllm_config))
             if states.device.type == "cuda":
                 self._warm_up()
 
@@ -106,23 +106,32 @@ class V2Runner:
             self._pipeline.fill_mask()
         self._spent = time.perf_counter() - start
 
-    def show(self, batch: Shown) -> None:
+    def show(self, batch: Any) -> None:
         """The whole batch, of which the sampler will be called with a part, or not at all."""
         if not self._requests:
             return
         start = time.perf_counter()
-        self._sharded = True
+        self._whole = batch
         self._see(batch.idx_mapping_np)
-        self._masks = self._take_masks(None, batch) if self._batch.planned else None
-        self._look_at_stops()
         self._spent += time.perf_counter() - start
+
+    def shown(self) -> None:
+        """The sampler is done with its part. The masks were a step of this rank, also where it had no row."""
+        whole = self._whole
+        if whole is None:
+            return
+        if self._batch.planned:
+            if self._masks is None:
+                self._take_masks(None, whole)
+            self._look_at_stops()
+        self._masks = self._whole = None
 
     def mask_raw(self, logits: Tensor, context: Any) -> None:
         """Mask the logits of which vLLM takes raw logprobs. `apply` follows, with a copy of them."""
         if not self._requests:
             return
         start = time.perf_counter()
-        self._masks = self._mask(logits, context)
+        self._mask(logits, context)
         self._spent += time.perf_counter() - start
 
     def apply(self, logits: Tensor, context: Any) -> Tensor:
@@ -134,8 +143,9 @@ class V2Runner:
         own = self._batch.own
         if own.closed or own.fragile:
             self._force_stop(logits, context)
-        if not self._sharded:
-            self._look_at_stops()
+        if self._whole is None:
+            if own.fragile:
+                self._look_at_stops()
             self._masks = None
         self.engine.seconds.add(self._spent + time.perf_counter() - start)
         self._spent = 0.0
@@ -146,16 +156,15 @@ class V2Runner:
         requests = map(self._requests.get, batch.idx_mapping_np.tolist())
         return [UNGUIDED if request is None else request.slot for request in requests]
 
-    def _mask(self, logits: Tensor, context: Any) -> Tensor | None:
-        if self._sharded:
-            self._see_part(context.idx_mapping_np)
-        else:
+    def _mask(self, logits: Tensor, context: Any) -> None:
+        if self._whole is None:
             self._see(context.idx_mapping_np)
-        if not self._batch.planned:
-            return None
-        masks = self._masks if self._masks is not None else self._take_masks(logits, context)
-        self._mask_rows(logits, masks, context)
-        return masks
+        else:
+            self._see_part(context.idx_mapping_np)
+        if self._batch.planned:
+            if self._masks is None:
+                self._masks = self._take_masks(logits, context)
+            self._mask_rows(logits, self._masks, context)
 
     def _see(self, indices: Any) -> None:
         """The requests of a whole batch."""
@@ -184,15 +193,15 @@ class V2Runner:
     def _force_stop(self, logits: Tensor, context: Any) -> None:
         own = self._batch.own
         if own.closed:
-            close_rows(logits, own.closed)
+            close_rows(logits, own)
         if own.fragile:
-            spare_rows(logits, own.fragile)
+            spare_rows(logits, own)
 
     def _look_at_stops(self) -> None:
         """Which stop tokens the grammars forbid, of rows that may have been given one."""
-        forced, mask = self._batch.forced, self._pipeline.mask
-        if forced.fragile and mask is not None:
-            self.engine.limited(forced.limited, refused_stops(mask, forced.fragile, self._pipeline.drafts))
+        forced = self._batch.forced
+        if forced.fragile and (mask := self._pipeline.mask) is not None:
+            self.engine.limited(forced.limited, refused_stops(mask, forced, self._pipeline.drafts))
 
     def _turn(self) -> None:
         if len(self._turns) > 1:
@@ -213,6 +222,8 @@ class V2Runner:
         """Plan what ran last and what is new."""
         self._entered = {}
         new = self._enter(entered)
+        for batch in self._turns if entered else ():
+            batch.look_again()
         planned = [index for index in running if index not in entered and index in self._requests]
         planned += new
         if planned != self._batch.planned or entered:

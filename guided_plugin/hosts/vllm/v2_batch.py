@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -44,18 +42,13 @@ class PlannedBatch:
         self.planned, self.slots, self.order = planned, slots, order
         self.table.fill_(-1)
         self.table[order] = torch.arange(len(planned), dtype=torch.int32, device=order.device)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """An index may be another request's now: what was found out about a batch does not hold."""
         self.seen = self.part = None
 
     def leave(self, index: int) -> None:
         """A request has ended: it is planned no more."""
         if index in self.running:
             self.running.remove(index)
-
-
-class Shown(NamedTuple):
-    """A whole batch, of which this rank samples a part: the same attributes as vLLM's `LogitsContext`."""
-
-    idx_mapping_np: Any
-    expanded_idx_mapping: Tensor
-    expanded_local_pos: Tensor
-    input_ids: Tensor

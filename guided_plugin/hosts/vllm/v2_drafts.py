@@ -39,14 +39,17 @@ class V2DraftRunner(V2Runner):
         self._lengths[self._upload(list(entered))] = NEVER
         self._enter(entered)
         for batch in self._turns:
-            batch.planned, batch.seen = [], None
+            batch.planned = []
+            batch.look_again()
         self._spent = time.perf_counter() - start
 
     def _take_masks(self, logits: Tensor | None, context: Any) -> Tensor:
         """For the batch, or a part of it: vLLM may judge large ones part by part."""
-        indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
-        batch = self._batch
-        places = batch.table, indices, positions, context.input_ids, self._pipeline.drafts
+        batch, whole = self._batch, self._whole
+        ids = context.input_ids if whole is None else whole.input_ids[whole.logits_indices]
+        rows = context if whole is None else whole
+        indices, positions = rows.expanded_idx_mapping, rows.expanded_local_pos
+        places = batch.table, indices, positions, ids, self._pipeline.drafts
         tokens = self._kernels.gather_drafts(batch.order, *self._histories, *places)
         return self._pipeline.judge_drafts(batch.slots, tokens, logits)
 
@@ -59,9 +62,9 @@ class V2DraftRunner(V2Runner):
         """A request has several rows: they are found by its index."""
         own = self._batch.own
         if own.closed:
-            close_indexed(logits, context.expanded_idx_mapping, own.closed)
+            close_indexed(logits, context.expanded_idx_mapping, own)
         if own.fragile:
-            spare_indexed(logits, context.expanded_idx_mapping, own.fragile)
+            spare_indexed(logits, context.expanded_idx_mapping, own)
 
     def _follow(self, indices: Any) -> None:
         """Adapt to the requests of a batch."""

@@ -19,6 +19,7 @@ from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import unsupported_reason
 from guided_plugin.hosts.vllm.failures import FAILED
+from guided_plugin.hosts.vllm.ledger import DeadRows
 from guided_plugin.hosts.vllm.v2 import V2Runner
 from guided_plugin.hosts.vllm.v2_sample import wrap_v2_sample
 from guided_plugin.vllm import GuidedLogitsProcessor
@@ -133,7 +134,8 @@ def test_each_rank_samples_a_part(on_two, fork_server, kind):
 class V2Part(V2):
     """A rank that samples every second request."""
 
-    def begin(self):
+    def begin(self, rank):
+        """What is sampled, by place."""
         self.guide.apply_staged_writes()
         mapping = torch.tensor(self.places)
         batch = SimpleNamespace(
@@ -146,7 +148,9 @@ class V2Part(V2):
         runner = SimpleNamespace(
             sampler=SimpleNamespace(logits_processors=[self.guide]), batch_sharder=object()
         )
-        GPUModelRunner.sample(runner, None, input_batch=batch, grammar_output=None)
+        found = {}
+        GPUModelRunner.sample(runner, lambda: found.update(self.part(rank)), input_batch=batch)
+        return found
 
     def part(self, rank):
         own = [at for at, index in enumerate(self.places) if index % 2 == rank]
@@ -158,17 +162,16 @@ class V2Part(V2):
 
 def test_what_leaves_a_row_of_another_rank_nothing_is_told_by_rank_0(two_ranks, mode, monkeypatch):
     """Options of a request and its grammar together leave no token: the row is at rank 1."""
-    monkeypatch.setattr(GPUModelRunner, "sample", lambda *args, **kwargs: (None, None))
     specs = {"at rank 1": gp.OutputSpec.regex("[x-z]{9}"), "at rank 0": AB}
     ranks = two_ranks(V2Part, mode, specs, min_tokens=1)
-    monkeypatch.setattr(GPUModelRunner, "sample", lambda *args, **kwargs: (None, None))
+    monkeypatch.setattr(GPUModelRunner, "sample", lambda self, part, input_batch: part())
     wrap_v2_sample(V2Runner, for_hooks=False)
     told = [[], []]
     for step in range(3):
-        for rank in ranks:
+        sampled = {}
+        for number, rank in enumerate(ranks):
             rank.forbidden = {0: list(range(END))} if step == 1 else {}
-            rank.begin()
-        sampled = ranks[0].part(0) | ranks[1].part(1)
+            sampled |= rank.begin(number)
         new = [[sampled[at]] for at in range(2)]
         for rank, failed in zip(ranks, told, strict=True):
             rank.took(new)
@@ -177,6 +180,21 @@ def test_what_leaves_a_row_of_another_rank_nothing_is_told_by_rank_0(two_ranks, 
     assert [list(failed) for failed in told[0]] == [[], ["at rank 1"], []]
     assert "min_tokens leave no token" in told[0][1]["at rank 1"]
     assert told[1] == [{}, {}, {}]
+
+
+def test_a_forbidden_stop_token_is_found_where_it_was_put():
+    """Also where a draft was that token, and was accepted."""
+    flags = torch.tensor([[True, False], [False, False], [False, True]])
+    rows = DeadRows({"first": "why", "last": "why"}, [END, END], flags)
+
+    def cut(first, last):
+        output = SimpleNamespace(req_id_to_index={"first": 1, "last": 0}, sampled_token_ids=[last, first])
+        return [name for name, _ in rows.cut(output)]
+
+    assert cut([END, 7], [5, 6, END]) == ["first", "last"]
+    assert cut([5, END], [5, END]) == []
+    assert cut([], [END]) == []
+    assert rows.cut(SimpleNamespace(req_id_to_index={"first": 0}, sampled_token_ids=None)) == []
 
 
 @pytest.mark.parametrize("kind", RUNNERS)

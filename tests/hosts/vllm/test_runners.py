@@ -19,9 +19,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm.v1.worker.gpu.sample.sampler import Sampler as V2Sampler
-from vllm.v1.worker.worker_base import WorkerBase
 from vllm_games import SPECS, Request, V1Game, V2DraftGame, V2Game
-from vllm_rank_games import V1TurnsGame
 from vllm_support import END, WIDTH, parallel, runner_config, runner_params
 
 import guided_plugin as gp
@@ -54,49 +52,6 @@ def test_v1_with_a_grammar_worker(fork_server):
     assert pipeline.mode == "process"
     assert pipeline.metrics().added > 20
     guide.runner.engine.close()
-
-
-def staged(vllm_config, stages=2):
-    vllm_config.parallel_config.pipeline_parallel_size = stages
-    return vllm_config
-
-
-@pytest.fixture
-def last_stage(monkeypatch):
-    """This process is the last stage of a pipeline."""
-    group = SimpleNamespace(is_last_rank=True)
-    monkeypatch.setattr("vllm.distributed.parallel_state.get_pp_group", lambda: group)
-    monkeypatch.setattr("guided_plugin.hosts.vllm.engine.unsupported_reason", lambda *config: None)
-    return group
-
-
-@pytest.mark.parametrize(("most", "seed"), [(8, 1), (8, 2), (8, 3), (14, 4), (14, 5)])
-def test_v1_batches_of_stages_take_turns(last_stage, most, seed):
-    """What is taken out keeps its slot, unless new requests need it, or its output was cut back."""
-    guide = GuidedLogitsProcessor(staged(runner_config()), torch.device("cpu"), False)
-    game = V1TurnsGame(guide, seed, most=most)
-    for _ in range(600):
-        game.step()
-        assert len(guide.runner._away) + len(guide.runner._rows) <= 8
-    game.finish()
-    metrics = guide.runner.engine.pipeline.metrics()
-    guided = sum(request.spec is not None for request in [*game.done, *game.table.values()])
-    assert sum(request.spec is not None and request.over for request in game.done) > 20
-    assert metrics.failed == 0
-    assert guided <= metrics.added <= guided * (1.25 if most == 8 else 2)
-
-
-def test_a_stage_that_does_not_sample_does_nothing(last_stage):
-    last_stage.is_last_rank = False
-    shared = staged(runner_config())
-    guide = GuidedLogitsProcessor(shared, torch.device("cpu"), False)
-    assert guide.runner is None
-    worker = SimpleNamespace(vllm_config=shared)
-    assert WorkerBase.guided_health(worker) == ""
-    assert WorkerBase.guided_retry_after(worker) == 0
-    assert WorkerBase.guided_prepare(worker, [("key", None)]) == [True]
-    last_stage.is_last_rank = True
-    assert "not loaded" in WorkerBase.guided_health(worker)
 
 
 def test_v1_output_that_is_cut_back_starts_again():
@@ -133,32 +88,6 @@ def test_v2_indices_are_used_again_and_batches_skip_requests(seed):
         game.step()
     game.finish()
     assert sum(request.spec is not None and request.over for request in game.done) > 20
-    assert game.guide.runner.engine.pipeline.metrics().failed == 0
-
-
-@pytest.mark.parametrize(("seed", "stages"), [(0, 2), (1, 2), (2, 3)])
-def test_v2_batches_of_stages_take_turns(last_stage, monkeypatch, seed, stages):
-    """Each is planned before its forward pass, but for the requests that skipped a turn."""
-    game = V2Game(staged(runner_config(), stages), seed)
-    planned, original = [], gp.StepPipeline.plan
-    monkeypatch.setattr(
-        gp.StepPipeline, "plan", lambda self, slots: (planned.append(slots), original(self, slots))
-    )
-    for _ in range(400):
-        game.step()
-    game.finish()
-    assert sum(request.spec is not None and request.over for request in game.done) > 20
-    assert game.guide.runner.engine.pipeline.metrics().failed == 0
-    assert len(planned) < 400 * 1.3
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_v2_drafts_of_batches_that_take_turns(last_stage, seed):
-    game = V2DraftGame(staged(runner_config()), seed)
-    for _ in range(200):
-        game.step()
-    game.finish()
-    assert game.taken > 50
     assert game.guide.runner.engine.pipeline.metrics().failed == 0
 
 
@@ -279,6 +208,21 @@ def test_an_engine_that_cannot_guide_closes_what_reaches_it(change, says, caplog
     assert masked[0].isfinite().nonzero().tolist() == [[END]]
     assert torch.equal(masked[1], before[1])
     assert says in caplog.text
+
+
+@pytest.mark.parametrize("kind", [V2Game, V2DraftGame])
+def test_so_does_one_of_a_v2_runner(kind):
+    game = kind(runner_config(enabled=False), 0)
+    request = Request(0, random.Random(1))
+    request.spec = SPECS[0]
+    request.params, request.prompt = runner_params(SPECS[0], min_tokens=2), [1]
+    game.enter(request)
+    game.guide.apply_staged_writes()
+    indices = torch.tensor(list(game.running))
+    none = torch.zeros(1, dtype=torch.int32)
+    context = LogitsContext(indices, indices, indices.numpy(), none, none, None, None)
+    masked = game.guide.apply(torch.zeros(1, WIDTH), context)
+    assert masked[0].isfinite().nonzero().tolist() == [[END]]
 
 
 def test_a_spec_that_does_not_compile_is_closed_too():

@@ -1,0 +1,168 @@
+"""Both of vLLM's model runners as the last stage of a pipeline, played: batches take turns."""
+
+import random
+from types import SimpleNamespace
+from weakref import WeakSet
+
+import pytest
+import torch
+
+pytest.importorskip("vllm")
+
+from vllm.v1.sample.logits_processor import BatchUpdate
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+from vllm.v1.worker.worker_base import WorkerBase
+from vllm_games import SPECS, Request, V2DraftGame, V2Game
+from vllm_rank_games import V1TurnsGame
+from vllm_support import WIDTH, runner_config, runner_params
+
+import guided_plugin as gp
+from guided_plugin.hosts.vllm import worker_methods
+from guided_plugin.vllm import GuidedLogitsProcessor
+
+pytestmark = pytest.mark.usefixtures("byte_tokenizer")
+
+
+def staged(vllm_config, stages=2):
+    vllm_config.parallel_config.pipeline_parallel_size = stages
+    return vllm_config
+
+
+@pytest.fixture
+def last_stage(monkeypatch):
+    """This process is the last stage of a pipeline."""
+    group = SimpleNamespace(is_last_rank=True)
+    monkeypatch.setattr("vllm.distributed.parallel_state.get_pp_group", lambda: group)
+    monkeypatch.setattr("guided_plugin.hosts.vllm.engine.unsupported_reason", lambda *config: None)
+    return group
+
+
+@pytest.mark.parametrize(("most", "seed"), [(8, 1), (8, 2), (8, 3), (14, 4), (14, 5)])
+def test_v1_batches_of_stages_take_turns(last_stage, most, seed):
+    """What is taken out keeps its slot, unless new requests need it, or its output was cut back."""
+    guide = GuidedLogitsProcessor(staged(runner_config()), torch.device("cpu"), False)
+    game = V1TurnsGame(guide, seed, most=most)
+    for _ in range(600):
+        game.step()
+        assert len(guide.runner._away) + len(guide.runner._rows) <= 8
+    game.finish()
+    metrics = guide.runner.engine.pipeline.metrics()
+    again, guided = metrics.added - game.cut_back, len(game.begun)
+    assert sum(request.spec is not None and request.over for request in game.done) > 20
+    assert metrics.failed == 0
+    assert game.cut_back > 0
+    assert again == guided if most == 8 else guided < again < guided * 1.5
+
+
+def test_a_stage_that_does_not_sample_does_nothing(last_stage, monkeypatch):
+    monkeypatch.setattr(worker_methods, "ENGINES", WeakSet())
+    last_stage.is_last_rank = False
+    shared = staged(runner_config())
+    guide = GuidedLogitsProcessor(shared, torch.device("cpu"), False)
+    assert guide.runner is None
+    worker = SimpleNamespace(vllm_config=shared)
+    assert WorkerBase.guided_health(worker) == ""
+    assert WorkerBase.guided_retry_after(worker) == 0
+    assert WorkerBase.guided_prepare(worker, [("key", None)]) == [True]
+    last_stage.is_last_rank = True
+    assert "not loaded" in WorkerBase.guided_health(worker)
+
+
+@pytest.mark.parametrize(("seed", "stages"), [(0, 2), (1, 2), (2, 3)])
+def test_v2_batches_of_stages_take_turns(last_stage, monkeypatch, seed, stages):
+    """Each is planned before its forward pass, but for the requests that skipped a turn."""
+    game = V2Game(staged(runner_config(), stages), seed)
+    planned, original = [], gp.StepPipeline.plan
+    monkeypatch.setattr(
+        gp.StepPipeline, "plan", lambda self, slots: (planned.append(slots), original(self, slots))
+    )
+    for _ in range(400):
+        game.step()
+    game.finish()
+    assert sum(request.spec is not None and request.over for request in game.done) > 20
+    assert game.guide.runner.engine.pipeline.metrics().failed == 0
+    assert len(planned) < 400 * 1.3
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_v2_drafts_of_batches_that_take_turns(last_stage, seed):
+    game = V2DraftGame(staged(runner_config()), seed)
+    for _ in range(200):
+        game.step()
+    game.finish()
+    assert game.taken > 50
+    assert game.guide.runner.engine.pipeline.metrics().failed == 0
+
+
+def request_of(number, spec):
+    request = Request(number, random.Random(1))
+    request.spec, request.prompt = spec, [1]
+    request.params = runner_params(spec, None if spec is None else request.name)
+    return request
+
+
+def sample(game, batch, *, middle=False):
+    """What a batch may sample, row by row. `middle`: of a prompt, where nothing counts."""
+    mapping = torch.tensor(batch)
+    context = LogitsContext(mapping, mapping, mapping.numpy(), *[None] * 4)
+    masked = game.guide.apply(torch.zeros(len(batch), WIDTH), context)
+    allowed = [row.isfinite().nonzero().view(-1).tolist() for row in masked]
+    for index, tokens in zip(batch, allowed, strict=True):
+        if not middle:
+            game.tokens[index, game.total[index]] = tokens[0]
+            game.total[index] += 1
+            game.running[index].tokens.append(tokens[0])
+    return allowed
+
+
+@pytest.mark.parametrize("old", [None, gp.OutputSpec.regex("(?=a)b")], ids=["unguided", "closed"])
+@pytest.mark.parametrize("new", [SPECS[0], None], ids=["guided", "unguided"])
+def test_v2_a_prompt_whose_parts_are_in_both_turns(last_stage, old, new):
+    """It begins in the other's turn, at the index of a request that ended there, and ends in this one."""
+    game = V2Game(staged(runner_config()), 0)
+    game.enter(request_of(1, SPECS[0]))
+    game.enter(request_of(2, old))
+    first, second = game.running
+    game.guide.apply_staged_writes()
+    sample(game, [first, second])
+    game.guide.apply_staged_writes()
+    game.guide.apply_staged_writes()
+    sample(game, [first, second])
+    del game.running[second]
+    game.free.append(second)
+    game.enter(request_of(3, new))
+    game.guide.apply_staged_writes()
+    if new is not None:
+        sample(game, [second], middle=True)
+    game.guide.apply_staged_writes()
+    got = sample(game, [first, second])
+    assert [len(tokens) for tokens in got] == [3, WIDTH if new is None else 3]
+
+
+def test_v1_a_new_request_takes_the_slot_of_one_that_ended_not_of_one_that_waits(last_stage):
+    """All slots are taken, and new requests come first in vLLM's list."""
+    guide = GuidedLogitsProcessor(staged(runner_config()), torch.device("cpu"), False)
+    table = guide.runner.engine.table = {}
+
+    def new(number):
+        request = request_of(number, SPECS[0])
+        table[request.name] = request
+        return request
+
+    def step(rows, *, ended=()):
+        for request in ended:
+            del table[request.name]
+        added = [(at, one.params, one.prompt, one.listed) for at, one in enumerate(rows)]
+        removed = list(range(7, len(rows) - 1, -1))
+        guide.update_state(BatchUpdate(len(rows), removed, added, []))
+        tokens = guide.apply(torch.zeros(len(rows), WIDTH)).argmax(-1).to(torch.int32)
+        guide.runner.sampled(tokens.view(-1, 1))
+        for request, token in zip(rows, tokens.tolist(), strict=True):
+            request.listed.append(token)
+
+    first, second = [new(number) for number in range(4)], [new(number) for number in range(4, 8)]
+    for rows in (first, second, first, second):
+        step(rows)
+    step([new(8), *first], ended=[second.pop()])
+    step(second)
+    assert guide.runner.engine.pipeline.metrics().added == 9
