@@ -209,13 +209,14 @@ class V2Runner:
             self._batch = self._turns[0]
 
     def _finish(self) -> None:
-        """Hand on the tokens of the last step."""
+        """Hand on the tokens of the last step, where the grammars are."""
         pipeline, order = self._pipeline, self._batch.order
-        sink = pipeline.token_sink()
-        if sink is None or self._kernels.write_tokens is None:
-            pipeline.schedule_update(self._kernels.gather_tokens(order, *self._histories))
-        else:
-            self._kernels.write_tokens(order, *self._histories, sink)
+        if self.engine.leads:
+            sink = pipeline.token_sink()
+            if sink is None or self._kernels.write_tokens is None:
+                pipeline.schedule_update(self._kernels.gather_tokens(order, *self._histories))
+            else:
+                self._kernels.write_tokens(order, *self._histories, sink)
         pipeline.finish_update()
 
     def _replan(self, entered: dict[int, Any], running: list[int]) -> None:

@@ -1,5 +1,6 @@
 """Fixtures of the tests with vLLM."""
 
+import gc
 import os
 
 import pytest
@@ -11,6 +12,14 @@ os.environ.update(
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     VLLM_LOGGING_LEVEL="ERROR",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def earlier_engines_are_over():
+    """An engine that a module leaves behind ends when it is collected, and takes vLLM's process groups along:
+    not while the next engine starts. vLLM freezes what it makes at its start: that is never collected."""
+    gc.unfreeze()
+    gc.collect()
 
 
 @pytest.fixture
