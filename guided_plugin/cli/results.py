@@ -18,6 +18,9 @@ from guided_plugin.cli.loading import InputError
 Columns = Sequence[tuple[str, str]]
 """Of a table: headings, and format strings for the figure of a line."""
 
+_WIDEST = 10_000
+"""More characters than a line of any table has."""
+
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
@@ -89,7 +92,8 @@ def deliver(
 def show_table(
     figures: Iterable[Mapping[str, Any]], columns: Columns, *, padding: Any = (0, 1, 0, 0)
 ) -> None:
-    """A line for each figure; numbers are aligned to the right."""
+    """A line for each figure; numbers are aligned to the right. No figure is cut: a line may be longer than
+    the console is wide."""
     lines = [[cell.format_map(figure) for _, cell in columns] for figure in figures]
     table = Table(box=SIMPLE_HEAD, padding=padding, show_edge=False)
     for (heading, _), cells in zip(columns, zip(*lines, strict=True), strict=True):
@@ -97,4 +101,6 @@ def show_table(
         table.add_column(heading, justify="right" if numbers else "left")
     for line in lines:
         table.add_row(*line)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    whole = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+    Console(highlight=False, width=max(console.width, whole)).print(table)
