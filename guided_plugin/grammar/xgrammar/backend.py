@@ -65,18 +65,23 @@ def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
     register("xgrammar", XGrammarBackend)
 
 
+_LOADING = threading.Lock()
+"""Held while the environment is changed for it."""
+
+
 def _loaded() -> Any:
     """xgrammar. What it imports asks torch whether there is CUDA, after which no process that is forked from
     this one can use CUDA: vLLM's engine, for one. With this variable torch asks the driver's library."""
     asks_nvml = "PYTORCH_NVML_BASED_CUDA_CHECK"
-    before = os.environ.get(asks_nvml)
-    os.environ[asks_nvml] = "1"
-    try:
-        import xgrammar
-    finally:
-        del os.environ[asks_nvml]
-        if before is not None:
-            os.environ[asks_nvml] = before
+    with _LOADING:
+        before = os.environ.get(asks_nvml)
+        os.environ[asks_nvml] = "1"
+        try:
+            import xgrammar
+        finally:
+            del os.environ[asks_nvml]
+            if before is not None:
+                os.environ[asks_nvml] = before
     return xgrammar
 
 

@@ -331,3 +331,36 @@ def test_loading_xgrammar_leaves_cuda_to_processes_that_are_forked_later(before)
         [sys.executable, "-c", ASKS_FOR_CUDA], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == f"['1'] {before}"
+
+
+LOADED_TWICE = """
+import os
+import threading
+
+from guided_plugin.grammar.xgrammar import backend
+
+both = threading.Barrier(4)
+
+def load():
+    both.wait()
+    found.append(backend._loaded().name)
+
+found = []
+threads = [threading.Thread(target=load) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(found, os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"))
+"""
+
+
+def test_several_threads_may_load_xgrammar_at_the_same_time(tmp_path):
+    """Each of them changes the environment, and puts it back."""
+    (tmp_path / "xgrammar.py").write_text("import time\ntime.sleep(0.3)\nname = 'loaded'\n")
+    environment = {key: value for key, value in os.environ.items() if "NVML_BASED" not in key}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_TWICE], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.stderr, done.stdout.strip()) == ("", f"{['loaded'] * 4} None")
