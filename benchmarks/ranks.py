@@ -85,11 +85,7 @@ def main() -> None:
         "command": " ".join(["benchmarks/ranks.py", *sys.argv[1:]]),
         **environment(options.device),
         "model_runner": os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "as vLLM chooses"),
-        "options": {
-            name: getattr(value, "name", value)
-            for name, value in vars(options).items()
-            if name not in ("model", "out")
-        },
+        "options": _plain(options),
         "start_seconds": round(seconds, 1),
         "generate_seconds": round(time.perf_counter() - start, 1),
         "schemas": len(forms),

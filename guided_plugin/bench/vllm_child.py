@@ -100,10 +100,8 @@ class _Bench:
         case.seconds.append(time.perf_counter() - start)
         case.steady.append(_steady(stamps))
         if self.options["plugin"] and case.way in _GUIDED:
-            answers = self.llm.collective_rpc(METRICS, args=(True,))
-            ranks = [
-                answer[0] for answer in answers if answer
-            ]  # pipeline stages that do not sample have none
+            # Workers of pipeline stages that do not sample answer nothing.
+            ranks = [answer[0] for answer in self.llm.collective_rpc(METRICS, args=(True,)) if answer]
             case.metrics = ranks[0]
             case.rank_threads = [round(metrics["main_thread"] * 1e6, 1) for metrics in ranks]
 

@@ -134,7 +134,7 @@ class StepPipeline(PipelineRequests):
     def take_masks(self, logits: Tensor | None) -> Tensor:
         """In place of `apply_mask`, for hosts that mask by themselves: the [guided rows, words] masks of this
         step, in the order of the plan, on the device. What is launched next sees them complete. `logits`:
-        what they are for; None where this rank has none of the rows, or does not know yet."""
+        what they are for; None where this rank has none of the rows."""
         start = time.perf_counter()
         if self._stage != _FILLED:
             raise _not_ready(self._stage)

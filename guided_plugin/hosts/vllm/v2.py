@@ -3,7 +3,7 @@ batches of which each rank samples a part (`v2_sample`).
 
     add_request           a request enters at an index of the runner's tables
     apply_staged_writes   before each forward pass: the last step's tokens, plan, fill_mask
-    show                  batch-sharded sampling: the whole batch, before the sampler is called with a part
+    show, shown           batch-sharded sampling: the whole batch, before and after the sampler has a part
     mask_raw              in the sampler, where logprobs are asked for: the masks, on raw logits
     apply                 in the sampler: the masks, row by row through the runner's own index
 
@@ -61,7 +61,7 @@ class V2Runner:
         self._whole: Any = None
         """vLLM's own batch, where this rank samples a part of it."""
         self._masks: Tensor | None = None
-        """Masks that the raw logits of this batch got, until `apply`."""
+        """Those of this step, once they are taken: raw logits, and parts of a batch, come before others."""
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
         # [max requests] int32, device: how long each history was when its last token was taken
