@@ -19,7 +19,6 @@ import argparse
 import contextlib
 import json
 import os
-import random
 import socket
 import statistics
 import subprocess
@@ -33,12 +32,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from guided_plugin.bench.environment import environment
-from guided_plugin.bench.maskbench import open_sample
-from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.bench.served import served_schemas
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.errors import GuidedError
-from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.spec import OutputSpec
 
 FIRST: dict[str, Any] = {
     "type": "object",
@@ -141,28 +136,10 @@ def _one_by_one() -> Iterator[None]:
 def new_schemas(options: argparse.Namespace, rounds: int) -> list[list[dict[str, Any]]]:
     """The schemas of each round: built in, or of the sample those that are served, in random order."""
     wanted, sample = options.new * rounds, options.sample
-    found = list(map(_built_in, range(wanted))) if sample is None else _sampled(sample, wanted)
+    found = list(map(_built_in, range(wanted))) if sample is None else served_schemas(sample, wanted)
     if len(found) < wanted:
         raise SystemExit(f"{sample} has {len(found)} schemas that are served, {wanted} are needed")
     return [found[start : start + options.new] for start in range(0, wanted, options.new)]
-
-
-def _sampled(sample: Path, wanted: int) -> list[dict[str, Any]]:
-    vocabulary = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
-    compiler = GrammarCompiler(vocabulary)
-    found: list[dict[str, Any]] = []
-    with open_sample(sample) as files:
-        names = sorted(files)
-        random.Random(1).shuffle(names)
-        for name in names:
-            schema = json.loads(files[name].read_text())["schema"]
-            with contextlib.suppress(GuidedError):
-                compiler.compile(OutputSpec.json_schema(schema))
-                found.append(schema)
-            if len(found) == wanted:
-                break
-    compiler.close()
-    return found
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ vLLM and jsonschema.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -24,12 +23,11 @@ from typing import Any
 import jsonschema
 
 from guided_plugin.bench.environment import environment
-from guided_plugin.bench.maskbench import open_sample
 from guided_plugin.bench.recheck import refused_at
+from guided_plugin.bench.served import served_schemas
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
@@ -73,7 +71,9 @@ def main() -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
-    forms = OWN if options.sample is None else OWN + sampled(options.sample)
+    forms = list(OWN)
+    if options.sample is not None:
+        forms += [{"json_schema": schema} for schema in served_schemas(options.sample, MOST_SCHEMAS)]
     llm, seconds = engine(options)
     compiler = GrammarCompiler(
         Vocabulary.from_tokenizer(llm.get_tokenizer()), config=GuidedConfig(isolate_compiles=False)
@@ -123,24 +123,6 @@ def engine(options: argparse.Namespace) -> tuple[Any, float]:
         **{"max_model_len": options.tokens + 32, **shared, **options.engine},
     )
     return llm, time.perf_counter() - start
-
-
-def sampled(sample: Path) -> list[dict[str, Any]]:
-    """Schemas of a sample that are served."""
-    vocabulary = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
-    compiler = GrammarCompiler(vocabulary, config=GuidedConfig(isolate_compiles=False))
-    found: list[dict[str, Any]] = []
-    with open_sample(sample) as files:
-        names = sorted(files)
-        random.Random(1).shuffle(names)
-        for name in names:
-            form = {"json_schema": json.loads(files[name].read_text())["schema"]}
-            with contextlib.suppress(GuidedError):
-                compiler.compile(OutputSpec.parse(form) or OutputSpec.json_schema({}))
-                found.append(form)
-            if len(found) == MOST_SCHEMAS:
-                break
-    return found
 
 
 def generate(llm: Any, forms: list[dict[str, Any]], options: argparse.Namespace) -> list[Any]:

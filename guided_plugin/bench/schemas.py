@@ -13,6 +13,11 @@ def endless(properties: dict[str, Any]) -> dict[str, Any]:
         "required": list(properties),
         "additionalProperties": False,
     }
+    return repeated(item)
+
+
+def repeated(item: Any) -> dict[str, Any]:
+    """An array of what a schema describes, as long."""
     return {"type": "array", "items": item, "minItems": 500}
 
 
@@ -37,3 +42,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     ),
 }
 """`plain`: nothing a backend finds hard. `maxlength`: strings with length bounds, which many find hard."""
+
+REAL_WORLD = "real-world"
+"""Schemas of a MaskBench sample, `REAL_WORLD_COUNT` of them at once, each as an array that is too long."""
+REAL_WORLD_COUNT = 28

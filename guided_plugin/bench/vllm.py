@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from guided_plugin.bench.schemas import REAL_WORLD
 from guided_plugin.errors import PipelineError
 
 RUNNERS = ("v1", "v2")
@@ -40,12 +41,14 @@ def bench_vllm(
     mixed: float = 0.0,
     rate: float = 60.0,
     engine: dict[str, Any] | None = None,
+    sample: Path | None = None,
     timeout: float = 1200.0,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Run the engines one after the other; `progress` is called after each.
 
-    `mixed` seconds of requests at random moments, `rate` of them a second, follow the figures.
+    `mixed` seconds of requests at random moments, `rate` of them a second, follow the figures. Schemas of a
+    `sample` of MaskBench are measured too, as `real-world`.
     """
     engines = []
     for runner in runners:
@@ -55,7 +58,8 @@ def bench_vllm(
                 "model": model,
                 "tokenizer": tokenizer,
                 "rows": list(rows),
-                "schemas": list(schemas),
+                "schemas": [*schemas, *(REAL_WORLD,) * (sample is not None)],
+                "sample": None if sample is None else str(sample.absolute()),
                 "ways": list(ways),
                 "steps": steps,
                 "repetitions": repetitions,

@@ -23,7 +23,8 @@ from typing import Any
 from guided_plugin.bench.environment import environment
 from guided_plugin.bench.measuring import median, quantile
 from guided_plugin.bench.recheck import refused_at
-from guided_plugin.bench.schemas import SCHEMAS, endless
+from guided_plugin.bench.schemas import REAL_WORLD, REAL_WORLD_COUNT, SCHEMAS, endless, repeated
+from guided_plugin.bench.served import served_schemas
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -73,6 +74,11 @@ class _Bench:
         self.vocabulary = Vocabulary.from_tokenizer(self.llm.get_tokenizer())
         self.compiler = GrammarCompiler(self.vocabulary, config=GuidedConfig(isolate_compiles=False))
         self.random = random.Random(1)
+        self.documents = {name: [schema] for name, schema in SCHEMAS.items()}
+        """The schemas of a name. Requests take them in turn."""
+        if options["sample"]:
+            found = served_schemas(Path(options["sample"]), REAL_WORLD_COUNT, repeated)
+            self.documents[REAL_WORLD] = found
 
     def figures(self, rows: int) -> list[dict[str, Any]]:
         """Milliseconds a step of every way: the median over the repetitions after the first. The ways take
@@ -89,9 +95,8 @@ class _Bench:
         return [self._figure(case, rows) for case in cases]
 
     def _repeat(self, case: _Case, rows: int) -> None:
-        params = self._params(
-            case.way, case.schema, max_tokens=self.options["steps"], ignore_eos=True, temperature=1.0
-        )
+        chosen = {"max_tokens": self.options["steps"], "ignore_eos": True, "temperature": 1.0}
+        params = [self._params(case.way, one, **chosen) for one in self._documents(case, rows)]
         prompts = [self._prompt() for _ in range(rows)]
         stamps: list[float] = []
         start = time.perf_counter()
@@ -117,7 +122,7 @@ class _Bench:
             "tokens_per_second": round(rows / typical * 1e3),
             "all_ms": [round(value, 4) for value in times],
             "wrong_outputs": self._wrong(
-                (SCHEMAS[case.schema], output) for output in case.outputs if case.way in _OURS
+                zip(self._documents(case, rows), case.outputs, strict=True) if case.way in _OURS else ()
             ),
             "metrics": case.metrics,
             "main_thread_us_by_rank": case.rank_threads,
@@ -198,7 +203,12 @@ class _Bench:
                 times.setdefault(way, []).append((time.perf_counter() - start) * 1e3)
         return {way: median(values, 3) for way, values in times.items()}
 
-    def _params(self, way: str, schema: Any, **options: Any) -> Any:
+    def _documents(self, case: _Case, rows: int) -> list[Any]:
+        """The schema of each request of a case."""
+        found = self.documents.get(case.schema, [None])
+        return [found[row % len(found)] for row in range(rows)]
+
+    def _params(self, way: str, document: Any, **options: Any) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
@@ -206,7 +216,6 @@ class _Bench:
             return SamplingParams(**options)
         if way == "logit_bias":
             return SamplingParams(logit_bias={0: 0.0}, **options)
-        document = SCHEMAS[schema] if isinstance(schema, str) else schema
         if way == "extra_args":
             return SamplingParams(extra_args={"guided": {"json_schema": document}}, **options)
         # Compact for both, so that the same language is measured.

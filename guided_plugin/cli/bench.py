@@ -164,6 +164,9 @@ def vllm(
     ] = 0.0,
     rate: Annotated[float, typer.Option(min=0.1, help="How many of those come a second.")] = 60.0,
     engine: Annotated[str, typer.Option(help="More arguments of the engine, as a JSON object.")] = "{}",
+    sample: Annotated[
+        Path | None, typer.Option(help="Schemas of MaskBench, a folder or a tar archive: measured too.")
+    ] = None,
     json_output: options.JsonOutput = False,
     out: options.Out = None,
     png: options.Png = None,
@@ -193,6 +196,7 @@ def vllm(
             mixed=mixed,
             rate=rate,
             engine=arguments,
+            sample=sample,
             progress=advance,
         )
     deliver(result, out, json_output, (result["figures"], _ENGINES), (result["mixed"], _MIXED))

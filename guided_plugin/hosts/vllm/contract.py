@@ -241,22 +241,17 @@ HOOKS = (
     Name(f"{_V2}.sample.output:SamplerOutput", Part.HOOKS, has=("sampled_token_ids",)),
 )
 
-V2_CONTEXT = (
+_V2_CONTEXT = (
     *("expanded_idx_mapping", "idx_mapping", "idx_mapping_np"),
     *("pos", "input_ids", "expanded_local_pos"),
 )
-"""What V2's `apply_sampling_params` is given after the logits. Processors get that as a `LogitsContext`."""
-
-LOGPROBS = (
+SAMPLER = (
     Name(
         f"{_V2}.sample.sampler:Sampler.apply_sampling_params",
-        Part.LOGPROBS,
-        begins=("self", "logits", *V2_CONTEXT),
+        Part.SAMPLER,
+        begins=("self", "logits", *_V2_CONTEXT),
     ),
-    Name(f"{_V2}.sample.sampler:Sampler.get_logprobs_dims", Part.LOGPROBS, begins=("self", "idx_mapping_np")),
-    Name(
-        f"{_V2}.sample.sampler:Sampler", Part.LOGPROBS, has=("logits_processors", "needs_logits_processing")
-    ),
+    Name(f"{_V2}.sample.sampler:Sampler", Part.SAMPLER, has=("logits_processors",)),
 )
 
 TOOLS = (
@@ -330,7 +325,7 @@ RETRY = (Name(f"{_APP}:init_entrypoints_middleware", Part.RETRY, begins=("args",
 
 CONTRACT = (
     *(*ANSWERS, *FRONTEND, *READY, *REASONING, *RETRY, *SCHEDULER, *WORKER),
-    *(*V1, *V2, *DRAFTS, *HOOKS, *LOGPROBS, *TOGETHER, *TOOLS, *RANKS, *STAGES, *SHARDS, *ENGINES),
+    *(*V1, *V2, *DRAFTS, *HOOKS, *SAMPLER, *TOGETHER, *TOOLS, *RANKS, *STAGES, *SHARDS, *ENGINES),
 )
 
 

@@ -191,7 +191,7 @@ class Engine:
         except GuidedError as problem:
             return self.close_request(params, problem, request_id)
         stop = (spec.stop_token_ids or stops)[0]
-        guided = self._running[request_id] = GuidedRequest(request_id, slot, stop, _limits(params))
+        guided = self._running[request_id] = GuidedRequest(request_id, slot, stop, limits_of(params))
         return guided
 
     def _take_slot(
@@ -345,7 +345,7 @@ class Engine:
             self._pipeline.close()
 
 
-def _limits(params: Any) -> str:
+def limits_of(params: Any) -> str:
     """The options of a request by which vLLM forbids tokens."""
     return ", ".join(name for name in REQUEST_LIMITS if getattr(params, name))
 

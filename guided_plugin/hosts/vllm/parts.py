@@ -25,7 +25,9 @@ class Part(Enum):
     TOGETHER = "compiling the specs of several prompts of one `LLM` at the same time"
     READY = "waiting at a server's start until guided requests can be served"
     HOOKS = "the step hooks of plugins on the V2 model runner"
-    LOGPROBS = "logprobs of the masked distribution on the V2 model runner"
+    SAMPLER = (
+        "logprobs of the masked distribution, and masks without a copy of the logits, on the V2 model runner"
+    )
     TOOLS = "the option tools_strict"
     RANKS = "guided requests under tensor parallelism"
     STAGES = "guided requests under pipeline parallelism"

@@ -1,11 +1,12 @@
-"""vLLM's V2 model runner, through its official interface; raw logprobs alone need more (`v2_logprobs`), and
-batches of which each rank samples a part (`v2_sample`).
+"""vLLM's V2 model runner, through its official interface; what masks without a copy of the logits needs more
+is in `v2_sampler`, and batches of which each rank samples a part in `v2_sample`.
 
     add_request           a request enters at an index of the runner's tables
     apply_staged_writes   before each forward pass: the last step's tokens, plan, fill_mask
     show, shown           batch-sharded sampling: the whole batch, before and after the sampler has a part
-    mask_raw              in the sampler, where logprobs are asked for: the masks, on raw logits
-    apply                 in the sampler: the masks, row by row through the runner's own index
+    mask_early            in the sampler: the masks, row by row through the runner's own index
+    apply                 in the sampler, where a request needs processing by vLLM: rows that need more than
+                          a mask; the masks too where vLLM's sampler could not be wrapped
 
 V2 never says that a request has ended: its index just stops appearing in batches, until another request gets
 it. So what ran last and what is new is planned; a request that skips a step keeps its state, and is planned
@@ -25,14 +26,14 @@ import torch
 from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import GUIDED, REQUEST
-from guided_plugin.hosts.vllm.engine import Engine
+from guided_plugin.hosts.vllm.engine import Engine, limits_of
 from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.ranks import shards
 from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, refused_stops, spare_rows, upload
 from guided_plugin.hosts.vllm.v2_batch import PlannedBatch
-from guided_plugin.hosts.vllm.v2_logprobs import wrap_v2_sampler
 from guided_plugin.hosts.vllm.v2_sample import wrap_v2_sample
+from guided_plugin.hosts.vllm.v2_sampler import wrap_v2_sampler
 from guided_plugin.kernels.indexed import indexed_kernels
 from guided_plugin.step import NEVER, UNGUIDED, TokenSink
 
@@ -56,12 +57,17 @@ class V2Runner:
         self._turns = deque(PlannedBatch(states.max_num_reqs, states.device) for _ in range(stages))
         self._batch = self._turns[0]
         """Whose turn it is."""
+        self._early = False
+        """Whether this runner's sampler was seen to call `mask_early`: guided requests need no processing by
+        vLLM then, and no copy of the logits is made for them."""
         self._applied = False
         """Whether masks were used since the last plan."""
         self._whole: Any = None
         """vLLM's own batch, where this rank samples a part of it."""
         self._masks: Tensor | None = None
-        """Those of this step, once they are taken: raw logits, and parts of a batch, come before others."""
+        """Those of this step, once they are taken: a batch may come in parts."""
+        self._masked = False
+        """Whether the logits that `apply` will be called with have their masks."""
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
         # [max requests] int32, device: how long each history was when its last token was taken
@@ -76,17 +82,18 @@ class V2Runner:
                 self._warm_up()
 
     def add_request(self, index: int, params: Any) -> bool:
-        """A request enters; what had the index before is over."""
+        """A request enters; what had the index before is over. Whether vLLM must call `apply` for it."""
         extra = params.extra_args
         guided = bool(extra) and extra.get(GUIDED) is not None
         if guided or index in self._requests or index in self._entered:
             self._entered[index] = params if guided else None
-        return guided
+        return guided and (not self._early or limits_of(params) != "")
 
     def apply_staged_writes(self) -> None:
         """Before a forward pass."""
         if not self._requests and not self._entered:
             return
+        self._begin_step()
         start = time.perf_counter()
         entered = self._entered
         if entered and self._requests:
@@ -104,7 +111,7 @@ class V2Runner:
         if batch.planned:
             self._pipeline.plan(batch.slots)
             self._pipeline.fill_mask()
-        self._spent = time.perf_counter() - start
+        self._spent += time.perf_counter() - start
 
     def show(self, batch: Any) -> None:
         """The whole batch, of which the sampler will be called with a part, or not at all."""
@@ -126,29 +133,33 @@ class V2Runner:
             self._look_at_stops()
         self._masks = self._whole = None
 
-    def mask_raw(self, logits: Tensor, context: Any) -> None:
-        """Mask the logits of which vLLM takes raw logprobs. `apply` follows, with a copy of them."""
+    def mask_early(self, logits: Tensor, context: Any) -> None:
+        """Mask the guided rows of the batch, or of a part of it, before vLLM copies what needs processing."""
+        self._early = True
         if not self._requests:
             return
         start = time.perf_counter()
         self._mask(logits, context)
+        if self._batch.own.closed:
+            self._close(logits, context)
+        self._masked = True
         self._spent += time.perf_counter() - start
 
     def apply(self, logits: Tensor, context: Any) -> Tensor:
-        """Mask the guided rows of the batch."""
+        """Rows that need more than a mask, after what vLLM itself forbids."""
         if not self._requests:
             return logits
         start = time.perf_counter()
-        self._mask(logits, context)
+        if not self._masked:
+            self._mask(logits, context)
         own = self._batch.own
-        if own.closed or own.fragile:
-            self._force_stop(logits, context)
-        if self._whole is None:
-            if own.fragile:
+        if own.closed:
+            self._close(logits, context)
+        if own.fragile:
+            self._spare(logits, context)
+            if self._whole is None:
                 self._look_at_stops()
-            self._masks = None
-        self.engine.seconds.add(self._spent + time.perf_counter() - start)
-        self._spent = 0.0
+        self._spent += time.perf_counter() - start
         return logits
 
     def slots_of(self, batch: Any) -> Sequence[int]:
@@ -156,15 +167,22 @@ class V2Runner:
         requests = map(self._requests.get, batch.idx_mapping_np.tolist())
         return [UNGUIDED if request is None else request.slot for request in requests]
 
+    def _begin_step(self) -> None:
+        self._masked = False
+        if self._spent:
+            self.engine.seconds.add(self._spent)
+            self._spent = 0.0
+
     def _mask(self, logits: Tensor, context: Any) -> None:
         if self._whole is None:
             self._see(context.idx_mapping_np)
         else:
             self._see_part(context.idx_mapping_np)
         if self._batch.planned:
-            if self._masks is None:
-                self._masks = self._take_masks(logits, context)
-            self._mask_rows(logits, self._masks, context)
+            masks = self._masks if self._masks is not None else self._take_masks(logits, context)
+            if self._whole is not None:
+                self._masks = masks
+            self._mask_rows(logits, masks, context)
 
     def _see(self, indices: Any) -> None:
         """The requests of a whole batch."""
@@ -190,12 +208,11 @@ class V2Runner:
         size = self._pipeline.vocabulary_size
         self._kernels.mask_rows(logits, masks, context.expanded_idx_mapping, self._batch.table, size)
 
-    def _force_stop(self, logits: Tensor, context: Any) -> None:
-        own = self._batch.own
-        if own.closed:
-            close_rows(logits, own)
-        if own.fragile:
-            spare_rows(logits, own)
+    def _close(self, logits: Tensor, context: Any) -> None:
+        close_rows(logits, self._batch.own)
+
+    def _spare(self, logits: Tensor, context: Any) -> None:
+        spare_rows(logits, self._batch.own)
 
     def _look_at_stops(self) -> None:
         """Which stop tokens the grammars forbid, of rows that may have been given one."""
@@ -306,11 +323,17 @@ class V2Runner:
     def _warm_up(self) -> None:
         """Load the kernels now: the first time takes a tenth of a second and waits for the device."""
         device, vocabulary = self._states.device, self._pipeline.compiler.vocabulary
-        logits = torch.zeros(1, self._states.vocab_size, device=device)
         mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
         none = torch.zeros(1, dtype=torch.int64, device=device)  # as vLLM's own indices are
-        self._kernels.mask_rows(logits, mask, none, self._batch.table, vocabulary.size)
+        for logits in self._examples():
+            self._kernels.mask_rows(logits, mask, none, self._batch.table, vocabulary.size)
         tokens = self._kernels.gather_tokens(none, *self._histories)
         if self._kernels.write_tokens is not None:
             sink = TokenSink(tokens.data_ptr(), none.data_ptr(), 0)
             self._kernels.write_tokens(none, *self._histories, sink)
+
+    def _examples(self) -> list[Tensor]:
+        """Logits of the types that may come: the model's, and those that vLLM has copied."""
+        types = {torch.float32, getattr(self.engine.config.model_config, "dtype", torch.float32)}
+        width, device = self._states.vocab_size, self._states.device
+        return [torch.zeros(1, width, dtype=each, device=device) for each in types]

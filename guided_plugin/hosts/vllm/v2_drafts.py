@@ -1,11 +1,11 @@
 """vLLM's V2 model runner under speculative decoding: a request has a logits row for each of its drafts.
 
     apply_staged_writes   before each forward pass: requests that came begin
-    apply                 in the sampler: plan; new tokens and drafts to the grammars; masks for every row
+    mask_early            in the sampler: plan; new tokens and drafts to the grammars; masks for every row
 
-What a request drafts is shown in `apply` alone, so nothing can be sent for before. The grammars walk along
-the drafts, fill a mask for each of their positions, and go back; a draft that a mask forbids is rejected by
-vLLM's own sampler, since nothing is left of its probability.
+What a request drafts is shown in the sampler alone, so nothing can be sent for before. The grammars walk
+along the drafts, fill a mask for each of their positions, and go back; a draft that a mask forbids is
+rejected by vLLM's own sampler, since nothing is left of its probability.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class V2DraftRunner(V2Runner):
 
     def apply_staged_writes(self) -> None:
         """Before a forward pass."""
+        self._begin_step()
         self._turn()
         if not self._entered:
             return
@@ -41,7 +42,7 @@ class V2DraftRunner(V2Runner):
         for batch in self._turns:
             batch.planned = []
             batch.look_again()
-        self._spent = time.perf_counter() - start
+        self._spent += time.perf_counter() - start
 
     def _take_masks(self, logits: Tensor | None, context: Any) -> Tensor:
         """For the batch, or a part of it: vLLM may judge large ones part by part."""
@@ -58,13 +59,12 @@ class V2DraftRunner(V2Runner):
         size, batch = self._pipeline.vocabulary_size, self._batch
         self._kernels.mask_rows(logits, masks, indices, batch.table, size, positions, len(batch.planned))
 
-    def _force_stop(self, logits: Tensor, context: Any) -> None:
+    def _close(self, logits: Tensor, context: Any) -> None:
         """A request has several rows: they are found by its index."""
-        own = self._batch.own
-        if own.closed:
-            close_indexed(logits, context.expanded_idx_mapping, own)
-        if own.fragile:
-            spare_indexed(logits, context.expanded_idx_mapping, own)
+        close_indexed(logits, context.expanded_idx_mapping, self._batch.own)
+
+    def _spare(self, logits: Tensor, context: Any) -> None:
+        spare_indexed(logits, context.expanded_idx_mapping, self._batch.own)
 
     def _follow(self, indices: Any) -> None:
         """Adapt to the requests of a batch."""
@@ -77,11 +77,11 @@ class V2DraftRunner(V2Runner):
         """Load the kernels now, as the runner without drafts does."""
         super()._warm_up()
         device, vocabulary = self._states.device, self._pipeline.compiler.vocabulary
-        logits = torch.zeros(1, self._states.vocab_size, device=device)
         mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
         # Of the types that vLLM's own have.
         none = torch.zeros(1, dtype=torch.int64, device=device)
         first = torch.zeros(1, dtype=torch.int32, device=device)
-        self._kernels.mask_rows(logits, mask, none, self._batch.table, vocabulary.size, first, 1)
+        for logits in self._examples():
+            self._kernels.mask_rows(logits, mask, none, self._batch.table, vocabulary.size, first, 1)
         places = self._batch.table, none, first, first, self._pipeline.drafts
         self._kernels.gather_drafts(none, *self._histories, *places)

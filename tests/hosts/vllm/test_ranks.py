@@ -104,8 +104,9 @@ def test_drafts_are_judged_alike(two_ranks):
 SHARDED = {"enable_batch_sharded_sampling": True}
 
 
+@pytest.mark.parametrize("seed", [0, 4])
 @pytest.mark.parametrize("kind", [V2ShardedGame, V2ShardedDraftGame])
-def test_each_rank_samples_a_part(on_two, fork_server, kind):
+def test_each_rank_samples_a_part(on_two, fork_server, kind, seed):
     """And all plan the whole batch, also a rank that has none of its requests."""
 
     def guides_of(vllm_config, states):
@@ -119,13 +120,13 @@ def test_each_rank_samples_a_part(on_two, fork_server, kind):
 
     vllm_config = runner_config()
     vllm_config.use_v2_model_runner = True
-    game = kind(guides_of, vllm_config, 3)
+    game = kind(guides_of, vllm_config, seed)
     for _ in range(200):
         game.step()
     game.finish()
     first, second = (guide.runner.engine for guide in game.guides)
     assert isinstance(second.pipeline.runtime, FollowerRuntime)
-    assert game.empty > 10
+    assert game.empty > 5
     assert sum(request.spec is not None and request.over for request in game.done) > 20
     assert first.pipeline.metrics().failed == 0
     assert first.pipeline.metrics().steps == second.pipeline.metrics().steps > 100

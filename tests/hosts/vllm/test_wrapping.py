@@ -29,8 +29,8 @@ from guided_plugin.hosts.vllm import together as vllm_together
 from guided_plugin.hosts.vllm import tools as vllm_tools
 from guided_plugin.hosts.vllm import v1 as vllm_v1
 from guided_plugin.hosts.vllm import v2 as vllm_v2
-from guided_plugin.hosts.vllm import v2_logprobs as vllm_v2_logprobs
 from guided_plugin.hosts.vllm import v2_sample as vllm_v2_sample
+from guided_plugin.hosts.vllm import v2_sampler as vllm_v2_sampler
 from guided_plugin.hosts.vllm import wrapping as vllm_wrapping
 from guided_plugin.hosts.vllm.contract import BEAM_REQUESTS
 
@@ -60,7 +60,7 @@ def test_every_method_that_is_wrapped_or_added_is_in_the_table():
     vllm_answers.install()
     vllm_v1.V1Runner(runner_config(), torch.device("cpu"))
     vllm_v2_sample.wrap_v2_sample(vllm_v2.V2Runner, for_hooks=True)
-    vllm_v2_logprobs.wrap_v2_sampler(vllm_v2.V2Runner)
+    vllm_v2_sampler.wrap_v2_sampler(vllm_v2.V2Runner)
     vllm_failures.attach(Output(), lambda output: {})
     vllm_ready.wrap_workers(WorkerBase, lambda worker: None)
     assert issubclass(CPUWorker, WorkerBase)  # loaded, so wrapped
