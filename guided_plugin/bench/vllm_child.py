@@ -108,7 +108,7 @@ class _Bench:
             # Workers of pipeline stages that do not sample answer nothing.
             ranks = [answer[0] for answer in self.llm.collective_rpc(METRICS, args=(True,)) if answer]
             case.metrics = ranks[0]
-            case.rank_threads = [round(metrics["main_thread"] * 1e6, 1) for metrics in ranks]
+            case.rank_threads = [round(metrics["host_thread"] * 1e6, 1) for metrics in ranks]
 
     def _figure(self, case: _Case, rows: int) -> dict[str, Any]:
         times = [seconds / self.options["steps"] * 1e3 for seconds in case.seconds]
@@ -125,7 +125,7 @@ class _Bench:
                 zip(self._documents(case, rows), case.outputs, strict=True) if case.way in _OURS else ()
             ),
             "metrics": case.metrics,
-            "main_thread_us_by_rank": case.rank_threads,
+            "host_thread_us_by_rank": case.rank_threads,
         }
         print(json.dumps(figure), flush=True)
         return figure
@@ -245,7 +245,7 @@ class _Case:
     outputs: list[Any] = field(default_factory=list)
     metrics: dict[str, Any] | None = None
     rank_threads: list[float] = field(default_factory=list)
-    """Microseconds of a step in the plugin's calls, on each tensor-parallel rank."""
+    """Microseconds that the plugin takes of the thread of each tensor-parallel rank in a step."""
 
 
 _KINDS: list[dict[str, Any]] = [

@@ -2,7 +2,7 @@
 runs.
 
     rank 0    plan(n + 4): looks at TAKEN of the others, and waits only for one that is 4 steps behind
-    others    plan(m): the newest n whose copy has left the ring is TAKEN; see `ranks/follower`
+    others    plan(m): the newest n before m - 1 whose copy has left the ring is TAKEN; see `ranks/follower`
 """
 
 from __future__ import annotations
@@ -50,24 +50,31 @@ class FollowedMasks(MaskCopies):
         wait: Callable[[int], None] | None,
     ) -> None:
         super().__init__(region, device, base, current, wait)
-        self._planned = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
-        """Of the main stream, when each of the last steps was planned."""
+        self._launched = torch.cuda.Event()
+        """Of the main stream, at the plan of every step in whose place the rings begin again."""
+        self._read = -1
+        """The newest step whose copy was seen to be done."""
 
     def claim(self, step: int) -> None:
-        """Make sure that the last copy out of a step's place in the ring is done."""
+        """Make sure that the last copy out of a step's place in the ring is done, and that no copy to the
+        device comes before the kernels that use what is there."""
         entry = step % PLAN_DEPTH
-        self._planned[entry].record(self._current())
-        if not self._uploaded[entry].query():
+        if entry == 0:
+            # All that used what the next PLAN_DEPTH copies replace was launched before this step.
+            self._launched.record(self._current())
+            self.side_stream.wait_event(self._launched)
+        if self._read < step - PLAN_DEPTH and not self._uploaded[entry].query():
             self._uploaded[entry].synchronize()
 
     def read(self, step: int) -> bool:
         """Whether a copy is done. It began when the masks were filled."""
-        return bool(self._uploaded[step % PLAN_DEPTH].query())
+        done = bool(self._uploaded[step % PLAN_DEPTH].query())
+        if done:
+            self._read = step
+        return done
 
     def upload(self, step: int, count: int) -> None:
         """Let the side stream wait for the masks and copy them."""
-        # What used this place on the device was launched before the step after that was planned.
-        self.side_stream.wait_event(self._planned[(step - PLAN_DEPTH + 1) % PLAN_DEPTH])
         if self._wait is None:
             self._wait_filled(step)
             self._enqueue_copy(step, count)

@@ -190,9 +190,10 @@ class FollowerRuntime:
         return followed_cuda_buffers(self._region, device, self._wait_filled)
 
     def _tell_taken(self, step: int) -> None:
-        """Before a step is planned: all that this rank will ever read of the steps before it is asked for."""
+        """Before a step is planned: all that this rank will ever read of the steps before it is asked for. The
+        last of them is not looked at, as its masks are hardly there yet: in most steps that is one look."""
         taken = self._taken
-        while taken < step - 1 and self._masks.read(taken + 1):
+        while taken < step - 2 and self._masks.read(taken + 1):
             taken += 1
         if self._watch is not None and self._watch.gone:
             raise left_alone(self._watch.gone)
