@@ -32,8 +32,11 @@ _TOO_MANY = 1 << 30
 _RENEWAL_SECONDS = 5.0
 """What requests have to get matchers with new lexers, before these are given up in turn."""
 
-_PAUSE = 1.0
+_PAUSE = 0.25
 """Seconds until a grammar that found no room for another lexer tries again."""
+
+_FEW = 4
+"""So many requests on one lexer are never too many."""
 
 
 class LexerPool:
@@ -90,8 +93,8 @@ class Share:
 
     @property
     def outdated(self) -> bool:
-        """Whether the grammar has other lexers by now."""
-        return self._generation != self._lexers._generation
+        """Whether the grammar has other lexers by now, or one that far fewer requests use."""
+        return self._generation != self._lexers._generation or self._lexers.crowded(self.number)
 
     def rebuild_shared(self) -> bool:
         """Whether the lexer is full; then the grammar gets new ones. No message tells, so it is tried."""
@@ -139,14 +142,18 @@ class Lexers:
             number = self._users.index(min(self._users))
             self._users[number] += 1
             self.used = time.monotonic()
-            grow = not self._growing and len(self._bases) < self._wanted()
-            grow = grow and time.monotonic() >= self._paused_until
-            self._growing |= grow
+            self._grow_if_wanted()
             base, generation = self._bases[number], self._generation
-        if grow:
-            # Milliseconds each, and the requests that are here already have one.
-            threading.Thread(target=self._grow, name="guided-lexers", daemon=True).start()
         return base.deep_copy(), Share(self, base, generation, number)
+
+    def crowded(self, number: int) -> bool:
+        """Whether a request that has this lexer should take another one. Requests that came while there was
+        no room for more lexers all have the same, and would wait for each other to their end."""
+        if self._users[number] <= _FEW:
+            return False
+        with self._lock:
+            self._grow_if_wanted()
+            return self._users[number] > 2 * (min(self._users) + 1)
 
     def __len__(self) -> int:
         return len(self._bases)
@@ -197,6 +204,13 @@ class Lexers:
                 self._bases.pop()
                 self._users.pop()
             return len(self._bases) < before
+
+    def _grow_if_wanted(self) -> None:
+        """Have more lexers made, milliseconds each. The lock is held."""
+        if self._growing or len(self._bases) >= self._wanted() or time.monotonic() < self._paused_until:
+            return
+        self._growing = True
+        threading.Thread(target=self._grow, name="guided-lexers", daemon=True).start()
 
     def _wanted(self) -> int:
         """One for two users."""

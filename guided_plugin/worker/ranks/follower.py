@@ -190,8 +190,8 @@ class FollowerRuntime:
         return followed_cuda_buffers(self._region, device, self._wait_filled)
 
     def _tell_taken(self, step: int) -> None:
-        """Before a step is planned: all that this rank will ever read of the steps before it is asked for. The
-        last of them is not looked at, as its masks are hardly there yet: in most steps that is one look."""
+        """Before a step is planned: all that this rank will ever read of the steps before it is asked for.
+        The last of them is not looked at, as its masks are hardly there yet: that is one look a step."""
         taken = self._taken
         while taken < step - 2 and self._masks.read(taken + 1):
             taken += 1

@@ -3,13 +3,17 @@
 import threading
 import time
 
+import numpy as np
 import pytest
 from lexer_bases import Base
 from llguidance_specs import PERSON, VOCABULARY
 
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.grammar.llguidance import lexers as module
+from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
+from guided_plugin.grammar.table import GrammarTable
 
 
 def settled(lexers):
@@ -126,3 +130,41 @@ def test_all_grammars_together_have_a_bounded_number_of_lexers():
     assert sum(len(grammar) - 1 for grammar in grammars) <= pool.most
     for grammar, shares in zip(grammars, (first, [], third, fourth), strict=True):
         assert max((share.number for share in shares), default=0) < len(grammar)
+
+
+def test_requests_that_came_while_there_was_no_room_get_lexers_later(monkeypatch):
+    # A batch of one grammar takes the place of another's, request by request, as in a model runner.
+    monkeypatch.setattr(module, "_PAUSE", 60.0)
+    backend = LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
+    pool = backend._lexers
+    others = [backend.compile(OutputSpec.regex(f"[a-z]{{30,40}}{number}")) for number in range(6)]
+    bounded = backend.compile(OutputSpec.json_schema({"type": "string", "maxLength": 50}))
+    table, slots = GrammarTable(VOCABULARY), tuple(range(48))
+    for slot in slots:
+        table.add(slot, f"old {slot}", others[slot % 6].spec, others[slot % 6], backend)
+        settled(others[slot % 6].handle.lexers)
+    assert sum(len(member) - 1 for member in pool.members()) == pool.most
+    for slot in slots:
+        table.remove(slot)
+        table.add(slot, f"new {slot}", bounded.spec, bounded, backend)
+    lexers = bounded.handle.lexers
+    assert settled(lexers) == 1
+    lexers._paused_until = 0.0
+    table.accept(slots, [ord('"')] * 48)
+    mask = np.zeros((48, VOCABULARY.words), np.int32)
+    tokens, end = [ord('"')], time.monotonic() + 20
+    while len(lexers) < 8 or max(lexers._users) > 2 * min(lexers._users) + 2:
+        assert time.monotonic() < end, lexers._users
+        table.fill(slots, mask)
+        if len(tokens) < 40:
+            tokens.append(ord("x"))
+            table.accept(slots, [ord("x")] * 48)
+        time.sleep(0.001)
+    assert table.failures == []
+    assert [table.tokens(slot) for slot in slots] == [tuple(tokens)] * 48
+    fresh = backend.start(bounded, VOCABULARY.stop_token_ids)
+    assert all(fresh.accept(token) for token in tokens)
+    expected = np.zeros((1, VOCABULARY.words), np.int32)
+    backend.batch([fresh]).fill(expected, [0])
+    table.fill(slots, mask)
+    assert (mask == expected).all()
