@@ -91,7 +91,8 @@ class Matcher(Protocol):
     Optional methods: `limit() -> str` names the limit of the backend that the grammar exceeded, or "" (asked
     when the matcher allows nothing or refuses a token). `rebuild_shared() -> bool` says whether that may be
     because the state it shares with others is exhausted; matchers started later then share new state.
-    `outdated` (a property) asks for a new matcher, so that the state it shares can be freed.
+    `outdated` (a property) asks for a new matcher, so that the state it shares can be freed; `crowded`, as
+    it would share less then.
     """
 
     def accept(self, token: int) -> bool:

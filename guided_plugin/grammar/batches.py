@@ -35,6 +35,8 @@ class RunningRequest:
     """Beginnings of the constrained part that its grammar refuses."""
     isolated_calls: int = 0
     """For how many more calls it is worked on by itself, because its batch was late."""
+    stays: bool = False
+    """Whether it keeps its matcher though that shares much."""
 
     def replayed(self) -> tuple[Matcher, bool]:
         """A new matcher, moved past the request's tokens, and whether it accepted all of them."""

@@ -6,6 +6,7 @@ fails closed (only stop tokens stay allowed) and `failures` says why. Depends on
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ _GROUPS = 64
 
 _RENEW_EVERY = 16
 """Fills between two looks for matchers that are to be replaced."""
+
+_LOOK_SECONDS = 0.1
+"""Seconds between two such looks, at most: where masks take long, better matchers matter most."""
 
 _STOP_ROW_BYTES = 4 << 20
 """What rows of stop tokens may take: one for each set of stop tokens that requests have."""
@@ -67,6 +71,7 @@ class GrammarTable:
         self._stop_rows: Latest[tuple[int, ...], MaskArray] = Latest(_STOP_ROW_BYTES)
         self.renewals = Renewals(vocabulary)
         self._fills = 0
+        self._looked = self._fill_seconds = 0.0
         self.failures: list[tuple[int, GuidedError]] = []
         """Slots that failed since the host last took this list, with the reason."""
 
@@ -160,8 +165,10 @@ class GrammarTable:
     def fill(self, slots: tuple[int, ...], mask: MaskArray, rows: list[int] | None = None) -> None:
         """Write the mask of slots[i] into mask[rows[i]]; without rows, into mask[i]."""
         self._fills += 1
-        if self._fills % _RENEW_EVERY == 0:
-            self._renew_outdated()
+        start = time.perf_counter()
+        if self._fills % _RENEW_EVERY == 0 or start - self._looked > _LOOK_SECONDS:
+            self._look_at_matchers()
+            start = self._looked = time.perf_counter()
         group = self._group(slots)
         for batch in group.batches:
             own = batch.positions if rows is None else [rows[position] for position in batch.positions]
@@ -176,12 +183,20 @@ class GrammarTable:
             for *before, last in request.forbidden:
                 if request.state.follows(before):
                     row[last // 32] &= ~np.left_shift(np.int32(1), last % 32)
+        self._fill_seconds = time.perf_counter() - start
 
-    def _renew_outdated(self) -> None:
-        """Replace matchers whose shared state is to be given up, as many as time allows."""
-        for request in self.requests.values():
-            if getattr(request.matcher, "outdated", False):
-                if not self.renewals.refresh(request):
+    def _look_at_matchers(self) -> None:
+        """Replace matchers whose shared state is to be given up, as many as time allows. If there is none,
+        those that share with too many, for as long as a fill takes."""
+        outdated = [one for one in self.requests.values() if getattr(one.matcher, "outdated", False)]
+        for request in outdated:
+            if not self.renewals.refresh(request):
+                return
+            self.regroup()
+        end = time.perf_counter() + self._fill_seconds
+        for request in () if outdated else self.requests.values():
+            if not request.stays and getattr(request.matcher, "crowded", False):
+                if time.perf_counter() > end or not self.renewals.move(request):
                     return
                 self.regroup()
 

@@ -163,13 +163,13 @@ class V2Game:
         states = v2_states(self.tokens, self.prompt_len, self.prefill_len, self.total)
         self.guides = self.make(vllm_config, states)
         self.guide = self.guides[0]
-        self.wrapped = seed % 3 > 0
-        """Whether vLLM's sampler is wrapped: it was called once before any request came."""
+        self.wrapped, self.again = seed % 3 > 0, seed % 3 == 2
+        """Whether vLLM's sampler is wrapped, and whether it has processors of others. It was called once
+        before any request came."""
         for guide in self.guides if self.wrapped else ():
             none = torch.zeros(1, dtype=torch.int32)
-            guide.runner.mask_early(
-                torch.zeros(1, WIDTH), LogitsContext(none, none, none.numpy(), *[None] * 4)
-            )
+            context = LogitsContext(none, none, none.numpy(), *[None] * 4)
+            guide.runner.mask_early(torch.zeros(1, WIDTH), context, again=self.again)
         self.turn, self.turns = 0, vllm_config.parallel_config.pipeline_parallel_size
         self.turn_of = {}
         """Whose turn each request is, by index: as many batches as a pipeline has stages."""
@@ -191,7 +191,7 @@ class V2Game:
         self.tokens[index, : len(fed)] = torch.tensor(fed, dtype=torch.int32)
         for guide in self.guides:
             needs = guide.add_request(index, request.params)
-            assert needs == (request.spec is not None and not self.wrapped)
+            assert needs == (request.spec is not None and (not self.wrapped or self.again))
             self.processed[index] = needs or self.rng.random() < 0.3  # for a temperature, say
 
     def step(self):
@@ -243,12 +243,17 @@ class V2Game:
 
     def masked(self, guide, logits, context):
         if self.wrapped:
-            guide.runner.mask_early(logits, context)
+            guide.runner.mask_early(logits, context, again=self.again)
         if not any(self.processed[index] for index in context.idx_mapping_np.tolist()):
             return logits
+        if self.again:  # one of them allows all
+            logits = self.undone(logits)
         masked = guide.apply(logits.clone(), context)
-        assert torch.equal(masked, logits) or not self.wrapped
+        assert torch.equal(masked, logits) or not self.wrapped or self.again
         return masked
+
+    def undone(self, logits):
+        return logits.where(logits.isfinite(), torch.randn(logits.shape, generator=self.generator))
 
     def finish(self):
         for request in [*self.running.values(), *self.waiting, *self.done]:

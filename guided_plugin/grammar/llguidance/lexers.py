@@ -93,8 +93,13 @@ class Share:
 
     @property
     def outdated(self) -> bool:
-        """Whether the grammar has other lexers by now, or one that far fewer requests use."""
-        return self._generation != self._lexers._generation or self._lexers.crowded(self.number)
+        """Whether the grammar has other lexers by now."""
+        return self._generation != self._lexers._generation
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the grammar has a lexer that far fewer requests use."""
+        return self._lexers.crowded(self._generation, self.number)
 
     def rebuild_shared(self) -> bool:
         """Whether the lexer is full; then the grammar gets new ones. No message tells, so it is tried."""
@@ -142,18 +147,23 @@ class Lexers:
             number = self._users.index(min(self._users))
             self._users[number] += 1
             self.used = time.monotonic()
-            self._grow_if_wanted()
+            grow = self._shall_grow()
             base, generation = self._bases[number], self._generation
+        if grow:
+            self._start_growing()
         return base.deep_copy(), Share(self, base, generation, number)
 
-    def crowded(self, number: int) -> bool:
+    def crowded(self, generation: int, number: int) -> bool:
         """Whether a request that has this lexer should take another one. Requests that came while there was
         no room for more lexers all have the same, and would wait for each other to their end."""
-        if self._users[number] <= _FEW:
-            return False
         with self._lock:
-            self._grow_if_wanted()
-            return self._users[number] > 2 * (min(self._users) + 1)
+            if generation != self._generation or self._users[number] <= _FEW or self.renewing:
+                return False
+            grow = self._shall_grow()
+            crowded = self._users[number] > 2 * (min(self._users) + 1)
+        if grow:
+            self._start_growing()
+        return crowded
 
     def __len__(self) -> int:
         return len(self._bases)
@@ -205,12 +215,21 @@ class Lexers:
                 self._users.pop()
             return len(self._bases) < before
 
-    def _grow_if_wanted(self) -> None:
-        """Have more lexers made, milliseconds each. The lock is held."""
+    def _shall_grow(self) -> bool:
+        """Whether the caller is to have more lexers made. The lock is held."""
         if self._growing or len(self._bases) >= self._wanted() or time.monotonic() < self._paused_until:
-            return
+            return False
         self._growing = True
-        threading.Thread(target=self._grow, name="guided-lexers", daemon=True).start()
+        return True
+
+    def _start_growing(self) -> None:
+        """Milliseconds for each lexer, and the requests that are here already have one. The lock is not held:
+        a thread that starts may collect garbage, and give a share back."""
+        try:
+            threading.Thread(target=self._grow, name="guided-lexers", daemon=True).start()
+        except RuntimeError:  # the system has no thread left; those that are there do
+            self._paused_until = time.monotonic() + _PAUSE
+            self._growing = False
 
     def _wanted(self) -> int:
         """One for two users."""

@@ -123,6 +123,11 @@ class LLGuidanceMatcher:
         """Whether its lexer is to be given up."""
         return self.share.outdated
 
+    @property
+    def crowded(self) -> bool:
+        """Whether it would be quicker with another lexer."""
+        return self.share.crowded
+
     def limit(self) -> str:
         """The limit that its grammar exceeded; empty if none."""
         message = first_line(self.handle.get_error()) if self.handle.is_error() else ""

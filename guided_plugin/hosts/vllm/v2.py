@@ -65,7 +65,7 @@ class V2Runner:
         self._whole: Any = None
         """vLLM's own batch, where this rank samples a part of it."""
         self._masks: Tensor | None = None
-        """Those of this step, once they are taken: a batch may come in parts."""
+        """Those of this step, once they are taken: a batch may come in parts, and be masked twice."""
         self._masked = False
         """Whether the logits that `apply` will be called with have their masks."""
         self._spent = 0.0
@@ -133,16 +133,19 @@ class V2Runner:
             self._look_at_stops()
         self._masks = self._whole = None
 
-    def mask_early(self, logits: Tensor, context: Any) -> None:
-        """Mask the guided rows of the batch, or of a part of it, before vLLM copies what needs processing."""
-        self._early = True
+    def mask_early(self, logits: Tensor, context: Any, *, again: bool = False) -> None:
+        """Mask the guided rows of the batch, or of a part of it, before vLLM copies what needs processing.
+        `again`: `apply` masks too, as other processors come between."""
+        self._early = not again
         if not self._requests:
             return
         start = time.perf_counter()
         self._mask(logits, context)
         if self._batch.own.closed:
             self._close(logits, context)
-        self._masked = True
+        self._masked = not again
+        if self._masked and self._whole is None:
+            self._masks = None
         self._spent += time.perf_counter() - start
 
     def apply(self, logits: Tensor, context: Any) -> Tensor:
@@ -159,6 +162,8 @@ class V2Runner:
             self._spare(logits, context)
             if self._whole is None:
                 self._look_at_stops()
+        if self._whole is None:
+            self._masks = None
         self._spent += time.perf_counter() - start
         return logits
 
@@ -168,7 +173,7 @@ class V2Runner:
         return [UNGUIDED if request is None else request.slot for request in requests]
 
     def _begin_step(self) -> None:
-        self._masked = False
+        self._masked, self._masks = False, None
         if self._spent:
             self.engine.seconds.add(self._spent)
             self._spent = 0.0
@@ -179,10 +184,9 @@ class V2Runner:
         else:
             self._see_part(context.idx_mapping_np)
         if self._batch.planned:
-            masks = self._masks if self._masks is not None else self._take_masks(logits, context)
-            if self._whole is not None:
-                self._masks = masks
-            self._mask_rows(logits, masks, context)
+            if self._masks is None:
+                self._masks = self._take_masks(logits, context)
+            self._mask_rows(logits, self._masks, context)
 
     def _see(self, indices: Any) -> None:
         """The requests of a whole batch."""

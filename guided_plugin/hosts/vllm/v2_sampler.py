@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Runner(Protocol):
-    def mask_early(self, logits: Tensor, context: Any) -> None: ...
+    def mask_early(self, logits: Tensor, context: Any, *, again: bool) -> None: ...
 
 
 def wrap_v2_sampler(kind: type[_Runner]) -> None:
@@ -56,13 +56,20 @@ def wrap_v2_sampler(kind: type[_Runner]) -> None:
                 input_ids=input_ids,
                 expanded_local_pos=expanded_local_pos,
             )
-            for processor in self.logits_processors:
-                runner = getattr(processor, "runner", None)
+            found = [getattr(one, "runner", None) for one in self.logits_processors]
+            for runner in found:
                 if isinstance(runner, kind):
-                    runner.mask_early(logits, context)
+                    runner.mask_early(logits, context, again=_others(self))
             given = expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos
             return original(self, logits, *given, *args, **kwargs)
 
         return apply_sampling_params
 
     wrap(resolve_name("vllm.v1.worker.gpu.sample.sampler:Sampler"), "apply_sampling_params", make)
+
+
+def _others(sampler: Any) -> bool:
+    """Whether it has processors of third parties, which may write what the masks forbid."""
+    return any(
+        not type(one).__module__.startswith(("vllm.", "guided_plugin.")) for one in sampler.logits_processors
+    )

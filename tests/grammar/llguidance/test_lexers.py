@@ -13,7 +13,7 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.llguidance import lexers as module
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
-from guided_plugin.grammar.table import GrammarTable
+from guided_plugin.grammar.table import GrammarTable, Phase
 
 
 def settled(lexers):
@@ -168,3 +168,87 @@ def test_requests_that_came_while_there_was_no_room_get_lexers_later(monkeypatch
     backend.batch([fresh]).fill(expected, [0])
     table.fill(slots, mask)
     assert (mask == expected).all()
+
+
+def crowd(pool, users):
+    """A grammar whose requests all came while there was no room, and shares of its lexer."""
+    lexers = Lexers(Base(), Base, pool)
+    lexers._paused_until = float("inf")
+    return lexers, [lexers.take()[1] for _ in range(users)]
+
+
+def test_a_crowded_lexer_calls_for_others_and_is_crowded_no_more_when_they_are_used():
+    lexers, shares = crowd(LexerPool(2), 12)
+    assert not any(share.crowded for share in shares)  # there is no other
+    lexers._paused_until = 0.0
+    assert not shares[0].crowded
+    assert settled(lexers) == 6
+    while shares[0].crowded:
+        shares[0] = None  # as when its request gets a new matcher
+        shares.append(lexers.take()[1])
+        del shares[0]
+    assert max(lexers._users) <= 2 * (min(lexers._users) + 1) or max(lexers._users) <= module._FEW
+
+
+def test_a_lexer_that_was_given_up_is_not_crowded():
+    lexers, shares = crowd(LexerPool(2), 12)
+    lexers._paused_until = 0.0
+    shares += [lexers.take()[1]]
+    settled(lexers)
+    last = [lexers.take()[1] for _ in range(6)][-1]
+    assert last.number > 0
+    assert lexers.forget()
+    assert last.outdated
+    assert not last.crowded
+    assert not shares[0].crowded
+
+
+def test_a_system_without_threads_left_does_with_the_lexers_that_are_there(monkeypatch):
+    lexers, shares = crowd(LexerPool(2), 12)
+    lexers._paused_until = 0.0
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert not shares[0].crowded
+    assert not lexers._growing
+    monkeypatch.undo()
+    lexers._paused_until = 0.0
+    assert not shares[0].crowded
+    assert settled(lexers) == 6
+
+
+@pytest.mark.parametrize(("tokens", "moves"), [(1000, True), (1001, False)])
+def test_long_requests_stay_where_they_are(monkeypatch, tokens, moves):
+    backend = LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
+    grammar = backend.compile(OutputSpec.regex("x{2000}"))
+    table = GrammarTable(VOCABULARY)
+    table.add(0, "long", grammar.spec, grammar, backend)
+    for _ in range(tokens):
+        table.accept((0,), [ord("x")])
+    before = table.requests[0].matcher
+    monkeypatch.setattr(type(before), "crowded", True)
+    mask = np.zeros((1, VOCABULARY.words), np.int32)
+    table.fill((0,), mask)
+    table._looked = 0.0
+    table.fill((0,), mask)
+    assert (table.requests[0].matcher is not before) == moves
+    assert table.requests[0].stays != moves
+    assert table.tokens(0) == (ord("x"),) * tokens
+
+
+def test_a_request_that_can_not_be_moved_is_tried_once(monkeypatch):
+    backend = LLGuidanceBackend(VOCABULARY, GuidedConfig(threads=2))
+    grammar = backend.compile(OutputSpec.regex("x{20}"))
+    table, tried = GrammarTable(VOCABULARY), []
+    table.add(0, "one", grammar.spec, grammar, backend)
+    monkeypatch.setattr(type(table.requests[0].matcher), "crowded", True)
+    monkeypatch.setattr(type(table.requests[0]), "replayed", lambda one: tried.append(one) or (None, False))
+    table.accept((0,), [ord("x")])
+    mask = np.zeros((1, VOCABULARY.words), np.int32)
+    for _ in range(5):
+        table._looked = 0.0
+        table.fill((0,), mask)
+    assert len(tried) == 1
+    assert table.phase(0) is Phase.ACTIVE

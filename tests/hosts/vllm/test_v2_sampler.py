@@ -1,0 +1,142 @@
+"""V2's own sampler with the plugin's processor in it: which logits are masked, and when a copy is made."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("vllm")
+
+from vllm.v1.worker.gpu.sample.sampler import Sampler as V2Sampler
+from vllm_games import SPECS, Request, V2DraftGame, V2Game
+from vllm_support import END, WIDTH, runner_config, runner_params
+
+import guided_plugin as gp
+
+pytestmark = pytest.mark.usefixtures("byte_tokenizer")
+
+
+class _Own:
+    """A processor of vLLM's own."""
+
+    __module__ = "vllm.own"
+
+    def __init__(self, apply):
+        self.apply = apply
+
+
+class _Sampling:
+    """The parts of V2's sampler that its own code calls here; a temperature of 2 where one is asked for."""
+
+    def __init__(self, game, temperatures):
+        nothing = SimpleNamespace(apply=lambda *given: None)
+        self.copies = 0
+        sampler = self.sampler = V2Sampler.__new__(V2Sampler)
+        sampler.logits_processors = [_Own(self.copied), game.guide]
+        sampler.needs_logits_processing = np.array([index in temperatures for index in range(8)])
+        sampler.thinking_budget_state = nothing
+        sampler.sampling_states = SimpleNamespace(apply_temperature=nothing.apply, apply_min_p=nothing.apply)
+
+    def copied(self, logits, context):
+        self.copies += 1
+        return logits
+
+    def __call__(self, logits, indices):
+        rows = torch.tensor(indices, dtype=torch.int32)
+        fed, first = torch.ones(len(indices)).int(), torch.zeros(len(indices)).int()
+        return self.sampler.apply_sampling_params(
+            logits, rows, rows, rows.numpy(), None, fed, first, None, skip_top_k_top_p=True
+        )
+
+
+def entered(game, *specs, **options):
+    """The indices of new requests, which the sampler is told of as vLLM does."""
+    for number, spec in enumerate(specs, game.count):
+        request = Request(number, random.Random(1))
+        request.spec, request.params, request.prompt = spec, runner_params(spec, **options), [1]
+        before = set(game.running)
+        game.enter(request)
+        yield next(iter(set(game.running) - before))
+    game.count += len(specs)
+
+
+@pytest.mark.parametrize("processed", [True, False])
+@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_v2_masks_the_logits_themselves(processed, drafts, dtype):
+    # That of raw logprobs too. Where another request needs processing, vLLM works on a copy.
+    game = (V2DraftGame if drafts else V2Game)(runner_config(), 1)
+    guided, free = entered(game, SPECS[0], None)
+    game.guide.apply_staged_writes()
+    sampling = _Sampling(game, {free} if processed else {})
+    logits = torch.randn(2, WIDTH).to(dtype)
+    before = logits.clone()
+    sampled = sampling(logits, [guided, free])
+    assert sampling.copies == processed
+    assert (sampled is logits) != processed
+    assert logits[0].isfinite().nonzero().view(-1).tolist() == list(b"abc")
+    assert torch.equal(logits[0, list(b"abc")], before[0, list(b"abc")])
+    assert torch.equal(logits[1], before[1])
+    assert torch.equal(sampled, logits.to(sampled.dtype))
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_v2_rows_that_need_more_than_a_mask_without_a_copy_and_with_one(drafts):
+    # A closed request; one whose own options leave nothing. vLLM forbids its tokens after the masks.
+    game = (V2DraftGame if drafts else V2Game)(runner_config(), 1)
+    game.processed = {}
+    closed, limited = 3, 5
+    broken = runner_params(gp.OutputSpec.regex("a"))
+    broken.extra_args["guided"] = {"regex": "("}
+    assert not game.guide.add_request(closed, broken)
+    assert game.guide.add_request(limited, runner_params(SPECS[0], allowed_token_ids=[ord("z")]))
+    game.prompt_len[:], game.prefill_len[:] = 1, 1
+    game.guide.apply_staged_writes()
+    alone = _Sampling(game, {})
+    logits = torch.randn(1, WIDTH)
+    assert alone(logits, [closed]) is logits
+    assert logits[0].isfinite().nonzero().view(-1).tolist() == [END]
+
+    both = _Sampling(game, {limited})
+
+    def forbid(logits, context):
+        kept = logits[1, ord("z")].clone()
+        logits[:, END] = -torch.inf  # as min_tokens does
+        logits[1] = -torch.inf
+        logits[1, ord("z")] = kept
+        return logits
+
+    both.sampler.logits_processors[0] = _Own(forbid)
+    game.guide.apply_staged_writes()
+    processed = both(torch.randn(2, WIDTH), [closed, limited])
+    assert [row.isfinite().nonzero().view(-1).tolist() for row in processed] == [[END], [END]]
+
+
+def test_v2_masks_come_last_where_third_parties_process_logits():
+    game = V2Game(runner_config(), 2)
+    (guided,) = entered(game, SPECS[0])
+    sampling = _Sampling(game, {guided})
+    sampling.sampler.logits_processors[0] = SimpleNamespace(apply=lambda logits, context: logits.fill_(1.0))
+    game.guide.apply_staged_writes()
+    logits = torch.randn(1, WIDTH)
+    processed = sampling(logits, [guided])
+    for row in logits[0], processed[0]:
+        assert row.isfinite().nonzero().view(-1).tolist() == list(b"abc")
+
+
+def test_v2_a_sampler_that_is_not_wrapped_is_asked_to_process():
+    # Until its wrapper was seen at work, vLLM is told that guided requests need processing: `apply` masks.
+    game = V2Game(runner_config(), 0)
+    assert not game.wrapped
+    (first,) = entered(game, SPECS[0])
+    assert game.processed[first]
+    sampling = _Sampling(game, {first})
+    game.guide.apply_staged_writes()
+    for _ in range(2):  # it came before, so there is a copy
+        processed = sampling(torch.randn(1, WIDTH), [first])
+        assert sampling.copies
+        assert processed[0].isfinite().nonzero().view(-1).tolist() == list(b"abc")
+        game.guide.apply_staged_writes()
+    assert not game.guide.add_request(7, runner_params(SPECS[0], "late"))
