@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from guided_plugin.spec.forms import KINDS, OPTIONS, Kind, read
 from guided_plugin.spec.python.form import form_of, is_python, json_form
 from guided_plugin.spec.schema import check_schema
 from guided_plugin.spec.telling import told
-from guided_plugin.spec.triggers import Trigger, token_ids, triggers, written
+from guided_plugin.spec.triggers import Trigger, refuse_surrogates, token_ids, triggers, written
 
 __all__ = ["OutputSpec", "identity_of", "language_of"]
 
@@ -97,6 +96,7 @@ class OutputSpec:
             raise SpecError(what, where="regex", hint='for example "[a-z]+"')
         if not pattern:
             raise SpecError("an empty regex allows only empty output", where="regex", hint="try `.*`")
+        refuse_surrogates(pattern, "regex")
         return cls._make("regex", pattern, options)
 
     @classmethod
@@ -109,6 +109,7 @@ class OutputSpec:
             if not isinstance(text, str):
                 what = f"must be a string, not {shown(text)}"
                 raise SpecError(what, where=f"choice[{index}]", hint="put it in quotes")
+            refuse_surrogates(text, f"choice[{index}]")
         if not listed:
             raise SpecError("an empty list allows nothing", where="choice", hint='for example ["yes", "no"]')
         return cls._make("choice", _dump(list(dict.fromkeys(listed)), "choice"), options)
@@ -121,7 +122,7 @@ class OutputSpec:
             raise SpecError(what, where="grammar", hint='for example root ::= "text"')
         if not source.strip():
             raise SpecError("is empty", where="grammar", hint='the least is: root ::= "text"')
-        _refuse_surrogates(source)
+        refuse_surrogates(source, "grammar")
         return cls._make("grammar", source, {**options, "syntax": syntax})
 
     @classmethod
@@ -245,19 +246,6 @@ def _dump(document: Any, where: str) -> str:
         raise SpecError(f"can't be written as JSON: {error}", where=where, hint=hint) from None
 
 
-def _refuse_surrogates(source: str) -> None:
-    lone = _SURROGATE.search(source)
-    if lone is None:
-        return
-    line, column = source.count("\n", 0, lone.start()) + 1, lone.start() - source.rfind("\n", 0, lone.start())
-    raise SpecError(
-        f"has a lone surrogate, which no text can hold: {shown(lone[0])}",
-        where=f"grammar, line {line}, column {column}",
-        hint="leave it out, or write the character as a pair",
-    )
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _FLATTEN = "flatten it; recursion is written with $ref"
 
 

@@ -5,6 +5,7 @@ A spec may have several: reasoning may end with `</think>`, or with the `<tool_c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -65,6 +66,7 @@ def _trigger(value: Any) -> Trigger:
     if isinstance(value, str):
         if not value:
             raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
+        refuse_surrogates(value, _WHERE)
         return Trigger(str.__str__(value), kept)
     return Trigger(token_ids(_WHERE, value), kept)
 
@@ -74,6 +76,22 @@ def _form(trigger: Trigger) -> Any:
     if not trigger.kept:
         return what
     return {"text" if isinstance(what, str) else "tokens": what, "kept": True}
+
+
+def refuse_surrogates(text: str, where: str) -> None:
+    """Raise a SpecError with the line and column where a text holds half of a surrogate pair."""
+    lone = _SURROGATE.search(text)
+    if lone is None:
+        return
+    line, column = text.count("\n", 0, lone.start()) + 1, lone.start() - text.rfind("\n", 0, lone.start())
+    raise SpecError(
+        f"has a lone surrogate, which no text can hold: {shown(lone[0])}",
+        where=f"{where}, line {line}, column {column}",
+        hint="leave it out, or write the character as a pair",
+    )
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def token_ids(name: str, value: Any) -> tuple[int, ...]:

@@ -276,3 +276,20 @@ def test_deep_paths_take_no_more_memory_than_their_document(refers):
 def test_summaries_are_printable():
     assert OutputSpec.grammar('root ::= "a"\n\x1b[31m').summary() == r'grammar root ::= "a"\n\x1b[31m'
     assert len(OutputSpec.regex("a" * 10_000).summary()) < 80
+
+
+@pytest.mark.parametrize(
+    ("form", "where"),
+    [
+        ({"regex": "a\n[b\ud800]"}, "regex, line 2, column 3"),
+        ({"choice": ["a", "\udfff"]}, "choice[1], line 1, column 1"),
+        ({"grammar": 'start: "\ud83d"', "syntax": "lark"}, "grammar, line 1, column 9"),
+        ({"regex": "a", "start_after": ["x", "b\ud800"]}, "start_after, line 1, column 2"),
+        ({"regex": "a", "start_after": {"text": "\udc00", "kept": True}}, "start_after, line 1, column 1"),
+    ],
+)
+def test_lone_surrogates_are_refused_with_their_place(form, where):
+    with pytest.raises(SpecError, match="lone surrogate") as caught:
+        OutputSpec.parse(form)
+    assert caught.value.where == where
+    str(caught.value).encode()

@@ -7,12 +7,12 @@ Depends on spec, lark and tags. Nothing here compiles.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
+from guided_plugin.grammar.llguidance.lark.rules import literal
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
 from guided_plugin.spec import OutputSpec
 
@@ -39,8 +39,7 @@ def source_text(
     if spec.kind == "regex":
         return f"{HEADER}start: TEXT\nTEXT: {_regex(spec.text)}"
     if spec.kind == "choice":
-        choices = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in spec.document())
-        return f"{HEADER}start: {choices}"
+        return f"{HEADER}start: {' | '.join(map(literal, spec.document()))}"
     if spec.kind == "grammar" and spec.syntax == "lark":
         return spec.text if "%llguidance" in spec.text else HEADER + spec.text
     if spec.kind == "structural_tag":

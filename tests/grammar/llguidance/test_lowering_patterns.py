@@ -10,8 +10,9 @@ import pytest
 from equality_formats import FORMATS, SAMPLES
 from equality_instances import instances
 from equality_oracle import ecma_to_python
-from llguidance_specs import terminal_takes
+from llguidance_specs import END, takes, terminal_takes
 
+from guided_plugin import OutputSpec
 from guided_plugin.grammar.llguidance.lark import patterns, schema_to_lark
 from guided_plugin.spec import ecma, formats, languages
 
@@ -197,6 +198,70 @@ def test_any_character_has_every_legal_spelling(char):
     assert body.fullmatch(json.dumps(char, ensure_ascii=False)[1:-1])
     raw_is_legal = char >= " " and char not in '"\\'
     assert bool(body.fullmatch(char)) == raw_is_legal
+
+
+def test_free_strings_take_what_json_reads_in_every_spelling():
+    body = _compiled(patterns.ANY_SPELLING + "*")
+    source = random.Random(0)
+    for code in range(0x10000):
+        text = f"\\u{code:04x}" if source.random() < 0.5 else f"\\u{code:04X}"
+        assert bool(body.fullmatch(text)) == (not 0xD800 <= code < 0xE000), text
+    pieces = [r"\ud83d", r"\uDE00", r"\u00e9", "\\", "/", "u", "d", "0", "é", '"', "n", "\x1f", "😀", "'"]
+    verdicts = set()
+    for _ in range(20_000):
+        text = "".join(source.choices(pieces, k=source.randint(1, 4)))
+        try:
+            legal = not re.search("[\ud800-\udfff]", json.loads(f'"{text}"'))
+        except ValueError:
+            legal = False
+        verdicts.add(legal)
+        assert bool(body.fullmatch(text)) == legal, text
+    assert verdicts == {True, False}
+
+
+def test_an_escape_counts_as_one_character(backend):
+    spec = OutputSpec.json_schema({"type": "string", "minLength": 2, "maxLength": 3})
+    for text in (r"\u0041\/", r"\ud83d\ude00\uD83D\uDE00", r"a\u00e9\n", "é😀/"):
+        assert takes(backend, spec, f'"{text}"'), text
+    for text in (r"\u0041", r"\ud83d\ude00", r"\ud83da", r"\/\/\/\/", r"\u00e9\u00e9\u00e9\ud83d\ude00"):
+        assert not takes(backend, spec, f'"{text}"'), text
+
+
+SPECIAL = [*map(chr, range(256)), "\ud7ff", "\ue000", "\ufdd0", "\ufeff", "\uffff", *"\u2028\u2029😀"]
+SPECIAL += ["\U00010000", "\U000e0001", "\U0010ffff"]
+
+
+def _quoted(char):
+    return json.dumps(char, ensure_ascii=False)
+
+
+def _tag(chars):
+    texts = [{"type": "const_string", "value": char} for char in chars]
+    return OutputSpec.structural_tag({"format": {"type": "or", "elements": texts}})
+
+
+@pytest.mark.parametrize(
+    ("make", "write"),
+    [
+        (lambda chars: OutputSpec.json_schema({"enum": chars}), _quoted),
+        (lambda chars: OutputSpec.json_schema({"anyOf": [{"const": char} for char in chars]}), _quoted),
+        (
+            lambda chars: OutputSpec.json_schema({"properties": {char: {"const": 0} for char in chars}}),
+            lambda char: f"{{{_quoted(char)}:0}}",
+        ),
+        (OutputSpec.choice, str),
+        (lambda chars: OutputSpec.regex("[" + "".join(f"\\u{{{ord(c):x}}}" for c in chars) + "]"), str),
+        (lambda chars: OutputSpec.regex("|".join(map(re.escape, chars))), str),
+        (_tag, str),
+    ],
+    ids=["enum", "const", "name", "choice", "class", "regex", "tag"],
+)
+def test_every_character_can_be_written_where_a_spec_names_it(backend, make, write):
+    grammar = backend.compile(make(SPECIAL))
+    for char in SPECIAL:
+        matcher = backend.start(grammar, (END,))
+        assert matcher.accept_text(write(char).encode()), ascii(char)
+        assert matcher.accept(END), ascii(char)
 
 
 @pytest.mark.parametrize("name", formats.FORMATS)

@@ -42,6 +42,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     entangled,
     lead,
     string_terminal,
+    value_terminal,
 )
 from guided_plugin.spec.arithmetic import Value, exact
 from guided_plugin.spec.schema import pointer
@@ -186,7 +187,7 @@ class Emitter:
             case Number():
                 return self._number(constraint)
             case String():
-                body = string_terminal(constraint)
+                body = (string_terminal if self.comparing else value_terminal)(constraint)
                 self.together([body])
                 return self.led(self.grammar.terminal(body), lead(constraint))
 

@@ -41,8 +41,8 @@ from guided_plugin.spec.languages import (
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.properties import has_property
 
-__all__ = ["ANY_CHARACTER", "also_pattern", "expression", "lead", "literal", "matches", "matches_format"]
-__all__ += ["pattern", "quoted_format", "whole_text"]
+__all__ = ["ANY_CHARACTER", "ANY_SPELLING", "also_pattern", "expression", "lead", "literal", "matches"]
+__all__ += ["matches_format", "pattern", "quoted_format", "whole_text"]
 
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _ESCAPED = [*range(32), 34, 92]
@@ -56,7 +56,12 @@ _ANY_BYTES = f"(~/{_NOTHING}/)"
 """Whatever comes, ill-formed texts included: llguidance sees at once that nothing more is asked for."""
 
 ANY_CHARACTER = rf'(?:{_RAW_CLASS}|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
-"""One character of a JSON string, in any spelling that is allowed."""
+"""One character of a JSON string, in one spelling."""
+
+_HEX = "[0-9a-fA-F]"
+_HIGH_HALF = rf"[dD](?:[0-7]|[89abAB]{_HEX}{{2}}\\u[dD][c-fC-F])"
+ANY_SPELLING = rf'(?:{_RAW_CLASS}|\\["\\/bfnrt]|\\u(?:[0-9a-cA-CeEfF]{_HEX}|{_HIGH_HALF}){_HEX}{{2}})'
+"""One character of a JSON string, in all its spellings: raw, as a short escape or as code units."""
 
 Leaf = Callable[[Characters], str]
 

@@ -7,6 +7,7 @@ removed with every alternative that needs them: a grammar must not lead a model 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +27,11 @@ _SPACED = {
     **{f'"{between}"': f"/{_SPACE}{between}{_SPACE}/" for between in ",:"},
 }
 """JSON's punctuation with whitespace around it."""
+
+
+def literal(text: str) -> str:
+    """A text in quotes, as llguidance reads it: its lexer takes no DEL there."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 class Text(NamedTuple):

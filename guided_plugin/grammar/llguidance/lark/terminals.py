@@ -11,7 +11,7 @@ from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import languages, patterns
 from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, expression, pattern
-from guided_plugin.grammar.llguidance.lark.rules import Text
+from guided_plugin.grammar.llguidance.lark.rules import Text, literal
 from guided_plugin.spec.formats import LENGTHS
 
 # Any string but a few: there are always others.
@@ -21,17 +21,29 @@ _ANY_BUT = re.compile(re.escape(f"{_ANY_STRING} & ~(") + r"[^()/&]*\)")
 NULL, COMMA, COLON = Text('"null"'), Text('","'), Text('":"')
 
 
+def value_terminal(string: String) -> str:
+    """The strings of a constraint as values. Where they are free but for their length, in all spellings."""
+    if string == String(string.shortest, string.longest):
+        return _any_strings(string, patterns.ANY_SPELLING)
+    return string_terminal(string)
+
+
+def _any_strings(string: String, character: str) -> str:
+    bounded = string.shortest or string.longest is not None
+    longest = "" if string.longest is None else string.longest
+    return expression(f'"{character}{{{string.shortest},{longest}}}"' if bounded else f'"{character}*"')
+
+
 def string_terminal(string: String) -> str:
-    """The strings of a constraint, quotes included."""
+    """The strings of a constraint in one spelling, quotes included."""
     if string.values is not None:
         return " | ".join(map(key_text, string.values))
     required = [patterns.quoted_format(name) for name in sorted(string.formats)]
     if string.shortest or string.longest is not None:
-        longest = "" if string.longest is None else string.longest
-        required.append(expression(f'"{patterns.ANY_CHARACTER}{{{string.shortest},{longest}}}"'))
+        required.append(_any_strings(string, patterns.ANY_CHARACTER))
     required = both_patterns(required, sorted(string.patterns))
     refused = [also_pattern(source) for source in sorted(string.no_patterns)]
-    required = required or [expression(f'"{patterns.ANY_CHARACTER}*"')]
+    required = required or [_any_strings(string, patterns.ANY_CHARACTER)]
     return " & ".join([*required, *(f"~{body}" for body in refused), *excluding(string.excluded)])
 
 
@@ -91,4 +103,4 @@ def key_text(text: str) -> str:
         raise UnsupportedSpecError(
             f"has a lone surrogate, which no text can hold: {shown(text)}", where="json_schema"
         ) from error
-    return encode_basestring(encode_basestring(text))
+    return literal(encode_basestring(text))

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import DISTINCT, HEADER, Lowered, lower_schema
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
-from guided_plugin.grammar.llguidance.lark.rules import Grammar, Repeated, Symbol
+from guided_plugin.grammar.llguidance.lark.rules import Grammar, Repeated, Symbol, literal
 from guided_plugin.grammar.llguidance.lark.rules import Text as Terminal
 from guided_plugin.grammar.llguidance.tags.automaton import Around, Automaton
 from guided_plugin.grammar.llguidance.tags.lexing import misread
@@ -200,7 +200,7 @@ def _lacking(stops: tuple[str, ...], after: str) -> list[str]:
 
 def _quoted(text: str) -> str:
     _check(text)
-    return json.dumps(text, ensure_ascii=False)
+    return literal(text)
 
 
 def _check(text: str) -> None:
