@@ -202,7 +202,7 @@ def test_nothing_is_left(schema):
     assert not matcher.fork().accept_text(b'{"')
 
 
-@pytest.mark.parametrize("text", ["7", "7.0", "-14.00", "7e3", "21E+2", "0", "-0", "7.0e1"])
+@pytest.mark.parametrize("text", ["7", "7.0", "-14.00", "7000", "0", "-0"])
 def test_multiples_are_spelled_freely(text):
     assert taken(start({"type": "integer", "multipleOf": 7}), text)
 
@@ -267,30 +267,81 @@ def test_the_time_and_text_of_a_grammar_with_many_remainders_are_bounded():
     assert len(schema_to_lark(usual, strict=False, flexible=False)) < 4_000
 
 
-@pytest.mark.parametrize(
-    ("schema", "valid", "invalid"),
-    [
-        ({"multipleOf": 5}, ["1.23e+50", "-8.04e+58", "1e+300"], ["1.23e+01", "5.1e0", "1e400"]),
-        ({"multipleOf": 0.125}, ["2.121788e+104", "1.1e+16"], ["1e-1", "1.1e0"]),
-        ({"multipleOf": 4, "maximum": 1e20}, ["1e+20", "-1.5e+300"], ["1.1e+20", "1e+300", "1e1"]),
-        (
-            {"multipleOf": 3},
-            ["1.23e+37", "-1.2e+300", "4.2e1", "37734810638790000000"],
-            ["1.24e+37", "1.2e0"],
-        ),
-        (
-            {"multipleOf": 12},
-            ["8.04e+58", "37734810638790000000"],
-            ["8.05e+58", "3e1", "37734810638790000002"],
-        ),
-        ({"multipleOf": 0.3}, ["-9.38598e+48", "1.2e+42"], ["9.38599e+48", "1.2e-1"]),
-        ({"multipleOf": 2, "not": {"const": 1e20}}, ["1.1e+20", "1e+21"], ["1e+20", "1.0E20"]),
-    ],
-)
-def test_multiples_of_a_power_of_ten_have_the_exponents_of_doubles(schema, valid, invalid):
-    matcher = start(schema)
-    assert [text for text in valid if not taken(matcher, text)] == []
-    assert [text for text in invalid if taken(matcher, text)] == []
+MANTISSAS = [
+    "0",
+    "0.0",
+    "0.5",
+    "0.001",
+    "1",
+    "1.0",
+    "1.25",
+    "1.50",
+    "9.99",
+    "10",
+    "12",
+    "12345.678",
+    "50036.0",
+]
+MANTISSAS += [
+    "5",
+    "5.0036",
+    "7.50",
+    "1.0000000100",
+    "1.23456780",
+    "100",
+    "123456789012345",
+    "1234567890123456.5",
+]
+POWERS = [
+    "",
+    "e0",
+    "e1",
+    "e2",
+    "e3",
+    "e6",
+    "e9",
+    "e10",
+    "e11",
+    "e+6",
+    "E10",
+    "e00",
+    "e06",
+    "e010",
+    "e20",
+    "e300",
+]
+POWERS += ["e-0", "e-1", "e-2", "e-3", "e-10", "e-01", "e-300"]
+EVERY_NUMBER = [sign + digits + power for sign in ("", "-") for digits in MANTISSAS for power in POWERS]
+DEMANDS = [
+    {keyword: value}
+    for keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+    for value in (0, 1, -1, 1e10, -1e10, 50036000000, 0.5, -0.5, 9.99, 1e-7, 12345, 1e22, 1e300, 1e-300)
+]
+DEMANDS += [{"minimum": low, "maximum": high} for low, high in ((0, 100), (-5, 1e10), (1, 50), (0.5, 1.75))]
+DEMANDS += [{"multipleOf": step} for step in (1, 10, 100, 0.01, 0.5, 3, 7, 0.25, 1e-6, 2.5, 12)]
+DEMANDS += [{"multipleOf": step, "minimum": 0} for step in (1, 10, 0.5, 7)]
+DEMANDS += [{"multipleOf": step, "minimum": 0, "maximum": 1000} for step in (1, 10, 0.5, 7)]
+DEMANDS += [{"multipleOf": 7, "minimum": 0, "maximum": 70000}]
+DEMANDS += [{"not": {"enum": [1e10]}}, {"not": {"multipleOf": 10}}, {"not": {"type": "integer"}}]
+
+
+@pytest.mark.parametrize("kind", ["number", "integer"])
+def test_what_may_be_written_and_is_a_number_of_the_schema_may_end(kind):
+    wrong = []
+    for demand in DEMANDS:
+        schema = {"type": kind, **demand}
+        if kind == "integer" and demand == {"not": {"type": "integer"}}:
+            continue
+        matcher = start(schema)
+        unsigned = demand.get("minimum", demand.get("exclusiveMinimum", -1)) >= 0
+        for text in EVERY_NUMBER:
+            fork = matcher.fork()
+            if not fork.accept_text(text.encode()):
+                continue
+            assert not (unsigned and text.startswith("-")), (schema, text)
+            if fork.complete != holds(schema, Fraction(text)):
+                wrong.append((schema, text))
+    assert wrong == []
 
 
 def test_in_draft_4_a_value_may_be_written_with_a_fraction_of_zero_and_an_integer_may_not():

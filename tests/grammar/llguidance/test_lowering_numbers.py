@@ -66,7 +66,8 @@ def test_one_bound(value, exclusive):
     for text in decimals(value):
         number, bound = Fraction(text), exact(value)
         equal = number == bound and not exclusive
-        assert takes(low, text) == (number > bound or equal), text
+        signed = text.startswith("-") and value >= 0
+        assert takes(low, text) == (not signed and (number > bound or equal)), text
         assert takes(high, text) == (number < bound or equal), text
 
 
@@ -152,7 +153,7 @@ def test_exponents_of_numbers_under_other_demands(number):
         assert number.has(Fraction(text)) or not takes(number, text, exponents=True), text
 
 
-@pytest.mark.parametrize("text", ["5e3", "1e3", "1.5e1", "1.25E+2", "10e0", "1e22"])
+@pytest.mark.parametrize("text", ["5e3", "1e3", "1.5e1", "1.25E+2", "1.0e0", "1e22"])
 def test_integers_may_have_an_exponent_where_they_may_have_a_fraction(text):
     assert takes(Number(True), text, exponents=True)
     assert not takes(Number(True), text, exponents=True, fraction_zero=False)

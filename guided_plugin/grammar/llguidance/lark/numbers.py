@@ -26,25 +26,14 @@ from guided_plugin.grammar.llguidance.lark.spelling import (
     tens,
     with_power,
     with_powers,
-    with_powers_from,
 )
-from guided_plugin.spec.arithmetic import Value, divides, exact, plain, power_of_ten
+from guided_plugin.spec.arithmetic import Value, exact, plain, power_of_ten
 
 # Longer expressions have a name: other ranges may need them too, and llguidance reads them once.
 _SHORT_TERM = 100
 
 # So many multiples between two bounds are written one by one.
 _MAX_LISTED = 300
-
-# The greatest power of ten, and one over the least, of which it is looked whether it is a multiple of a step.
-_MOST_TENS = 20
-
-# Digits, perhaps with a point, whose sum is a multiple of three: automaton of three states as an expression.
-_REST_0, _REST_1, _REST_2 = "[0369.]*", "[147]", "[258]"
-_OF_THREE = (
-    f"(?:[0369.]|{_REST_1}{_REST_0}{_REST_2}|(?:{_REST_2}|{_REST_1}{_REST_0}{_REST_1})"
-    f"(?:[0369.]|{_REST_2}{_REST_0}{_REST_1})*(?:{_REST_1}|{_REST_2}{_REST_0}{_REST_2}))*"
-)
 
 
 def number_body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) -> str | None:
@@ -67,31 +56,12 @@ def _body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) ->
         return " & ".join([*named, *(f"~/{term}/" for term in excluded)])
     listed = number.members(_MAX_LISTED)
     if listed is not None:
-        return f"/{_any_of(listed, spelling)}/"
+        return f"/{_any_of(listed, spelling, negative=number.low is None or number.low.value < 0)}/"
     found = counted(number, spelling, fragment)
     if found is None:
         return None
     found += "".join(f" & ~/{_equal(plain(one), exponents=False)}/" for one in sorted(number.excluded))
-    large = _large_multiples(number, spelling)
-    return f"(({found}) | ({large}))" if large else found
-
-
-def _large_multiples(number: Number, spelling: Spelling) -> str | None:
-    """Multiples of a number's step that are so by a power of ten, and by the sum of their digits."""
-    step = number.step
-    bounded = number.low is not None and number.high is not None
-    if step is None or bounded or number.avoided or not (spelling.exponents and spelling.fraction_zero):
-        return None
-    powers = [(threes, n) for threes in (1, 3) for n in range(-_MOST_TENS, _MOST_TENS)]
-    found = next(((t, n) for t, n in powers if divides(step, t * Fraction(10) ** n)), None)
-    if found is None:
-        return None
-    threes, power = found
-    ten = 10**power if power >= 0 else float(f"1e{power}")
-    multiples = replace(number, whole=None if power >= 0 else number.whole, multiples=frozenset({ten}))
-    terms, excluded = number_terms(multiples, spelling)
-    terms += (rf"-?{_OF_THREE}(?:[eE][+-]?[0-9]+)?",) if threes == 3 else ()
-    return " & ".join([*(f"/{t}/" for t in terms), *(f"~/{t}/" for t in excluded)])
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -140,7 +110,10 @@ def _whole(*, fraction_zero: bool, exponents: bool) -> str:
 
 
 def _fractional(*, exponents: bool) -> str:
-    return f"{FRACTIONAL}|-?(?:{with_powers(most=-1)})" if exponents else FRACTIONAL
+    if not exponents:
+        return FRACTIONAL
+    scaled = "|".join([with_powers(most=-1), *with_power(r"[1-9]\.[0-9]*[1-9][0-9]*", 0)])
+    return f"{FRACTIONAL}|-?(?:{scaled})"
 
 
 def _spellings(value: Value, spelling: Spelling) -> str:
@@ -163,8 +136,8 @@ def _equal(text: str, *, exponents: bool) -> str:
     return "|".join([written_out, *with_power(f"{sign}{re.escape(mantissa)}{tail}", power)])
 
 
-def _any_of(numbers: Iterable[Fraction], spelling: Spelling) -> str:
-    """The spellings of many numbers, those with one power of ten together."""
+def _any_of(numbers: Iterable[Fraction], spelling: Spelling, *, negative: bool) -> str:
+    """The spellings of many numbers, those with one power of ten together. `negative`: zero may be -0."""
     whole: list[str] = []
     others: list[str] = []
     powers: dict[tuple[str, int], list[str]] = {}
@@ -176,7 +149,7 @@ def _any_of(numbers: Iterable[Fraction], spelling: Spelling) -> str:
             powers.setdefault((text[: -len(text.lstrip("-"))], power), []).append(mantissa)
     options = [_one_of(whole) + (ZEROS if spelling.fraction_zero else "")] if whole else []
     options += [_one_of(others) + "0*"] if others else []
-    options += ["-0" + (ZEROS if spelling.fraction_zero else "")] if "0" in whole else []
+    options += ["-0" + (ZEROS if spelling.fraction_zero else "")] if negative and "0" in whole else []
     for (sign, power), mantissas in powers.items():
         digits = [_one_of(some) + zeros for some, zeros in _by_point(mantissas) if some]
         options += with_power(f"{sign}(?:{'|'.join(digits)})", power)
@@ -194,12 +167,12 @@ def _one_of(texts: list[str]) -> str:
 
 def _at_least(bound: Bound, *, exponents: bool) -> str:
     text = plain(bound.value)
-    any_sign = f"|{with_powers_from()}" if exponents else ""
     if text.startswith("-"):
         # Everything without a sign, and what is nearer to zero.
+        any_sign = f"|{with_powers()}" if exponents else ""
         return f"{WRITTEN_OUT[2:]}{any_sign}|-(?:{_below(text[1:], bound.exclusive, exponents=exponents)})"
-    zero = rf"|-0{ZEROS}" if text == "0" and not bound.exclusive else ""
-    return _above(text, bound.exclusive, exponents=exponents) + zero
+    # Not -0: some who read numbers without a sign refuse it.
+    return _above(text, bound.exclusive, exponents=exponents)
 
 
 def _at_most(bound: Bound, *, exponents: bool) -> str:
@@ -210,7 +183,7 @@ def _at_most(bound: Bound, *, exponents: bool) -> str:
         # -0 is zero.
         below = rf"-(?:{_above('0', True, exponents=exponents)})"
         return below if bound.exclusive else rf"{below}|-?0{ZEROS}"
-    negative = rf"-{WRITTEN_OUT[2:]}" + (f"|-(?:{with_powers_from()})" if exponents else "")
+    negative = rf"-{WRITTEN_OUT[2:]}" + (f"|-(?:{with_powers()})" if exponents else "")
     return f"{negative}|{_below(text, bound.exclusive, exponents=exponents)}"
 
 
@@ -218,11 +191,11 @@ def _above(text: str, exclusive: bool, *, exponents: bool) -> str:
     """Numbers without a sign that are at least, or above, one without a sign."""
     options = _above_written_out(text, exclusive)
     if exponents and text == "0":
-        options.append(with_powers_from())
+        options.append(with_powers())
     elif exponents:
         mantissa, power = _scientific(text)
-        same = "|".join(_above_written_out(mantissa, exclusive))
-        options += [with_powers_from(power + 1), *with_power(f"(?:{same})", power)]
+        same = "|".join(_above_written_out(mantissa, exclusive)[1:])
+        options += [with_powers(power + 1), *(with_power(f"(?:{same})", power) if same else [])]
     return "|".join(filter(None, options))
 
 
@@ -231,8 +204,8 @@ def _below(text: str, exclusive: bool, *, exponents: bool) -> str:
     options = _below_written_out(text, exclusive)
     if exponents:
         mantissa, power = _scientific(text)
-        same = "|".join(_below_written_out(mantissa, exclusive))
-        options += [with_powers(most=power - 1), *with_power(f"(?:{same})", power)]
+        same = "|".join(_below_written_out(mantissa, exclusive, least=1))
+        options += [with_powers(most=power - 1), *(with_power(f"(?:{same})", power) if same else [])]
     return "|".join(filter(None, options))
 
 
@@ -246,6 +219,7 @@ def _scientific(text: str) -> tuple[str, int]:
 
 
 def _above_written_out(text: str, exclusive: bool) -> list[str]:
+    """Numbers with more digits before the point, and those with as many."""
     whole, _, fraction = text.partition(".")
     digits = len(whole)
     options = [rf"[1-9][0-9]{{{digits},}}{FRACTION}"]
@@ -266,14 +240,15 @@ def _above_written_out(text: str, exclusive: bool) -> list[str]:
     return options
 
 
-def _below_written_out(text: str, exclusive: bool) -> list[str]:
+def _below_written_out(text: str, exclusive: bool, *, least: int = 0) -> list[str]:
+    """`least`: the least first digit of one that has one digit before the point."""
     whole, _, fraction = text.partition(".")
     digits = len(whole)
     options = []
     if digits > 1:
         options.append(rf"(?:0|[1-9][0-9]{{0,{digits - 2}}}){FRACTION}")
     for i, digit in enumerate(whole):
-        lowest = 1 if i == 0 and digits > 1 else 0
+        lowest = 0 if i else max(least, int(digits > 1))
         if int(digit) > lowest:
             rest = digits - i - 1
             options.append(rf"{whole[:i]}[{lowest}-{int(digit) - 1}]{_digits(rest)}{FRACTION}")

@@ -71,16 +71,15 @@ def counted(number: Number, spelling: Spelling, fragment: Callable[[str], str]) 
     if len(bounds) < 2 and cases > _MOST_CASES:
         return None
     fraction_zero = spelling.fraction_zero or not number.whole
-    # A multiple stays one when it is shifted, but may become one that is left out.
-    exponents = spelling.exponents and fraction_zero and step is not None
-    exponents = exponents and not avoided and not number.excluded
     # Zeros at the end of all multiples hardly need states.
     zeros = len(plain(units[0])) - len(plain(units[0]).rstrip("0"))
     longest = min(_MOST_DIGITS, max(_LEAST_DIGITS, _USUAL_STATES // cases) + zeros) - decimals
-    form = _Form(decimals, max(longest, 1), step is None, fraction_zero, exponents)
+    form = _Form(decimals, max(longest, 1), step is None, fraction_zero)
     bodies: dict[_Span | None, str | None] = {None: None}
     parts = []
     for sign, span in (("", _span(low, high)), ("/-/ ", _span(_negated(high), _negated(low)))):
+        if sign and low is not None and low.value >= 0:
+            continue
         if span is not None and span not in bodies:
             try:
                 bodies[span] = _Digits(remainders, span, form, fragment).body()
@@ -189,7 +188,6 @@ class _Form:
     dense: bool
     """There may be more digits behind the point."""
     fraction_zero: bool
-    exponents: bool
 
 
 class _Digits:
@@ -323,8 +321,6 @@ class _Digits:
         """What may follow a whole number: nothing more, but for how it is written."""
         if self.form.decimals == 0 and self.form.fraction_zero:
             zeros = ZEROS
-        if self.form.exponents and self.span.high is None:
-            zeros += r"(?:[eE]\+?[0-9]{1,2})?"
         return zeros and f"/{zeros}/"
 
     def _may_end(self, state: _State) -> bool:

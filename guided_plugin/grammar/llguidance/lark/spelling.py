@@ -1,7 +1,8 @@
 """How JSON numbers are spelled, as regular expressions. Depends on nothing.
 
-With one digit before the point a number may have the exponent of any double, as in 1.5e+300; with more
-digits, an exponent of one or two digits. So it can be compared; a number without any demands may have others.
+Under a demand, a number with an exponent has one digit before the point, as 1.5e+300 has, and is a double. So
+powers and digits are compared one after the other, and a text that is complete may end. Multiples of anything
+but a power of ten have no exponent; numbers without a demand may have any.
 """
 
 from __future__ import annotations
@@ -16,21 +17,16 @@ WRITTEN_OUT = rf"-?{INTEGER}{FRACTION}"
 FRACTIONAL = rf"-?{INTEGER}\.[0-9]*[1-9][0-9]*"
 ONE_SPELLING = rf"{INTEGER}|-[1-9][0-9]*|-?{INTEGER}\.[0-9]*[1-9]"
 """Every number in one way only: written out, without zeros at the end."""
-MANTISSA = r"[1-9][0-9]{0,15}(?:\.[0-9]{1,16})?"
-"""Of a number with an exponent: at least 1,"""
-SHORT_MANTISSA = r"[1-9](?:\.[0-9]{1,16})?"
-"""or between 1 and 10."""
+MANTISSA = r"[1-9](?:\.[0-9]{1,16})?"
+"""Of a number with an exponent: between 1 and 10."""
 
 # The last powers of ten that have doubles with every mantissa, and the doubles beyond them.
 _LEAST_POWER, _MOST_POWER = -323, 307
 _LEAST = "5"
 _MOST = r"1(?:\.(?:[0-6][0-9]{0,15}|7(?:[0-8][0-9]{0,14}|9769313486231(?:[0-4][0-9]?|5[0-7]?)?)?))?"
 
-# The powers that a mantissa of 10 and above may have.
-_MOST_OF_LONG = 99
-
-# So many digits after the point may be shifted before it, and so many where one stands before it.
-_MAX_SHIFTED, _MAX_SHORT_SHIFTED = 6, 16
+_DIGITS = 16
+"""So many digits a mantissa has after the point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +56,12 @@ def scaled(mantissa: str, least: int, most: int) -> list[str]:
 
 
 def with_powers(least: int | None = None, most: int | None = None) -> str:
-    """Numbers above zero with one digit before the point, and any of some powers."""
+    """Numbers above zero with any of some powers."""
     low, high = (_LEAST_POWER if least is None else least), (_MOST_POWER if most is None else most)
     return "|".join(
         [
-            *scaled(SHORT_MANTISSA, max(low, _LEAST_POWER), min(high, _MOST_POWER)),
+            *scaled(MANTISSA, max(low, _LEAST_POWER), min(high, _MOST_POWER)),
             *_beyond(least, most),
-        ]
-    )
-
-
-def with_powers_from(least: int | None = None) -> str:
-    """Numbers with a mantissa of at least 1, and any power or those from one on."""
-    low = _LEAST_POWER if least is None else max(least, _LEAST_POWER)
-    return "|".join(
-        [
-            *scaled(MANTISSA, max(low, -_MOST_OF_LONG), _MOST_OF_LONG),
-            *scaled(SHORT_MANTISSA, max(low, _MOST_OF_LONG + 1), _MOST_POWER),
-            *scaled(SHORT_MANTISSA, low, -_MOST_OF_LONG - 1),
-            *_beyond(least, None),
         ]
     )
 
@@ -90,19 +73,14 @@ def with_power(mantissa: str, power: int) -> list[str]:
 
 def tens(power: int) -> str:
     """Multiples of a power of ten, above or below zero, with an exponent."""
-    shifted = []
-    for digits in range(_MAX_SHIFTED + 1):
-        fraction = rf"\.[0-9]{{{digits}}}0*" if digits else ZEROS
-        shifted += scaled(fraction, power + digits, _MOST_OF_LONG)
-    options = [f"[1-9][0-9]{{0,15}}(?:{'|'.join(shifted)})"] if shifted else []
     more = ""
-    for digits in range(_MAX_SHORT_SHIFTED, _MAX_SHIFTED, -1):
-        ends = scaled("", power + digits, _MOST_OF_LONG) + ([f"[0-9]{more}"] if more else [])
-        more = f"(?:{'|'.join(ends)})" if ends else ""
-    if more:
-        options.append(rf"[1-9]\.[0-9]{{{_MAX_SHIFTED + 1}}}{more}")
-    large = with_powers(max(power + _MAX_SHORT_SHIFTED, _MOST_OF_LONG + 1))
-    options += [large] if large else []
+    # Each digit after the point asks for one power more, but for zeros at the end.
+    for digits in range(_DIGITS - 1, -1, -1):
+        zeros, digit = ("0*", "[0-9]") if digits else (ZEROS, r"\.[0-9]")
+        ends = scaled(zeros, power + digits, min(power + _DIGITS - 1, _MOST_POWER))
+        options = [*ends, *([digit + more] if more else [])]
+        more = f"(?:{'|'.join(options)})" if options else ""
+    options = [*([f"[1-9]{more}"] if more else []), *filter(None, [with_powers(power + _DIGITS)])]
     return f"-?(?:{'|'.join(options)})" if options else NOTHING
 
 
