@@ -256,6 +256,7 @@ SAMPLER = (
 
 TOOLS = (
     Name("vllm.parser.parser_manager:ParserManager.get_parser", Part.TOOLS, takes=("tool_strict_level",)),
+    Name("vllm.tool_parsers.structural_tag_registry:resolve_tool_strictness", Part.TOOLS),
 )
 
 _PARALLEL = ("distributed_executor_backend", "prefill_context_parallel_size")

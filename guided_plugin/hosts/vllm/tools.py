@@ -8,6 +8,7 @@ vLLM builds the tag of a request with tools by a strict level, which its server 
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import Any
 
 from guided_plugin.hosts.vllm.contract import broken
@@ -34,3 +35,22 @@ def hold_tools() -> None:
         return get_parser
 
     wrap(ParserManager, "get_parser", make)
+    wrap(import_module("vllm.tool_parsers.structural_tag_registry"), "resolve_tool_strictness", _described)
+
+
+def _described(original: Any) -> Any:
+    """A tool without parameters takes an empty object. vLLM reads that as any JSON: `"arguments": false`."""
+
+    def resolve_tool_strictness(*args: Any, **kwargs: Any) -> Any:
+        tools = original(*args, **kwargs)
+        return None if tools is None else list(map(_with_parameters, tools))
+
+    return resolve_tool_strictness
+
+
+def _with_parameters(tool: Any) -> Any:
+    function = getattr(tool, "function", tool)  # Responses have its fields in the tool
+    if getattr(function, "parameters", {}) is not None:
+        return tool
+    function = function.model_copy(update={"parameters": {"type": "object", "properties": {}}})
+    return tool.model_copy(update={"function": function}) if hasattr(tool, "function") else function

@@ -7,8 +7,10 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from openai.types.responses import FunctionTool
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.parser.parser_manager import ParserManager
+from vllm.tool_parsers import structural_tag_registry
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 from vllm_support import TAKES_OVER, VOCABULARY, config
 
@@ -42,9 +44,9 @@ class Tokenizer:
         return [1]
 
 
-def spec_of(manager, choice, **options):
+def spec_of(manager, choice, parameters=SCHEMA, **options):
     """What the plugin is asked for by a request with a tool that does not say `strict`."""
-    tool = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
     request = ChatCompletionRequest(
         model="demo", messages=[{"role": "user", "content": "?"}], tools=[tool], tool_choice=choice
     )
@@ -75,6 +77,18 @@ def test_every_tool_is_held_to_its_schema(manager, choice):
     assert not takes(spec, call('{"town":3}'))
     assert not takes(spec, call('{"city": "Rome"}'))  # compact
     assert takes(spec, "Hello") == (choice == "auto")
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=str)
+def test_the_arguments_of_a_tool_without_parameters_are_an_empty_object(manager, choice):
+    hold_tools()
+    spec = spec_of(manager, choice, parameters=None)
+    assert takes(spec, call("{}"))
+    assert not any(takes(spec, call(text)) for text in ("false", "1", "null", "[]", '{"city":"Rome"}'))
+    tool = FunctionTool(type="function", name="now", parameters=None, strict=None)
+    (found,) = structural_tag_registry.resolve_tool_strictness([tool], choice, ToolStrictLevel.PARAMETER)
+    assert found.parameters == {"type": "object", "properties": {}}
+    assert tool.parameters is None
 
 
 def test_the_highest_level_is_asked_for_whatever_the_flag_says(manager):
