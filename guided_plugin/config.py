@@ -43,6 +43,8 @@ class SpecLimits:
     """vLLM: specs that may wait for a helper process; more are refused with status 503."""
     max_spec_bytes: int = _MIB
     """Longest spec, in bytes."""
+    max_nodes: int = 50_000
+    """Most JSON values of one spec: objects, arrays, texts, numbers."""
     max_depth: int = 200
     """Deepest nesting of a schema's own JSON."""
     max_enum: int = 20_000
@@ -174,6 +176,7 @@ _POSITIVE = (
     "compile_processes",
     "compile_queue",
     "max_spec_bytes",
+    "max_nodes",
     "max_depth",
     "max_enum",
     "max_properties",

@@ -25,6 +25,7 @@ def test_defaults():
         "compile_processes": 4,
         "compile_queue": 32,
         "max_spec_bytes": 1024**2,
+        "max_nodes": 50_000,
         "max_depth": 200,
         "max_enum": 20_000,
         "max_properties": 5_000,

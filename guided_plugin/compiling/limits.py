@@ -21,7 +21,9 @@ _MEMBERS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value
 _LENGTHS = frozenset(name for name, keyword in KEYWORDS.items() if keyword.value == "count")
 
 _FORM_BYTES = 4_096
+_FORM_NODES = 64
 """What a form may have around its spec."""
+
 
 _CONTAINERS = (dict, list, tuple)
 
@@ -48,30 +50,52 @@ _ENTANGLING = frozenset(
 
 
 def check_size(form: Any, config: GuidedConfig) -> None:
-    """Refuse what a client wrote if it is certainly over `max_spec_bytes`, before it is read or copied.
+    """Refuse what a client wrote if it is certainly over `max_spec_bytes` or `max_nodes`, before it is read.
 
-    Looks at no more of it than that many bytes. A text counts as it came, with its whitespace.
+    Copies nothing, and looks at no more of it than that. A text counts as it came, with its whitespace.
     """
-    most = config.max_spec_bytes + _FORM_BYTES
-    size, waiting = 0, [form]
-    while waiting and size <= most:
+    most, most_nodes = config.max_spec_bytes + _FORM_BYTES, config.max_nodes + _FORM_NODES
+    size = nodes = 0
+    waiting = [form]
+    while waiting and size <= most and nodes <= most_nodes:
         one = waiting.pop()
         size += 1
+        nodes += 1
         if isinstance(one, str):
             size += len(one)
+            if size <= most and one[:1] in "{ \t\r\n":
+                nodes += _nodes_of_text(one, most_nodes)
         elif isinstance(one, _CONTAINERS):
             size += len(one)  # what is between the members
             if size + len(one) > most:
                 size += len(one)  # each member has a byte at least
                 break
-            waiting.extend(one)
+            if nodes + len(one) > most_nodes:
+                nodes += len(one)
+                break
             if isinstance(one, dict):
+                size += sum(len(name) + 3 for name in one if isinstance(name, str))
                 waiting.extend(one.values())
+            else:
+                waiting.extend(one)
         elif isinstance(one, OutputSpec):
             size += len(one.text)
     if size > most:
         what = f"a spec of more than {config.max_spec_bytes} bytes is over the limit"
         raise CompileLimitError(what, hint="make it smaller, or raise max_spec_bytes")
+    if nodes > most_nodes:
+        what = f"a spec of more than {config.max_nodes} JSON values is over the limit"
+        raise CompileLimitError(what, hint="make it smaller, or raise max_nodes")
+
+
+def _nodes_of_text(text: str, enough: int) -> int:
+    """How many values a JSON text has; 0 if they are certainly no more than `enough`."""
+    if sum(map(text.count, ",{[")) <= enough:
+        return 0
+    outside = text.replace("\\\\", "").replace('\\"', "").split('"')[::2]  # of strings, whose quotes stay
+    plain = "".join('"'.join(outside).split())
+    # Each comma comes before one, and each container that is not empty begins with one.
+    return sum(map(plain.count, ",{[")) - plain.count("{}") - plain.count("[]")
 
 
 def check_limits(spec: OutputSpec, config: GuidedConfig) -> None:
@@ -94,7 +118,10 @@ def _check(spec: OutputSpec, config: GuidedConfig) -> None:
             raise _over("a choice", count, "texts", "max_enum", config.max_enum, "choice")
     elif spec.kind in ("json_schema", "structural_tag"):
         document = spec.document()
-        if _is_deeper(document, config.max_depth):
+        nodes, is_deeper = _measured(document, config.max_depth)
+        if nodes > config.max_nodes:
+            raise _over("a spec", nodes, "JSON values", "max_nodes", config.max_nodes, spec.kind)
+        if is_deeper:
             raise _too_deep("is", config, spec.kind)
         whole = [("", document)]
         for place, schema in whole if spec.kind == "json_schema" else schemas_of_tag(document):
@@ -207,18 +234,23 @@ def _check_pattern(source: str, config: GuidedConfig, where: str) -> None:
         raise _over(what, size, "characters", "max_repetition", config.max_repetition, where)
 
 
-def _is_deeper(document: Any, limit: int) -> bool:
-    """Level by level, and without paths: many deep paths would take more memory than the document."""
-    level: list[Any] = [[document]]
-    for _ in range(limit + 2):
+def _measured(document: Any, depth: int) -> tuple[int, bool]:
+    """How many values a document has, and whether they are nested deeper than `depth`; those below that are
+    not counted.
+
+    Level by level, and without paths: many deep paths would take more memory than the document.
+    """
+    nodes, level = 1, [document] if isinstance(document, _CONTAINERS) else []
+    for _ in range(depth + 1):
         below: list[Any] = []
         for node in level:
+            nodes += len(node)
             inside = node.values() if isinstance(node, dict) else node
-            below.extend(value for value in inside if isinstance(value, (dict, list)))
+            below.extend(value for value in inside if isinstance(value, _CONTAINERS))
         level = below
         if not level:
-            return False
-    return True
+            return nodes, False
+    return nodes, True
 
 
 def _check_schema(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -83,6 +84,8 @@ OVER = [
         "#/format/content/pattern: a pattern",
     ),
     ({"max_depth": 2}, tag({"type": "json_schema", "json_schema": {}}), "#: is nested"),
+    ({"max_nodes": 9}, schema(prefixItems=[{}] * 8), "#: a spec of 10 JSON values is over"),
+    ({"max_nodes": 8}, tag({"type": "json_schema", "json_schema": {}}), "a spec of 9 JSON values"),
 ]
 
 
@@ -118,6 +121,29 @@ CIRCLE.append(CIRCLE)
 def test_a_form_that_is_certainly_too_large_is_refused_unread(form):
     with pytest.raises(CompileLimitError, match=r"more than 10000 bytes.*max_spec_bytes"):
         check_size(form, GuidedConfig(max_spec_bytes=10_000))
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda s: s, lambda s: {"json_schema": s}, lambda s: {"json": json.dumps(s)}]
+)
+def test_a_form_of_too_many_values_is_refused_unread(wrap):
+    config = GuidedConfig(max_nodes=1_000)
+    check_size(wrap({"prefixItems": [{}] * 950, "description": "a,b" * 5_000}), config)
+    for tiny in ({}, [], 1, True):
+        with pytest.raises(CompileLimitError, match=r"more than 1000 JSON values.*max_nodes"):
+            check_size(wrap({"prefixItems": [tiny] * 1_100}), config)
+    with pytest.raises(CompileLimitError, match="max_nodes"):
+        check_size(wrap({"properties": {f"p{number}": {} for number in range(1_100)}}), config)
+
+
+def test_a_megabyte_of_tiny_values_is_refused_in_a_moment():
+    form = {"json_schema": {"prefixItems": [{} for _ in range(240_000)]}}
+    texts = [json.dumps(form), {"json_schema": json.dumps(form["json_schema"])}]
+    for one in [form, *texts]:
+        start = time.thread_time()
+        with pytest.raises(CompileLimitError, match="max_nodes"):
+            check_size(one, GuidedConfig())
+        assert time.thread_time() - start < 0.05
 
 
 @pytest.mark.parametrize(

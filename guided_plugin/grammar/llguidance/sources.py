@@ -7,14 +7,26 @@ Depends on spec, lark and tags. Nothing here compiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.grammar.llguidance.lark.rules import literal
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
 from guided_plugin.spec import OutputSpec
+
+MAX_DEPTH = 2_000
+"""Rules and brackets that a grammar may nest. llguidance reads them recursively: with a stack of 8 MiB,
+versions 1.7.6 and 1.9.1 end the process at 2,700 (measured with chains of rules and of brackets)."""
+
+_PART = re.compile(
+    r'"(?:[^"\\\n]++|\\.)*+"|/(?![/*])(?:[^/\\\n]++|\\.)++/|//[^\n]*'
+    r"|^[+?!]?(?P<defined>[A-Za-z_]\w*)(?:::\w+)?(?:\[[^\]\n]*\])?(?=\s*:(?!:))"
+    r"|^%[^\n]*|(?P<named>[A-Za-z_]\w*)|(?P<bracket>[()\[\]])",
+    re.MULTILINE,
+)
 
 
 def source_text(
@@ -28,6 +40,51 @@ def source_text(
 
     `controls`: names of the control tokens that a structural tag may name, by id.
     """
+    text = _text(spec, unenforced, impossible_token, controls or {})
+    depth = nesting(text)
+    if depth > MAX_DEPTH:
+        raise CompileLimitError(
+            f"nests {depth} rules in its grammar; llguidance reads at most {MAX_DEPTH}",
+            where=spec.kind,
+            hint="each property of an object is a rule in the one before: use fewer, or objects of their own"
+            if spec.kind != "grammar"
+            else "write a repetition instead of a chain of rules",
+        )
+    return text
+
+
+def nesting(text: str) -> int:
+    """How deep the rules and brackets of a Lark grammar are nested as llguidance reads them: from `start`,
+    each rule where it is first named."""
+    rules: dict[str, list[tuple[str, int]]] = {}
+    rule: list[tuple[str, int]] = []
+    brackets = deepest = 0
+    for part in _PART.finditer(text):
+        if part["defined"]:
+            rule, brackets = rules.setdefault(part["defined"], []), 0
+        elif part["named"]:
+            rule.append((part["named"], brackets))
+        elif part["bracket"]:
+            brackets += 1 if part["bracket"] in "([" else -1
+            deepest = max(deepest, brackets)
+    read: set[str] = set()
+    reading: list[tuple[int, Iterator[tuple[str, int]]]] = [(0, iter([("start", 0)]))]
+    while reading:
+        depth, names = reading[-1]
+        for name, inside in names:
+            if name in rules and name not in read:
+                read.add(name)
+                deepest = max(deepest, depth + inside + 1)
+                reading.append((depth + inside + 1, iter(rules[name])))
+                break
+        else:
+            reading.pop()
+    return deepest
+
+
+def _text(
+    spec: OutputSpec, unenforced: Iterable[str], impossible_token: int | None, controls: Mapping[int, str]
+) -> str:
     if spec.kind in ("json_schema", "json_object"):
         return schema_to_lark(
             spec.document() if spec.kind == "json_schema" else {"type": "object"},
@@ -47,7 +104,7 @@ def source_text(
             spec.document(),
             strict=spec.strict,
             flexible=spec.whitespace == "flexible",
-            controls=controls or {},
+            controls=controls,
             unenforced=unenforced,
             impossible_token=impossible_token,
         )

@@ -1,6 +1,7 @@
 """The llguidance backend: what it takes and refuses, its stop tokens, its batches."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from llguidance_specs import CONTROL, END, OTHER_END, PERSON, VOCABULARY, allowe
 
 from guided_plugin import GuidedConfig, OutputSpec, Plugins, Vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 
 
@@ -308,3 +309,36 @@ def test_control_tokens_come_where_they_are_named_and_nowhere_else(padding: int)
         if name in (b"<|im_start|>", b"<s>"):
             by_name = OutputSpec.grammar(f'start: "a" {name.decode()} "b"', "lark")
             assert allowed_tokens(backend, vocabulary, by_name, b"a") == {first + number}
+
+
+def _properties(count, **keywords):
+    return OutputSpec.json_schema(
+        {"properties": {f"p{i}": {"type": "string"} for i in range(count)}, **keywords}
+    )
+
+
+def _chain(count):
+    rules = (f'a{i}: ("x" a{i + 1})?\n' for i in range(count))
+    return OutputSpec.grammar("start: a0\n" + "".join(rules) + f'a{count}: "y"\n', "lark")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _properties,
+        lambda count: _properties(count, required=[f"p{i}" for i in range(count)]),
+        lambda count: _properties(count, minProperties=1, anyOf=[{"required": ["p0"]}, {"required": ["p1"]}]),
+        lambda count: _chain(count // 2),
+    ],
+    ids=["optional", "required", "alternatives", "lark"],
+)
+def test_a_grammar_nested_too_deep_for_llguidances_stack_is_refused_before_it(backend, make):
+    """Just below the bound llguidance reads it, also in a thread; 2,700 rules end the process."""
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(backend.compile, make(1_990)).result().backend == "llguidance"
+    with pytest.raises(CompileLimitError, match=r"nests \d+ rules .* llguidance reads at most 2000"):
+        backend.compile(make(2_010))
+
+
+def test_members_in_any_order_are_not_nested(backend):
+    assert backend.compile(_properties(3_300, minProperties=1)).backend == "llguidance"
