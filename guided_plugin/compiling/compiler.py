@@ -133,7 +133,7 @@ class GrammarCompiler:
         with self._lock:
             return self._kept.get(language_of(spec))
 
-    def admit(self, spec: OutputSpec) -> Prepared | None:
+    def admit(self, spec: OutputSpec, *, deadline: float | None = None) -> Prepared | None:
         """Make sure that a spec compiles, for another process: returns what that process loads it from, or
         None where it compiles it in place. Raises what `compile` raises."""
 
@@ -178,13 +178,14 @@ class GrammarCompiler:
             return self._cache.get(language_of(spec))
 
     def quarantine(self, spec: OutputSpec, error: GuidedError) -> None:
-        """Refuse a spec for some minutes: `error` says what its requests cost."""
+        """Refuse a spec for some minutes: `error` says what its requests cost. Triggers may have cost it: the
+        same language with others is not refused."""
         refusal = CompileLimitError(f"is refused for now: {error.what}", where=spec.kind, hint=error.hint)
-        key = language_of(spec)
         with self._lock:
-            self._cache.drop(key)
-            self._kept.drop(key)
-            self._refuse(key, _QUARANTINE_SECONDS, refusal)
+            if spec.start_after is None:
+                self._cache.drop(language_of(spec))
+                self._kept.drop(language_of(spec))
+            self._refuse(identity_of(spec, triggers=True), _QUARANTINE_SECONDS, refusal)
 
     def refusal(self, spec: OutputSpec) -> GuidedError | None:
         """Why a spec is refused without compiling it, if it is: it was before, or its requests went over a
@@ -192,7 +193,7 @@ class GrammarCompiler:
         if not self._refused:
             return None
         with self._lock:
-            return self._refusal(language_of(spec))
+            return self._refusal(identity_of(spec)) or self._refusal(identity_of(spec, triggers=True))
 
     def backend(self, name: str) -> Backend:
         """A backend by name, made at first use."""
@@ -220,14 +221,11 @@ class GrammarCompiler:
                 limit_bytes=cache.limit_bytes,
             )
 
-    def _refuse(self, key: OutputSpec, seconds: float, error: GuidedError) -> None:
+    def _refuse(self, key: bytes, seconds: float, error: GuidedError) -> None:
         size = ENTRY_BYTES + texts_bytes(error.what, error.where, error.hint)
-        self._refused.put(identity_of(key), (time.monotonic() + seconds, error), size)
+        self._refused.put(key, (time.monotonic() + seconds, error), size)
 
-    def _refusal(self, spec: OutputSpec) -> GuidedError | None:
-        if not self._refused:
-            return None
-        key = identity_of(spec)
+    def _refusal(self, key: bytes) -> GuidedError | None:
         until, error = self._refused.get(key) or (0.0, None)
         if error is None:
             return None
@@ -249,7 +247,7 @@ class GrammarCompiler:
             ready = found(key)
             if ready is not None:
                 return ready
-            refusal = self._refusal(key)
+            refusal = self._refusal(identity_of(key)) if self._refused else None
             if refusal is not None:
                 raise refusal
             running: Future[R] | None = self._running.get((key, what))
@@ -279,7 +277,7 @@ class GrammarCompiler:
         seconds = _DEFECT_SECONDS if isinstance(error, PluginError) else math.inf
         if isinstance(error, GrammarError | PluginError):
             # Without its traceback, which holds all that was at work.
-            self._refuse(key, seconds, copy.copy(error))
+            self._refuse(identity_of(key), seconds, copy.copy(error))
 
     def _grammar(self, key: OutputSpec) -> Grammar:
         return self._loaded(key, self.kept(key) or self._made(key))

@@ -2,8 +2,6 @@
 
 A call into native code can't be interrupted. So it runs in another thread, on data that no other call uses.
 After the deadline the caller goes on without it, and the thread is abandoned until the call returns.
-What counts is the processor time of the thread: on a busy machine it may get none for long, and that is no
-fault of the call.
 """
 
 from __future__ import annotations
@@ -22,24 +20,9 @@ T = TypeVar("T")
 _POLL = 0.01
 """Seconds between two looks at the processor time of a call that is late by the clock."""
 
-_AT_WORK = 0.25
-"""A call that is late by the clock is given up once it has used this part of its processor time."""
-
-_STARVED = 10
-"""How many times longer by the clock a call is waited for that has used less than that."""
-
 
 class Overdue(Exception):
     """A call was not done at its deadline. It goes on in an abandoned thread."""
-
-    def __init__(self, used: float, waited: float, *, proven: bool) -> None:
-        super().__init__(used, waited)
-        self.used = used
-        """Seconds of processor time."""
-        self.waited = waited
-        """Seconds by the clock."""
-        self.proven = proven
-        """Whether it has used all of its processor time. If not, the machine may be to blame."""
 
 
 class _CallThread(Generic[T]):
@@ -60,21 +43,16 @@ class _CallThread(Generic[T]):
         self.begun, self._cpu_begun = time.monotonic(), self._cpu()
         self._calls.put(call)
 
-    def outcome(
-        self, seconds: float, longest: float, starved: float, progress: Callable[[], None]
-    ) -> T | Exception:
-        """What the call returned or raised, or Overdue: after `seconds` of processor time, after `longest` by
-        the clock with a part of that, or after `starved` by the clock."""
+    def outcome(self, seconds: float, longest: float) -> T | Exception:
+        """What the call returned or raised, or Overdue after `seconds` of processor time or `longest` by the
+        clock."""
         while True:
             left = self.begun + min(seconds, longest) - time.monotonic()
             try:
                 return self.results.get(timeout=max(left, _POLL))
             except Empty:
-                waited, used = time.monotonic() - self.begun, self._cpu() - self._cpu_begun
-                at_work = waited >= longest and used >= _AT_WORK * seconds
-                if used >= seconds or at_work or waited >= starved:
-                    return Overdue(used, waited, proven=used >= seconds)
-                progress()
+                if time.monotonic() - self.begun >= longest or self._cpu() - self._cpu_begun >= seconds:
+                    return Overdue()
 
     def end(self) -> None:
         """End the thread after the call that it is in."""
@@ -98,13 +76,11 @@ class _CallThread(Generic[T]):
 class DeadlineCalls(Generic[T]):
     """Threads for calls with a deadline, kept for the next calls. Used by one thread at a time."""
 
-    def __init__(self, seconds: float, longest: float, progress: Callable[[], None] = lambda: None) -> None:
-        """`progress` is called while a late call is waited for."""
+    def __init__(self, seconds: float, longest: float) -> None:
         self.seconds = seconds
         """Processor time that one call may take."""
         self.longest = longest
-        """Time by the clock that it may take if it has a processor."""
-        self._progress = progress
+        """Time by the clock that it may take: its thread may get no processor."""
         self._idle: list[_CallThread[T]] = []
         self._abandoned: list[_CallThread[T]] = []
         self._pid = os.getpid()
@@ -113,16 +89,14 @@ class DeadlineCalls(Generic[T]):
         self, calls: Sequence[Callable[[], T]], *, times: float = 1.0, longest: float | None = None
     ) -> list[T | Exception]:
         """Make the calls together. For each its result, what it raised, or Overdue if it took more than
-        `times` as much processor time as a call may, or too long by the clock; with `longest` that alone
-        decides by the clock."""
+        `times` as much processor time as a call may, or `longest` by the clock."""
         if self._pid != os.getpid():  # a fork has none of these threads
             self._idle, self._abandoned, self._pid = [], [], os.getpid()
         threads = [self._idle.pop() if self._idle else _CallThread[T]() for _ in calls]
         for thread, call in zip(threads, calls, strict=True):
             thread.begin(call)
         most = self.longest if longest is None else longest
-        starved = _STARVED * most if longest is None else longest
-        outcomes = [t.outcome(times * self.seconds, most, starved, self._progress) for t in threads]
+        outcomes = [thread.outcome(times * self.seconds, most) for thread in threads]
         for thread, outcome in zip(threads, outcomes, strict=True):
             if isinstance(outcome, Overdue):
                 self._abandoned.append(thread)

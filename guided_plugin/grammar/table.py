@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from guided_plugin.errors import GuidedError, PipelineError, RequestError
+from guided_plugin.errors import BudgetError, GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher
 from guided_plugin.grammar.batches import RunningRequest, StepBatch
 from guided_plugin.grammar.renewal import Renewals
@@ -114,7 +114,7 @@ class GrammarTable:
         except BaseException as error:
             # The host was not told that the slot is in use, so it would never remove the request.
             self.requests.pop(slot, None)
-            if isinstance(error, RequestError):
+            if isinstance(error, BudgetError):
                 raise error.for_request(request_id) from error
             if not isinstance(error, Exception):
                 raise

@@ -2,8 +2,7 @@
 
 Requests of one backend are worked on together, in another thread. If that takes too long, each request gets
 a new matcher, its tokens are replayed, and it is worked on by itself. This finds the request that takes too
-long, and only that one fails. Its spec is refused from then on if it has used all of its processor time; if
-the machine gave it none, no spec is refused.
+long, and only that one fails.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ class UnboundedCalls:
         progress: Callable[[], None] = lambda: None,
     ) -> None:
         """`seconds` of processor time, or `longest` by the clock, for a call of one request. `progress` is
-        called while many requests are isolated, or a late one is waited for."""
-        self._calls: DeadlineCalls[Any] = DeadlineCalls(seconds, longest, progress)
+        called while many requests are isolated."""
+        self._calls: DeadlineCalls[Any] = DeadlineCalls(seconds, longest)
         self._quarantine = quarantine
         self._progress = progress
         self._masks: MaskArray = np.empty((0, 0), np.int32)
@@ -101,23 +100,17 @@ class UnboundedCalls:
         """Move a new request past its tokens. Raises what `act` raises, or a BudgetError."""
         (outcome,) = self._calls.run([act], times=_REPLAY)
         if isinstance(outcome, Exception):
-            raise self._late(request, "replay", outcome) if isinstance(outcome, Overdue) else outcome
+            raise self._late(request, "replay") if isinstance(outcome, Overdue) else outcome
 
     def _checked(self, request: RunningRequest, outcome: Any, what: str) -> Any:
         if isinstance(outcome, Overdue):
-            return self._late(request, what, outcome)
+            return self._late(request, what)
         if isinstance(outcome, Exception):
             return RequestError(f"its backend failed: {outcome}")
         request.isolated_calls = max(0, request.isolated_calls - 1)
         return outcome
 
-    def _late(self, request: RunningRequest, what: str, late: Overdue) -> GuidedError:
-        if not late.proven:
-            return RequestError(
-                f"a {what} of its grammar was not done after {1e3 * late.used:.0f} ms of processor time in "
-                f"{late.waited:.1f} s",
-                hint="the machine is overloaded: give it more processors, or send fewer requests at a time",
-            )
+    def _late(self, request: RunningRequest, what: str) -> GuidedError:
         error = BudgetError(
             f"a {what} of its grammar takes more than {1e3 * self._calls.seconds:.0f} ms of processor time",
             hint="write the grammar without ambiguity, as `(a | b)*` instead of `e ::= e e | a | b`; row_ms "

@@ -17,7 +17,7 @@ from guided_plugin.spec.forms import KINDS, OPTIONS, Kind, read
 from guided_plugin.spec.python.form import form_of, is_python, json_form
 from guided_plugin.spec.schema import check_schema
 from guided_plugin.spec.telling import told
-from guided_plugin.spec.triggers import Trigger, refuse_surrogates, token_ids, triggers, written
+from guided_plugin.spec.triggers import Trigger, check_text, token_ids, triggers, written
 
 __all__ = ["OutputSpec", "identity_of", "language_of"]
 
@@ -64,6 +64,7 @@ class OutputSpec:
         # Frozen: normalise through the object itself, so that [1, 2] and (1, 2) make equal specs. A caller's
         # own class of text must not go where it is unknown.
         object.__setattr__(self, "text", str.__str__(self.text))
+        check_text(self.text, self.kind)
         object.__setattr__(self, "backend", str.__str__(self.backend))
         if self.stop_token_ids is not None:
             object.__setattr__(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
@@ -96,7 +97,6 @@ class OutputSpec:
             raise SpecError(what, where="regex", hint='for example "[a-z]+"')
         if not pattern:
             raise SpecError("an empty regex allows only empty output", where="regex", hint="try `.*`")
-        refuse_surrogates(pattern, "regex")
         return cls._make("regex", pattern, options)
 
     @classmethod
@@ -109,7 +109,7 @@ class OutputSpec:
             if not isinstance(text, str):
                 what = f"must be a string, not {shown(text)}"
                 raise SpecError(what, where=f"choice[{index}]", hint="put it in quotes")
-            refuse_surrogates(text, f"choice[{index}]")
+            check_text(text, f"choice[{index}]")
         if not listed:
             raise SpecError("an empty list allows nothing", where="choice", hint='for example ["yes", "no"]')
         return cls._make("choice", _dump(list(dict.fromkeys(listed)), "choice"), options)
@@ -122,7 +122,6 @@ class OutputSpec:
             raise SpecError(what, where="grammar", hint='for example root ::= "text"')
         if not source.strip():
             raise SpecError("is empty", where="grammar", hint='the least is: root ::= "text"')
-        refuse_surrogates(source, "grammar")
         return cls._make("grammar", source, {**options, "syntax": syntax})
 
     @classmethod
@@ -256,10 +255,11 @@ def language_of(spec: OutputSpec) -> OutputSpec:
     return replace(spec, stop_token_ids=None, start_after=None)
 
 
-def identity_of(spec: OutputSpec) -> bytes:
-    """A digest of the part of a spec that decides its grammar. Memos keep it in place of the spec, whose text
-    may be long."""
-    options = repr((spec.kind, spec.syntax, spec.whitespace, spec.strict, spec.backend))
+def identity_of(spec: OutputSpec, *, triggers: bool = False) -> bytes:
+    """A digest of the part of a spec that decides its grammar, or of that and its `triggers`. Memos keep it
+    in place of the spec, whose text may be long."""
+    after = spec.start_after if triggers else None
+    options = repr((spec.kind, spec.syntax, spec.whitespace, spec.strict, spec.backend, after))
     digest = hashlib.blake2b(options.encode(errors="surrogatepass"), digest_size=24)
     digest.update(b"\0")
     digest.update(spec.text.encode(errors="surrogatepass"))

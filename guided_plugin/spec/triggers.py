@@ -5,11 +5,17 @@ A spec may have several: reasoning may end with `</think>`, or with the `<tool_c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from guided_plugin.errors import SpecError, shown
+
+MOST_TRIGGERS = 128
+"""Of one spec: a reasoning part has a few ends, and OpenAI's API takes 128 tools, with a trigger each."""
+
+MOST_TRIGGER_UNITS = 16_384
+"""Characters and token ids of all of them: 128 tools with names of 64 characters in a few tags."""
 
 _WHERE = "start_after"
 _HINT = 'a text, token ids, or a list of such; {"text": "<tool_call>", "kept": true} if it is output already'
@@ -28,12 +34,18 @@ def triggers(value: Any) -> tuple[Trigger, ...] | None:
     if value is None:
         return None
     if _is_one(value):
-        return (_trigger(value),)
+        value = (value,)
     if not isinstance(value, Iterable) or isinstance(value, bytes):
         raise SpecError(f"must be token ids or text, not {shown(value)}", where=_WHERE, hint=_HINT)
-    found = tuple(dict.fromkeys(_trigger(each) for each in value))
+    given = list(islice(value, MOST_TRIGGERS + 1))
+    if len(given) > MOST_TRIGGERS:
+        raise SpecError(f"has more than {MOST_TRIGGERS} alternatives", where=_WHERE, hint="leave some out")
+    found = tuple(dict.fromkeys(map(_trigger, given)))
     if not found:
         raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
+    if sum(len(each.tokens) for each in found) > MOST_TRIGGER_UNITS:
+        what = f"has more than {MOST_TRIGGER_UNITS} characters or token ids"
+        raise SpecError(what, where=_WHERE, hint="a few tokens are enough to tell where a part begins")
     return found
 
 
@@ -66,7 +78,7 @@ def _trigger(value: Any) -> Trigger:
     if isinstance(value, str):
         if not value:
             raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
-        refuse_surrogates(value, _WHERE)
+        check_text(value, _WHERE)
         return Trigger(str.__str__(value), kept)
     return Trigger(token_ids(_WHERE, value), kept)
 
@@ -76,22 +88,6 @@ def _form(trigger: Trigger) -> Any:
     if not trigger.kept:
         return what
     return {"text" if isinstance(what, str) else "tokens": what, "kept": True}
-
-
-def refuse_surrogates(text: str, where: str) -> None:
-    """Raise a SpecError with the line and column where a text holds half of a surrogate pair."""
-    lone = _SURROGATE.search(text)
-    if lone is None:
-        return
-    line, column = text.count("\n", 0, lone.start()) + 1, lone.start() - text.rfind("\n", 0, lone.start())
-    raise SpecError(
-        f"has a lone surrogate, which no text can hold: {shown(lone[0])}",
-        where=f"{where}, line {line}, column {column}",
-        hint="leave it out, or write the character as a pair",
-    )
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
@@ -104,3 +100,16 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
     ):
         raise SpecError(f"must be token ids, not {shown(value)}", where=name, hint="a list of whole numbers")
     return tuple(map(int, ids))
+
+
+def check_text(text: str, where: str) -> None:
+    """Refuse a text that has no UTF-8. Raises SpecError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        line, column = text.count("\n", 0, error.start) + 1, error.start - text.rfind("\n", 0, error.start)
+        raise SpecError(
+            f"has a lone surrogate, which no text can hold: {shown(text[error.start])}",
+            where=f"{where}, line {line}, column {column}",
+            hint="leave it out, or write the character as a pair",
+        ) from None

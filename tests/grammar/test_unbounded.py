@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 
@@ -71,32 +70,6 @@ class TestDeadlineCalls:
             return "done"
 
         assert calls.run([starved]) == ["done"]
-
-    def test_a_call_without_a_processor_is_waited_for_beyond_its_time_by_the_clock(self) -> None:
-        beats: list[float] = []
-        calls: DeadlineCalls[str] = DeadlineCalls(0.4, 0.1, lambda: beats.append(time.monotonic()))
-
-        def starved() -> str:
-            time.sleep(0.4)
-            return "done"
-
-        assert calls.run([starved]) == ["done"]
-        assert beats  # whoever watches the caller is told that it is alive
-        (outcome,) = calls.run([starved], longest=0.1)  # here the clock alone decides
-        assert isinstance(outcome, Overdue)
-        assert not outcome.proven
-
-    def test_a_call_that_had_a_processor_is_given_up_by_the_clock_and_one_with_all_its_time_is_proven(
-        self,
-    ) -> None:
-        calls: DeadlineCalls[None] = DeadlineCalls(1.0, 0.05)
-        (outcome,) = calls.run([lambda: spin(5.0)])
-        assert isinstance(outcome, Overdue)
-        assert not outcome.proven
-        assert 0.25 <= outcome.used < 1.0
-        (outcome,) = calls.run([lambda: spin(5.0)], times=0.1, longest=60.0)
-        assert isinstance(outcome, Overdue)
-        assert outcome.proven
 
     def test_threads_end_with_the_object_that_made_them(self) -> None:
         before = set(threading.enumerate())
@@ -262,23 +235,6 @@ def test_many_that_are_worked_on_alone_are_not_late_for_each_other(slow) -> None
     assert masks(table, tuple(range(40))) == [1] * 40
     assert table.failures == []
     assert len(beats) == 5
-
-
-def test_a_request_whose_thread_got_no_processor_fails_and_its_spec_is_not_refused(slow) -> None:
-    quarantined: list = []
-    table = GrammarTable(VOCABULARY, 5.0, 0.06, lambda spec, error: quarantined.append((spec, error)))
-    table.add(0, "x", SPEC, Grammar(SPEC, slow.name, "x", 0, 0.0), slow)
-    slow.work = lambda name, what: slow.stop.wait(60)
-    assert masks(table, (0,)) == [1 << END]
-    ((slot, error),) = table.failures
-    assert slot == 0
-    assert not isinstance(error, BudgetError)
-    assert "the machine is overloaded" in str(error)
-    assert re.search(r"was not done after \d+ ms of processor time in \d\.\d s", str(error))
-    assert quarantined == []
-    slow.work = lambda name, what: time.sleep(0.1)  # late by the clock, but done before patience ends
-    table.add(1, "y", SPEC, Grammar(SPEC, slow.name, "y", 0, 0.0), slow)
-    assert masks(table, (1,)) == [1]
 
 
 def test_a_replay_that_takes_too_long_is_an_error_for_its_request(slow) -> None:

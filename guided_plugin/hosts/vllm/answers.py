@@ -17,10 +17,11 @@ from http import HTTPStatus
 from pkgutil import resolve_name
 from typing import Any
 
-from guided_plugin.errors import GuidedError, printable
+from guided_plugin.errors import printable
 from guided_plugin.hosts.vllm import noted
-from guided_plugin.hosts.vllm.admission import Gate, gate_of, refused
+from guided_plugin.hosts.vllm.admission import LEFT, Gate, gate_of
 from guided_plugin.hosts.vllm.asking import ask_all
+from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.contract import broken
 from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.wrapping import wrap
@@ -91,19 +92,17 @@ async def _admitted(
         return answer
     gate = gate_of(engine)
     params = params_of(gate, serving, request)
-    if gate.concerns(params) and not gate.left(params):
+    if gate.concerns(params):
         try:
-            await gate.admit_async(params)
-            await gate.health.check_async(partial(ask_all, engine))
-        except Exception as error:
-            if isinstance(error, GuidedError) and gate.left(params, error):
-                return answer
+            async with gate.in_time(request.request_id) as deadline:
+                carried = await gate.admit_async(params, deadline)
+                if carried.extra_args[GUIDED] is not LEFT:
+                    await gate.health.check_async(partial(ask_all, engine))
+        except Exception:
             close = getattr(answer, "aclose", None)
             if close is not None:
                 await close()
-            if not isinstance(error, GuidedError):
-                raise
-            raise refused(error, request.request_id) from error
+            raise
     return answer
 
 

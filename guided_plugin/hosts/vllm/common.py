@@ -11,8 +11,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import ConfigError, GuidedError, RequestError, SpecError, VocabularyError
+from guided_plugin.compiling.limits import check_size
+from guided_plugin.config import GuidedConfig, SpecLimits
+from guided_plugin.errors import CompileLimitError, ConfigError, GuidedError, RequestError, SpecError, VocabularyError
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.parts import Part
@@ -155,6 +156,15 @@ def spec_of(params: Any) -> OutputSpec | None:
         return OutputSpec(**value)
     except TypeError as error:
         raise SpecError(f"is not what the gate writes: {error}", where=GUIDED, hint=_NOT_OURS) from None
+
+
+def is_within(form: Any, limits: SpecLimits) -> bool:
+    """Whether something that a client wrote is small; looks at no more of it than that."""
+    try:
+        check_size(form, limits)
+    except CompileLimitError:
+        return False
+    return True
 
 
 def plain_prepared(prepared: Prepared) -> dict[str, Any]:

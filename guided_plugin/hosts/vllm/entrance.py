@@ -16,7 +16,7 @@ from guided_plugin.hosts.vllm.admission import constraint, refusal
 from guided_plugin.hosts.vllm.common import ADMITTED, GUIDED, options_of, rust_frontend
 from guided_plugin.hosts.vllm.contract import broken
 from guided_plugin.hosts.vllm.failures import refused_unseen
-from guided_plugin.hosts.vllm.leaving import LEFT
+from guided_plugin.hosts.vllm.leaving import MARK
 from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.hosts.vllm.wrapping import wrap
 
@@ -64,7 +64,7 @@ def passed_by(params: Any, vllm_config: Any) -> GuidedError | None:
     if constraint(params) is None:
         return None
     options = options_of(vllm_config)
-    if options.refused == "vllm" and extra and extra.get(LEFT) is True:
+    if options.refused == "vllm" and extra and extra.get(MARK) is True:
         return None
     taken_over = options.take_over and refused_unseen(vllm_config, options) is None
     return _PASSED_BY if taken_over else None

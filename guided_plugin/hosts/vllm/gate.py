@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from guided_plugin.errors import BusyError, GuidedError
+from guided_plugin.errors import GuidedError
 from guided_plugin.hosts.vllm import noted
-from guided_plugin.hosts.vllm.admission import REASONING, Admitted, gate_of, refusal, refused
+from guided_plugin.hosts.vllm.admission import LEFT, REASONING, Admitted, gate_of, refusal, refused
 from guided_plugin.hosts.vllm.answers import install as install_answers
 from guided_plugin.hosts.vllm.asking import ask_all
 from guided_plugin.hosts.vllm.beams import install_beams
@@ -30,9 +30,9 @@ from guided_plugin.hosts.vllm.common import GUIDED, PREPARE, read_spec
 from guided_plugin.hosts.vllm.entrance import check_ready
 from guided_plugin.hosts.vllm.entrance import install as install_entrance
 from guided_plugin.hosts.vllm.failures import install as install_failures
-from guided_plugin.hosts.vllm.leaving import mark
 from guided_plugin.hosts.vllm.ready import wrap_frontend
 from guided_plugin.hosts.vllm.retry import install as install_retry
+from guided_plugin.hosts.vllm.retry import stop_waiting
 from guided_plugin.hosts.vllm.together import install_together
 from guided_plugin.hosts.vllm.tools import hold_tools
 from guided_plugin.hosts.vllm.worker_methods import offer_methods
@@ -102,13 +102,9 @@ def _process_inputs(original: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         if not gate.concerns(params):
             return original(self, *args, **kwargs)
-        if gate.left(params):
-            return mark(original(self, *args, **kwargs))
         try:
             carried = gate.admit(params)
         except GuidedError as error:
-            if gate.left(params, error):
-                return mark(original(self, *args, **kwargs))
             raise refusal(error) from error
         args, kwargs = call.having(carried, args, kwargs)
         try:
@@ -127,22 +123,25 @@ def _add_request(original: Any) -> Any:
     def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         check_ready(call.get("prompt", args, kwargs), self.vllm_config)
-        if gate.concerns(params) and not gate.left(params):
-            try:
-                carried = gate.admit(params)
-            except GuidedError as error:
-                if gate.left(params, error):
-                    return original(self, *args, **kwargs)
-                raise refused(error, call.get("request_id", args, kwargs)) from error
-            gate.health.check(lambda method: self.collective_rpc(method))
+        if not gate.concerns(params):
+            return original(self, *args, **kwargs)
+        try:
+            deadline = gate.deadline()
+            carried = gate.admit(params, deadline)
             admitted: Admitted = carried.extra_args[GUIDED]
+            if admitted is not LEFT:
+                gate.health.check(lambda method: self.collective_rpc(method))
             if not admitted.prepared:
-                question, pauses = gate.question(admitted), _pauses(gate.patience)
+                question, pauses = gate.question(admitted), _pauses()
                 while not all(map(all, self.collective_rpc(PREPARE, args=([question],)))):
+                    if time.monotonic() > deadline:
+                        raise gate.late()
                     question = (admitted.key, None)
                     time.sleep(next(pauses))
                 gate.prepared(admitted)
-            args, kwargs = call.having(carried, args, kwargs)
+        except GuidedError as error:
+            raise refused(error, call.get("request_id", args, kwargs)) from error
+        args, kwargs = call.having(carried, args, kwargs)
         return original(self, *args, **kwargs)
 
     return add_request
@@ -154,41 +153,36 @@ def _add_request_async(original: Any) -> Any:
     async def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         check_ready(call.get("prompt", args, kwargs), self.vllm_config)
-        if not gate.concerns(params) or gate.left(params):
+        if not gate.concerns(params):
             return await original(self, *args, **kwargs)
-        try:
-            carried: Any = await gate.admit_async(params)
-        except GuidedError as error:
-            if gate.left(params, error):
-                return await original(self, *args, **kwargs)
-            raise refused(error, call.get("request_id", args, kwargs)) from error
-        noted.on_loop(self)
-        await gate.health.check_async(partial(ask_all, self))
-        # Completions are one text: their reasoning would never be told from the rest.
-        whole = str(call.get("request_id", args, kwargs)).startswith(_COMPLETION)
-        carried.extra_args[REASONING] = {
-            "ended": True if whole else call.get("reasoning_ended", args, kwargs),
-            "kwargs": call.get("reasoning_parser_kwargs", args, kwargs),
-        }
-        admitted: Admitted = carried.extra_args[GUIDED]
-        if not admitted.prepared:
-            question, pauses = gate.question(admitted), _pauses(gate.patience)
-            while not all(map(all, await ask_all(self, PREPARE, ([question],)))):
-                question = (admitted.key, None)
-                await asyncio.sleep(next(pauses))
-            gate.prepared(admitted)
+        request_id = str(call.get("request_id", args, kwargs))
+        async with gate.in_time(request_id) as deadline:
+            carried = await gate.admit_async(params, deadline)
+            admitted: Admitted = carried.extra_args[GUIDED]
+            if admitted is not LEFT:
+                noted.on_loop(self)
+                await gate.health.check_async(partial(ask_all, self))
+                carried.extra_args[REASONING] = {
+                    # Completions are one text: their reasoning would never be told from the rest.
+                    "ended": request_id.startswith(_COMPLETION) or call.get("reasoning_ended", args, kwargs),
+                    "kwargs": call.get("reasoning_parser_kwargs", args, kwargs),
+                }
+            if not admitted.prepared:
+                question, pauses = gate.question(admitted), _pauses()
+                while not all(map(all, await ask_all(self, PREPARE, ([question],)))):
+                    question = (admitted.key, None)
+                    await asyncio.sleep(next(pauses))
+                gate.prepared(admitted)
+        stop_waiting()
         args, kwargs = call.having(carried, args, kwargs)
         return await original(self, *args, **kwargs)
 
     return add_request
 
 
-def _pauses(seconds: float) -> Iterator[float]:
-    """Longer and longer ones, until a request has waited for too long."""
+def _pauses() -> Iterator[float]:
+    """Longer and longer ones."""
     pause, longest = _PAUSES
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while True:
         yield pause
         pause = min(1.5 * pause, longest)
-    error = BusyError(f"the engine had no grammar of the spec after {seconds:g} s", hint="try again")
-    raise refusal(error)

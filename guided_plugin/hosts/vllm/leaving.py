@@ -2,7 +2,7 @@
 
 A spec that is malformed, or that no backend of the plugin enforces, is left. One over a limit is not: the
 limits protect the server. `guided` never is: vLLM can't serve it. Each spec has a line in the log, at most
-`_LINES` a minute, and each request counts in the engine's metrics. Depends on memo.
+`_LINES` a minute, and each request counts in the engine's metrics. Depends on errors.
 """
 
 from __future__ import annotations
@@ -14,43 +14,33 @@ from collections import deque
 from typing import Any
 
 from guided_plugin.errors import CompileLimitError, GrammarError, GuidedError, SpecError
-from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 
 _log = logging.getLogger(__name__)
 
-LEFT = "guided_left"
+MARK = "guided_left"
 """Set by the gate in `extra_args` of each request that is left to vLLM, so that its engine counts it."""
 
-_KNOWN_BYTES = 2 << 20
 _LINES = 20
 
 
 class Leaving:
-    """The specs that one frontend leaves to vLLM. Thread-safe."""
+    """What one frontend leaves to vLLM. Thread-safe."""
 
     def __init__(self, *, wanted: bool) -> None:
-        self.wanted = wanted
+        self._wanted = wanted
         self._lock = threading.Lock()
-        self._known: Latest[bytes, bool] = Latest(_KNOWN_BYTES)
-        """Digests of what clients wrote."""
         self._logged: deque[float] = deque(maxlen=_LINES)
         """When the newest lines were written."""
         self._silent = 0
         """Specs since then that had none."""
 
-    def holds(self, key: bytes | None) -> bool:
-        """Whether a spec was left before; `key` is what its form is remembered by."""
-        return key is not None and key in self._known
-
-    def takes(self, key: bytes | None, error: GuidedError) -> bool:
-        """Whether a spec that was refused is left to vLLM. It is remembered, and the log says why."""
-        if not self.wanted or isinstance(error, CompileLimitError):
+    def takes(self, error: GuidedError) -> bool:
+        """Whether a spec that was refused is left to vLLM; the log says why."""
+        if not self._wanted or isinstance(error, CompileLimitError):
             return False
         if not isinstance(error, GrammarError | SpecError):
             return False
         with self._lock:
-            if key is not None:
-                self._known.put(key, True, ENTRY_BYTES)
             self._say(error)
         return True
 
@@ -65,13 +55,6 @@ class Leaving:
         _log.warning("left to vLLM's own structured output: %s%s", error.reason, more)
 
 
-def mark(request: Any) -> Any:
-    """A request for the engine that is left to vLLM."""
-    params = request.sampling_params
-    params.extra_args = {**(params.extra_args or {}), LEFT: True}
-    return request
-
-
 class Counter:
     """The requests of the schedulers of this process that were left to vLLM."""
 
@@ -80,5 +63,5 @@ class Counter:
 
 def count(extra: dict[str, Any]) -> None:
     """A request has come to a scheduler."""
-    if extra.get(LEFT) is True:
+    if extra.get(MARK) is True:
         Counter.requests += 1

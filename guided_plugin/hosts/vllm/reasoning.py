@@ -11,12 +11,14 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from guided_plugin.config import SpecLimits
 from guided_plugin.errors import RequestError
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.hosts.vllm.common import is_within
 from guided_plugin.spec.triggers import Trigger
 
 _MOST_PARSERS = 32
-_LONGEST_KEY = 4096
+_SMALL = SpecLimits(max_spec_bytes=4096)
 """Parsers are kept by their arguments, which come from clients: so many, with arguments so long."""
 
 _SEQUENCES = ("_think_close_ids", "_end_token_ids")
@@ -46,12 +48,13 @@ class Reasoning:
         ended, kwargs = note.get("ended"), note.get("kwargs") or {}
         if ended:
             return ()
-        key = json.dumps(kwargs, sort_keys=True, default=repr)
-        parser, ends = self._parsers.get(key) or (self._parser(kwargs), None)
+        key = json.dumps(kwargs, sort_keys=True, default=repr) if is_within(kwargs, _SMALL) else None
+        known = None if key is None else self._parsers.get(key)
+        parser, ends = known or (self._parser(kwargs), None)
         over = ended is None and parser.is_reasoning_end(prompt_token_ids or [])
         if not over and ends is None:
             ends = self._ends(parser, kwargs)
-        if len(key) <= _LONGEST_KEY:
+        if key is not None:
             self._parsers[key] = parser, ends
             self._parsers.move_to_end(key)
             if len(self._parsers) > _MOST_PARSERS:

@@ -2,6 +2,7 @@
 and which keywords nothing enforced. Imports vLLM lazily.
 
     init_entrypoints_middleware   vLLM's app gets a middleware: each request has a note
+    deadline_in                   until when the request waits for its spec, in all stages together
     unavailable                   the error of status 503; writes into the note of the request that gets it
     tell_unenforced               writes into the note what `unenforced_keywords` left out of a request's spec
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from contextvars import ContextVar
 from http import HTTPStatus
@@ -40,17 +42,36 @@ _Send = Callable[[_Message], Awaitable[None]]
 class _Note:
     """What a request's answer will say."""
 
-    __slots__ = ("seconds", "unenforced")
+    __slots__ = ("deadline", "seconds", "unenforced")
 
     def __init__(self) -> None:
         self.seconds = 0
         """When to come again; 0 where this package has not refused the request."""
         self.unenforced: tuple[str, ...] = ()
         """Keywords of its spec."""
+        self.deadline: float | None = None
+        """Until when it waits for its spec (of `time.monotonic`); None where it does not."""
 
 
 _note: ContextVar[_Note | None] = ContextVar("guided_retry_after", default=None)
 """Of the request that is served; tasks that it starts share it."""
+
+
+def deadline_in(seconds: float) -> float:
+    """Until when the request that is served waits for its spec: so many seconds from its first stage on."""
+    note = _note.get()
+    if note is None:
+        return time.monotonic() + seconds
+    if note.deadline is None:
+        note.deadline = time.monotonic() + seconds
+    return note.deadline
+
+
+def stop_waiting() -> None:
+    """The spec of the request that is served is ready. What else it asks of the engine waits by itself."""
+    note = _note.get()
+    if note is not None:
+        note.deadline = None
 
 
 def unavailable(what: str, seconds: float) -> Exception:

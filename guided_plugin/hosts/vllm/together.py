@@ -17,7 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from guided_plugin.errors import GuidedError
-from guided_plugin.hosts.vllm.admission import Admitted, Gate, gate_of
+from guided_plugin.hosts.vllm.admission import LEFT, Admitted, Asked, Gate, gate_of
 from guided_plugin.hosts.vllm.common import PREPARE
 from guided_plugin.hosts.vllm.contract import broken
 from guided_plugin.hosts.vllm.parts import Part
@@ -76,8 +76,8 @@ class Ahead(Sequence[Any]):
         """The digest of the spec of each of the others."""
         self._open: set[bytes] = set()
         """Specs that are under way."""
-        self._waiting: list[tuple[int, int, bytes, Any]] = []
-        """A heap: the size of each spec that nothing was done for yet, and its form."""
+        self._waiting: list[tuple[int, int, Asked]] = []
+        """A heap: the size of each spec that nothing was done for yet."""
         self._running: dict[Future[Admitted], bytes] = {}
         self._asked: dict[bytes, tuple[Admitted, float]] = {}
         """Those that the engine gets ready, and until when that is waited for."""
@@ -101,19 +101,20 @@ class Ahead(Sequence[Any]):
         """See which specs the next prompts have."""
         for index in range(self._seen, min(end, len(self))):
             params = self._params[index]
-            if not self._gate.concerns(params) or self._gate.left(params):
+            if not self._gate.concerns(params):
                 continue
             try:
-                form, key, known = self._gate.look_up(params)
+                asked = self._gate.asked(params)
+                known = asked if isinstance(asked, Admitted) else self._gate.look_up(asked)
+                if known is not None:
+                    self._carried[index] = self._gate.carry(params, known)
             except GuidedError:  # `add_request` raises it
                 continue
-            if known is not None:
-                self._carried[index] = known
-            elif key is not None:
-                self._keys[index] = key
-                if key not in self._open:
-                    self._open.add(key)
-                    heapq.heappush(self._waiting, (-_size(form), index, key, form))
+            if isinstance(asked, Asked) and asked.key is not None and known is None:
+                self._keys[index] = asked.key
+                if asked.key not in self._open:
+                    self._open.add(asked.key)
+                    heapq.heappush(self._waiting, (-_size(asked.form), index, asked))
         self._seen = max(self._seen, end)
 
     def _advance(self, pause: float) -> bool:
@@ -131,9 +132,11 @@ class Ahead(Sequence[Any]):
         """Have specs admitted, no more at a time than can compile at a time."""
         most = self._gate.options.compile_processes + _SPARE
         while self._waiting and len(self._running) < most:
-            _, _, key, form = heapq.heappop(self._waiting)
+            _, _, asked = heapq.heappop(self._waiting)
+            key = asked.key or b""
+            asked.deadline = self._gate.deadline()  # it waited for nothing but those before it
             try:
-                self._running[self._gate.admit_in_background(form, key)] = key
+                self._running[self._gate.admit_in_background(asked)] = key
             except GuidedError:  # there is no room
                 self._open.discard(key)
 
@@ -141,11 +144,11 @@ class Ahead(Sequence[Any]):
         """What the engine is to be asked of a spec that was admitted. Small ones are ready there at once; in
         a call's first step they would compile one after the other."""
         key = self._running.pop(done)
-        if done.exception() is not None:
+        if done.exception() is not None or done.result() is LEFT:
             self._open.discard(key)
             return
         admitted = done.result()
-        self._asked[key] = admitted, time.monotonic() + self._gate.patience
+        self._asked[key] = admitted, self._gate.deadline()
         yield self._gate.question(admitted)
 
     def _ask(self, questions: list[tuple[str, dict[str, Any] | None]]) -> bool:

@@ -1,5 +1,6 @@
 """`refused: "vllm"`: what the plugin refuses goes to vLLM's manager in the same engine, and is counted."""
 
+import asyncio
 import json
 
 import pytest
@@ -20,9 +21,8 @@ from guided_plugin.errors import (
     UnsupportedSpecError,
     VocabularyError,
 )
-from guided_plugin.hosts.vllm.admission import Gate
+from guided_plugin.hosts.vllm.admission import LEFT, Gate
 from guided_plugin.hosts.vllm.leaving import Leaving
-from guided_plugin.spec.memo import ENTRY_BYTES
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 SCHEMA = {"enum": ["a", "b"]}
@@ -32,45 +32,42 @@ REFUSED = {"json": SCHEMA, "whitespace_pattern": "[.]"}
 
 @pytest.mark.parametrize("kind", [GrammarError, SpecError, UnsatisfiableSpecError, UnsupportedSpecError])
 def test_refused_specs_are_left(kind):
-    leaving = Leaving(wanted=True)
-    assert not leaving.holds(b"spec")
-    assert leaving.takes(b"spec", kind("no"))
-    assert leaving.holds(b"spec")
-    assert not leaving.holds(b"other")
-    assert not Leaving(wanted=False).takes(b"spec", kind("no"))
+    assert Leaving(wanted=True).takes(kind("no"))
+    assert not Leaving(wanted=False).takes(kind("no"))
 
 
 @pytest.mark.parametrize("kind", [CompileLimitError, PipelineError, VocabularyError])
 def test_limits_and_troubles_of_the_server_are_not(kind):
-    leaving = Leaving(wanted=True)
-    assert not leaving.takes(b"spec", kind("no"))
-    assert not leaving.holds(b"spec")
+    assert not Leaving(wanted=True).takes(kind("no"))
 
 
 def test_each_spec_has_a_line_and_no_minute_has_many(caplog):
+    caplog.set_level("WARNING", "guided_plugin")
     leaving = Leaving(wanted=True)
     for number in range(50):
-        leaving.takes(f"spec {number}".encode(), SpecError(f"wrong {number}"))
+        leaving.takes(SpecError(f"wrong {number}"))
     assert len(caplog.records) == 20
     leaving._logged.clear()
-    leaving.takes(b"spec", SpecError("wrong", where="regex"))
+    leaving.takes(SpecError("wrong", where="regex"))
     assert "left to vLLM's own structured output: regex: wrong (30 more specs" in caplog.records[-1].message
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr("guided_plugin.hosts.vllm.leaving._KNOWN_BYTES", 3 * ENTRY_BYTES)
-    leaving = Leaving(wanted=True)
-    for number in range(5):
-        leaving.takes(b"%d" % number, SpecError("wrong"))
-    assert [leaving.holds(b"%d" % number) for number in range(5)] == [False, False, True, True, True]
-
-
-def test_guided_is_never_left():
-    gate = Gate(config({**TAKES_OVER, "refused": "vllm"}))
-    error = SpecError("wrong")
-    assert not gate.left(params_of(REFUSED), error)
-    assert gate.left(params_of(REFUSED, theirs=True), error)
-    assert not Gate(config(TAKES_OVER)).left(params_of(REFUSED, theirs=True), error)
+def test_guided_is_never_left(caplog):
+    caplog.set_level("WARNING", "guided_plugin")
+    gate, theirs = Gate(config({**TAKES_OVER, "refused": "vllm"})), params_of(REFUSED, theirs=True)
+    for _ in range(2):  # the second time it is remembered
+        for admit in (gate.admit, lambda params: asyncio.run(gate.admit_async(params))):
+            carried = admit(theirs)
+            assert carried.extra_args["guided"] is LEFT
+            assert gate.admit(carried) is carried
+            assert carried.structured_outputs is theirs.structured_outputs
+            with pytest.raises(SpecError):
+                admit(params_of({**REFUSED, "disable_any_whitespace": False}))
+    assert len(caplog.records) == 1
+    gate.complete(carried, None)
+    assert carried.extra_args == {"guided_left": True}
+    with pytest.raises(SpecError):
+        Gate(config(TAKES_OVER)).admit(theirs)
 
 
 @pytest.fixture(scope="module")

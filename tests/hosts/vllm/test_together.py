@@ -34,7 +34,7 @@ class Compiler:
         self.lock = threading.Lock()
         self.begun, self.running, self.most = [], 0, 0
 
-    def admit(self, spec):
+    def admit(self, spec, *, deadline):
         with self.lock:
             self.begun.append(spec.text)
             self.running += 1
@@ -98,7 +98,7 @@ def test_specs_of_several_prompts_compile_at_the_same_time(monkeypatch):
     assert len(engine.made) == 8
     for text, each in zip(texts, params, strict=True):
         admitted = engine.gate.admit(each).extra_args[GUIDED]
-        assert admitted.fields["text"] == text
+        assert admitted.spec.text == text
         assert admitted.prepared  # `add_request` asks the engine nothing
     assert len(compiler.begun) == 8
 
@@ -166,7 +166,7 @@ def test_where_there_is_no_room_a_request_waits_for_itself(monkeypatch):
     compiler = Compiler()
     engine = Engine(monkeypatch, compiler)
 
-    def full(form, key):
+    def full(asked):
         raise BusyError("full")
 
     monkeypatch.setattr(engine.gate, "admit_in_background", full)
