@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from guided_plugin.config import GuidedConfig
+from guided_plugin.config import GuidedConfig, SpecLimits
 from guided_plugin.errors import CompileLimitError
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.keywords import KEYWORDS
@@ -49,7 +49,7 @@ _ENTANGLING = frozenset(
 )
 
 
-def check_size(form: Any, config: GuidedConfig) -> None:
+def check_size(form: Any, config: SpecLimits) -> None:
     """Refuse what a client wrote if it is certainly over `max_spec_bytes` or `max_nodes`, before it is read.
 
     Copies nothing, and looks at no more of it than that. A text counts as it came, with its whitespace.

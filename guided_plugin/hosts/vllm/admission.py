@@ -31,8 +31,8 @@ from typing import Any, TypeVar
 from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.limits import check_size
-from guided_plugin.config import SpecLimits
 from guided_plugin.compiling.readiness import get_ready
+from guided_plugin.config import SpecLimits
 from guided_plugin.errors import BusyError, GuidedError, PipelineError, SpecError, VocabularyError, printable
 from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm import noted
@@ -73,8 +73,8 @@ _START_SECONDS = 120.0
 """How long a request waits for the first grammar worker of an engine."""
 
 _LIGHT = SpecLimits(max_spec_bytes=1 << 16, max_nodes=4_000)
-"""Forms up to this size are looked up on the event loop and read by the quick threads. To look at as many nodes
-takes 1.1 ms (240,000 of them: 62 ms, on a processor of 2.6 GHz)."""
+"""Forms up to this size are looked up on the event loop and read by the quick threads. To look at that many
+nodes takes 1.1 ms (240,000: 62 ms, on a processor of 2.6 GHz)."""
 
 _ADMITTED_BYTES = 16 << 20
 """What is remembered of admitted specs: their texts, by a digest of what clients wrote."""
@@ -282,7 +282,7 @@ class Gate:
         """Write the spec of an admitted request into the engine's own params, as plain data, and after which
         tokens it begins where the output has a reasoning part."""
         extra = params.extra_args = dict(params.extra_args)  # vLLM's copy may be a shallow one
-        admitted, note = extra.pop(GUIDED), extra.pop(REASONING, {})
+        admitted, note = extra.pop(GUIDED), extra.pop(REASONING, None)
         if admitted is LEFT:
             extra[MARK] = True
             return

@@ -13,7 +13,14 @@ from typing import Any
 
 from guided_plugin.compiling.limits import check_size
 from guided_plugin.config import GuidedConfig, SpecLimits
-from guided_plugin.errors import CompileLimitError, ConfigError, GuidedError, RequestError, SpecError, VocabularyError
+from guided_plugin.errors import (
+    CompileLimitError,
+    ConfigError,
+    GuidedError,
+    RequestError,
+    SpecError,
+    VocabularyError,
+)
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.parts import Part

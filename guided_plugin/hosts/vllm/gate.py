@@ -31,6 +31,7 @@ from guided_plugin.hosts.vllm.entrance import check_ready
 from guided_plugin.hosts.vllm.entrance import install as install_entrance
 from guided_plugin.hosts.vllm.failures import install as install_failures
 from guided_plugin.hosts.vllm.ready import wrap_frontend
+from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.retry import install as install_retry
 from guided_plugin.hosts.vllm.retry import stop_waiting
 from guided_plugin.hosts.vllm.together import install_together
@@ -162,11 +163,12 @@ def _add_request_async(original: Any) -> Any:
             if admitted is not LEFT:
                 noted.on_loop(self)
                 await gate.health.check_async(partial(ask_all, self))
-                carried.extra_args[REASONING] = {
-                    # Completions are one text: their reasoning would never be told from the rest.
-                    "ended": request_id.startswith(_COMPLETION) or call.get("reasoning_ended", args, kwargs),
-                    "kwargs": call.get("reasoning_parser_kwargs", args, kwargs),
-                }
+                # Completions are one text: their reasoning would never be told from the rest.
+                whole = request_id.startswith(_COMPLETION)
+                carried.extra_args[REASONING] = Said(
+                    True if whole else call.get("reasoning_ended", args, kwargs),
+                    call.get("reasoning_parser_kwargs", args, kwargs) or {},
+                )
             if not admitted.prepared:
                 question, pauses = gate.question(admitted), _pauses()
                 while not all(map(all, await ask_all(self, PREPARE, ([question],)))):

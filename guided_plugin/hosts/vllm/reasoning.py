@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from guided_plugin.config import SpecLimits
@@ -28,6 +29,19 @@ _FIRSTS_AND_REST = ("think_end_first_token_ids", "think_end_rest_token_ids")
 """Those of a parser whose end may begin with several tokens."""
 
 
+@dataclass(slots=True, eq=False)
+class Said:
+    """What the caller of AsyncLLM says about the reasoning of a request."""
+
+    ended: bool | None
+    """Whether the prompt ends it; None where the caller does not say."""
+    kwargs: Mapping[str, Any]
+    """The parser's arguments, such as those of the chat template."""
+
+    def __deepcopy__(self, memo: Any) -> Said:
+        return self  # vLLM clones the params of each request, and clients give the arguments
+
+
 class Reasoning:
     """The reasoning parts of the outputs of one engine."""
 
@@ -39,13 +53,9 @@ class Reasoning:
         self._parsers: OrderedDict[str, tuple[Any, tuple[Trigger, ...] | None]] = OrderedDict()
         """By their arguments, each with its ends once they were needed."""
 
-    def ends(self, note: Mapping[str, Any], prompt_token_ids: list[int] | None) -> tuple[Trigger, ...]:
-        """What ends the reasoning part of an output; empty if it has none.
-
-        `note` holds `ended` (whether the prompt ends the reasoning, None where the caller does not say) and
-        `kwargs` (the parser's arguments, such as those of the chat template). Raises RequestError.
-        """
-        ended, kwargs = note.get("ended"), note.get("kwargs") or {}
+    def ends(self, said: Said | None, prompt_token_ids: list[int] | None) -> tuple[Trigger, ...]:
+        """What ends the reasoning part of an output; empty if it has none. Raises RequestError."""
+        ended, kwargs = (None, {}) if said is None else (said.ended, said.kwargs)
         if ended:
             return ()
         key = json.dumps(kwargs, sort_keys=True, default=repr) if is_within(kwargs, _SMALL) else None

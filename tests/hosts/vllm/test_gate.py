@@ -28,6 +28,7 @@ from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm.admission import Admitted, Gate
 from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.hosts.vllm.parts import Name, Part
+from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
 from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
@@ -292,7 +293,7 @@ def test_the_engines_params_are_completed_without_writing_to_what_they_share():
     gate = Gate(config(SMALL, reasoning="tags"))
     carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
     shared = carried.extra_args
-    shared["guided_reasoning"] = {}
+    shared["guided_reasoning"] = Said(None, {})
     before = dict(shared)
     gate.complete(carried, [1])
     assert shared == before
@@ -315,9 +316,9 @@ def test_a_spec_begins_after_the_reasoning():
     assert reasoned("tags", [1]) == [(THINK_END, False)]
     assert reasoned("text", [1]) == [(THINK_END, False)]
     assert reasoned("tags", [1, THINK_END]) is None  # the prompt ends it
-    assert reasoned("tags", [1], {"ended": True}) is None
-    assert reasoned("tags", [1, THINK_END], {"ended": False}) == [(THINK_END, False)]
-    assert reasoned("tags", [1], {"kwargs": {"thinks": False}}) is None
+    assert reasoned("tags", [1], Said(True, {})) is None
+    assert reasoned("tags", [1, THINK_END], Said(False, {})) == [(THINK_END, False)]
+    assert reasoned("tags", [1], Said(None, {"thinks": False})) is None
     assert reasoned("tags", [1], start_after=[7]) == [(7, False)]
     with pytest.raises(gp.GuidedError, match="start_after"):
         reasoned("silent", [1])

@@ -21,7 +21,7 @@ from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import RequestError
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.hosts.vllm.reasoning import Reasoning
+from guided_plugin.hosts.vllm.reasoning import Reasoning, Said
 
 THINK = """deepseek_r1 deepseek_v3 deepseek_v4 deepseek_v41 ernie45 holo2 hy_v3 hy_v4 minimax_m2_append_think
 poolside_v1 step3 step5"""
@@ -113,39 +113,39 @@ def test_an_output_that_thinks_begins_after_its_reasoning(tokenizer, reasoning, 
     filler = tokenizer.encode("a", add_special_tokens=False)
     if name in REFUSED | NOT_HERE:
         with pytest.raises(RequestError, match="reasoning parser") as raised:
-            parts.ends({"kwargs": ON}, filler)
+            parts.ends(Said(None, ON), filler)
         assert raised.value.hint
     elif name in NONE:
-        assert parts.ends({"kwargs": ON}, filler) == ()
+        assert parts.ends(Said(None, ON), filler) == ()
     else:
         older = OLDER if not hasattr(ParserEngineReasoningAdapter, "find_reasoning_end") else {}
-        assert texts(tokenizer, parts.ends({"kwargs": ON}, filler)) == older.get(name, ENDS[name])
+        assert texts(tokenizer, parts.ends(Said(None, ON), filler)) == older.get(name, ENDS[name])
 
 
 @pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED) - ALWAYS_THINK - {"k2_horizon"}))
 def test_an_output_that_does_not_think_is_constrained_from_the_start(tokenizer, reasoning, name):
-    assert reasoning(name).ends({"kwargs": OFF}, tokenizer.encode("a", add_special_tokens=False)) == ()
+    assert reasoning(name).ends(Said(None, OFF), tokenizer.encode("a", add_special_tokens=False)) == ()
 
 
 @pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED)))
 def test_prompts_that_end_the_reasoning_and_prompts_that_open_it_again(tokenizer, reasoning, name):
     parts = reasoning(name)
-    ends = parts.ends({"kwargs": ON, "ended": False}, [])
+    ends = parts.ends(Said(False, ON), [])
     over = [1, 2, *next(end.tokens for end in ends if not end.kept)]
-    assert parts.ends({"kwargs": ON}, over) == ()
-    assert parts.ends({"kwargs": ON, "ended": True}, [1]) == ()
-    assert parts.ends({"kwargs": ON, "ended": False}, over) == ends
+    assert parts.ends(Said(None, ON), over) == ()
+    assert parts.ends(Said(True, ON), [1]) == ()
+    assert parts.ends(Said(False, ON), over) == ends
     start = parts._parser(ON).reasoning_start_str
     opening = tokenizer.get_vocab().get(start) if start else None
     if opening is not None and name not in ONCE:
-        assert parts.ends({"kwargs": ON}, [*over, opening]) == ends
+        assert parts.ends(Said(None, ON), [*over, opening]) == ends
 
 
 @pytest.mark.parametrize("name", sorted(ENDS.keys() & set(REGISTERED)))
 def test_random_outputs_begin_where_vllms_own_masks_would(tokenizer, reasoning, name):
     chance = random.Random(name)
     parts = reasoning(name)
-    ends = parts.ends({"kwargs": ON, "ended": False}, [])
+    ends = parts.ends(Said(False, ON), [])
     some = [tokenizer.encode(text, add_special_tokens=False)[0] for text in "abc"]
     pieces = [*([token] for token in some), *([token] for end in ends for token in end.tokens)]
     pieces += [list(end.tokens) for end in ends]
@@ -178,12 +178,12 @@ def vllms_start(parser, tokens):
 
 def test_arguments_that_a_parser_refuses_are_an_error_for_their_client(reasoning):
     with pytest.raises(RequestError, match="can't be made: Unsupported reasoning_effort"):
-        reasoning("k2_horizon").ends({"kwargs": OFF}, [1])
+        reasoning("k2_horizon").ends(Said(None, OFF), [1])
 
 
 def test_parsers_are_kept_by_their_arguments_but_not_without_end(reasoning):
     parts = reasoning("qwen3")
     for number in range(100):
-        parts.ends({"kwargs": {"chat_template_kwargs": {"n": number}}}, [1])
-    parts.ends({"kwargs": {"chat_template_kwargs": {"text": "x" * 10_000}}}, [1])
+        parts.ends(Said(None, {"chat_template_kwargs": {"n": number}}), [1])
+    parts.ends(Said(None, {"chat_template_kwargs": {"text": "x" * 10_000}}), [1])
     assert len(parts._parsers) == 32

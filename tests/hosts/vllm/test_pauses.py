@@ -1,0 +1,242 @@
+"""What a request of 1 MB costs the others: how long the event loop of a frontend stands still for it."""
+
+import asyncio
+import contextlib
+import gc
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm import SamplingParams
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
+from vllm.reasoning import ReasoningParserManager
+from vllm.sampling_params import StructuredOutputsParams
+from vllm_support import config
+
+import guided_plugin as gp
+from guided_plugin.hosts.vllm import admission, answers, gate
+from guided_plugin.hosts.vllm.common import HEALTH
+
+MIB = 1 << 20
+LONGEST = 0.05
+"""Seconds."""
+
+END, THINK_END = 256, 257
+VOCABULARY = gp.Vocabulary(
+    (*(bytes([byte]) for byte in range(256)), b"</s>", b"</think>", *(b"<%d>" % i for i in range(1000))),
+    (END,),
+    frozenset(range(END, END + 1002)),
+    encode=lambda text: list(text.encode()),
+)
+TINY = {"enum": [1] * (MIB // 2)}
+EMPTY = {"anyOf": [{}] * (MIB // 3)}
+LONG = {"enum": ["x" * (MIB - 100)]}
+NESTED = {"properties": {f"p{i}": {"type": "string", "maxLength": 5} for i in range(MIB // 40)}}
+MANY = {"properties": {f"p{i}": {"type": "string", "enum": ["x" * 170]} for i in range(4_900)}}
+"""Within all limits."""
+TAG = {"format": {"type": "const_string", "value": "x" * MIB}}
+DEEP = "[" * MIB
+
+KINDS = {
+    **{
+        f"{kind} {name}": {kind: schema}
+        for name, schema in {
+            "tiny": TINY,
+            "empty": EMPTY,
+            "long": LONG,
+            "nested": NESTED,
+            "many": MANY,
+        }.items()
+        for kind in ("json_schema", "json")
+    },
+    "deep": {"json": DEEP},
+    "regex": {"regex": "a" * MIB},
+    "class": {"regex": "[" + "ab" * (MIB // 2) + "]"},
+    "surrogate": {"regex": "é" * (MIB // 2) + "\ud800"},
+    "choice": {"choice": [str(number) for number in range(MIB // 7)]},
+    "one choice": {"choice": ["x" * MIB]},
+    "ebnf": {"grammar": 'root ::= "' + "x" * MIB + '"'},
+    "rules": {"grammar": "".join(f"r{i} ::= r{i + 1}\n" for i in range(MIB // 20))},
+    "lark": {"grammar": 'start: "' + "x" * MIB + '"'},
+    "tag": {"structural_tag": json.dumps(TAG)},
+    "tags": {
+        "structural_tag": json.dumps({"format": {"type": "or", "elements": [{"type": "any_text"}] * 40_000}})
+    },
+    "whitespace": {"json": {}, "whitespace_pattern": "[ ]?" * (MIB // 4)},
+}
+THEIRS = {name: form for name, form in KINDS.items() if "json_schema" not in form}
+KINDS["no object"] = {"json_object": ["x"] * (MIB // 5)}
+OWN = {
+    "triggers": {"start_after": [f"{number}" for number in range(105_000)]},
+    "trigger": {"start_after": "x" * MIB},
+    "ids": {"start_after": [3] * (MIB // 2)},
+    "kept": {"start_after": [{"text": f"{number}", "kept": True} for number in range(40_000)]},
+    "lists": {"start_after": [[number % 200, 1] for number in range(100_000)]},
+    "stops": {"stop_token_ids": [END] * (MIB // 4)},
+    "text stops": {"stop_token_ids": [65] * (MIB // 4)},
+    "backend": {"backend": "x" * MIB},
+    "strict": {"strict": ["x"] * (MIB // 5)},
+    "whitespace": {"whitespace": "x" * MIB},
+    "syntax": {"syntax": "x" * MIB},
+    "unknown": {"x" * MIB: 1},
+    "keys": {f"key{number}": 1 for number in range(MIB // 12)},
+}
+
+
+class Engine:
+    """An AsyncLLM as far as the wrappers look at it."""
+
+    def __init__(self, options):
+        self.vllm_config = config({"take_over": True, **options}, reasoning="tags")
+        self.input_processor = SimpleNamespace(vllm_config=self.vllm_config)
+        self.gate = admission.gate_of(self)
+
+    async def collective_rpc(self, method, args=()):
+        return [""] if method == HEALTH else [[True] * len(args[0])]
+
+    async def add(self, params, **rest):
+        """What vLLM does with a request, as far as the plugin has a part in it."""
+        process = gate._process_inputs(lambda processor, prompt, params: request_of(params.clone()))
+
+        async def add_request(self, prompt, params, request_id=None, **rest):
+            return process(self.input_processor, prompt, params)
+
+        names = {"reasoning_ended": None, "reasoning_parser_kwargs": None, "request_id": "one", **rest}
+        made = gate._add_request_async(with_names(add_request))
+        return await made(self, None, params, **names)
+
+
+def with_names(call):
+    async def add_request(
+        self, prompt, params, request_id=None, reasoning_ended=None, reasoning_parser_kwargs=None
+    ):
+        return await call(self, prompt, params, request_id)
+
+    return add_request
+
+
+def request_of(params):
+    return SimpleNamespace(sampling_params=params, prompt_token_ids=[1])
+
+
+class Parser:
+    end_token_id, reasoning_end_str = THINK_END, None
+
+    def __init__(self, tokenizer, **kwargs):
+        pass
+
+    def is_reasoning_end(self, tokens):
+        return False
+
+    def is_reasoning_end_streaming(self, tokens, delta):
+        return THINK_END in delta
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("GUIDED_PLUGIN", raising=False)
+        patch.setattr(admission, "vocabulary_of", lambda config: VOCABULARY)
+        patch.setattr("vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: None)
+        patch.setattr(ReasoningParserManager, "get_reasoning_parser", classmethod(lambda cls, name: Parser))
+        made = Engine({"threads": 1, "compile_seconds": 1.0})
+        made.gate.warm_up()
+        made.gate.wait_ready()
+        gc.collect()
+        gc.freeze()  # as vLLM does: no collection looks at all that these tests have made
+        yield made
+        gc.unfreeze()
+        made.gate.compiler.close()
+
+
+async def longest_pause(work):
+    """The longest time that nothing else ran on the loop while some work was done."""
+    pauses, before = [], clocks()
+
+    async def look():
+        nonlocal before
+        while True:
+            await asyncio.sleep(0.001)
+            now = clocks()
+            pauses.append(min(now[0] - before[0], now[1] - before[1]))
+            before = now
+
+    looking = asyncio.ensure_future(look())
+    await asyncio.sleep(0.005)
+    pauses.clear()
+    with contextlib.suppress(VLLMValidationError, GracefulHTTPError):  # refused, or late
+        await work
+    await asyncio.sleep(0.005)
+    looking.cancel()
+    return max(pauses)
+
+
+def clocks():
+    """Other processes take from the first, threads without the interpreter's lock add to the second."""
+    return time.perf_counter(), time.process_time()
+
+
+def check(engine, make):
+    """Twice: the second time it may be remembered."""
+    for _ in range(2):
+        assert asyncio.run(longest_pause(make())) < LONGEST
+
+
+@pytest.mark.parametrize("form", THEIRS.values(), ids=THEIRS.keys())
+def test_no_constraint_of_vllms_own_stops_the_loop(engine, form):
+    check(engine, lambda: engine.add(SamplingParams(structured_outputs=StructuredOutputsParams(**form))))
+
+
+@pytest.mark.parametrize("form", KINDS.values(), ids=KINDS.keys())
+def test_no_guided_form_stops_the_loop(engine, form):
+    for given in (form, json.dumps(form)):
+        check(engine, lambda given=given: engine.add(SamplingParams(extra_args={"guided": given})))
+
+
+@pytest.mark.parametrize("options", OWN.values(), ids=OWN.keys())
+def test_no_option_of_a_spec_stops_the_loop(engine, options):
+    form = {"grammar": 'root ::= "a"', **options} if "syntax" in options else {"regex": "a", **options}
+    for given in (form, json.dumps(form)):
+        check(engine, lambda given=given: engine.add(SamplingParams(extra_args={"guided": given})))
+
+
+@pytest.mark.parametrize("stops", [[END] * (MIB // 4), list(range(END, END + 1000)) * 200, [65] * (MIB // 3)])
+def test_no_stop_tokens_of_a_request_stop_the_loop(engine, stops):
+    params = SamplingParams(extra_args={"guided": {"regex": "a"}}, stop_token_ids=stops)
+    check(engine, lambda: engine.add(params))
+
+
+def test_no_arguments_of_a_chat_template_stop_the_loop(engine):
+    for kwargs in ({"a": ["x"] * (MIB // 5)}, {"a": "x" * MIB}, {f"k{i}": 1 for i in range(MIB // 10)}):
+        params = SamplingParams(extra_args={"guided": {"regex": "a"}})
+        check(engine, lambda params=params, kwargs=kwargs: engine.add(params, reasoning_parser_kwargs=kwargs))
+
+
+TOOL = {"type": "function", "function": {"name": "f", "strict": True, "parameters": MANY}}
+CHATS = {
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": MANY}}},
+    "tiny": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": TINY}}},
+    "tag": {"response_format": {"type": "structural_tag", **TAG}},
+    "own": {"structured_outputs": {"regex": "a" * MIB}},
+    "guided": {"vllm_xargs": {"guided": json.dumps({"regex": "a", **OWN["triggers"]})}},
+    "tools": {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+    "stops": {"structured_outputs": {"regex": "a"}, "stop_token_ids": [END] * (MIB // 4)},
+}
+
+
+@pytest.mark.parametrize("asked", CHATS.values(), ids=CHATS.keys())
+def test_no_streamed_chat_stops_the_loop(engine, asked):
+    request = ChatCompletionRequest(
+        messages=[{"role": "user", "content": "a"}], model="m", stream=True, **asked
+    )
+    serving = SimpleNamespace(engine_client=engine, default_sampling_params={})
+
+    async def chat():
+        return await answers._admitted(serving, asyncio.sleep(0), request, answers._made_params)
+
+    check(engine, chat)
