@@ -260,9 +260,9 @@ def identity_of(spec: OutputSpec, *, triggers: bool = False) -> bytes:
     in place of the spec, whose text may be long."""
     after = spec.start_after if triggers else None
     options = repr((spec.kind, spec.syntax, spec.whitespace, spec.strict, spec.backend, after))
-    digest = hashlib.blake2b(options.encode(errors="surrogatepass"), digest_size=24)
+    digest = hashlib.blake2b(options.encode(), digest_size=24)
     digest.update(b"\0")
-    digest.update(spec.text.encode(errors="surrogatepass"))
+    digest.update(spec.text.encode())
     return digest.digest()
 
 

@@ -14,8 +14,8 @@ from guided_plugin.errors import SpecError, shown
 MOST_TRIGGERS = 128
 """Of one spec: a reasoning part has a few ends, and OpenAI's API takes 128 tools, with a trigger each."""
 
-MOST_TRIGGER_UNITS = 16_384
-"""Characters and token ids of all of them: 128 tools with names of 64 characters in a few tags."""
+MOST_TRIGGER_BYTES = 16_384
+"""Bytes of texts and token ids of all of them: 128 tools with names of 64 characters in a few tags."""
 
 _WHERE = "start_after"
 _HINT = 'a text, token ids, or a list of such; {"text": "<tool_call>", "kept": true} if it is output already'
@@ -43,8 +43,8 @@ def triggers(value: Any) -> tuple[Trigger, ...] | None:
     found = tuple(dict.fromkeys(map(_trigger, given)))
     if not found:
         raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
-    if sum(len(each.tokens) for each in found) > MOST_TRIGGER_UNITS:
-        what = f"has more than {MOST_TRIGGER_UNITS} characters or token ids"
+    if sum(map(_size, found)) > MOST_TRIGGER_BYTES:
+        what = f"has more than {MOST_TRIGGER_BYTES} bytes or token ids"
         raise SpecError(what, where=_WHERE, hint="a few tokens are enough to tell where a part begins")
     return found
 
@@ -88,6 +88,10 @@ def _form(trigger: Trigger) -> Any:
     if not trigger.kept:
         return what
     return {"text" if isinstance(what, str) else "tokens": what, "kept": True}
+
+
+def _size(trigger: Trigger) -> int:
+    return len(trigger.tokens.encode() if isinstance(trigger.tokens, str) else trigger.tokens)
 
 
 def token_ids(name: str, value: Any) -> tuple[int, ...]:

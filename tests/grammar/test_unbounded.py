@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -269,6 +270,19 @@ def test_a_spec_in_quarantine_is_refused_until_its_time_is_over(byte_compiler, m
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
     byte_compiler.compile(spec)
+
+
+def test_triggers_that_cost_too_much_are_not_blamed_on_their_language(byte_compiler) -> None:
+    asked = gp.OutputSpec.regex("[a-c]{5}", start_after=[[1], [2]])
+    byte_compiler.quarantine(asked, BudgetError("a mask took too long"))
+    assert isinstance(byte_compiler.refusal(asked), CompileLimitError)
+    assert isinstance(
+        byte_compiler.refusal(dataclasses.replace(asked, stop_token_ids=(3,))), CompileLimitError
+    )
+    for other in (None, [[1]], "</think>"):
+        spec = gp.OutputSpec.regex("[a-c]{5}", start_after=other)
+        assert byte_compiler.refusal(spec) is None
+        byte_compiler.compile(spec)
 
 
 BOMBS = {

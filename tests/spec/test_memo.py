@@ -118,7 +118,6 @@ def test_an_identity_is_that_of_the_language():
         OutputSpec.grammar("a+"),
         OutputSpec.grammar("a+", "lark"),
         OutputSpec.choice(["a+"]),
-        OutputSpec.regex("a+\ud800"),
         OutputSpec.json_schema({}),
         OutputSpec.json_schema({}, strict=False),
         OutputSpec.json_schema({}, whitespace="flexible"),

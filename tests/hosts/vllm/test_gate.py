@@ -1,9 +1,12 @@
 """The gate in vLLM's frontend, and the options of an engine, without an engine."""
 
 import asyncio
+import contextlib
+import dataclasses
 import enum
 import json
 import threading
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -25,6 +28,7 @@ from guided_plugin.hosts.vllm import common as vllm_common
 from guided_plugin.hosts.vllm import contract as vllm_contract
 from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm import gate as vllm_gate
+from guided_plugin.hosts.vllm import retry
 from guided_plugin.hosts.vllm.admission import Admitted, Gate
 from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.hosts.vllm.parts import Name, Part
@@ -534,3 +538,74 @@ def test_a_request_is_held_back_until_the_engine_is_ready_and_not_for_ever(monke
     monkeypatch.setattr(Gate, "patience", 0.05)
     with pytest.raises(GracefulHTTPError, match="not ready within"):
         add(gate, Client(needed=10**9), asking("slow too"))
+
+
+class AsyncClient:
+    """The same behind an event loop."""
+
+    vllm_config = None
+
+    def __init__(self, gate, ready=True):
+        self.input_processor = SimpleNamespace(_guided_gate=gate)
+        self.ready = ready
+
+    async def collective_rpc(self, method, args=()):
+        return [""] if method == vllm_common.HEALTH else [[self.ready]]
+
+    async def add(self, params):
+        async def add_request(self, params):
+            return "added"
+
+        return await vllm_gate._add_request_async(add_request)(self, params)
+
+
+@pytest.mark.parametrize("late", ["its compile", "the engine"])
+def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch, late):
+    gate, compiler = gate_with_a_slow_compiler()
+    monkeypatch.setattr(Gate, "patience", 0.2)
+    client, sent = AsyncClient(gate, ready=late != "the engine"), []
+    if late == "the engine":
+        compiler.go_on.set()
+
+    async def stages(scope, receive, send):
+        """A stream: its request is admitted before it begins, and comes to the engine when it is read."""
+        with contextlib.suppress(GracefulHTTPError):
+            async with gate.in_time("one") as deadline:
+                await gate.admit_async(asking("slow"), deadline)
+        await asyncio.sleep(0.1)
+        with pytest.raises(GracefulHTTPError, match=r"not ready within 0\.2 s"):
+            await client.add(asking("slow"))
+        sent.append(time.monotonic())
+
+    start = time.monotonic()
+    asyncio.run(retry.RetryAfter(stages)({"type": "http"}, None, None))
+    assert 0.19 < sent[0] - start < (0.25 if late == "the engine" else 0.35)
+    compiler.go_on.set()
+    client.ready = True
+    assert asyncio.run(client.add(asking("slow"))) == "added"
+    assert compiler.compiled == ["slow"]
+
+
+def test_triggers_are_tokenised_once_for_all_requests_of_a_form(monkeypatch):
+    encoded = []
+    vocabulary = dataclasses.replace(
+        VOCABULARY, encode=lambda text: encoded.append(text) or list(text.encode())
+    )
+    monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: vocabulary)
+    gate = Gate(config(SMALL, reasoning="tags"))
+    for _ in range(3):
+        params = SamplingParams(extra_args={"guided": {"regex": "a", "start_after": ["xy", "</think>"]}})
+        carried = gate.admit(params)
+        gate.complete(carried, [1])
+        assert spec_in(carried).start_after == (Trigger((ord("x"), ord("y"))), Trigger((THINK_END,)))
+    assert encoded == ["xy"]
+
+
+def test_a_form_is_read_once_also_where_it_takes_longer(monkeypatch):
+    gate, compiler = gate_with_a_slow_compiler()
+    compiler.go_on.set()
+    read, parse = [], vllm_admission.read_spec
+    monkeypatch.setattr(vllm_admission, "read_spec", lambda form: read.append(form) or parse(form))
+    for text in ("slow", "slow" * 20_000):  # in the quick threads, and in that of large forms
+        asyncio.run(gate.admit_async(asking(text)))
+    assert len(read) == 2
