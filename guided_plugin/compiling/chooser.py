@@ -1,4 +1,4 @@
-"""Which backend takes a spec: by what it enforces, then by what its masks and compiles cost.
+"""Which backend takes a spec: the one that is named, else those that say that they enforce its language.
 
 Depends on plugins and backends. Chooses for each spec by itself; requests of one batch may be served by
 different backends. Works where it is called: compiler and guard see to limits.
@@ -14,15 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import (
-    CompileLimitError,
-    GrammarError,
-    GuidedError,
-    PluginError,
-    UnsatisfiableSpecError,
-    UnsupportedSpecError,
-    printable,
-)
+from guided_plugin.errors import GrammarError, GuidedError, PluginError, UnsatisfiableSpecError, printable
 from guided_plugin.grammar.base import Backend, Grammar, Prepared
 from guided_plugin.grammar.native import native
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -42,17 +34,6 @@ class Candidate:
 
     backend: str
     reason: str
-
-
-_PREFERRED = {
-    # It has no masks of milliseconds either, and xgrammar may take seconds to compile (docs/maskbench.md).
-    "json_schema": Candidate("llguidance", "enforces most of JSON Schema and compiles it fastest"),
-    "structural_tag": Candidate("llguidance", "enforces the schemas in tags as it does others"),
-    "lark": Candidate("llguidance", "reads Lark"),
-}
-
-
-_WITH_SCHEMAS = ("json_schema", "structural_tag")
 
 
 class Chooser:
@@ -105,18 +86,21 @@ class Chooser:
         return sum(backend.learnt_bytes() for backend in made if hasattr(backend, "learnt_bytes"))
 
     def candidates(self, spec: OutputSpec) -> list[Candidate]:
-        """The backends to try: in the order of registration, after the preferred one."""
+        """The backends to try: the one that is named, else those whose `languages` have that of the spec, in
+        the order of registration. No other may take it: it might drop what those refused."""
         if spec.backend != "auto":
             return [Candidate(spec.backend, "the spec names it")]
         if self.config.backend != "auto":
             return [Candidate(self.config.backend, "the configuration names it")]
-        found = [Candidate(name, f"next in turn for {spec.kind}") for name in self.plugins.backends]
+        language = spec.syntax if spec.kind == "grammar" else spec.kind
+        factories = self.plugins.backends.items()
+        found = [name for name, factory in factories if language in getattr(factory, "languages", ())]
         if not found:
-            raise GrammarError("no backend is registered", hint="enable the plugin `xgrammar`")
-        first = _PREFERRED.get(spec.syntax if spec.kind == "grammar" else spec.kind)
-        if first is not None and first.backend in self.plugins.backends:
-            found = [first, *(candidate for candidate in found if candidate.backend != first.backend)]
-        return found
+            hint = (
+                f"name one of {', '.join(self.plugins.backends)}" if self.plugins.backends else "enable one"
+            )
+            raise GrammarError(f"no backend that is enabled enforces {language}", where="backend", hint=hint)
+        return [Candidate(name, f"enforces {language}") for name in found]
 
     def first(self, spec: OutputSpec, make: Callable[[str, bool], Made]) -> Made:
         """What `make(backend, whether it is the last)` returns for the first candidate that does not refuse,
@@ -128,40 +112,27 @@ class Chooser:
             raise told(error, spec.kind, document) from error.__cause__
 
     def _first(self, spec: OutputSpec, make: Callable[[str, bool], Made]) -> Made:
-        refusals: list[GrammarError] = []
-        reasons: list[str] = []
+        refusals: dict[str, GrammarError] = {}
         candidates = self.candidates(spec)
         for candidate in candidates:
             try:
                 made = make(candidate.backend, candidate is candidates[-1])
             except GrammarError as error:
                 _log.debug("%s refused %s: %s", candidate.backend, spec.summary(), error)
-                if isinstance(error, UnsatisfiableSpecError) and spec.kind in _WITH_SCHEMAS:
-                    raise  # Another backend may only overlook that nothing satisfies it.
-                refusals.append(error)
-                reasons.append(f"{candidate.backend} refused: {printable(error.what)}")
+                if isinstance(error, UnsatisfiableSpecError):
+                    raise  # another backend may only overlook that nothing satisfies it
+                refusals[candidate.backend] = error
                 continue
-            reasons.append("; ".join(filter(None, [candidate.reason, made.reason])))
-            _log.debug("%s took %s: %s", candidate.backend, spec.summary(), reasons[-1])
+            refused = [f"{name} refused: {printable(error.what)}" for name, error in refusals.items()]
+            reason = "; ".join(filter(None, [*refused, candidate.reason, made.reason]))
+            _log.debug("%s took %s: %s", candidate.backend, spec.summary(), reason)
             if made.unenforced:
                 names = ", ".join(made.unenforced)
                 _log.info("left unenforced in %s, as unenforced_keywords says: %s", spec.summary(), names)
-            return dataclasses.replace(made, reason="; ".join(reasons))
-        if spec.kind == "structural_tag":
-            # The last backend takes the most forms of tags: what it refuses is wrong with the tag. Where it
-            # does not say at what place, one that does and calls the tag wrong tells more.
-            placed = [r for r in refusals if r.where.startswith("#/")]
-            wrong = [r for r in placed if not isinstance(r, UnsupportedSpecError)]
-            told_first: list[GrammarError] = [r for r in refusals if isinstance(r, UnsatisfiableSpecError)]
-            if refusals[-1] not in placed and not isinstance(refusals[-1], CompileLimitError):
-                told_first += wrong
-            raise [*told_first, refusals[-1]][0]
-        if spec.kind in _WITH_SCHEMAS:
-            # The name of a keyword that is not enforced tells more than a backend's own message.
-            for refusal in refusals:
-                if isinstance(refusal, UnsupportedSpecError):
-                    raise refusal
-        raise refusals[0]
+            return dataclasses.replace(made, reason=reason)
+        first, *others = refusals.items()
+        what = "; ".join([first[1].what, *(f"{name}: {error.what}" for name, error in others)])
+        raise type(first[1])(what, where=first[1].where, hint=first[1].hint) from first[1].__cause__
 
     def compile(self, backend: str, spec: OutputSpec) -> Grammar:
         """Both halves of compiling."""

@@ -53,6 +53,8 @@ class Grammar:
     """Whether the backend bounds what each mask and each token costs. If not, calls have a deadline."""
     unenforced: tuple[str, ...] = ()
     """Keywords of the spec that it leaves out because of `unenforced_keywords`: outputs may break them."""
+    named: frozenset[int] = frozenset()
+    """Control tokens that the spec names: none of them may be a stop token of a request."""
 
     def admission(self) -> Admission:
         """What a host is told of it."""
@@ -77,6 +79,8 @@ class Prepared:
     reason: str = ""
     """Why this backend."""
     unenforced: tuple[str, ...] = ()
+    """As in the `Grammar`."""
+    named: frozenset[int] = frozenset()
     """As in the `Grammar`."""
 
     @property
@@ -134,6 +138,10 @@ class Backend(Protocol):
     """
 
     name: str
+    languages: frozenset[str]
+    """What `auto` may give it: kinds of specs (`json_schema`, ...) and, in place of `grammar`, the syntaxes
+    `ebnf` and `lark`. It enforces every construct of a spec of these that it doesn't refuse. Read from the
+    factory, before a backend is made; a factory without it is used where it is named."""
 
     def compile(self, spec: OutputSpec) -> Grammar:
         """Compile a spec in this process, or raise a GrammarError."""

@@ -89,7 +89,7 @@ class GrammarTable:
             raise PipelineError(f"slot {slot} is taken by request {self.requests[slot].request_id}")
         stops = spec.stop_token_ids or self._vocabulary.stop_token_ids
         try:
-            self._vocabulary.check_stops(stops)
+            self._vocabulary.check_stops(stops, named=grammar.named)
             triggers = self._vocabulary.triggers(spec.start_after)
         except GuidedError as error:
             raise error.for_request(request_id) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -33,7 +33,8 @@ class Vocabulary:
     stop_token_ids: tuple[int, ...]
     """Tokens that end an output."""
     special_ids: frozenset[int] = frozenset()
-    """Control tokens: part of no text, so no grammar allows them unless it names them."""
+    """Control tokens, stop tokens among them: part of no text, so no grammar allows them unless it names
+    them."""
     kind: TokenKind = "raw"
     encode: Callable[[str], list[int]] | None = field(default=None, compare=False, repr=False)
     """Text to token ids without control tokens, in a process that has the tokenizer."""
@@ -51,6 +52,7 @@ class Vocabulary:
                     f"stop token {token} is outside the vocabulary of {len(self.tokens)} tokens",
                     hint="the stop tokens must come from this tokenizer",
                 )
+        object.__setattr__(self, "special_ids", self.special_ids.union(self.stop_token_ids))
 
     def __getstate__(self) -> dict[str, Any]:
         # Plain data for other processes: neither the encoder (it needs the tokenizer) nor cached properties.
@@ -93,9 +95,16 @@ class Vocabulary:
                 hint="model and tokenizer don't belong together, or the embeddings were not resized",
             )
 
-    def check_stops(self, tokens: Iterable[int], *, where: str = "", text: bool = True) -> None:
-        """Refuse stop tokens that don't exist; without `text` also those that are text, which would cut an
-        output off in the middle."""
+    def check_stops(
+        self,
+        tokens: Iterable[int],
+        *,
+        where: str = "stop_token_ids",
+        text: bool = True,
+        named: Container[int] = (),
+    ) -> None:
+        """Refuse stop tokens that don't exist, and those that would cut an output off in the middle: control
+        tokens that its grammar has named, and, without `text`, those that are text."""
         for token in tokens:
             if not 0 <= token < self.size:
                 raise RequestError(
@@ -103,11 +112,18 @@ class Vocabulary:
                     where=where,
                     hint=f"the vocabulary has {self.size} tokens",
                 )
-            if not text and token not in self.special_ids and token not in self.stop_token_ids:
+            if not text and token not in self.special_ids:
                 raise RequestError(
                     f"stop token {token} is text: {shown(self.tokens[token])}",
                     where=where,
                     hint="only control tokens may end a guided output; let its grammar say where it ends",
+                )
+            if token in named:
+                raise RequestError(
+                    f"stop token {token} is named in the grammar, and would end the output there: "
+                    f"{shown(self.tokens[token])}",
+                    where=where,
+                    hint="leave it out of the grammar or of the stop tokens",
                 )
 
     def usable_stops(self, tokens: Iterable[int] | None) -> tuple[int, ...]:
@@ -142,9 +158,8 @@ class Vocabulary:
     def from_tokens(
         cls, tokens: Iterable[bytes], stop_token_ids: Iterable[int], special_ids: Iterable[int] = ()
     ) -> Vocabulary:
-        """From the bytes of each token; stop tokens count as control tokens."""
-        stops = tuple(stop_token_ids)
-        return cls(tuple(tokens), stops, frozenset(special_ids) | set(stops))
+        """From the bytes of each token."""
+        return cls(tuple(tokens), tuple(stop_token_ids), frozenset(special_ids))
 
     @classmethod
     def from_tokenizer(
@@ -187,7 +202,7 @@ def _from_tiktoken(encoding: Any, stops: tuple[int, ...]) -> Vocabulary:
     def encode(text: str) -> list[int]:
         return list(encoding.encode(text, disallowed_special=()))
 
-    return Vocabulary(tuple(tokens), stops, frozenset(special) | set(stops), "raw", encode)
+    return Vocabulary(tuple(tokens), stops, frozenset(special), "raw", encode)
 
 
 def _from_hugging_face(tokenizer: Any, stops: tuple[int, ...]) -> Vocabulary:
@@ -197,7 +212,7 @@ def _from_hugging_face(tokenizer: Any, stops: tuple[int, ...]) -> Vocabulary:
     kind = _kind(tokenizer, by_token)
     added = dict(getattr(tokenizer, "added_tokens_decoder", {}))
     special = {token for token, entry in added.items() if getattr(entry, "special", False)}
-    special |= set(getattr(tokenizer, "all_special_ids", ())) | set(stops)
+    special |= set(getattr(tokenizer, "all_special_ids", ()))
     to_bytes = _byte_level if kind == "byte_level" else _byte_fallback
     tokens = [b""] * (max(by_token.values()) + 1)
     for text, token in by_token.items():

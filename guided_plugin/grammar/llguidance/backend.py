@@ -18,6 +18,7 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
 from guided_plugin.grammar.llguidance.beginnings import first_state
+from guided_plugin.grammar.llguidance.client import tokens_in
 from guided_plugin.grammar.llguidance.complaints import complaint
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import BYTES, Spellings
@@ -84,12 +85,14 @@ class LLGuidanceBackend:
     """Compiles specs with llguidance and matches them for one vocabulary: a `Backend`."""
 
     name = "llguidance"
+    languages = frozenset({"json_schema", "json_object", "regex", "choice", "structural_tag", "lark"})
 
     def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
         import llguidance
 
         self._ll = llguidance
         self._stops = vocabulary.stop_token_ids
+        self._stop_set = frozenset(self._stops)
         self._unenforced = config.unenforced_keywords
         self._limits = llguidance.LLParserLimits(**_LIMITS)
         self._client_limits = llguidance.LLParserLimits(**_LIMITS | {"max_items_in_row": _CLIENT_ITEMS})
@@ -112,7 +115,8 @@ class LLGuidanceBackend:
         text = self._text(spec)
         self._first(spec, text)
         self._probe(spec, text)
-        return Prepared(spec, self.name, text, unenforced=left_out(spec, self._unenforced))
+        left = left_out(spec, self._unenforced)
+        return Prepared(spec, self.name, text, unenforced=left, named=self._named(spec, text))
 
     def load(self, prepared: Prepared) -> Grammar:
         """The grammar of a text."""
@@ -134,7 +138,23 @@ class LLGuidanceBackend:
             unenforced=self._unenforced,
             impossible_token=self._tokenizers.impossible_token,
             controls=self._tokenizers.controls,
+            ends_output=lambda token: not self._stop_set.isdisjoint(self._ids(token)),
         )
+
+    def _ids(self, token: str) -> list[int]:
+        """What llguidance takes for a token that a grammar names."""
+        matcher = self._ll.LLMatcher(self._tokenizers.plain, f"start: {token}", log_level=0)
+        if matcher.is_error():
+            return []  # it has no such token, which compiling tells with its place
+        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        return [int(one) for one in np.flatnonzero(np.unpackbits(mask, bitorder="little"))]
+
+    def _named(self, spec: OutputSpec, text: str) -> frozenset[int]:
+        """The control tokens that a client's grammar or tag names."""
+        if spec.kind not in ("grammar", "structural_tag"):
+            return frozenset()
+        found = {one for token in tokens_in(text) for one in self._ids(token)}
+        return frozenset(found & self._tokenizers.controls.keys())
 
     def _matcher(self, spec: OutputSpec, text: str, tokenizer: Any) -> Any:
         limits = self._client_limits if spec.kind in ("grammar", "regex") else self._limits
@@ -149,8 +169,7 @@ class LLGuidanceBackend:
             message = first_line(first.get_error())
             if OVER_LIMIT.search(message):
                 raise too_entangled(spec, text, message)
-            own = spec.kind == "grammar" and not text.startswith(spec.text)
-            raise complaint(first.get_error(), spec.kind, 1 if own else 0)
+            raise complaint(first.get_error(), spec.kind, 1 if spec.kind == "grammar" else 0)
         if mask is None or not mask.any():
             raise UnsatisfiableSpecError(
                 "allows no output at all",
@@ -168,14 +187,15 @@ class LLGuidanceBackend:
         lexers = Lexers(first, another, self._lexers, quick=len(text) <= _QUICK_CHARACTERS)
         # Grammars that clients write may name any control token, and structural tags those that they know.
         impossible = self._tokenizers.impossible_token
-        named = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
+        never = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
         checked = spec.kind in ("json_schema", "structural_tag") and text.endswith(DISTINCT)
         distinct = self._distinct_rules(spec) if checked else None
-        compiled = _Compiled(text, lexers, impossible if named else None, distinct)
+        compiled = _Compiled(text, lexers, impossible if never else None, distinct)
         seconds = time.perf_counter() - start
         size = _BYTES_PER_CHARACTER * len(text) + texts_bytes(spec.text)
         left = left_out(spec, self._unenforced)
-        return Grammar(spec, self.name, compiled, size, seconds, bounded=True, unenforced=left)
+        named = self._named(spec, text)
+        return Grammar(spec, self.name, compiled, size, seconds, bounded=True, unenforced=left, named=named)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
         def bytewise(text: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
+from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.llguidance.matcher import first_line
 
 _PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
@@ -31,8 +31,6 @@ _HINTS = (
     ("range end", "write the smaller number first"),
     ("lexer error", "look for a quote, bracket or slash that is not closed, and for unknown directives"),
     ("expected token", "look for a bracket that is not closed, or an operator too many"),
-    ("json schema", "correct the schema after %json"),
-    ("%json", "write a JSON object after %json"),
     ("%regex", "write an object with substring_chunks, substring_words or substring_chars after %regex"),
     ("too many", "make the grammar smaller"),
     ("too large", "make the grammar smaller"),
@@ -49,6 +47,11 @@ def complaint(message: str, kind: str, own_lines: int) -> GrammarError:
         # What another backend says about a schema may have a place.
         error = UnsatisfiableSpecError if kind in ("grammar", "regex") else GrammarError
         return error(_NOTHING, where=kind, hint=hint)
+    if text.startswith("panic"):
+        what = "needs more symbols than the 65,525 of a grammar of llguidance" if "symbols" in text else text
+        return CompileLimitError(
+            what, where=kind, hint="make it smaller: fewer properties, rules or branches"
+        )
     found = _PLACE.match(text)
     where = kind
     if found is not None:

@@ -8,9 +8,10 @@ Depends on spec, lark and tags. Nothing here compiles.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
+from guided_plugin.grammar.llguidance.client import client_lark
 from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.grammar.llguidance.lark.rules import literal
@@ -35,12 +36,14 @@ def source_text(
     unenforced: Iterable[str],
     impossible_token: int | None,
     controls: Mapping[int, str] | None = None,
+    ends_output: Callable[[str], bool] = lambda token: False,
 ) -> str:
     """The grammar of a spec; raises a GrammarError where Lark doesn't express it.
 
-    `controls`: names of the control tokens that a structural tag may name, by id.
+    `controls`: names of the control tokens that a structural tag may name, by id. `ends_output`: whether a
+    token, as a client's grammar names it, may end an output.
     """
-    text = _text(spec, unenforced, impossible_token, controls or {})
+    text = _text(spec, unenforced, impossible_token, controls or {}, ends_output)
     depth = nesting(text)
     if depth > MAX_DEPTH:
         raise CompileLimitError(
@@ -83,7 +86,11 @@ def nesting(text: str) -> int:
 
 
 def _text(
-    spec: OutputSpec, unenforced: Iterable[str], impossible_token: int | None, controls: Mapping[int, str]
+    spec: OutputSpec,
+    unenforced: Iterable[str],
+    impossible_token: int | None,
+    controls: Mapping[int, str],
+    ends_output: Callable[[str], bool],
 ) -> str:
     if spec.kind in ("json_schema", "json_object"):
         return schema_to_lark(
@@ -98,7 +105,7 @@ def _text(
     if spec.kind == "choice":
         return f"{HEADER}start: {' | '.join(map(literal, spec.document()))}"
     if spec.kind == "grammar" and spec.syntax == "lark":
-        return spec.text if "%llguidance" in spec.text else HEADER + spec.text
+        return client_lark(spec, ends_output)
     if spec.kind == "structural_tag":
         return tag_to_lark(
             spec.document(),

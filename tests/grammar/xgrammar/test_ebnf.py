@@ -5,7 +5,8 @@ import json
 import pytest
 from xgrammar_specs import accepts
 
-from guided_plugin.grammar.xgrammar.ebnf import readable_ebnf
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.grammar.xgrammar.enforced import client_ebnf
 from guided_plugin.spec import OutputSpec
 
 JSON = r"""
@@ -74,4 +75,33 @@ def test_empty_alternatives_and_dots(byte_backend, source, good, bad):
 
 def test_other_grammars_stay_as_they_are():
     source = 'root ::= ("a" | b)* [()|]\n# ( | )\nb ::= "|" "::=" (= "x")'
-    assert readable_ebnf(source) == source
+    assert client_ebnf(source) == source
+
+
+@pytest.mark.parametrize(
+    ("source", "where"),
+    [
+        ('root ::= "a" Token(256) "b"', "line 1, column 14"),
+        ('root ::= "a" x\nx ::= ExcludeToken(97)', "line 2, column 7"),
+        ('root ::= TokenTagDispatch((256, y))\ny ::= "q"', "line 1, column 10"),
+        ('root ::= TagDispatch(("<x>", y))\ny ::= "q"', "line 1, column 10"),
+    ],
+)
+def test_tokens_are_refused_with_their_place(byte_backend, source, where):
+    with pytest.raises(UnsupportedSpecError, match="may end the output in the middle") as caught:
+        byte_backend.compile(OutputSpec.grammar(source))
+    assert caught.value.where == f"grammar, {where}"
+
+
+def test_the_name_of_a_token_in_quotes_is_a_text(byte_backend):
+    spec = OutputSpec.grammar('root ::= "Token(256)" [T(]')
+    assert accepts(byte_backend, spec, "Token(256)T")
+
+
+@pytest.mark.parametrize("source", ["root ::= [^x]", "root ::= .", r"root ::= [\u0100-\U0010ffff]"])
+@pytest.mark.parametrize("code", [0xD800, 0xDBFF, 0xDC00, 0xDFFF])
+def test_a_class_takes_no_surrogate(byte_backend, source, code):
+    spec = OutputSpec.grammar(source)
+    assert accepts(byte_backend, spec, "\ud7ff")
+    assert accepts(byte_backend, spec, "\ue000")
+    assert not accepts(byte_backend, spec, chr(code).encode(errors="surrogatepass"))

@@ -1,0 +1,290 @@
+"""What xgrammar enforces exactly, as the texts that it reads; everything else is refused with its place.
+
+Of schemas that is the list below: xgrammar drops other keywords, or reads them otherwise next to each other.
+Regular expressions are written as EBNF, because xgrammar's own reading of one takes more texts than it should.
+Compared with `jsonschema` and `re` for xgrammar 0.2.8 (tests/grammar/xgrammar). Depends on spec.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
+from guided_plugin.spec.ecma import Alternation, Characters, Node, Ranges, Repeat, Sequence, complement, meet
+from guided_plugin.spec.formats import FORMATS
+from guided_plugin.spec.keywords import ASSERTIONS
+from guided_plugin.spec.languages import whole
+from guided_plugin.spec.properties import property_ranges
+from guided_plugin.spec.schema import pointer, walk
+
+ALONE = ("$ref", "const", "enum", "anyOf")
+"""Enforced where no other constraint stands next to it."""
+
+NEXT_TO_TYPE: Mapping[str, tuple[str, ...]] = {
+    "null": (),
+    "boolean": (),
+    "string": (),
+    "number": (),
+    "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    "array": ("items", "minItems", "maxItems"),
+    "object": ("properties", "required", "additionalProperties"),
+}
+"""Enforced next to each type; arrays need `items`, objects a description of their members."""
+
+_OTHERWISE = "leave it out, or use the backend llguidance, which enforces more"
+_REFERENCE = re.compile(r"#(?:/(?:\$defs|definitions)/[\w.-]+)?")
+_LARGEST = 2**53  # xgrammar reads larger numbers of an enum as doubles
+
+Path = tuple[str | int, ...]
+
+
+def check_schema_enforced(document: Any, *, strict: bool) -> None:
+    """Raise an UnsupportedSpecError for what is not on the list."""
+    for path, node in walk(document):
+        if isinstance(node, bool):
+            if path[-1:] != ("additionalProperties",):
+                raise refusal("a schema of any value", path, "say which types it has")
+            continue
+        _check_names(node, path)
+        asserted = [
+            keyword
+            for keyword in node
+            if keyword in ASSERTIONS and (keyword != "format" or node[keyword] in FORMATS)
+        ]
+        alone = next((keyword for keyword in ALONE if keyword in asserted), None)
+        allowed = (alone,) if alone else ("type", *_next_to(node, path))
+        for keyword in asserted:
+            if keyword not in allowed:
+                beside = f" next to `{alone}`" if alone else ""
+                raise refusal(f"`{keyword}`{beside}", (*path, keyword))
+        if alone is None and "type" not in node:
+            raise refusal("a schema without `type`", path, "say which types it has")
+        if alone is None:
+            _check_object(node, path, strict=strict)
+        elif alone == "$ref":
+            _check_reference(document, node["$ref"], (*path, "$ref"))
+        elif alone != "anyOf":
+            _check_values(node["enum"] if alone == "enum" else [node["const"]], (*path, alone))
+
+
+def _next_to(node: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    named = node.get("type", [])
+    if isinstance(named, str):
+        return NEXT_TO_TYPE[named]
+    if {"array", "object"} & set(named):
+        raise refusal("a list of types with `array` or `object`", (*path, "type"), "use anyOf")
+    return ()
+
+
+def _check_object(node: Mapping[str, Any], path: Path, *, strict: bool) -> None:
+    """Refuse arrays and objects whose members xgrammar would write in another way, and bounds it rounds."""
+    for keyword in NEXT_TO_TYPE["integer"]:
+        bound = node.get(keyword, 0)
+        if isinstance(bound, bool) or bound % 1 or abs(bound) > _LARGEST:
+            raise refusal(f"`{keyword}` {shown(bound)}", (*path, keyword), "use a whole number below 2^53")
+    if node.get("type") == "array":
+        if not isinstance(node.get("items"), dict):
+            raise refusal("an array without one schema in `items`", path)
+    elif node.get("type") == "object":
+        described, others = node.get("properties") or {}, node.get("additionalProperties", not strict)
+        required = node.get("required", ())
+        missing = [name for name in required if name not in described] if required is not True else [""]
+        if missing:
+            what = f"`required` property {shown(missing[0])} that `properties` does not describe"
+            raise refusal(what, (*path, "required"), "describe it in `properties`")
+        if described and others is not False:
+            what = "`properties` next to further ones"
+            raise refusal(what, (*path, "properties"), "set additionalProperties to false")
+        if not described and not isinstance(others, dict):
+            raise refusal("an object without `properties`", path, "describe them")
+
+
+def _check_names(node: Mapping[str, Any], path: Path) -> None:
+    """Refuse names with which references may mean another schema."""
+    for keyword in ("$id", "id", "$anchor", "$dynamicAnchor"):
+        if path and isinstance(node.get(keyword), str):
+            raise refusal(f"`{keyword}` inside a schema", (*path, keyword), "leave it out")
+
+
+def _check_reference(document: Any, reference: Any, path: Path) -> None:
+    seen = set()
+    while isinstance(reference, str) and reference not in seen:
+        seen.add(reference)
+        if not _REFERENCE.fullmatch(reference):
+            break
+        target = document
+        for name in reference.split("/")[1:]:
+            target = target.get(name) if isinstance(target, Mapping) else None
+        if not isinstance(target, Mapping):
+            break
+        if "$ref" not in target:
+            return
+        reference = target["$ref"]
+    hint = "copy the schema that it means into $defs and write #/$defs/Name"
+    raise refusal(f"`$ref` {shown(reference)}", path, hint)
+
+
+def _check_values(values: list[Any], path: Path) -> None:
+    for value in values:
+        plain = value is None or isinstance(value, (str, bool)) or type(value) is int
+        if not plain or (type(value) is int and abs(value) > _LARGEST):
+            raise refusal(
+                f"the value {shown(value)}", path, "list texts, whole numbers, true, false and null"
+            )
+        if isinstance(value, str):
+            _check_text(value, pointer(path))
+
+
+def _check_text(text: str, where: str) -> None:
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
+        raise GrammarError(
+            f"has a lone surrogate, which no text can hold: {shown(text)}",
+            where=where,
+            hint="leave the surrogate out, or write the character as a pair",
+        )
+
+
+def refusal(what: str, path: Path, hint: str = _OTHERWISE) -> UnsupportedSpecError:
+    """The error for something that is not on the list."""
+    return UnsupportedSpecError(f"{what} is not enforced by xgrammar", where=pointer(path), hint=hint)
+
+
+def choice_ebnf(choices: list[str]) -> str:
+    """A grammar of some texts."""
+    for choice in choices:
+        _check_text(choice, f"choice {shown(choice)}")
+    return "root ::= " + " | ".join(f'"{"".join(map(_quoted, choice))}"' for choice in choices)
+
+
+def _quoted(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    return character if " " <= character <= "~" else _code(ord(character))
+
+
+_TEXT: Ranges = ((1, 0xD7FF), (0xE000, 0x10FFFF))
+"""All but surrogates, which are not characters, and NUL, which xgrammar reads as nothing."""
+
+
+def regex_ebnf(source: str) -> str:
+    """A grammar of the texts that a regular expression matches from end to end."""
+    try:
+        text = _expression(whole(source))
+    except UnsupportedSpecError as error:
+        raise UnsupportedSpecError(error.what, where="regex", hint=error.hint) from None
+    if text is None:
+        hint = "look for an empty class, for anchors in the middle, or for NUL, which xgrammar cannot match"
+        raise UnsupportedSpecError(f"no text matches {shown(source)}", where="regex", hint=hint)
+    return f"root ::= {text}"
+
+
+def _expression(node: Node) -> str | None:
+    """A tree as EBNF; None where it matches nothing."""
+    match node:
+        case Characters():
+            ranges = meet(_ranges_of(node), _TEXT)
+            return (
+                "[" + "".join(f"{_code(low)}-{_code(high)}" for low, high in ranges) + "]" if ranges else None
+            )
+        case Sequence(parts):
+            texts = [_expression(part) for part in parts]
+            return None if None in texts else " ".join(filter(None, texts)) or '""'
+        case Alternation(options):
+            found = [text for option in options if (text := _expression(option)) is not None]
+            return f"({' | '.join(found)})" if found else None
+        case Repeat(part, low, high):
+            text = _expression(part)
+            if text is None or high == 0:
+                return None if text is None and low else '""'
+            return f"({text}){{{low},{'' if high is None else high}}}"
+    raise UnsupportedSpecError("lookahead is not enforced by xgrammar", where="regex", hint=_OTHERWISE)
+
+
+def _ranges_of(node: Characters) -> Ranges:
+    """The code points of one character, by their ends."""
+    ranges = list(node.ranges)
+    for name in node.properties:
+        known = property_ranges(name)
+        if known is None:
+            what = f"\\{name} is not enforced by xgrammar"
+            raise UnsupportedSpecError(what, where="regex", hint="write out the ranges")
+        ranges += known
+    return complement(tuple(ranges)) if node.negated else tuple(ranges)
+
+
+def _code(code: int) -> str:
+    return f"\\U{code:08x}" if code > 0xFFFF else f"\\u{code:04x}"
+
+
+_PIECE = re.compile(
+    r"""(?P<skip>\s+|\#[^\n]*) | (?P<head>[\w.-]+\s*::=) | (?P<token>\w*(?:Token|TagDispatch)\s*\()
+    | (?P<word>[\w.-]+) | (?P<branch>\|) | (?P<open>\() | (?P<close>\))
+    | (?P<other>"(?:\\.|[^"\\\n])*" | \[(?:\\.|[^\]\\\n])*\] | \{[^}]*\} | .)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def client_ebnf(source: str) -> str:
+    """A client's EBNF as xgrammar reads it, with two things that llama.cpp's dialect has: `""` for an empty
+    alternative, and a class for a dot. Raises where it names tokens, which may end an output in the middle."""
+    parts: list[str] = []
+    before, last = "", 0
+    for found in [*_PIECE.finditer(source), None]:
+        kind, text = (str(found.lastgroup), found[0]) if found is not None else ("head", "")
+        if found is not None and kind == "token":
+            raise UnsupportedSpecError(
+                f"`{text.rstrip('( ')}` is not supported: a token may end the output in the middle",
+                where=place_in(source, found.start()),
+                hint="write the text that it stands for in quotes",
+            )
+        if kind != "skip":
+            # An alternative begins after these, and ends before those.
+            if before in ("head", "branch", "open") and kind in ("head", "branch", "close"):
+                parts[last] += ' ""'
+            before, last = kind, len(parts)
+        parts.append(r"[\0-\U0010ffff]" if kind == "word" and text == "." else text)
+    return "".join(parts)
+
+
+def place_in(source: str, position: int) -> str:
+    """A place in a grammar, as errors name it."""
+    line = source.count("\n", 0, position) + 1
+    return f"grammar, line {line}, column {position - source.rfind(chr(10), 0, position)}"
+
+
+_UNIT = r"(?:\\U[0-9a-f]{8}|\\u[0-9a-f]{4}|\\x[0-9a-f]{2}|\\.|[^\\])"
+_QUOTED_OR_CLASS = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]')
+_RANGE = re.compile(rf"({_UNIT})-({_UNIT})", re.DOTALL)
+
+
+def without_surrogates(printed: str) -> str:
+    """A grammar as xgrammar prints it, whose classes hold no surrogates: their bytes are not UTF-8."""
+    return _QUOTED_OR_CLASS.sub(lambda found: _valid_class(found[0]), printed)
+
+
+def _valid_class(text: str) -> str:
+    if text[0] == '"':
+        return text
+    if text.startswith("[^"):
+        return text[:-1] + r"\ud800-\udfff]"
+    return _RANGE.sub(lambda found: "".join(_valid_range(found[1], found[2])), text)
+
+
+def _valid_range(low: str, high: str) -> Iterator[str]:
+    first, final = _value(low), _value(high)
+    if first <= 0xD7FF < final:
+        yield rf"{low}-\ud7ff"
+        if final >= 0xE000:
+            yield rf"\ue000-{high}"
+    elif 0xD800 <= first <= 0xDFFF < final:
+        yield rf"\ue000-{high}"
+    else:
+        yield f"{low}-{high}"
+
+
+def _value(unit: str) -> int:
+    if len(unit) > 2:
+        return int(unit[2:], 16)
+    return ord(unit[-1]) if unit != r"\0" else 0
