@@ -11,7 +11,7 @@ ROOMS = [
     *("_version", "errors", "metrics", "ipc", "config", "spec/python", "spec", "step", "kernels"),
     *("grammar", "hookspecs", "grammar/llguidance/lark", "grammar/llguidance/distinct"),
     *("grammar/llguidance/tags", "grammar/llguidance"),
-    *("grammar/xgrammar/rewrites", "grammar/xgrammar"),
+    "grammar/xgrammar",
     *(
         "plugins",
         "compiling",

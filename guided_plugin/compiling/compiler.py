@@ -100,9 +100,16 @@ class GrammarCompiler:
         """Start helper processes in the background, so that the first large spec doesn't wait for one. They
         make the preferred backend of schemas, or each that schemas may get."""
         if self.config.isolate_compiles:
-            found = [one.backend for one in self._chooser.candidates(OutputSpec.json_schema({}))]
+            found = self.usual_backends()
             helpers = min(helpers, self.config.compile_processes)
             self._guard.start(found if every_backend else found[:1], helpers)
+
+    def usual_backends(self) -> list[str]:
+        """The backends that schemas may get: those that are made before the first request comes."""
+        try:
+            return [one.backend for one in self._chooser.candidates(OutputSpec.json_schema({}))]
+        except GrammarError:  # there is none
+            return []
 
     @property
     def starts_first_helper(self) -> bool:

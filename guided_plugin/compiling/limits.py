@@ -141,7 +141,11 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
     if spec.kind == "json_object":
         return True
     if spec.kind in ("regex", "grammar"):
-        if len(spec.text) > _SMALL_SOURCE or (spec.kind == "regex" and not _is_small_pattern(spec.text)):
+        if (
+            len(spec.text) > _SMALL_SOURCE
+            or "%json" in spec.text
+            or (spec.kind == "regex" and not _is_small_pattern(spec.text))
+        ):
             return False
         classes, _ = unrolled(spec.text, grammar=spec.kind == "grammar", letter=0)
         return classes <= (_SMALL_PATTERN if backend == "llguidance" else _SMALL_CLASSES)

@@ -19,11 +19,11 @@ _PROCESSORS_PER_HELPER = 2
 
 
 def get_ready(compiler: GrammarCompiler, *, helpers: bool = True) -> None:
-    """Make every backend in this process and, with `helpers`, in helper processes; returns when all are
-    there. What fails is left to the first spec that needs it, which gets the error."""
+    """Make the backends of schemas in this process and, with `helpers`, in helper processes; returns when all
+    are there. What fails is left to the first spec that needs it, which gets the error."""
     if helpers:
         compiler.start(max(1, processors.count() // _PROCESSORS_PER_HELPER), every_backend=True)
-    for name in compiler.plugins.backends:
+    for name in compiler.usual_backends():
         try:
             compiler.warm_up(name)
         except GuidedError as error:

@@ -79,6 +79,10 @@ def check_schema(schema: Any) -> None:
                 raise SpecError(complaint[0], where=pointer((*path, keyword)), hint=complaint[1])
         if not path:
             _check_bounds(node)
+            if "x-guidance" in node:
+                what = "switches how one backend reads the schema, which is not supported"
+                hint = "leave it out; `whitespace` and `strict` next to the schema are options"
+                raise SpecError(what, where="#/x-guidance", hint=hint)
         reference = node.get("$ref")
         if isinstance(reference, str):
             references = references or references_of(schema)

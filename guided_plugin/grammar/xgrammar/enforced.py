@@ -1,7 +1,7 @@
 """What xgrammar enforces exactly, as the texts that it reads; everything else is refused with its place.
 
 Of schemas that is the list below: xgrammar drops other keywords, or reads them otherwise next to each other.
-Regular expressions are written as EBNF, because xgrammar's own reading of one takes more texts than it should.
+Regular expressions are written as EBNF, because xgrammar's own reading of them takes more texts.
 Compared with `jsonschema` and `re` for xgrammar 0.2.8 (tests/grammar/xgrammar). Depends on spec.
 """
 
@@ -228,7 +228,7 @@ _PIECE = re.compile(
 
 def client_ebnf(source: str) -> str:
     """A client's EBNF as xgrammar reads it, with two things that llama.cpp's dialect has: `""` for an empty
-    alternative, and a class for a dot. Raises where it names tokens, which may end an output in the middle."""
+    alternative, and a class for a dot. Tokens are refused: they may end an output in the middle."""
     parts: list[str] = []
     before, last = "", 0
     for found in [*_PIECE.finditer(source), None]:

@@ -114,6 +114,8 @@ class Admitted:
     """What it compiled with, for metrics."""
     unenforced: tuple[str, ...] = ()
     """The keywords in it that nothing enforces (`unenforced_keywords`)."""
+    named: frozenset[int] = frozenset()
+    """Control tokens that it names: none may be a stop token of its request."""
     fields: Mapping[str, Any] = field(init=False)
     """The spec as plain data. Shared by all requests: never written to."""
     key: str = field(init=False)
@@ -336,8 +338,8 @@ class Gate:
         carried = copy.copy(params)
         carried.extra_args = {**(params.extra_args or {}), GUIDED: admitted}
         if admitted is not LEFT:
-            stops = set(getattr(params, "stop_token_ids", None) or ())
-            self.compiler.vocabulary.check_stops(stops, where="stop_token_ids", text=False)
+            stops = {*(getattr(params, "stop_token_ids", None) or ()), *(admitted.spec.stop_token_ids or ())}
+            self.compiler.vocabulary.check_stops(stops, text=False, named=admitted.named)
             tell_unenforced(admitted.unenforced)
             carried.structured_outputs = None
         return carried
@@ -385,7 +387,9 @@ class Gate:
         backend = "" if made is None else made.backend
         noted.compiled(backend, seconds)
         left = () if made is None else made.unenforced
-        return self._remember(asked, Admitted(spec, quick and self._engine_started, backend, left))
+        named = frozenset() if made is None else made.named
+        quick = quick and self._engine_started
+        return self._remember(asked, Admitted(spec, quick, backend, left, named))
 
     def _remember(self, asked: Asked, admitted: Admitted) -> Admitted:
         if asked.key is not None:

@@ -68,7 +68,7 @@ def test_enforced(byte_backend, schema, good, bad):
         ({"type": "object", "properties": {"a": {"not": {}}}}, "#/properties/a/not"),
         ({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["b"]}, "#/required"),
         ({"type": "object", "properties": {}, "patternProperties": {"a": {}}}, "#/patternProperties"),
-        ({"type": "object", "properties": {"a": {"const": 1}}, "additionalProperties": {"const": 1}}, "#/properties"),
+        ({"type": "object", "properties": {"a": {}}, "additionalProperties": {"const": 1}}, "#/properties"),
         ({"type": ["object", "null"]}, "#/type"),
         ({"minimum": 1}, "#/minimum"),
         ({}, "#"),
