@@ -18,7 +18,7 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
 from guided_plugin.grammar.llguidance.beginnings import first_state
-from guided_plugin.grammar.llguidance.client import check_tag, tokens_in
+from guided_plugin.grammar.llguidance.client import tokens_in
 from guided_plugin.grammar.llguidance.complaints import complaint
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import BYTES, Spellings
@@ -133,8 +133,6 @@ class LLGuidanceBackend:
         check_starts(spec, text, make, self._stops)
 
     def _text(self, spec: OutputSpec) -> str:
-        if spec.kind == "structural_tag":
-            check_tag(spec.document(), self._tokenizers.stop_names)
         return source_text(
             spec,
             unenforced=self._unenforced,

@@ -1,5 +1,5 @@
 """Lark as clients write it, as Lark that enforces it: what llguidance would read loosely is written out or
-refused, each with its line. And what no structural tag may name.
+refused, each with its line.
 
     %json {...}          becomes the grammar that the same schema has as a spec of its own
     <|name|>, <[id]>     must not be a token that ends an output: it would end in the middle
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from guided_plugin.errors import GrammarError, GuidedError, SpecError, UnsupportedSpecError, shown
@@ -22,7 +22,7 @@ from guided_plugin.grammar.llguidance.lark.rules import Grammar
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import check_schema, pointer, walk
 
-__all__ = ["check_tag", "client_lark", "tokens_in"]
+__all__ = ["client_lark", "tokens_in"]
 
 _PIECE = re.compile(
     r"""(?P<skip>(?:\#|//)[^\n]*|[ \t]+) | (?P<text>"(?:\\.|[^"\\\n])*"i?)
@@ -82,27 +82,6 @@ def client_lark(spec: OutputSpec, ends_output: Callable[[str], bool]) -> str:
             )
         parts.append(text)
     return "".join([*parts, source[done:], "\n", *inner])
-
-
-def check_tag(document: Any, stops: Collection[str]) -> None:
-    """Refuse a structural tag that writes the name of a token that ends the output."""
-    pending: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
-    while pending:
-        path, node = pending.pop()
-        if isinstance(node, str):
-            name = next((stop for stop in stops if stop in node), None)
-            if name is not None:
-                raise UnsupportedSpecError(
-                    f"{shown(name)} ends the output, in the middle of it",
-                    where=pointer(path),
-                    hint="leave it out: an output ends with it where its tag is complete",
-                )
-        elif isinstance(node, dict):
-            # A regex and JSON are text alone, and what is excluded never comes.
-            kept = node.keys() - {"json_schema", "schema", "pattern", "excludes", "exclude_tokens"}
-            pending += (((*path, key), node[key]) for key in kept)
-        elif isinstance(node, list):
-            pending += (((*path, index), part) for index, part in enumerate(node))
 
 
 def tokens_in(text: str) -> set[str]:

@@ -76,13 +76,6 @@ class Tokenizers:
         return {token: vocabulary.tokens[token].decode(errors="replace") for token in ids}
 
     @cached_property
-    def stop_names(self) -> list[str]:
-        """The texts of the tokens that end an output."""
-        tokens = self._vocabulary.tokens
-        texts = {tokens[token].decode(errors="replace") for token in self._vocabulary.stop_token_ids}
-        return sorted(texts - {""})
-
-    @cached_property
     def impossible_token(self) -> int | None:
         """A token that no mask may show: padding, else a special token that doesn't stop."""
         if 32 * self._vocabulary.words > self._vocabulary.size:

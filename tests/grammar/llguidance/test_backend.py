@@ -133,9 +133,9 @@ def test_auto_takes_it_for_schemas_and_it_can_be_disabled():
     schema = {"type": "string", "pattern": "^[a-z]+$", "maxLength": 2}
     compiler = GrammarCompiler(VOCABULARY)
     assert compiler.compile(OutputSpec.json_schema(schema)).backend == "llguidance"
-    assert compiler.compile(OutputSpec.regex("[a-z]+")).backend == "xgrammar"
+    assert compiler.compile(OutputSpec.regex("[a-z]+")).backend == "llguidance"
     without = GrammarCompiler(VOCABULARY, plugins=Plugins(disabled=["llguidance"]))
-    with pytest.raises(UnsupportedSpecError, match="maxLength"):
+    with pytest.raises(GrammarError, match="no backend that is enabled enforces json_schema"):
         without.compile(OutputSpec.json_schema(schema))
 
 

@@ -136,17 +136,8 @@ class TestStopTokens:
     @pytest.mark.parametrize(
         ("form", "where"),
         [
-            (
-                {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": "x<|eot|>"},
-                "#/format/end",
-            ),
-            ({"type": "const_string", "value": "a<|im_end|>b"}, "#/format/value"),
             ({"type": "token", "token": "<|im_end|>"}, "#/format/token"),
             ({"type": "token", "token": END}, "#/format/token"),
-            (
-                {"type": "dispatch", "rules": [["<|eot|>", {"type": "const_string", "value": "a"}]]},
-                "#/format/rules/0/0",
-            ),
             (
                 {
                     "type": "token_triggered_tags",
@@ -167,10 +158,6 @@ class TestStopTokens:
         with pytest.raises(UnsupportedSpecError, match="ends the output") as caught:
             compiler.compile(OutputSpec.structural_tag({"format": form}))
         assert caught.value.where == where
-
-    def test_what_is_excluded_may_have_their_names(self, compiler):
-        form = {"type": "any_text", "excludes": ["<|im_end|>"]}
-        assert taken(compiler, OutputSpec.structural_tag({"format": form}), ["a"]) == ["a"]
 
     @pytest.mark.parametrize(
         "spec",

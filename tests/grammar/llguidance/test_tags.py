@@ -4,24 +4,17 @@ from random import Random
 
 import numpy as np
 import pytest
+from raw_xgrammar import RAW, compiler_with_raw
 from stopping import Walker, special_vocabulary
 from tag_forms import CALL, FORMS, VOCABULARY, const, follows, grown, json_of, tag, triggered
 
-from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
-from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
-
-
-def compiler_of(vocabulary):
-    config = GuidedConfig(threads=1, isolate_compiles=False)
-    return GrammarCompiler(vocabulary, config=config, plugins=Plugins(entry_points=False))
 
 
 @pytest.fixture(scope="module")
 def compiler():
-    return compiler_of(VOCABULARY)
+    return compiler_with_raw(VOCABULARY)
 
 
 def compiled(compiler, form, backend="llguidance", **options):
@@ -40,7 +33,7 @@ class TestSameAsXgrammar:
     def test_takes_the_same_texts(self, compiler, name):
         form = FORMS[name]
         ours = compiled(compiler, form, whitespace="flexible")
-        grammars = ours, compiled(compiler, form, "xgrammar", whitespace="flexible")
+        grammars = ours, compiled(compiler, form, RAW, whitespace="flexible")
         controls = CALL in str(form) or "257" in str(form)
         texts = grown(compiler, grammars, name, 150)
         # xgrammar reads control tokens as text; here they are only where a begin or an end names them.
@@ -56,7 +49,7 @@ class TestSameAsXgrammar:
         }
         grammars = [
             compiler.compile(OutputSpec.structural_tag(older, backend=backend, whitespace="flexible"))
-            for backend in ("llguidance", "xgrammar")
+            for backend in ("llguidance", RAW)
         ]
         texts = grown(compiler, tuple(grammars), "older", 150)
         judged = [(text, ours, theirs) for text, ours, theirs in texts if "\x01" not in text]
@@ -184,7 +177,7 @@ def test_regexes_with_slashes_and_lines(compiler, pattern, text):
     assert not takes(compiler, form, f"<{text[:-1]}>")
 
 
-class TestWhatStaysWithXgrammar:
+class TestWhatIsRefused:
     @pytest.mark.parametrize(
         ("form", "says"),
         [
@@ -204,24 +197,16 @@ class TestWhatStaysWithXgrammar:
             ({"type": "any_text", "later": 1}, "#/format/later"),
         ],
     )
-    def test_is_refused_here(self, compiler, form, says):
+    @pytest.mark.parametrize("backend", ["auto", "llguidance"])
+    def test_with_its_reason(self, compiler, form, says, backend):
         with pytest.raises(UnsupportedSpecError) as caught:
-            compiled(compiler, form)
+            compiled(compiler, form, backend)
         assert says in str(caught.value)
-
-    def test_is_compiled_there(self, compiler):
-        grammar = compiled(compiler, pair(NUMBER, const("0;")), "auto")
-        assert grammar.backend == "xgrammar"
-        assert "llguidance refused" in grammar.reason
-        assert follows(compiler, grammar, "120;") == (True, True)
-
-    def test_all_else_is_compiled_here(self, compiler):
-        assert {compiled(compiler, form, "auto").backend for form in FORMS.values()} == {"llguidance"}
 
 
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "whole words"])
 def test_walks_have_no_dead_ends_and_end_complete(padded):
-    compiler = compiler_of(special_vocabulary(padded=padded))
+    compiler = compiler_with_raw(special_vocabulary(padded=padded))
     walker, named = Walker(compiler), compiler.vocabulary.tokens.index(b"<tool_call>")
     schema = {
         "type": "object",

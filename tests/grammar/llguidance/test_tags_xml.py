@@ -4,6 +4,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from raw_xgrammar import RAW, compiler_with_raw
 from tag_forms import VOCABULARY, follows, json_of, tag
 
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -35,8 +36,7 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def compiler():
-    config = GuidedConfig(threads=1, isolate_compiles=False)
-    return GrammarCompiler(VOCABULARY, config=config, plugins=Plugins(entry_points=False))
+    return compiler_with_raw(VOCABULARY)
 
 
 def compiled(compiler, style, schema=SCHEMA, backend="llguidance", end="\n</f>", **options):
@@ -66,7 +66,7 @@ WRONG = [
 @pytest.mark.parametrize("style", STYLES)
 class TestStyles:
     def test_verdicts_are_those_of_xgrammar(self, compiler, style, end):
-        for backend in ("llguidance", "xgrammar"):
+        for backend in ("llguidance", RAW):
             grammar = compiled(compiler, style, backend=backend, end=end)
             for pairs in RIGHT:
                 assert follows(compiler, grammar, written(style, *pairs, end=end))[1], (backend, pairs)
@@ -75,7 +75,7 @@ class TestStyles:
 
     def test_xgrammar_takes_whatever_is_written(self, compiler, style, end):
         grammar = compiled(compiler, style, end=end)
-        theirs = compiled(compiler, style, backend="xgrammar", end=end)
+        theirs = compiled(compiler, style, backend=RAW, end=end)
         for seed in range(12):
             text, complete = wandered(compiler, grammar, Random(seed))
             assert follows(compiler, theirs, text) == (True, complete), text
@@ -118,7 +118,7 @@ def wandered(compiler, grammar, chance):
         {"type": "object", "properties": {}, "required": ["a"]},
     ],
 )
-def test_what_has_no_one_spelling_stays_with_xgrammar(compiler, schema):
+def test_what_has_no_one_spelling_is_refused(compiler, schema):
     with pytest.raises(UnsupportedSpecError, match=r"^#/format/content/json_schema"):
         compiled(compiler, "qwen_xml", schema)
 

@@ -90,7 +90,7 @@ class Reading:
         return Control(found)
 
 
-_OTHERWISE = "leave it out, or use the backend xgrammar"
+_OTHERWISE = "leave it out, or write it in another way: docs/specs.md has the formats that are read"
 _FORMS = "docs/specs.md has the forms of structural tags"
 
 

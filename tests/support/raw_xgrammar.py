@@ -1,0 +1,73 @@
+"""xgrammar's own reading of structural tags: what ours is compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import GuidedConfig
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
+from guided_plugin.hookspecs import hookimpl
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["RAW", "compiler_with_raw"]
+
+RAW = "raw-xgrammar"
+
+
+class _RawTags(XGrammarBackend):
+    name = RAW
+
+    def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
+        # It reads control tokens as text.
+        super().__init__(dataclasses.replace(vocabulary, special_ids=frozenset()), config)
+
+    def _compile(self, spec: OutputSpec) -> Any:
+        document = spec.document()
+        if "structures" in document:
+            tags = [
+                {"begin": tag["begin"], "content": _json(tag["schema"]), "end": tag["end"]}
+                for tag in document["structures"]
+            ]
+            form = {"type": "triggered_tags", "triggers": document["triggers"], "tags": tags}
+            document = {"type": "structural_tag", "format": form}
+        return self._compiler.compile_structural_tag(json.dumps(self._numbered(document)))
+
+    def _numbered(self, node: Any, key: str = "") -> Any:
+        """A tag with ids for the names of tokens."""
+        if isinstance(node, dict):
+            kept = {
+                name: self._numbered(value, name) for name, value in node.items() if name != "json_schema"
+            }
+            if node.get("type") == "token_dispatch":
+                kept["rules"] = [[self._id(token), self._numbered(form)] for token, form in node["rules"]]
+            return {**node, **kept}
+        if isinstance(node, list):
+            return [self._numbered(each, key) for each in node]
+        return self._id(node) if key in ("token", "trigger_tokens", "exclude_tokens") else node
+
+    def _id(self, token: int | str) -> int:
+        return self._vocabulary.tokens.index(token.encode()) if isinstance(token, str) else token
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": schema}
+
+
+class _Plugin:
+    @hookimpl
+    def register_backends(self, register: Any) -> None:
+        register(RAW, _RawTags)
+
+
+def compiler_with_raw(vocabulary: Vocabulary) -> GrammarCompiler:
+    """A compiler that has it under the name `RAW`."""
+    plugins = Plugins(entry_points=False)
+    plugins.register(_Plugin(), RAW)
+    return GrammarCompiler(
+        vocabulary, config=GuidedConfig(threads=1, isolate_compiles=False), plugins=plugins
+    )
