@@ -14,12 +14,12 @@ RELEASE_STAMP := $(RELEASE)/.installed
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo newcomer test lint figures types docs unit vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
+.PHONY: demo newcomer test lint size figures types docs unit vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
 	@echo "make newcomer  the tasks of docs/contributing.md, one after the other: a table of what works"
-	@echo "make test      everything CI runs: ruff, figures, mypy, release-check, docs, vllm-test, clients-test, newcomer, unit, coverage"
+	@echo "make test      everything CI runs: ruff, size, figures, mypy, release-check, docs, vllm-test, clients-test, newcomer, unit, coverage"
 	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make replicas-test  two engines behind vLLM's data-parallel front, one of them killed"
@@ -27,6 +27,7 @@ help:
 	@echo "make vllm-next-test  the contract, gate and runners with the Python files of VLLM_RELEASES"
 	@echo "make older-test  masks with the llguidance that vLLM pins"
 	@echo "make release-check  build sdist and wheel twice, try the wheel in clean environments; writes dist/"
+	@echo "make size      lines by folder, against the budgets in scripts/size.toml"
 	@echo "make figures   check that every figure quoted in README and docs stands in a raw file"
 	@echo "make docs      the pages as a site, in site/"
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
@@ -58,11 +59,14 @@ $(STAMP): $(DEMO_STAMP)
 demo: $(DEMO_STAMP)
 	$(BIN)/guided-plugin demo
 
-test: lint figures types docs release-check vllm-test clients-test newcomer unit coverage
+test: lint size figures types docs release-check vllm-test clients-test newcomer unit coverage
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+size:
+	$(PYTHON) scripts/size.py
 
 figures:
 	$(PYTHON) scripts/check_figures.py
