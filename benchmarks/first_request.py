@@ -1,6 +1,6 @@
 """What the first guided requests wait for, after vLLM says that it is ready.
 
-    python benchmarks/first_request.py [--rows 32] [--new 28] [--sample FOLDER_OR_TAR] [--out FILE]
+    python -m benchmarks.first_request [--rows 32] [--new 28] [--sample FOLDER_OR_TAR] [--out FILE]
         [--model DIR] [--tokenizer DIR] [--mode process] [--server] [--engine '{"load_format": "dummy"}']
         [--rounds 1] [--compare]
 
@@ -31,8 +31,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
-from guided_plugin.bench.environment import environment
-from guided_plugin.bench.served import served_schemas
+from benchmarks.samples import served_schemas
+from guided_plugin.bench.measuring import environment
 from guided_plugin.demo import MODEL_DIR
 
 FIRST: dict[str, Any] = {

@@ -22,9 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from guided_plugin.bench.environment import environment
-from guided_plugin.bench.measuring import median, quantile
-from guided_plugin.bench.schemas import SCHEMAS
+from guided_plugin.bench.measuring import SCHEMAS, environment, median, quantile
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary

@@ -1,6 +1,6 @@
 """Outputs of vLLM on several ranks, each checked with a fresh matcher and, if it is finished, by jsonschema.
 
-    python benchmarks/ranks.py [--tensor 2] [--pipeline 1] [--outputs 2000] [--rows 64] [--tokens 120]
+    python -m benchmarks.ranks [--tensor 2] [--pipeline 1] [--outputs 2000] [--rows 64] [--tokens 120]
         [--sample FOLDER_OR_TAR] [--one-gpu] [--engine '{"enable_batch_sharded_sampling": true}'] [--out FILE]
 
 The schemas are those of MaskBench that are served, else some of the package; a third of the requests are
@@ -22,9 +22,8 @@ from typing import Any
 
 import jsonschema
 
-from guided_plugin.bench.environment import environment
-from guided_plugin.bench.recheck import refused_at
-from guided_plugin.bench.served import served_schemas
+from benchmarks.samples import served_schemas
+from guided_plugin.bench.measuring import environment, refused_at
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.demo import MODEL_DIR

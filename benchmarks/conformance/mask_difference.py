@@ -17,7 +17,7 @@ import numpy as np
 from engines import Engine, refusal
 from equality_oracle import OracleError, oracle, read_exactly
 
-from guided_plugin.bench.text_tokens import TextTokens
+from benchmarks.samples import TextTokens
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.vocabulary import Vocabulary
 

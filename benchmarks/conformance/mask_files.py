@@ -21,7 +21,7 @@ from engines import BEGIN, Engine, refusal
 from fuzz_check import is_whole
 from stopping import is_json
 
-from guided_plugin.bench.text_tokens import TextTokens
+from benchmarks.samples import TextTokens
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.vocabulary import Vocabulary
 

@@ -31,7 +31,7 @@ from mask_difference import differences  # noqa: E402
 from page import page  # noqa: E402
 from suite_scores import formats, suite  # noqa: E402
 
-from guided_plugin.bench.maskbench import open_sample  # noqa: E402
+from benchmarks.samples import open_sample  # noqa: E402
 from guided_plugin.cli.loading import load_tokenizer  # noqa: E402
 from guided_plugin.grammar.vocabulary import Vocabulary  # noqa: E402
 

@@ -1,1 +1,4 @@
-"""Benchmarks: each a function that returns plain numbers, and a command that prints and writes them."""
+"""Benchmarks of the three hosts: each a function that returns plain numbers, unguided next to guided.
+
+What only maintainers measure is in `benchmarks/` of the repository.
+"""

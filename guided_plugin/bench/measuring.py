@@ -1,22 +1,94 @@
-"""What the benchmarks share: prompts, the times of steps, and statistics. Depends on the hooks."""
+"""What the benchmarks share: schemas, prompts, ways that take turns, statistics, checks of outputs."""
 
 from __future__ import annotations
 
+import datetime
 import math
+import os
+import platform
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import RequestError
+from guided_plugin.grammar.renewal import rebuilds_shared
+from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.metrics import StepStatistics
+from guided_plugin.spec import OutputSpec
 
 WARM_UP = 8
 """Steps at the start of a run that don't count."""
 PROMPT = 3
 """Tokens of a prompt."""
+_PACKAGES = ("torch", "xgrammar", "llguidance", "transformers", "triton", "vllm")
+
+
+def endless(properties: dict[str, Any]) -> dict[str, Any]:
+    """An array of objects with these properties, longer than any benchmark decodes."""
+    item = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return repeated(item)
+
+
+def repeated(item: Any) -> dict[str, Any]:
+    """An array of what a schema describes, as long."""
+    return {"type": "array", "items": item, "minItems": 500}
+
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "plain": endless(
+        {
+            "name": {"type": "string"},
+            "age": {"type": "integer"},
+            "city": {"type": "string"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "active": {"type": "boolean"},
+        }
+    ),
+    "maxlength": endless(
+        {
+            "name": {"type": "string", "maxLength": 40},
+            "age": {"type": "integer"},
+            "city": {"type": "string", "maxLength": 60},
+            "note": {"type": "string", "minLength": 1, "maxLength": 200},
+            "active": {"type": "boolean"},
+        }
+    ),
+}
+"""`plain`: nothing a backend finds hard. `maxlength`: strings with length bounds, which many find hard."""
+
+
+def environment(device: str = "cpu") -> dict[str, Any]:
+    """Everything a reader needs to judge a figure measured on a device."""
+    import torch
+
+    from guided_plugin import __version__
+
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "guided_plugin": __version__,
+        "python": platform.python_version(),
+        "versions": versions,
+        "cpus": os.cpu_count(),
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+    }
 
 
 def prompts(rows: int) -> list[list[int]]:
@@ -41,11 +113,29 @@ def quantile(values: Sequence[float] | NDArray[Any], share: float) -> float:
     return float(np.partition(values, rank)[rank])
 
 
-def raise_first_error(outputs: Iterable[Any]) -> None:
-    """A benchmark counts only if no request failed."""
-    for output in outputs:
-        if output.error is not None:
-            raise output.error
+def in_turns(
+    ways: Mapping[str, Callable[[], float]], repetitions: int, progress: Callable[[], None]
+) -> dict[str, list[float]]:
+    """The milliseconds of each way. The order is reversed every other time: it matters."""
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for repetition in range(repetitions):
+        for way in list(ways) if repetition % 2 == 0 else reversed(list(ways)):
+            times[way].append(round(ways[way](), 4))
+            progress()
+    return times
+
+
+def compared(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """A figure: medians, and the ratio of each way to `unguided`, `guided` first."""
+    found: dict[str, Any] = {f"{way}_ms": median(values) for way, values in times.items()}
+    for way in times:
+        if way != "unguided":
+            ratios = [t / u for t, u in zip(times[way], times["unguided"], strict=True)]
+            orders = [order for order in (ratios[0::2], ratios[1::2]) if order]
+            name = "ratio" if way == "guided" else f"{way}_ratio"
+            # The mean of the median in one order and of that in reverse.
+            found[name] = round(statistics.mean(map(statistics.median, orders)), 4)
+    return {**found, "runs_ms": dict(times)}
 
 
 class StepCosts:
@@ -58,7 +148,33 @@ class StepCosts:
     def step_finished(self, statistics: StepStatistics) -> None:
         self.costs.append(statistics)
 
-    def median_us(self, call: str = "main_thread", *, skip: int = 0) -> float:
-        """Microseconds of one call, or of all, without the first `skip` steps; 0 if there are none."""
-        found = [getattr(cost, call) * 1e6 for cost in self.costs[skip:]]
+    def median_us(self, call: str = "main_thread") -> float:
+        """Microseconds of one call, or of all; 0 if there are none."""
+        found = [getattr(cost, call) * 1e6 for cost in self.costs]
         return median(found, 1) if found else 0.0
+
+
+def refused_at(compiler: GrammarCompiler, spec: OutputSpec, tokens: Iterable[int]) -> int | None:
+    """The index of the first token that a fresh matcher refuses; None if it accepts all."""
+    grammar = compiler.compile(spec)
+    backend, stops = compiler.backend(grammar.backend), compiler.vocabulary.stop_token_ids
+    tokens = list(tokens)
+    for _ in range(2):
+        matcher = backend.start(grammar, stops)
+        refused = next((place for place, token in enumerate(tokens) if not matcher.accept(token)), None)
+        # A lexer that it shares with earlier matchers may be exhausted: then the next one has another.
+        if refused is None or not rebuilds_shared(matcher):
+            break
+    return refused
+
+
+def check_outputs(vocabulary: Vocabulary, spec: OutputSpec, rows: Iterable[Sequence[int]]) -> str:
+    """The backend of the spec. Raises RequestError if a fresh matcher refuses a token of an output."""
+    compiler = GrammarCompiler(vocabulary, config=GuidedConfig(isolate_compiles=False))
+    for row, tokens in enumerate(rows):
+        place = refused_at(compiler, spec, tokens)
+        if place is not None:
+            raise RequestError(
+                f"a fresh matcher refuses token {tokens[place]}", where=f"row {row}, token {place}"
+            )
+    return compiler.compile(spec).backend

@@ -1,28 +1,26 @@
-"""Milliseconds a step of transformers' `generate`: unguided, guided, and xgrammar's own processor.
-
-One run measures all three in turn, every other time in reverse order, so that an effect of the order has no
-favourite. Imports torch and transformers.
-"""
+"""Milliseconds a step of transformers' `generate`, unguided and guided. Imports torch and transformers."""
 
 from __future__ import annotations
 
-import json
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
-from guided_plugin.bench.environment import environment
-from guided_plugin.bench.measuring import WARM_UP, StepCosts, median, prompts, step_ms
-from guided_plugin.bench.recheck import refused_at
-from guided_plugin.bench.schemas import SCHEMAS
-from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import RequestError
+from guided_plugin.bench.measuring import (
+    SCHEMAS,
+    WARM_UP,
+    StepCosts,
+    check_outputs,
+    compared,
+    environment,
+    in_turns,
+    prompts,
+    step_ms,
+)
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.guide import Guide
 from guided_plugin.spec import OutputSpec
@@ -37,18 +35,27 @@ def bench_transformers(
     *,
     rows: Sequence[int],
     schemas: Sequence[str],
-    forwards: Sequence[str] = FORWARDS,
+    forwards: Sequence[str] = ("eager",),
     steps: int = 64,
     repetitions: int = 3,
-    backend: str = "auto",
-    compare: bool = True,
+    others: Mapping[str, Callable[[str], dict[str, Any]]] | None = None,
     progress: Callable[[], None] = lambda: None,
-    found: Callable[[dict[str, Any]], None] = lambda so_far: None,
 ) -> dict[str, Any]:
-    """Generate `steps` tokens a row. `progress` is called after each run, `found` with the result so far
-    after each figure."""
-    figures: list[dict[str, Any]] = []
-    result = {
+    """Generate `steps` tokens a row. `progress` is called after each run.
+
+    `others`: further ways by name, each a function from a schema's name to keywords of `generate`.
+    """
+    figures = []
+    with Guide(vocabulary, model=model) as guide:
+        for forward in forwards:
+            for count in rows:
+                # Another batch size is another graph: without this, compiled ones pile up.
+                torch.compiler.reset()
+                loop = _Loop(model, vocabulary, count, steps, forward)
+                for name in schemas:
+                    figure = _figure(loop, guide, name, repetitions, others or {}, progress)
+                    figures.append({"rows": count, "schema": name, "forward": forward, **figure})
+    return {
         "benchmark": "transformers",
         "environment": environment(str(model.device)),
         "steps": steps,
@@ -57,84 +64,47 @@ def bench_transformers(
         "compiled": model.device.type == "cuda",
         "figures": figures,
     }
-    processors = {name: _xgrammar_processor(model, vocabulary, name) for name in schemas} if compare else {}
-    with Guide(vocabulary, model=model) as guide:
-        for forward in forwards:
-            for count in rows:
-                # Another batch size is another graph: without this, compiled ones pile up.
-                torch.compiler.reset()
-                loop = _Loop(model, vocabulary, count, steps, forward)
-                for name in schemas:
-                    figure = _figure(loop, guide, name, backend, repetitions, processors.get(name), progress)
-                    figures.append({"rows": count, "schema": name, "forward": forward, **figure})
-                    found(result)
-    return result
 
 
 def _figure(
     loop: _Loop,
     guide: Guide,
     name: str,
-    backend: str,
     repetitions: int,
-    xgrammar_processor: Callable[[], Any] | None,
+    others: Mapping[str, Callable[[str], dict[str, Any]]],
     progress: Callable[[], None],
 ) -> dict[str, Any]:
-    """One configuration. Every time is the median over the repetitions after the warm-up."""
-    spec = OutputSpec.json_schema(SCHEMAS[name], backend=backend)
+    """One configuration."""
+    spec = OutputSpec.json_schema(SCHEMAS[name])
     costs = StepCosts()
-    chosen, checked = "", 0
-
-    def unguided() -> float:
-        return loop.run({})[0]
+    outputs: list[Tensor] = []
 
     def guided() -> float:
-        nonlocal chosen, checked
         kwargs = guide.generate_kwargs(spec)
         guide.compiler.plugins.register(costs)
         try:
             milliseconds, out = loop.run(dict(kwargs))
             for error in kwargs.errors.values():
                 raise error
-            if not checked:
-                chosen, checked = _check(loop.vocabulary, spec, out), out.numel()
         finally:
             guide.compiler.plugins.unregister(costs)
             kwargs.call.close()
+        outputs[:] = [out]
         return milliseconds
 
-    ways = {"unguided": unguided, "guided": guided}
-    if xgrammar_processor is not None:
-        ways["xgrammar"] = lambda: loop.run({"logits_processor": [xgrammar_processor()]})[0]
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    # Two to warm up: with a static cache the first compiles, the second captures.
-    for repetition in range(-2, repetitions):
-        if repetition == 0:
-            costs.costs.clear()
-        for way in list(ways) if repetition % 2 == 0 else reversed(ways):
-            milliseconds = ways[way]()
-            progress()
-            if repetition >= 0:
-                times[way].append(round(milliseconds, 4))
-
-    def ratio(way: str) -> float:
-        """The mean of the median ratio in one order and of that in reverse."""
-        ratios = [t / u for t, u in zip(times[way], times["unguided"], strict=True)]
-        orders = [order for order in (ratios[0::2], ratios[1::2]) if order]
-        return round(statistics.mean(map(statistics.median, orders)), 4)
-
+    ways: dict[str, Callable[[], float]] = {"unguided": lambda: loop.run({})[0], "guided": guided}
+    for way, keywords in others.items():
+        ways[way] = lambda keywords=keywords: loop.run(keywords(name))[0]  # type: ignore[misc]
+    in_turns(ways, 2, progress)  # with a static cache the first compiles, the second captures
+    costs.costs.clear()
+    figure = compared(in_turns(ways, repetitions, progress))
     return {
-        "backend": chosen,
-        "unguided_ms": median(times["unguided"]),
-        "guided_ms": median(times["guided"]),
-        "ratio": ratio("guided"),
+        "backend": check_outputs(loop.vocabulary, spec, outputs[0].tolist()),
+        **figure,
         # all calls of the pipeline in a step, on the host's thread
         "main_thread_us": costs.median_us(),
-        "xgrammar_ms": median(times["xgrammar"]) if xgrammar_processor else None,
-        "xgrammar_ratio": ratio("xgrammar") if xgrammar_processor else None,
-        "runs_ms": times,
-        # guided tokens of the warm-up, all accepted by a fresh matcher
-        "checked_tokens": checked,
+        # of the last guided run, all accepted by a fresh matcher
+        "checked_tokens": outputs[0].numel(),
     }
 
 
@@ -179,32 +149,3 @@ class _Clock(StoppingCriteria):
             self._none = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
         self.ends.append(time.perf_counter())
         return self._none
-
-
-def _xgrammar_processor(model: Any, vocabulary: Vocabulary, name: str) -> Callable[[], Any]:
-    """Makes `xgrammar.contrib.hf.LogitsProcessor`, one for each call as it requires, with the schema as it
-    is. Compiling the schema can take a minute."""
-    import xgrammar
-    import xgrammar.contrib.hf
-
-    info = xgrammar.TokenizerInfo(
-        list(vocabulary.text_tokens),
-        xgrammar.VocabType.RAW,
-        vocab_size=model.get_output_embeddings().weight.shape[0],
-        stop_token_ids=list(vocabulary.stop_token_ids),
-    )
-    compiler = xgrammar.GrammarCompiler(info)
-    grammar = compiler.compile_json_schema(json.dumps(SCHEMAS[name]), any_whitespace=False)
-    return lambda: xgrammar.contrib.hf.LogitsProcessor(grammar)
-
-
-def _check(vocabulary: Vocabulary, spec: OutputSpec, rows: Tensor) -> str:
-    """The backend; raises if a fresh matcher refuses a token."""
-    compiler = GrammarCompiler(vocabulary, config=GuidedConfig(isolate_compiles=False))
-    for row, tokens in enumerate(rows.tolist()):
-        place = refused_at(compiler, spec, tokens)
-        if place is not None:
-            raise RequestError(
-                f"a fresh matcher refuses token {tokens[place]}", where=f"row {row}, token {place}"
-            )
-    return compiler.compile(spec).backend

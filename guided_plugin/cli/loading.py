@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, SpecError, did_you_mean
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.forms import KINDS
@@ -26,17 +25,14 @@ class InputError(GuidedError):
     """What the command was given can't be used."""
 
 
-def known(name: str, names: Collection[str], where: str) -> str:
-    """The value of an option that has a fixed set of values."""
-    if name not in names:
-        what = where.removeprefix("--")
-        raise InputError(f"unknown {what} {name!r}", where=where, hint=did_you_mean(name, names))
-    return name
-
-
 def known_names(text: str, names: Collection[str], where: str) -> list[str]:
-    """The same for several values, separated by commas."""
-    return [known(name.strip(), names, where) for name in text.split(",")]
+    """The values of an option, separated by commas, each of a fixed set."""
+    chosen = [name.strip() for name in text.split(",")]
+    for name in chosen:
+        if name not in names:
+            what = where.removeprefix("--")
+            raise InputError(f"unknown {what} {name!r}", where=where, hint=did_you_mean(name, names))
+    return chosen
 
 
 def name_of(path: Path) -> str:
@@ -141,29 +137,6 @@ def model_vocabulary(tokenizer: Any, model: Any) -> Vocabulary:
     vocabulary = Vocabulary.from_tokenizer(tokenizer, stop_token_ids=stops)
     vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
     return vocabulary
-
-
-def needs_shape(shape: str | None, options: Mapping[str, object]) -> None:
-    """Refuse options of random models, where none is asked for."""
-    for option, value in options.items():
-        if value and shape is None:
-            raise InputError("goes with --shape: a model of --model has its own", where=option)
-
-
-def model_or_shape(
-    folder: Path, shape: str | None, tokenizer: Path | None, width: int, device: str
-) -> tuple[Any, Vocabulary]:
-    """A model from a folder, or one of a shape with random weights; with its vocabulary."""
-    from guided_plugin.bench.loop import SHAPES, random_model
-    from guided_plugin.grammar.vocabulary import Vocabulary
-
-    if shape is None:
-        loaded = load_model(folder, device)
-        return loaded, model_vocabulary(load_tokenizer(folder), loaded)
-    known(shape, SHAPES, "--shape")
-    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(tokenizer or MODEL_DIR))
-    _check_device(device)
-    return random_model(shape, width or vocabulary.size, device), vocabulary
 
 
 def _pretrained(

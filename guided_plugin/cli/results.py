@@ -53,15 +53,6 @@ def check_out(path: Path | None, where: str) -> None:
         raise InputError(f"can't write {path}: {error.strerror}", where=where) from None
 
 
-def check_png(path: Path | None) -> None:
-    """Refuse a picture that can't be drawn or written, before anything is measured."""
-    if path is not None:
-        from guided_plugin.bench.plotting import load_matplotlib
-
-        load_matplotlib()
-        check_out(path, "--png")
-
-
 def write_json(document: Any, path: Path | None) -> None:
     """Write a result to a file, where one was asked for."""
     if path is not None:

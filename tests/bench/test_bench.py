@@ -1,4 +1,4 @@
-"""`guided-plugin bench loop` and what it says of the machine it ran on."""
+"""`guided-plugin bench` of the reference loop and transformers, and what figures say of the machine."""
 
 import datetime
 import json
@@ -8,96 +8,74 @@ from importlib.metadata import version
 import pytest
 
 import guided_plugin
-from guided_plugin.bench import environment as environment_module
-from guided_plugin.bench.environment import environment
-from guided_plugin.bench.loop import SHAPES, bench_loop
-from guided_plugin.bench.schemas import SCHEMAS
-from guided_plugin.errors import GuidedError
+from guided_plugin.bench import measuring
+from guided_plugin.bench.loop import bench_loop
+from guided_plugin.bench.measuring import SCHEMAS, check_outputs, compared, environment, in_turns
+from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.spec import OutputSpec
 
-SHORT = ("--steps", "8", "--repetitions", "1")
-TINY = (32, 1, 32, 2, 1)
-FIGURE_KEYS = [
-    "rows",
-    "schema",
-    "backend",
-    "unguided_ms",
-    "guided_ms",
-    "ratio",
-    "main_thread_us",
-    "share",
-    "calls_us",
-]
+SHORT = ("--rows", "1,2", "--steps", "8", "--repetitions", "1")
 
 
-@pytest.fixture
-def bench(run):
-    return lambda *arguments: run("bench", "loop", *arguments)
-
-
-def _check(result):
-    assert list(result) == [
-        "benchmark",
-        "environment",
-        "steps",
-        "repetitions",
-        "graph",
-        "vocabulary",
-        "figures",
-        "model",
+@pytest.mark.parametrize("host", ["loop", "transformers"])
+def test_it_prints_a_table_and_writes_json(run, monkeypatch, tmp_path, demo_vocabulary, host):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = tmp_path / "new" / "figures.json"
+    printed = run("bench", host, *SHORT, "--out", out)
+    assert (printed.code, printed.err.strip()) == (0, "")
+    assert max(map(len, printed.out.splitlines())) <= 80
+    result = json.loads(out.read_text())
+    assert (result["benchmark"], result["steps"], result["repetitions"]) == (host, 8, 1)
+    assert (result["model"], result["vocabulary"]) == ("demo", demo_vocabulary.size)
+    assert [(f["rows"], f["schema"], f["backend"]) for f in result["figures"]] == [
+        (1, "plain", "llguidance"),
+        (2, "plain", "llguidance"),
     ]
-    assert (result["benchmark"], result["steps"], result["repetitions"]) == ("loop", 8, 1)
-    assert result["model"] == "demo"
     for figure in result["figures"]:
-        assert list(figure) == FIGURE_KEYS
-        assert figure["backend"] == "llguidance"
         assert figure["unguided_ms"] > 0
         # One repetition: the median of the ratios is the ratio of the medians.
         assert figure["ratio"] == pytest.approx(figure["guided_ms"] / figure["unguided_ms"], rel=2e-3)
-        share = figure["main_thread_us"] / 1e3 / figure["guided_ms"]
-        assert figure["share"] == pytest.approx(share, rel=2e-3, abs=1e-4)
-        assert 0 < figure["share"] < 1
-
-
-def test_bench_loop_prints_a_table_and_writes_json(bench, monkeypatch, tmp_path, demo_vocabulary):
-    monkeypatch.setenv("COLUMNS", "80")
-    out = tmp_path / "new" / "figures.json"
-    printed = bench("--rows", "1,2", *SHORT, "--out", out)
-    assert (printed.code, printed.err.strip()) == (0, "")
-    result = json.loads(out.read_text())
-    _check(result)
-    assert [(f["rows"], f["schema"]) for f in result["figures"]] == [(1, "plain"), (2, "plain")]
-    assert result["vocabulary"] == demo_vocabulary.size
-    for heading in ("rows", "schema", "backend", "unguided ms", "guided ms", "ratio", "plugin us", "share"):
-        assert heading in printed.out
-    for figure in result["figures"]:
+        assert {way: len(times) for way, times in figure["runs_ms"].items()} == {"unguided": 1, "guided": 1}
+        assert figure["main_thread_us"] > 0
         assert f"{figure['guided_ms']:.3f}" in printed.out
         assert f"{figure['ratio']:.3f}" in printed.out
+        if host == "transformers":
+            assert (figure["forward"], figure["checked_tokens"]) == ("eager", figure["rows"] * (8 + 8))
+        else:
+            assert 0 < figure["share"] < 1
+            assert all(figure["calls_us"].values())
 
 
-def test_bench_loop_json_alone_is_on_stdout(bench):
-    result = bench("--rows", "1", "--schema", "maxlength,plain", *SHORT, "--json").json
-    _check(result)
-    assert [f["schema"] for f in result["figures"]] == ["maxlength", "plain"]
-
-
-def test_progress_is_called_once_a_run(demo_model, demo_vocabulary):
-    calls = []
-    bench_loop(
-        demo_model,
-        demo_vocabulary,
-        rows=[1],
-        schemas=["plain"],
-        steps=8,
-        repetitions=2,
-        progress=lambda: calls.append(None),
-    )
-    assert len(calls) == 2 * (2 + 1)  # unguided and guided; one repetition warms up
+def test_json_alone_is_on_stdout(run):
+    result = run("bench", "loop", *SHORT, "--schema", "maxlength,plain", "--json").json
+    assert [f["schema"] for f in result["figures"]] == ["maxlength", "plain"] * 2
 
 
 def test_an_output_that_fails_stops_the_benchmark(demo_model, demo_vocabulary, monkeypatch):
     monkeypatch.setitem(SCHEMAS, "plain", False)
     with pytest.raises(GuidedError):
         bench_loop(demo_model, demo_vocabulary, rows=[1], schemas=["plain"], steps=8, repetitions=1)
+
+
+def test_a_wrong_output_is_no_figure(demo_vocabulary):
+    with pytest.raises(RequestError, match="row 0, token 0: a fresh matcher refuses"):
+        check_outputs(demo_vocabulary, OutputSpec.choice(["yes"]), [[300, 301]])
+
+
+def test_ways_take_turns_in_going_first():
+    order = []
+    times = iter(range(1, 99))
+
+    def way(name):
+        return lambda: (order.append(name), float(next(times)))[1]
+
+    found = in_turns({"unguided": way("u"), "guided": way("g")}, 3, lambda: order.append("."))
+    assert "".join(order) == "u.g.g.u.u.g."
+    assert found == {"unguided": [1, 4, 5], "guided": [2, 3, 6]}
+    figure = compared({**found, "other": [1, 4, 5]})
+    assert (figure["unguided_ms"], figure["guided_ms"]) == (4, 3)
+    assert figure["ratio"] == pytest.approx(((2 + 1.2) / 2 + 0.75) / 2)
+    assert figure["other_ratio"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -108,38 +86,31 @@ def test_an_output_that_fails_stops_the_benchmark(demo_model, demo_vocabulary, m
             for text in ("1,x", "", "0", "-1", "1,,2")
         ),
         (("--schema", "plain,maxlenght"), "--schema: unknown schema 'maxlenght' (did you mean 'maxlength'?)"),
-        (("--shape", "gpt"), f"--shape: unknown shape 'gpt' (known: {', '.join(sorted(SHAPES))})"),
-        (("--graph",), "--graph: graphs are CUDA's (add --device cuda)"),
-        (("--rows", "1", *SHORT, "--backend", "xgramar"), "xgramar"),
-        (("--shape", "tiny", "--width", "10", "--rows", "1", *SHORT), "10 columns"),
     ],
 )
-def test_wrong_options_are_named(bench, monkeypatch, arguments, message):
-    if "tiny" in arguments:
-        monkeypatch.setitem(SHAPES, "tiny", TINY)
-    bench(*arguments).is_error(2, message)
+@pytest.mark.parametrize("host", ["loop", "transformers", "vllm"])
+def test_wrong_options_are_named(run, host, arguments, message):
+    run("bench", host, *arguments).is_error(2, message)
 
 
-def test_a_random_model_of_a_known_shape(bench, monkeypatch, demo_vocabulary):
-    monkeypatch.setitem(SHAPES, "tiny", TINY)
-    width = demo_vocabulary.size + 60
-    result = bench("--shape", "tiny", "--width", width, "--rows", "2", *SHORT, "--json").json
-    assert (result["model"], result["vocabulary"]) == ("tiny", demo_vocabulary.size)
-    assert [figure["rows"] for figure in result["figures"]] == [2]
+def test_options_of_one_host(run):
+    run("bench", "transformers", "--forward", "statik").is_error(2, "--forward", "did you mean 'static'?")
+    run("bench", "vllm", "--engine", "{").is_error(2, "--engine: is not JSON")
+    run("bench", "vllm", "--engine", "[]").is_error(2, "must be a JSON object")
+    run("bench", "vllm").is_error(2, "No module named 'vllm' (pip install 'guided-plugin[vllm]'")
 
 
-def test_out_is_tried_before_anything_is_measured(bench, monkeypatch, tmp_path):
+def test_out_is_tried_before_anything_is_measured_and_kept_until_then(run, monkeypatch, tmp_path):
     def too_late(*_, **__):
         pytest.fail("measured before it was known where the figures go")
 
     monkeypatch.setattr("guided_plugin.bench.loop.bench_loop", too_late)
-    bench("--out", tmp_path).is_error(2, f"error: --out: can't write {tmp_path}: Is a directory")
-
-
-def test_out_keeps_an_older_file_until_there_are_new_figures(bench, tmp_path):
+    run("bench", "loop", "--out", tmp_path).is_error(
+        2, f"error: --out: can't write {tmp_path}: Is a directory"
+    )
     out = tmp_path / "figures.json"
     out.write_text("older")
-    assert bench("--out", out, "--shape", "gpt").code == 2
+    assert run("bench", "loop", "--out", out, "--model", "/nowhere").code == 2
     assert out.read_text() == "older"
 
 
@@ -155,14 +126,11 @@ def test_environment_tells_versions():
     assert found["cpus"] >= 1
 
 
-def test_environment_leaves_out_what_is_not_installed(monkeypatch):
-    monkeypatch.setattr(environment_module, "_PACKAGES", ("torch", "no-such-package-here"))
-    assert list(environment()["versions"]) == ["torch"]
-
-
-def test_environment_names_the_device_that_was_measured(monkeypatch):
+def test_environment_names_the_device_and_leaves_out_what_is_not_installed(monkeypatch):
     import torch
 
+    monkeypatch.setattr(measuring, "_PACKAGES", ("torch", "no-such-package-here"))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")
+    assert list(environment()["versions"]) == ["torch"]
     assert environment("cpu")["device"] == "cpu"  # also on a machine with a GPU
     assert environment("cuda:1")["device"] == "name of cuda:1"

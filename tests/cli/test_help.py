@@ -40,8 +40,6 @@ def test_the_commands():
         ("generate",),
         ("check",),
         ("explain",),
-        ("maskbench",),
-        ("trace",),
         ("vllm-contract",),
         ("bench",),
         ("bench", "loop"),

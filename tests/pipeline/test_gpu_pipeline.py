@@ -238,7 +238,7 @@ def run(pipe, slots, logits):
 def test_a_graphed_model_gives_the_models_own_tokens():
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from guided_plugin.bench.graphs import GraphedModel
+    from benchmarks.models import GraphedModel
     from guided_plugin.hosts.loop import DecodeLoop
 
     config = Qwen3Config(

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 from vocabularies import MULTI_BYTE_TOKENS
 
-from guided_plugin.bench.text_tokens import TextTokens
+from benchmarks.samples import TextTokens
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.vocabulary import Vocabulary

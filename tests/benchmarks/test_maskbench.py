@@ -1,4 +1,4 @@
-"""`guided-plugin maskbench`: files are measured in children, and what hangs or crashes costs one row."""
+"""`benchmarks.maskbench`: files are measured in children, and what hangs or crashes costs one row."""
 
 import io
 import json
@@ -14,11 +14,11 @@ import numpy as np
 import odd_backend
 import pytest
 
-from guided_plugin.bench.maskbench import open_sample
-from guided_plugin.bench.maskbench_child import FileBench
-from guided_plugin.bench.maskbench_result import FileResult, compare, summarise
+from benchmarks.maskbench.__main__ import main
+from benchmarks.maskbench.child import FileBench
+from benchmarks.maskbench.result import FileResult, compare, summarise
+from benchmarks.samples import TextTokens, open_sample
 from guided_plugin.bench.measuring import quantile
-from guided_plugin.bench.text_tokens import TextTokens
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, VocabularyError
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -64,13 +64,13 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def measure(run, monkeypatch):
+def measure(capsys, monkeypatch):
     """The command with the demo's tokenizer: exit code, stdout, stderr."""
     monkeypatch.setenv("COLUMNS", "80")
 
     def call(*arguments):
-        result = run("maskbench", *arguments, "--tokenizer", MODEL_DIR)
-        return result.code, result.out, result.err
+        code = main([*map(str, arguments), "--tokenizer", str(MODEL_DIR)])
+        return code, *capsys.readouterr()
 
     return call
 

@@ -11,8 +11,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import cast
 
-from guided_plugin.bench.maskbench_child import Ready, Settings
-from guided_plugin.bench.maskbench_result import FileResult
+from benchmarks.maskbench.child import Ready, Settings
+from benchmarks.maskbench.result import FileResult
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import Child, exit_reason
@@ -78,7 +78,7 @@ class _Child:
         self._started = time.monotonic()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
-            self._child = Child("guided_plugin.bench.maskbench_child", settings_file, stderr=self._errors)
+            self._child = Child("benchmarks.maskbench.child", settings_file, stderr=self._errors)
         except OSError as error:
             self._errors.close()
             raise _cannot_measure(settings, f"cannot start a measuring process: {error}") from error

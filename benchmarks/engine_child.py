@@ -1,6 +1,6 @@
-"""One vLLM engine of `bench vllm`, in a process of its own: one runner, with or without the plugin.
+"""One vLLM engine of `benchmarks.engines`, in a process of its own: one runner, with or without the plugin.
 
-    python -m guided_plugin.bench.vllm_child OPTIONS.json RESULT.json
+    python -m benchmarks.engine_child OPTIONS.json RESULT.json
 
 Imports vLLM. The parent chooses the runner and the plugin by environment variables.
 """
@@ -20,17 +20,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from guided_plugin.bench.environment import environment
-from guided_plugin.bench.measuring import median, quantile
-from guided_plugin.bench.recheck import refused_at
-from guided_plugin.bench.schemas import REAL_WORLD, REAL_WORLD_COUNT, SCHEMAS, endless, repeated
-from guided_plugin.bench.served import served_schemas
+from benchmarks.samples import served_schemas
+from guided_plugin.bench.measuring import (
+    SCHEMAS,
+    endless,
+    environment,
+    median,
+    quantile,
+    refused_at,
+    repeated,
+)
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.common import METRICS
 from guided_plugin.spec import OutputSpec
 
+REAL_WORLD = "real-world"
+"""Schemas of a MaskBench sample, `_REAL_WORLD_COUNT` of them at once, each as an array that is too long."""
+_REAL_WORLD_COUNT = 28
 _OURS = ("extra_args", "take_over")
 _GUIDED = ("built-in", *_OURS)
 _MIXED = ("unguided", "built-in", "take_over")
@@ -77,7 +85,7 @@ class _Bench:
         self.documents = {name: [schema] for name, schema in SCHEMAS.items()}
         """The schemas of a name. Requests take them in turn."""
         if options["sample"]:
-            found = served_schemas(Path(options["sample"]), REAL_WORLD_COUNT, repeated)
+            found = served_schemas(Path(options["sample"]), _REAL_WORLD_COUNT, repeated)
             self.documents[REAL_WORLD] = found
 
     def figures(self, rows: int) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from guided_plugin.bench.graphs import GraphedModel
-from guided_plugin.bench.measuring import PROMPT, WARM_UP, prompts, raise_first_error
+from benchmarks.models import GraphedModel
+from guided_plugin.bench.measuring import PROMPT, WARM_UP, prompts
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import PluginError
@@ -59,9 +59,11 @@ def trace_loop(
     recorder = _Recorder(model.device)
     loop = _TracedLoop(model, compiler, max_rows=rows, mode=mode, recorder=recorder)
     try:
-        raise_first_error(
-            loop.run(prompts(rows), [spec] * rows, max_new_tokens=steps + WARM_UP, ignore_stop=True)
-        )
+        for output in loop.run(
+            prompts(rows), [spec] * rows, max_new_tokens=steps + WARM_UP, ignore_stop=True
+        ):
+            if output.error is not None:
+                raise output.error
         spans = recorder.spans()
         if isinstance(loop.pipeline.runtime, WorkerRuntime):
             spans += _worker_spans(loop.pipeline.runtime)

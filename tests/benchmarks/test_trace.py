@@ -6,9 +6,10 @@ import sys
 import pytest
 
 import guided_plugin as gp
-from guided_plugin.bench import trace_plot
-from guided_plugin.bench.plotting import load_matplotlib
-from guided_plugin.bench.trace import WAIT, Span, chrome_trace, read_chrome_trace, trace_loop, waits
+from benchmarks.plotting import load_matplotlib
+from benchmarks.trace import picture
+from benchmarks.trace.__main__ import main
+from benchmarks.trace.recorder import WAIT, Span, chrome_trace, read_chrome_trace, trace_loop, waits
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.spec import OutputSpec
 
@@ -40,14 +41,12 @@ def test_every_step_has_all_its_calls_in_order(demo_model, demo_vocabulary, conf
         assert at["engine thread", "schedule_update"].start < accept.start
 
 
-def test_the_command_writes_what_perfetto_opens(tmp_path, capsys):
-    from guided_plugin.cli import app
+def test_the_command_writes_what_perfetto_opens_and_draws_some_steps(tmp_path, capsys):
+    from PIL import Image
 
-    out = tmp_path / "trace.json"
-    app(
-        ["trace", "--out", str(out), "--rows", "2", "--steps", "3", "--mode", "inline"], standalone_mode=False
-    )
-    assert "27 spans of 3 steps" in capsys.readouterr().out
+    out, png, again = (tmp_path / name for name in ("trace.json", "trace.png", "again.png"))
+    main(["--out", str(out), "--png", str(png), "--rows", "2", "--steps", "6", "--mode", "inline"])
+    assert "54 spans of 6 steps" in capsys.readouterr().out
     events = json.loads(out.read_text())["traceEvents"]
     names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
     assert list(names.values()) == ["engine thread"]  # no lane stays empty
@@ -55,34 +54,13 @@ def test_the_command_writes_what_perfetto_opens(tmp_path, capsys):
     assert {event["name"] for event in calls} == set(CALLS)
     assert min(event["ts"] for event in calls) == 0
     assert all(event["dur"] >= 0 for event in calls)
-
-
-@pytest.mark.parametrize("wrong", [("--mode", "inlin"), ("--schema", "plane"), ("--shape", "qwen3-0.6")])
-def test_wrong_values_are_named_with_what_was_meant(tmp_path, wrong):
-    from guided_plugin.cli import app
-    from guided_plugin.cli.loading import InputError
-
-    with pytest.raises(InputError, match=f"{wrong[0]}.*did you mean"):
-        app(["trace", "--out", str(tmp_path / "t"), *wrong], standalone_mode=False)
-
-
-def test_some_steps_are_drawn_where_asked(tmp_path, capsys):
-    from PIL import Image
-
-    from guided_plugin.cli import app
-
-    out, png = tmp_path / "trace.json", tmp_path / "trace.png"
-    asked = ["trace", "--out", str(out), "--png", str(png), "--rows", "2", "--steps", "6", "--mode", "inline"]
-    app(asked, standalone_mode=False)
-    assert "typical steps of it" in capsys.readouterr().out
-    again = tmp_path / "again.png"
-    app(["trace", "--read", str(out), "--png", str(again)], standalone_mode=False)
+    main(["--read", str(out), "--png", str(again)])
     assert again.read_bytes() == png.read_bytes()
-    with Image.open(png) as picture:
-        assert picture.format == "PNG"
-        assert picture.width > 1000
-        drawn = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24)}
-    assert (0x9A, 0xA7, 0xB8) in drawn  # the forward pass
+    with Image.open(png) as drawn:
+        assert drawn.format == "PNG"
+        assert drawn.width > 1000
+        colours = {colour for _, colour in drawn.convert("RGB").getcolors(1 << 24)}
+    assert (0x9A, 0xA7, 0xB8) in colours  # the forward pass
 
 
 def steps_of(lengths):
@@ -96,13 +74,13 @@ def steps_of(lengths):
 
 def test_the_picture_shows_steps_of_about_the_median_time(tmp_path):
     spans = steps_of([900, 100, 100, 500, 110, 100, 90, 100, 400, 100])
-    chosen, start, end = trace_plot.typical_steps(spans, 4)
+    chosen, start, end = picture.typical_steps(spans, 4)
     assert (chosen, start, end) == (range(4, 8), 1600, 2000)
-    assert trace_plot.typical_steps(spans, 99)[0] == range(10)
-    trace_plot.plot_trace(spans, tmp_path / "a.png")
+    assert picture.typical_steps(spans, 99)[0] == range(10)
+    picture.plot_trace(spans, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(gp.GuidedError, match="no step"):
-        trace_plot.plot_trace([], tmp_path / "b.png")
+        picture.plot_trace([], tmp_path / "b.png")
 
 
 @pytest.mark.parametrize(
@@ -146,17 +124,9 @@ def test_other_files_are_no_trace(tmp_path, document):
         read_chrome_trace(document)
 
 
-def test_a_trace_that_is_read_needs_a_picture_to_draw(tmp_path):
-    from guided_plugin.cli import app
-    from guided_plugin.cli.loading import InputError
-
-    with pytest.raises(InputError, match="--png, which is missing"):
-        app(["trace", "--read", str(tmp_path / "t.json")], standalone_mode=False)
-
-
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(gp.GuidedError, match=r"pip install 'guided-plugin\[plot\]'"):
+    with pytest.raises(gp.GuidedError, match=r"pip install matplotlib"):
         load_matplotlib()
 
 

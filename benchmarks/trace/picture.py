@@ -6,8 +6,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from guided_plugin.bench.plotting import new_figure, open_axes, save
-from guided_plugin.bench.trace import WAIT, Span, lanes
+from benchmarks.plotting import new_figure, open_axes, save
+from benchmarks.trace.recorder import WAIT, Span, lanes
 from guided_plugin.errors import PluginError
 
 _COLOURS = {

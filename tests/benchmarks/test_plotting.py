@@ -1,10 +1,12 @@
 """Pictures of results: every line of the figures is in them, with the values that were measured."""
 
+import json
+
 import pytest
 
 import guided_plugin as gp
-from guided_plugin.bench import figures_plot, plotting
-from guided_plugin.bench.figures_plot import plot_masks, plot_ratios
+from benchmarks import models, plotting
+from benchmarks.plotting import plot_masks, plot_ratios
 
 ENVIRONMENT = {"device": "cpu"}
 
@@ -14,11 +16,13 @@ def drawn(monkeypatch):
     """The axes of the pictures that were drawn."""
     found = []
 
+    save = plotting.save
+
     def keep(figure, path):
         found.extend(figure.axes)
-        plotting.save(figure, path)
+        save(figure, path)
 
-    monkeypatch.setattr(figures_plot, "save", keep)
+    monkeypatch.setattr(plotting, "save", keep)
     return found
 
 
@@ -57,14 +61,19 @@ def test_a_result_without_guided_figures_has_no_picture(tmp_path):
         plot_ratios({"figures": [figure(8, 1.0, way="unguided")]}, tmp_path / "a.png")
 
 
-def test_the_command_draws_what_it_measured(run, drawn, tmp_path):
-    png = tmp_path / "a.png"
-    short = ("--rows", "1,2", "--steps", "8", "--repetitions", "1", "--json")
-    result = run("bench", "loop", *short, "--png", png)
-    assert result.code == 0
-    measured = {(figure["rows"], figure["ratio"]) for figure in result.json["figures"]}
-    assert set(lines(drawn[0])["plain"]) == measured
+@pytest.mark.parametrize(("what", "names"), [("loop", {"plain"}), ("generate", {"eager", "static"})])
+def test_the_command_draws_what_it_measured(drawn, tmp_path, capsys, what, names):
+    png, out = tmp_path / "a.png", tmp_path / "a.json"
+    short = ("--rows", "1,2", "--steps", "8", "--repetitions", "1", "--png", str(png), "--out", str(out))
+    models.main([what, *short])
+    result = json.loads(out.read_text())
+    assert json.loads(capsys.readouterr().out) == result
+    measured = {(figure["rows"], figure["ratio"]) for figure in result["figures"]}
+    assert set(lines(drawn[0])) == names
+    assert {point for points in lines(drawn[0]).values() for point in points} == measured
     assert png.exists()
+    if what == "generate":
+        assert all(figure["xgrammar_ratio"] > 0 for figure in result["figures"])
 
 
 def mask_file(average, slowest, first):

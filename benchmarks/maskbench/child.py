@@ -1,6 +1,6 @@
 """The process that measures MaskBench files, one at a time, and may hang or crash while it does.
 
-`maskbench_pool.py` starts it with a file of settings. It first sends a `Ready`, or the error that keeps it
+`pool.py` starts it with a file of settings. It first sends a `Ready`, or the error that keeps it
 from starting. Then for each path it receives, it sends a text at each stage, which tells the parent where it
 died, and a `FileResult`. An exception of a backend ends it, with a traceback.
 """
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guided_plugin.bench.maskbench_result import FileResult
-from guided_plugin.bench.text_tokens import TextTokens
+from benchmarks.maskbench.result import FileResult
+from benchmarks.samples import TextTokens
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GrammarError, GuidedError, SpecError, VocabularyError

@@ -1,0 +1,128 @@
+"""Samples of real schemas, as MaskBench has them: their files, those that are served, texts as tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import lzma
+import os
+import random
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GuidedError, VocabularyError
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec import OutputSpec
+
+
+@contextlib.contextmanager
+def open_sample(source: Path) -> Iterator[dict[str, Path]]:
+    """The .json files of a folder or a tar archive, by name; an archive is unpacked while this is open.
+
+    Names are relative to the innermost folder that holds them all, the same for a folder and its archive.
+    """
+    with contextlib.ExitStack() as stack:
+        if source.is_dir():
+            found = {path.relative_to(source).as_posix(): path for path in source.rglob("*.json")}
+        else:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="sample-"))
+            found = _unpack(source, Path(scratch))
+        if not found:
+            raise GuidedError(
+                "contains no .json file", where=str(source), hint="docs/maskbench.md describes samples"
+            )
+        common = os.path.commonpath([PurePosixPath(name).parent for name in found])
+        yield {PurePosixPath(name).relative_to(common).as_posix(): found[name] for name in sorted(found)}
+
+
+def _unpack(archive: Path, folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    try:
+        with tarfile.open(archive) as members:
+            for member in members:
+                content = members.extractfile(member) if member.isfile() else None
+                if content is None or not member.name.endswith(".json"):
+                    continue
+                # Our own file names: those of an archive may lead anywhere.
+                name = PurePosixPath(member.name.lstrip("/")).as_posix()
+                path = found.setdefault(name, folder / f"{len(found)}.json")
+                path.write_bytes(content.read())
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError) as error:
+        raise GuidedError(f"is neither a folder nor a tar archive: {error}", where=str(archive)) from None
+    except OSError as error:
+        raise GuidedError(f"can't be read: {error.strerror or error}", where=str(archive)) from None
+    return found
+
+
+def served_schemas(
+    sample: Path, most: int, make: Callable[[Any], Any] = lambda schema: schema
+) -> list[dict[str, Any]]:
+    """At most so many, in an order that looks random and is always the same. `make` is what is done to a
+    schema before it is tried. A spec that guides nothing does not count."""
+    vocabulary = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
+    compiler = GrammarCompiler(vocabulary, config=GuidedConfig(isolate_compiles=False))
+    found: list[dict[str, Any]] = []
+    with open_sample(sample) as files:
+        names = sorted(files)
+        random.Random(1).shuffle(names)
+        for name in names:
+            schema = make(json.loads(files[name].read_text())["schema"])
+            with contextlib.suppress(GuidedError):
+                compiler.compile(OutputSpec.json_schema(schema))
+                found.append(schema)
+            if len(found) == most:
+                break
+    return found
+
+
+class TextTokens:
+    """Encodes texts with the tokenizer, or with the longest tokens that fit where that changes the text.
+
+    A tokenizer may normalise a text, or read a part of it as a control token.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def __call__(self, text: str) -> list[int]:
+        """The tokens whose bytes are the text's."""
+        data = text.encode()
+        encode, pieces = self._vocabulary.encode, self._vocabulary.text_tokens
+        if encode is not None:
+            tokens = encode(text)
+            if b"".join(pieces[token] for token in tokens) == data:
+                return tokens
+        return self.longest(data)
+
+    def longest(self, data: bytes) -> list[int]:
+        """From left to right, each time the longest token that fits."""
+        by_bytes, longest = self._by_bytes, self._longest
+        tokens = []
+        position = 0
+        while position < len(data):
+            for size in range(min(longest, len(data) - position), 0, -1):
+                token = by_bytes.get(data[position : position + size])
+                if token is not None:
+                    tokens.append(token)
+                    position += size
+                    break
+            else:
+                raise VocabularyError(
+                    f"no token spells byte {data[position]:#04x}", hint="the vocabulary lacks single bytes"
+                )
+        return tokens
+
+    @cached_property
+    def _by_bytes(self) -> dict[bytes, int]:
+        return {piece: token for token, piece in enumerate(self._vocabulary.text_tokens) if piece}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._by_bytes), default=0)
