@@ -9,14 +9,14 @@ Depends on specs and their Python forms.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from guided_plugin.errors import SpecError, shown
+from guided_plugin.errors import OutputError, SpecError, shown
 from guided_plugin.spec.output_spec import OutputSpec
 from guided_plugin.spec.python.calls import ToolCall
 from guided_plugin.spec.python.form import PythonForm, calls_form, form_of, is_python
-from guided_plugin.spec.python.texts import json_value
 from guided_plugin.spec.uses import left_open
 
 __all__ = ["TypedSpec", "reader_of"]
@@ -108,4 +108,17 @@ def reader_of(given: Any, spec: OutputSpec | None) -> Callable[[str], Any] | Non
         return given.read
     if is_python(given):
         return TypedSpec(given).read
-    return json_value if spec is not None and spec.kind in ("json_schema", "json_object") else None
+    return _json_value if spec is not None and spec.kind in ("json_schema", "json_object") else None
+
+
+def _json_value(text: str) -> Any:
+    """What a JSON text stands for."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError, TypeError) as error:
+        hint = "only a complete output can be read: look at whether it was cut"
+        raise OutputError(f"is not JSON that can be read: {error}", hint=hint) from None

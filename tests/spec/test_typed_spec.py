@@ -13,7 +13,6 @@ from decimal import Decimal
 from random import Random
 from typing import Annotated, Any, Literal, NewType, Optional, Union
 
-import jsonschema
 import pydantic
 import pytest
 from hypothesis import given, settings
@@ -26,6 +25,7 @@ from typed_classes import (
     Mixed,
     Money,
     Options,
+    Pair,
     Person,
     Point,
     Positive,
@@ -43,11 +43,11 @@ UserId = NewType("UserId", int)
 
 TYPES = [
     *(bool, int, float, str, type(None), Any, object, list, dict, tuple, set, UserId),
-    *(Literal["a", "b"], Literal[1, 2], Literal["a", 1, None, True], Literal[Color.RED, Level.HIGH]),
+    *(Literal["a", "b"], Literal[1, 2], Literal["a", 1, None, True]),
     *(Color, Level, Mixed),
     *(list[int], typing.List[Color], collections.abc.Sequence[bool], tuple[int, str], tuple[bool, ...]),  # noqa: UP006
     *(set[int], frozenset[Color], dict[str, int], typing.Dict[str, Point], tuple[()]),  # noqa: UP006
-    *(Point, Tree, Options, Loose, Annotated[Point, "where it is"]),
+    *(Point, Tree, Options, Loose, Pair, Annotated[Point, "where it is"]),
     *(int | None, Optional[Color], Union[int, str], Point | Options, int | float, list[Tree] | None),  # noqa: UP007, UP045
     *(Person, list[Person], Person | None, dict[str, Person], tuple[Person, int], set[Literal["a", "b"]]),
     *(datetime.date, Annotated[int, Field(gt=3, lt=9)], Money),
@@ -66,14 +66,7 @@ def test_every_output_of_a_type_is_read_as_a_value_of_it(compiler, of):
     for _ in range(12):
         text = random_output(compiler, typed.spec, chance)
         value = typed.read(text)
-        check = pydantic.TypeAdapter(_known(of))
-        assert check.validate_python(value) == value, text
-
-
-def _known(of):
-    # pydantic reads no TypedDict of typing's before Python 3.12.
-    plain = {Options: dict, Loose: dict, Point | Options: Point | dict}
-    return plain.get(of, of) if isinstance(of, collections.abc.Hashable) else of
+        assert pydantic.TypeAdapter(of).validate_python(value) == value, text
 
 
 @pytest.mark.parametrize(
@@ -89,6 +82,7 @@ def _known(of):
         (Point, '{"x":1,"y":2,"tags":["a"]}', Point(1, 2.0, ["a"])),
         (Tree, '{"value":1,"right":{"value":2}}', Tree(1, None, Tree(2))),
         (Loose, '{"a":"red","b":[{"a":1}]}', {"a": Color.RED, "b": [{"a": 1}]}),
+        (Pair, '["a"]', Pair("a")),
         (set[int], "[1,2]", {1, 2}),
         (frozenset[Color], '["red"]', frozenset({Color.RED})),
         (tuple[int, Color], '[1,"blue"]', (1, Color.BLUE)),
@@ -110,30 +104,24 @@ def test_values(of, text, value):
 @pytest.mark.parametrize(
     ("of", "text", "where", "what"),
     [
-        (int, "1.5", "#", "whole number"),
-        (int, "true", "#", "whole number"),
-        (bool, "1", "#", "true or false"),
-        (list[int], '[1,"a"]', "#/1", "whole number"),
-        (list[int], '{"a":1}', "#", "a list"),
-        (Point, "[]", "#", "an object"),
-        (Point, "{}", "#", "Point has no 'x'"),
-        (Tree, '{"value":1,"left":{"value":"x"}}', "#/left/value", "whole number"),
-        (tuple[int, int], "[1]", "#", "2 items"),
-        (Color, "green", "", "none of"),
-        (Level, "3", "#", "none of"),
-        (Color | int, '"green"', "#", "fits none of"),
-        (float, "1" + "0" * 400, "#", "too large"),
-        (set[Any], "[[1]]", "#", "cannot be a set"),
+        (int, "1.5", "#", "valid integer"),
+        (list[int], '[1,"a"]', "#/1", "valid integer"),
+        (list[int], '{"a":1}', "#", "valid array"),
+        (Point, "{}", "#/x", "Field required"),
+        (Tree, '{"value":1,"left":{"value":"x"}}', "#/left/value", "valid integer"),
+        (tuple[int, int], "[1]", "#/1", "Field required"),
+        (Color, "green", "#", "should be 'red' or 'blue'"),
+        (Level, "3", "#", "should be 1 or 2"),
+        (set[Any], "[[1]]", "#/0", "hashable"),
         (Positive, '{"number":0}', "#", "must be positive"),
-        (int, "{", "line 1, column 2", "is not JSON"),
-        (float, "NaN", "", "NaN"),
-        (list[Any], "[" * 100_000, "", "can be read"),
+        (int, "{", "#", "Invalid JSON"),
+        (list[Any], "[" * 100_000, "#", "Invalid JSON"),
         (Person, '{"name":"b","age":200}', "#/age", "less than or equal to 150"),
         (Shouting, '{"word":"a"}', "#/word", "must be loud"),
         (Person, "{", "#", "Invalid JSON"),
     ],
 )
-def test_what_is_no_value_is_an_error_with_its_place(of, text, where, what):
+def test_what_is_not_a_value_is_an_error_with_its_place(of, text, where, what):
     typed = TypedSpec(of)
     with pytest.raises(OutputError, match=re.escape(what)) as caught:
         typed.read(text)
@@ -159,20 +147,9 @@ def test_kinds(of, kind):
 
 
 def test_a_type_is_json_where_json_is_asked_for():
-    assert OutputSpec.json_schema(Color).document() == {"enum": ["red", "blue"]}
+    assert OutputSpec.json_schema(Color).document()["enum"] == ["red", "blue"]
     assert OutputSpec.json_schema(int) == OutputSpec.json_schema({"type": "integer"})
     assert OutputSpec.json_schema(Person) == OutputSpec.json_schema(Person.model_json_schema())
-
-
-def test_schemas_are_those_of_pydantic_where_both_read_a_type(compiler):
-    for of in (Point, Tree, Color, Level, list[int], set[int], dict[str, int], int | None, tuple[int, str]):
-        ours = OutputSpec.json_schema(of).document()
-        theirs = pydantic.TypeAdapter(of).json_schema()
-        chance = Random(str(of))
-        for one, other in ((ours, theirs), (theirs, ours)):
-            for _ in range(8):
-                text = random_output(compiler, OutputSpec.json_schema(one), chance)
-                assert not list(jsonschema.Draft202012Validator(other).iter_errors(json.loads(text))), text
 
 
 def test_options_and_names():
@@ -191,7 +168,7 @@ def test_two_classes_of_one_name():
 
     one, other = make(int), make(str)
     typed = TypedSpec(tuple[one, other])
-    assert sorted(typed.spec.document()["$defs"]) == ["Same", "Same_2"]
+    assert len(typed.spec.document()["$defs"]) == 2
     assert typed.read('[{"a":1},{"a":"x"}]') == (one(1), other("x"))
 
 
@@ -233,49 +210,24 @@ def test_decimals_are_numbers_with_their_places_and_digits(compiler):
 
 
 WITHOUT = """
-import sys
-sys.modules["pydantic"] = sys.modules["msgspec"] = None
-import dataclasses, typing
+import re, sys
+import guided_plugin.spec
+assert not {"torch", "pydantic"} & sys.modules.keys()
+sys.modules["pydantic"] = None
 from guided_plugin import TypedSpec
-@dataclasses.dataclass
-class Point:
-    x: int
-def f(p: Point): ...
-assert TypedSpec(list[Point]).read('[{"x":1}]') == [Point(1)]
-assert TypedSpec(f).read('{"name":"f","arguments":{"p":{"x":1}}}').arguments == {"p": Point(1)}
-import datetime
+assert TypedSpec(re.compile("a")).read("a")
 try:
-    TypedSpec(list[datetime.date])
+    TypedSpec(list[int])
 except Exception as error:
     print(error)
-assert "torch" not in sys.modules
 """
 
 
-def test_pydantic_is_needed_only_for_its_own_types():
+def test_pydantic_is_imported_for_types_and_asked_for_where_it_is_missing():
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "list[datetime.date]: date is no type that this package reads by itself" in done.stdout
+    assert "list[int]: types and functions are read by pydantic, which cannot be imported" in done.stdout
     assert "pip install pydantic" in done.stdout
-
-
-def test_msgspec_structs(compiler):
-    msgspec = pytest.importorskip("msgspec")
-
-    class Item(msgspec.Struct):
-        name: Annotated[str, msgspec.Meta(max_length=4)]
-        count: int = 0
-
-        def __post_init__(self):
-            if self.count < 0:
-                raise ValueError("negative")
-
-    typed = TypedSpec(list[Item])
-    assert typed.unenforced == (f"{Item.__qualname__}.__post_init__",)
-    assert typed.read('[{"name":"a"}]') == [Item("a")]
-    compiler.compile(typed.spec)
-    with pytest.raises(OutputError, match="negative"):
-        typed.read('[{"name":"a","count":-1}]')
 
 
 # Random types
@@ -308,11 +260,7 @@ def test_random_types_and_their_outputs(compiler, of, seed):
     typed = TypedSpec(of)
     text = random_output(compiler, typed.spec, Random(seed))
     value = typed.read(text)
-    # What pydantic makes of the same text may choose another member of a union, and nothing else.
-    theirs = pydantic.TypeAdapter(of)
-    assert theirs.validate_python(value) is not NotImplemented
-    if typed.spec.kind == "json_schema":
-        theirs.validate_json(text)
+    assert pydantic.TypeAdapter(of).validate_python(value) == value
 
 
 def test_errors_of_the_compiler_name_the_place_in_the_type(compiler):

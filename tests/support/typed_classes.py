@@ -3,9 +3,10 @@
 import enum
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, NotRequired, Required, TypedDict
+from typing import Annotated, NamedTuple, NotRequired, Required
 
 from pydantic import BaseModel, Field, field_validator
+from typing_extensions import TypedDict
 
 
 class Color(enum.Enum):
@@ -47,6 +48,11 @@ class Positive:
         if self.number <= 0:
             raise ValueError("must be positive")
         self.doubled = 2 * self.number
+
+
+class Pair(NamedTuple):
+    name: str
+    size: int = 0
 
 
 class Options(TypedDict):

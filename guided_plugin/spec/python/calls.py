@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, Union
 
-from guided_plugin.errors import OutputError, SpecError
-from guided_plugin.spec.python.names import name_of
+from guided_plugin.errors import OutputError, SpecError, printable
 
-__all__ = ["CallReader", "ToolCall", "call_type", "function_names"]
+__all__ = ["CallReader", "ToolCall", "call_type", "function_names", "name_of"]
 
 if sys.version_info >= (3, 12):
     from typing import TypedDict
@@ -43,7 +42,7 @@ def function_names(functions: Sequence[Any]) -> dict[str, Callable[..., Any]]:
         name = getattr(function, "__name__", "")
         if isinstance(function, type) or not callable(function) or not name.isidentifier():
             hint = "give functions that have a name: def weather(city: str) -> str: ..."
-            raise SpecError(f"{name_of(function)} is no function with a name", where="tools", hint=hint)
+            raise SpecError(f"{name_of(function)} is not a function with a name", where="tools", hint=hint)
         if name in found:
             raise SpecError(f"two functions are called {name!r}", where="tools", hint="rename one of them")
         found[name] = function
@@ -58,7 +57,7 @@ def call_type(functions: typing.Mapping[str, Callable[..., Any]]) -> Any:
         TypedDict(f"call_{name}", {"name": Literal[name], "arguments": _arguments(name, function)})  # type: ignore[operator]
         for name, function in functions.items()
     ]
-    return Union[tuple(calls)]  # noqa: UP007  (of a list that is made here)  # noqa: UP007  (of a list that is made here)
+    return Union[tuple(calls)]  # noqa: UP007  (of a list that is made here)
 
 
 def _arguments(name: str, function: Callable[..., Any]) -> Any:
@@ -130,3 +129,11 @@ class CallReader:
 
 
 _CUT = "only a complete output can be read: look at whether it was cut"
+
+
+def name_of(of: Any) -> str:
+    """A type or function, as messages name it: `list[User]`, `User`, `weather`."""
+    text = getattr(of, "__name__", "") if isinstance(of, type) or callable(of) else ""
+    if not text or getattr(of, "__args__", None):
+        text = repr(of).replace("typing.", "")
+    return printable(text, 120)
