@@ -6,13 +6,15 @@ import re
 import string
 import time
 
+import numpy as np
 import pytest
 from equality_formats import FORMATS, SAMPLES
 from equality_instances import instances
 from equality_oracle import ecma_to_python
-from llguidance_specs import END, takes, terminal_takes
+from llguidance_specs import END, VOCABULARY, takes, terminal_takes
 
 from guided_plugin import OutputSpec
+from guided_plugin.errors import UnsatisfiableSpecError
 from guided_plugin.grammar.llguidance.lark import patterns, schema_to_lark
 from guided_plugin.spec import ecma, formats, languages
 
@@ -349,6 +351,25 @@ def test_texts_that_formats_allow(name, text):
     assert patterns.matches_format(name, text)
     assert terminal_takes(patterns.quoted_format(name), f'"{text}"')
     assert not terminal_takes(patterns.quoted_format(name), f'"{text} "')
+
+
+@pytest.mark.parametrize("pattern", ["[]", "a[]", "x[]+y", r"[^\s\S]", "\ud800", "(?:a[]|[])b"])
+def test_a_pattern_with_an_empty_class_allows_nothing(backend, pattern):
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": pattern}},
+        "required": ["a"],
+    }
+    with pytest.raises(UnsatisfiableSpecError):
+        backend.compile(OutputSpec.json_schema(schema))
+    assert takes(backend, OutputSpec.json_schema(schema | {"required": []}), "{}")
+    grammar = backend.compile(OutputSpec.json_schema({"type": "string", "pattern": f"{pattern}|^b$"}))
+    matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
+    mask = np.zeros((1, VOCABULARY.words), np.int32)
+    assert matcher.accept_text(b'"')
+    backend.batch([matcher]).fill(mask, [0])
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    assert {VOCABULARY.tokens[token][:1] for token in np.flatnonzero(bits)} == {b"b"}
 
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|aa|a*)*$", "^(?=(a+)+$)", "(.*)*(.*)*(.*)*b"])

@@ -51,8 +51,8 @@ _TEXT: Ranges = ((0, 0xD7FF), (0xE000, MAX_CODE))
 _RAW: Ranges = ((32, 33), (35, 91), (93, 0xD7FF), (0xE000, MAX_CODE))
 """What JSON writes as itself."""
 _RAW_CLASS = r'[^"\\\x00-\x1F]'
-_NOTHING = r"[^\x00-\U0010FFFF]"
-_ANY_BYTES = f"(~/{_NOTHING}/)"
+NOTHING = r"[^\x00-\U0010FFFF]"
+_ANY_BYTES = f"(~/{NOTHING}/)"
 """Whatever comes, ill-formed texts included: llguidance sees at once that nothing more is asked for."""
 
 ANY_CHARACTER = rf'(?:{_RAW_CLASS}|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
@@ -95,7 +95,9 @@ def lead(source: str) -> str | None:
     None where those are not nearly all there are.
     """
     node = searched(source)
-    leads = {_lead(option) for option in (node.options if isinstance(node, Alternation) else (node,))}
+    options = node.options if isinstance(node, Alternation) else (node,)
+    # With an empty class it may match no text at all.
+    leads = {_lead(option) for option in options if NOTHING not in _term(option, _unquoted, "", "")}
     return ANY_CHARACTER if ANY_CHARACTER in leads else next(filter(None, leads), None)
 
 
@@ -222,7 +224,7 @@ def _quoted(node: Characters) -> str:
         return ANY_CHARACTER
     raw = _class(node, _RAW, _RAW_CLASS)
     escapes = _escapes([code for code in _ESCAPED if _holds(node, code)])
-    options = [*([] if raw == _NOTHING and escapes else [raw]), *escapes]
+    options = [*([] if raw == NOTHING and escapes else [raw]), *escapes]
     return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
 
 
@@ -240,7 +242,7 @@ def _class(node: Characters, within: Ranges, within_class: str) -> str:
     wanted = complement(node.ranges) if node.negated else node.ranges
     ranges = meet(wanted, within)
     if not ranges:
-        return _NOTHING
+        return NOTHING
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return _code(ranges[0][0])
     return "[" + "".join(_range(low, high) for low, high in ranges) + "]"

@@ -61,8 +61,8 @@ def excluding(texts: Iterable[str]) -> list[str]:
 
 
 def empty_terminal(body: str) -> bool:
-    """Whether a terminal takes no text. Only intersections are asked about: nothing else is empty."""
-    if " & " not in body or _ANY_BUT.fullmatch(body):
+    """Whether a terminal takes no text. Only intersections and those with an empty class may be empty."""
+    if (" & " not in body and patterns.NOTHING not in body) or _ANY_BUT.fullmatch(body):
         return False
     return languages.takes_nothing(body)
 
