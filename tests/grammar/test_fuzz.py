@@ -34,7 +34,7 @@ def test_the_same_seed_gives_the_same_schemas() -> None:
     assert totals[0] == totals[1] != totals[2]
 
 
-@pytest.mark.parametrize("tag", ["", "tag", "triggered_tags"])
+@pytest.mark.parametrize("tag", ["", "tag", "triggered_tags", "lark"])
 @pytest.mark.parametrize(("allowed", "kind"), [(True, "wrong refusal"), (False, "wrong accept")])
 def test_a_fault_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch, allowed, kind, tag) -> None:
     # An oracle that allows everything, or nothing, is at odds with every grammar.

@@ -2,8 +2,9 @@
 
     python tests/support/fuzz.py [--count N] [--seed S] [--backend NAME] [--json OUT]
 
-Each schema is compiled in a mode of its own (strict or not, compact or flexible whitespace, by itself or in a
-structural tag). Instances around it, and outputs at random from its masks, are judged by `equality_oracle`.
+Each schema is compiled in a mode of its own (strict or not, compact or flexible whitespace, by itself, in a
+structural tag or in a Lark grammar). Instances around it, and outputs at random from its masks, are judged by
+`equality_oracle`.
 Prints a table, and of each kind of fault the smallest schemas found. The exit status is 1 after a wrong
 accept, a dead end, an early stop or a crash.
 """
@@ -147,7 +148,7 @@ def _random_mode(source: Random, backend: str) -> Mode:
     return Mode(
         strict=source.random() < 0.25,
         whitespace="flexible" if source.random() < 0.3 else "compact",
-        tag=source.choice(("tag", "triggered_tags")) if source.random() < 0.2 else "",
+        tag=source.choice(("tag", "triggered_tags", "lark")) if source.random() < 0.25 else "",
         backend=backend,
     )
 

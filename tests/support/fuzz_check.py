@@ -47,7 +47,7 @@ class Mode(NamedTuple):
     strict: bool = False
     whitespace: str = "compact"
     tag: str = ""
-    """`tag`, `triggered_tags`, or empty for the schema itself."""
+    """`tag`, `triggered_tags`, `lark` (the schema inside a grammar), or empty for the schema itself."""
     backend: str = "auto"
 
     def __str__(self) -> str:
@@ -62,6 +62,9 @@ class Mode(NamedTuple):
         }
         if not self.tag:
             return OutputSpec.json_schema(schema, **options)
+        if self.tag == "lark":
+            source = f'start: "{BEGIN}" inner "{END}"\ninner: %json {json.dumps(schema)}\n'
+            return OutputSpec.grammar(source, "lark", **options)
         part: dict[str, Any] = {
             "type": "tag",
             "begin": BEGIN,
