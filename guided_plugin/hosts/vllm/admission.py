@@ -278,7 +278,7 @@ class Gate:
     @property
     def patience(self) -> float:
         """How many seconds a request waits until its spec is ready."""
-        return self.options.compile_seconds if self._engine_started else _START_SECONDS
+        return 2 * self.options.compile_seconds if self._engine_started else _START_SECONDS
 
     def complete(self, params: Any, prompt_token_ids: list[int] | None) -> None:
         """Write the spec of an admitted request into the engine's own params, as plain data, and after which
