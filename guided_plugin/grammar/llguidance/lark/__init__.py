@@ -39,6 +39,11 @@ HEADER = '%llguidance {"no_forcing": true}\n'
 DISTINCT = "// distinct\n"
 """At the end of a grammar whose output must be checked for items that are not distinct."""
 
+_NOT_TOLD_APART = (
+    "can't be enforced: what it allows matches more patterns of names, or more branches of anyOf, at once "
+    "than are told apart"
+)
+
 _FLEXIBLE_HEADER = """%llguidance {"no_forcing": true, "ignore_once": true}
 %ignore /[\\x20\\x0A\\x0D\\x09]+/
 """
@@ -121,7 +126,10 @@ def lower_schema(
                 return False
             return True
 
-        raise contradiction(algebra, nothing, opened if closed else lambda: False)
+        found = contradiction(algebra, nothing, opened if closed else lambda: False)
+        if emitter.narrowed or algebra.incomplete:
+            raise UnsupportedSpecError(_NOT_TOLD_APART, where=found.where, hint="use fewer of them")
+        raise found
     return Lowered(start, types, emitter.distinct)
 
 

@@ -88,6 +88,9 @@ class Emitter:
         """Of objects that are compared: the place of each listed name, the same in all alternatives."""
         self.distinct = False
         """Whether the output needs the check that items or names are distinct."""
+        self.narrowed = False
+        """Whether the grammar may lack names that match many patterns: then it doesn't prove that nothing is
+        allowed."""
 
     def root(self, literals: Literals) -> Symbol:
         """The rule of a whole document, everything that it needs included."""

@@ -7,7 +7,7 @@ writes those whose properties come in any order.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -30,7 +30,13 @@ from guided_plugin.grammar.llguidance.lark.members import (
     Member,
     counted_in_order,
 )
-from guided_plugin.grammar.llguidance.lark.patterns import ANY_CHARACTER, also_pattern, expression, matches
+from guided_plugin.grammar.llguidance.lark.patterns import (
+    ANY_CHARACTER,
+    also_pattern,
+    expression,
+    matches,
+    pattern,
+)
 from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import (
@@ -55,10 +61,12 @@ _FEW_NAMES = 16
 # and so many in objects that are compared, where the order of names must be fixed.
 _FEW_COMPARED = 300
 
-# Up to so many patterns of names, each set of them that one name may match is a class of its own.
-_MAX_CROSSED = 5
+# So many sets of patterns that one name may match are told apart.
+_MAX_CLASSES = 64
 
 T = TypeVar("T")
+_Group = tuple[str, ...]
+"""Patterns that ask for the same."""
 
 
 def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
@@ -194,28 +202,25 @@ class _Writer:
         shapes = [string for string in strings or () if string.values is None]
         if strings is not None and not shapes:
             return
-        base = [expression(f'"{ANY_CHARACTER}*"')]
+        base: list[str] = []
         if shapes and String() not in shapes:
             allowed = [string_terminal(string) for string in shapes]
             base = allowed if len(allowed) == 1 else [any_of(allowed)]
-        sources = self.patterns()
-        listed: dict[frozenset[str], list[str]] = {}
+        groups = self.patterns()
+        listed: dict[frozenset[_Group], list[str]] = {}
         for name in self.listed:
-            listed.setdefault(frozenset(s for s in sources if matches(s, name)), []).append(name)
-        for matched in _subsets(sources):
+            found = frozenset(group for group in groups if any(matches(source, name) for source in group))
+            listed.setdefault(found, []).append(name)
+        for class_ in self.classes(groups, base):
+            matched = tuple(itertools.chain.from_iterable(class_))
             value = self.open_value(matched)
             if self.algebra.empty(value):
                 continue
             characters = None
-            if strings is None and set(matched) == set(sources):
+            if strings is None and len(class_) == len(groups) == len(matched):
                 characters = lead(String(patterns=frozenset(matched)))
-            body = (
-                [] if matched and strings is None else [*base]
-            )  # A pattern's expression is a string already.
-            body = both_patterns(body, matched)
-            body += [f"~{also_pattern(source)}" for source in sources if source not in matched]
             # The other listed names are none of this class.
-            body += excluding(listed.get(frozenset(matched), ()))
+            body = [*_names(base, class_, groups), *excluding(listed.get(frozenset(class_), ()))]
             for chosen, keys, extra in self.answers(matched):
                 combined = value | extra
                 if chosen and self.algebra.empty(combined):
@@ -228,14 +233,35 @@ class _Writer:
                 key = terminal if keys else self.emitter.led(terminal, characters)
                 yield Member(key, self.emitter.value(combined), chosen)
 
-    def patterns(self) -> list[str]:
-        found: dict[str, None] = {}
-        for properties in self.object.properties:
-            found.update(dict.fromkeys(source for source, _ in properties.matching))
-        for exists in self.object.exists:
-            found.update(dict.fromkeys([exists.pattern] if exists.pattern is not None else []))
-            found.update(dict.fromkeys(sorted(exists.besides[1]) if exists.besides is not None else []))
-        return list(found)
+    def classes(self, groups: list[_Group], base: list[str]) -> list[tuple[_Group, ...]]:
+        """The sets of patterns that one name may match; where there are many, not all of them."""
+        found: list[tuple[_Group, ...]] = [()]
+        for group in groups:
+            split = [*found, *((*matched, group) for matched in found)]
+            if 2 ** len(groups) > _MAX_CLASSES:
+                # One pattern may exclude another, or demand it.
+                for other in groups[: groups.index(group)]:
+                    pair = [other, group]
+                    filled = [
+                        m for m in _all_subsets(pair) if not empty_terminal(" & ".join(_names(base, m, pair)))
+                    ]
+                    split = [m for m in split if tuple(each for each in m if each in pair) in filled]
+            if len(split) > _MAX_CLASSES:
+                self.emitter.narrowed = True
+                split = [m for m in split if group not in m or m == (group,) or m[:-1] not in split]
+            found = split
+        return found
+
+    def patterns(self) -> list[_Group]:
+        """The patterns of names, those first that one must match. Those that ask for the same are a group."""
+        demanded = [exists.pattern for exists in self.object.exists if exists.pattern is not None]
+        groups: dict[Hashable, dict[str, None]] = {source: {source: None} for source in demanded}
+        matching = [dict(properties.matching) for properties in self.object.properties]
+        besides = [exists.besides[1] for exists in self.object.exists if exists.besides is not None]
+        for source in itertools.chain(*matching, *map(sorted, besides)):
+            asked = (*(each.get(source) for each in matching), *(source in each for each in besides))
+            groups.setdefault(source if source in demanded else asked, {})[source] = None
+        return [tuple(group) for group in groups.values()]
 
     def open_value(self, matched: tuple[str, ...]) -> Literals:
         value = TRUE
@@ -338,11 +364,16 @@ def _may_answer(exists: Exists, matched: tuple[str, ...]) -> bool:
     return exists.besides is not None and exists.besides[1].isdisjoint(matched)
 
 
-def _subsets(sources: list[str]) -> Iterable[tuple[str, ...]]:
-    """Sets of patterns that one name may match; with many patterns only none or one."""
-    if len(sources) <= _MAX_CROSSED:
-        return _all_subsets(sources)
-    return [(), *((source,) for source in sources)]
+def _names(base: list[str], matched: tuple[_Group, ...], groups: list[_Group]) -> list[str]:
+    """The parts of a terminal for the names that match a pattern of each of these groups, and no other."""
+    # A pattern's expression is a string already.
+    parts = base or ([] if matched else [expression(f'"{ANY_CHARACTER}*"')])
+    for group in matched:
+        parts = (
+            both_patterns(parts, group) if len(group) == 1 else [*parts, any_of(list(map(pattern, group)))]
+        )
+    others = itertools.chain.from_iterable(group for group in groups if group not in matched)
+    return [*parts, *(f"~{also_pattern(source)}" for source in others)]
 
 
 def _all_subsets(items: list[T]) -> Iterator[tuple[T, ...]]:
