@@ -29,7 +29,7 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.worker.layout import Counter, Region
-from guided_plugin.worker.ranks import machines
+from guided_plugin.worker.ranks import group
 from guided_plugin.worker.ranks.group import TorchRanks
 
 _LOGITS = 8
@@ -83,7 +83,7 @@ def _figure(name: str, near: dict[str, Any], far: dict[str, Any], options: Any) 
 
 def _rank(options: Any) -> dict[str, Any]:
     torch.set_num_threads(1)
-    machines.machine = lambda: f"machine {options.rank}"
+    group.machine = lambda: f"machine {options.rank}"
     dist.init_process_group("gloo", init_method=f"file://{options.store}", rank=options.rank, world_size=2)
     from transformers import AutoTokenizer
 

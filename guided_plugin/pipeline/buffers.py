@@ -52,16 +52,16 @@ def make_buffers(device: torch.device, max_rows: int, words: int, max_tokens: in
     """The buffers for a device type. `max_tokens` of a step, where they are not one for each mask."""
     if device.type == "cuda":
         return CudaBuffers(device, max_rows, words, max_tokens or max_rows)
-    return HostBuffers(max_rows, words)
+    return HostBuffers(torch.zeros(RING_DEPTH, max_rows, words, dtype=torch.int32))
 
 
 class HostBuffers:
     """`Buffers` of the CPU: everything is in place already."""
 
-    def __init__(self, max_rows: int, words: int) -> None:
-        # [RING_DEPTH, max_rows, words] int32, host
-        self._mask_host = torch.zeros(RING_DEPTH, max_rows, words, dtype=torch.int32)
-        self._mask_np: MaskArray = self._mask_host.numpy()
+    def __init__(self, masks: Tensor) -> None:
+        """`masks`: [RING_DEPTH, max_rows, words] int32, host."""
+        self._mask_host = masks
+        self._mask_np: MaskArray = masks.numpy()
         self._rows = torch.zeros(0, dtype=torch.int32)
         self._tokens: list[list[int]] = [[] for _ in range(RING_DEPTH)]
 

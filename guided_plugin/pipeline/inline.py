@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,10 +25,11 @@ from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
-from guided_plugin.pipeline.buffers import RING_DEPTH, make_buffers
+from guided_plugin.pipeline.buffers import RING_DEPTH, HostBuffers, make_buffers
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
-from guided_plugin.worker.layout import Shape
+from guided_plugin.worker.layout import End, Region, Shape
+from guided_plugin.worker.ranks.leader import Followers
 
 
 class InlineRuntime:
@@ -175,3 +177,31 @@ class InlineRuntime:
         blocks, self._drafts = self._shape.split(self.buffers.tokens(entry), len(plan.slots))
         for tokens in blocks:
             self._table.accept(plan.slots, tokens)
+
+
+class LeadingInlineRuntime(InlineRuntime):
+    """Rank 0 of several, on the CPU: fills masks into memory that it shares with the other ranks, and raises
+    FILLED as a worker does."""
+
+    def __init__(
+        self, compiler: GrammarCompiler, max_slots: int, device: torch.device, followers: int
+    ) -> None:
+        super().__init__(compiler, max_slots, device)
+        self._step = 0  # FILLED is 0 in new memory: the first step is 1
+        self._region = Region.create(Shape(max_slots, compiler.vocabulary.words, followers=followers))
+        self.buffers = HostBuffers(torch.from_numpy(self._region.masks))
+        self.followers = Followers(self._region, self._step)
+
+    def fill(self) -> None:
+        """Fill this step's masks where all ranks see them."""
+        self.followers.begin(self._step, self._plan.slots)
+        super().fill()
+        self.followers.filled(self._step)
+
+    def metrics(self) -> WorkerMetrics:
+        """There is no worker, but memory that is shared."""
+        return replace(super().metrics(), shared_bytes=self._region.shape.size)
+
+    def close(self) -> None:
+        """Tell the other ranks that no more steps come."""
+        self.followers.end(End.CLOSED)

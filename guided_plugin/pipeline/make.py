@@ -9,14 +9,12 @@ import torch
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
-from guided_plugin.pipeline.inline import InlineRuntime
-from guided_plugin.pipeline.leading import LeadingInlineRuntime
+from guided_plugin.pipeline.inline import InlineRuntime, LeadingInlineRuntime
 from guided_plugin.pipeline.mode import resolve_mode
 from guided_plugin.pipeline.runtime import GrammarRuntime
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.ranks.follower import follow
-from guided_plugin.worker.ranks.group import RankGroup, TensorGroup, decline, not_shared
-from guided_plugin.worker.ranks.machines import Machines
+from guided_plugin.worker.ranks.group import Machines, RankGroup, not_shared
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ def share_runtime(
         return follow(ranks, machines, device)
     leading: WorkerRuntime | LeadingInlineRuntime
     try:
-        if machines.others and not isinstance(ranks, TensorGroup):
+        if machines.others and not isinstance(ranks, RankGroup):
             raise not_shared("they are on several machines, and their group sends no tensors")
         if resolve_mode(mode, device) == "process":
             leading = WorkerRuntime(compiler, max_slots, device, drafts=drafts, followers=ranks.size - 1)
@@ -58,7 +56,7 @@ def share_runtime(
                 raise not_shared("mode inline shares masks on the CPU only, and without drafts")
             leading = LeadingInlineRuntime(compiler, max_slots, device, ranks.size - 1)
     except Exception as error:  # of the device too: the others wait for an offer
-        decline(ranks, str(error))
+        ranks.gather(str(error))
         raise
     try:
         leading.followers.invite(ranks, machines, leading.mode)

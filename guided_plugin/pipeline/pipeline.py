@@ -13,6 +13,7 @@ With speculative drafts one call takes their place: `judge_drafts`.
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from guided_plugin.compiling.background import outside_own_threads
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
@@ -28,6 +30,7 @@ from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
 from guided_plugin.pipeline.device import checked_device
 from guided_plugin.pipeline.make import make_runtime, share_runtime
 from guided_plugin.pipeline.requests import PipelineRequests
+from guided_plugin.pipeline.runtime import GrammarRuntime
 from guided_plugin.pipeline.slots import Slots
 from guided_plugin.step import UNGUIDED, RequestInfo, StepPlan, TokenSink
 from guided_plugin.worker.ranks.group import RankGroup
@@ -69,7 +72,7 @@ class StepPipeline(PipelineRequests):
         super().__init__(compiler, runtime, slots, None if ranks is None else ranks.rank)
         self.drafts = drafts
         # At the latest when the interpreter exits. The runtime holds no reference to this object.
-        self._finalizer = weakref.finalize(self, self.runtime.close)
+        self._finalizer = weakref.finalize(self, _close, os.getpid(), self.runtime)
         self.vocabulary_size = compiler.vocabulary.size
         """Columns of the logits from here on are forbidden."""
         self._on_cuda = self.device.type == "cuda"
@@ -300,6 +303,11 @@ class StepPipeline(PipelineRequests):
             raise PipelineError(f"logits are on {logits.device}, the pipeline is on {self.device}")
         self.compiler.vocabulary.check_width(logits.shape[1])
         self._width = logits.shape[1]
+
+
+def _close(pid: int, runtime: GrammarRuntime) -> None:
+    if os.getpid() == pid:  # else this is a fork of the process that it belongs to
+        outside_own_threads(runtime.close)
 
 
 def _make_plan(slots: tuple[int, ...], requests: dict[int, RequestInfo]) -> StepPlan:

@@ -253,6 +253,10 @@ class Region:
             fence()
         return value
 
+    def filled(self, step: int) -> bool:
+        """Whether the masks of a step are there."""
+        return unwrap(self.load(Counter.FILLED), step) >= step
+
     def store(self, counter: Counter, value: int) -> None:
         """Raise a counter; what it announces was written before."""
         if FENCED:

@@ -1,15 +1,12 @@
 """The reference loop on several ranks: processes with a gloo group, each with the whole model."""
 
-import contextlib
 import json
 import os
-import pathlib
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
+from rank_process import finish, shared_memory, started
+from worker_runs import gone, until
 
 import guided_plugin as gp
 from guided_plugin.demo import DEMOS, MODEL_DIR
@@ -22,10 +19,10 @@ import torch, torch.distributed as dist
 import guided_plugin as gp
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 from guided_plugin.demo import DEMOS, MODEL_DIR
-from guided_plugin.worker.ranks import machines
+from guided_plugin.worker.ranks import group
 
 rank, size, store, mode, pause, rounds, where = sys.argv[1:]
-machines.machine = lambda: where[int(rank)]
+group.machine = lambda: where[int(rank)]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method="file://" + store, rank=int(rank), world_size=int(size))
 
@@ -61,21 +58,10 @@ def start(tmp_path):
 
     def start(size, mode, *, late=-1, rounds=2, where="aaaa"):
         """`where`: a letter for the machine of each rank."""
-        path = os.pathsep.join(
-            [str(pathlib.Path(gp.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-        )
         for rank in range(size):
             pause = "0.02" if rank == late else "0"
             names = [str(rank), str(size), str(tmp_path / "store"), mode, pause, str(rounds), where]
-            ranks.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", SCRIPT, *names],
-                    env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            ranks.append(started("-c", SCRIPT, *names))
         return ranks
 
     yield start
@@ -97,24 +83,6 @@ def one_rank():
     return [[list(one.tokens), one.stopped, ""] for one in found]
 
 
-def shared_memory():
-    return {name for name in os.listdir("/dev/shm") if "guided" in name}
-
-
-def gone(pid):
-    """Whether a process has ended, or only waits for its parent to see that."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] == "Z"
-    return True
-
-
-def wait_until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 @pytest.mark.parametrize(
     ("size", "mode", "late", "where"),
     [
@@ -127,10 +95,7 @@ def wait_until(condition, seconds=60):
 )
 def test_all_ranks_produce_the_same(start, size, mode, late, where):
     """As one rank does, greedy and seeded, also where one of them is always late, and on several machines."""
-    ranks = start(size, mode, late=late, where=where)
-    results = [rank.communicate(timeout=500) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * size, [errors[-2000:] for _, errors in results]
-    found = [[json.loads(line) for line in out.splitlines()[1:]] for out, _ in results]
+    found = [lines[1:] for lines in finish(start(size, mode, late=late, where=where))[0]]
     assert found[0][0][:-1] == one_rank()
     for other in found[1:]:
         assert [[one[:2] for one in batch] for batch in other] == [[one[:2] for one in b] for b in found[0]]
@@ -160,7 +125,7 @@ def test_a_rank_is_killed(start, mode, victim, where):
     ranks[victim].send_signal(signal.SIGKILL)
     ranks[victim].wait(60)
     if victim == 0:
-        wait_until(lambda: all(map(gone, pids[0])))
+        until(lambda: all(map(gone, pids[0])), 60)
         _, errors = ranks[1].communicate(timeout=120)
         assert ranks[1].returncode == 1
         assert "rank 0 has ended" in errors  # "or cannot be reached any more", on another machine
@@ -169,7 +134,7 @@ def test_a_rank_is_killed(start, mode, victim, where):
             assert ranks[0].stdout.readline()
         ranks[0].terminate()
         ranks[0].wait(60)
-        wait_until(lambda: all(map(gone, pids[0])))
+        until(lambda: all(map(gone, pids[0])), 60)
     assert shared_memory() == before
 
 
@@ -178,10 +143,8 @@ def test_a_worker_is_killed(start):
     ranks = start(2, "process", late=0, rounds=3)
     pids = json.loads(ranks[0].stdout.readline())
     os.kill(pids[1], signal.SIGKILL)
-    results = [rank.communicate(timeout=500) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], [errors[-2000:] for _, errors in results]
-    first = [[one[:2] for one in json.loads(line)] for line in results[0][0].splitlines()]
-    second = [[one[:2] for one in json.loads(line)] for line in results[1][0].splitlines()[1:]]
+    (first, (_, *second)), log = finish(ranks)
+    first, second = ([[one[:2] for one in batch] for batch in batches] for batches in (first, second))
     assert first == second
     assert first[0][:-1] == [one[:2] for one in one_rank()]
-    assert "the grammar worker was ended by SIGKILL" in results[0][1]
+    assert "the grammar worker was ended by SIGKILL" in log

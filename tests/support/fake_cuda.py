@@ -15,7 +15,7 @@ class Stuck(AssertionError):
 
 
 class Device:
-    """Installs itself where `cuda_masks` and `cuda_ranks` look for CUDA."""
+    """Installs itself where `cuda_masks` looks for CUDA."""
 
     def __init__(self, monkeypatch):
         self.streams = {}

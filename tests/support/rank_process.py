@@ -9,6 +9,9 @@ their devices.
 import hashlib
 import json
 import os
+import pathlib
+import signal
+import subprocess
 import sys
 import time
 
@@ -18,7 +21,7 @@ import torch.distributed as dist
 import guided_plugin as gp
 from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN
-from guided_plugin.worker.ranks import machines
+from guided_plugin.worker.ranks import group
 
 END = 256
 VOCABULARY = gp.Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>", b'{"'], [END])
@@ -97,12 +100,46 @@ def told(logits, tokens):
     return [digest[:16], tokens.tolist()]
 
 
+def started(*command):
+    """A rank: Python with these arguments, and the package that the test has."""
+    folders = [pathlib.Path(gp.__file__).parent.parent, os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(ranks):
+    """The lines that each rank printed from here on, and what it logged. All ended well."""
+    results = [rank.communicate(timeout=500) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks), [errors[-3000:] for _, errors in results]
+    return [[json.loads(line) for line in out.splitlines()] for out, _ in results], results[0][1]
+
+
+def shared_memory():
+    return {name for name in os.listdir("/dev/shm") if "guided" in name}
+
+
 def main(
-    rank, size, store, device, steps, mode="process", drafts=0, late=0.0, late_cycles=0, ops=True, where="aa"
+    rank,
+    size,
+    store,
+    device,
+    steps,
+    mode="process",
+    drafts=0,
+    late=0.0,
+    late_cycles=0,
+    ops=True,
+    where="aa",
+    kill=None,
 ):
-    """`where`: a letter for the machine of each rank."""
+    """`where`: a letter for the machine of each rank. `kill`: the step before which the worker is killed."""
     torch.set_num_threads(1)
-    machines.machine = lambda: where[rank]
+    group.machine = lambda: where[rank]
     if device == "cuda" and not ops:
         from guided_plugin.worker.device import cuda
 
@@ -123,7 +160,11 @@ def main(
             if number % 20 == 0:
                 print(json.dumps([number, tokens.tolist()]), flush=True)
             number += 1
-    found = [made.step(number) for number in range(steps)]
+    found = []
+    for number in range(steps):
+        if number == kill:
+            os.kill(supervisor.worker_pid, signal.SIGKILL)
+        found.append(made.step(number))
     for one in found:
         print(json.dumps(told(*one)), flush=True)
     pipe.close()

@@ -1,5 +1,7 @@
 """Ranks that are threads of one process: what they share, they share as processes do."""
 
+import contextlib
+import functools
 import queue
 import threading
 from collections import defaultdict
@@ -8,6 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from vocabularies import BYTES
 
+import guided_plugin as gp
+from guided_plugin.worker.ranks import group as rank_group
+
+HERE = threading.local()
 WIDTH = BYTES.size + 3
 
 
@@ -17,9 +23,6 @@ class ThreadRanks:
     def __init__(self, rank, values, barrier, sent):
         self.rank, self.size = rank, len(values)
         self._values, self._barrier, self._sent = values, barrier, sent
-
-    def broadcast(self, value):
-        return self.gather(value)[0]
 
     def gather(self, value):
         self._values[self.rank] = value
@@ -61,3 +64,33 @@ def step(pipe, slots, seed):
     pipe.schedule_update(tokens)
     pipe.finish_update()
     return masked, tokens.tolist()
+
+
+@functools.cache
+def compiler():
+    return gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1, worker_step_ms=20_000))
+
+
+def pipeline(**options):
+    return gp.StepPipeline(compiler(), max_slots=4, **options)
+
+
+@contextlib.contextmanager
+def sharing(monkeypatch):
+    """Makes pipelines that share masks: one for each letter, which names its machine; rank 0 first."""
+    compiler()  # before threads ask for it
+    monkeypatch.setattr(rank_group, "machine", lambda: HERE.machine)
+    with contextlib.ExitStack() as close:
+
+        def share(where, mode="inline", change=lambda group: group, **options):
+            def one(group):
+                HERE.machine = where[group.rank]
+                return pipeline(mode=mode, ranks=change(group), **options)
+
+            found = on_ranks(len(where), one)
+            for pipe in reversed(found):  # rank 0 closes first
+                if isinstance(pipe, gp.StepPipeline):
+                    close.callback(pipe.close)
+            return found
+
+        yield share

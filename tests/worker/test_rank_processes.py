@@ -1,17 +1,13 @@
 """Two ranks as two processes, on the CPU and on one CUDA device. `-m gpu` runs what needs the device."""
 
-import contextlib
 import json
-import os
-import pathlib
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import rank_process
 import torch
+from rank_process import finish, shared_memory, started
+from worker_runs import gone, until
 
 import guided_plugin as gp
 
@@ -42,16 +38,7 @@ def start(tmp_path):
                 "steps": steps,
             }
             own |= options | (only or {}).get(rank, {})
-            folders = [pathlib.Path(gp.__file__).parent.parent, os.environ.get("PYTHONPATH", "")]
-            ranks.append(
-                subprocess.Popen(
-                    [sys.executable, rank_process.__file__, json.dumps(own)],
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            ranks.append(started(rank_process.__file__, json.dumps(own)))
         return ranks
 
     yield start
@@ -79,22 +66,9 @@ def alone(drafts=0):
         return [rank_process.told(*steps.step(number)) for number in range(STEPS)]
 
 
-def finish(ranks):
-    """What each rank printed of its steps."""
-    results = [rank.communicate(timeout=500) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], [errors[-3000:] for _, errors in results]
-    return [[json.loads(line) for line in out.splitlines()[1:]] for out, _ in results]
-
-
-def gone(pid):
-    """Whether a process has ended, or only waits for its parent to see that."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] == "Z"
-    return True
-
-
-def shared_memory():
-    return {name for name in os.listdir("/dev/shm") if "guided" in name}
+def finished(ranks):
+    """The steps of each rank."""
+    return [lines[1:] for lines in finish(ranks)[0]]
 
 
 LATE_HOST = {"late": 0.02}
@@ -111,14 +85,14 @@ LATE_DEVICE = {"late_cycles": 30_000_000}
 )
 def test_both_ranks_mask_as_one_that_is_alone(start, device, only, where):
     """Bit by bit, also where one is so late that rank 0 has to wait before it fills a place again."""
-    first, second = finish(start(device, only=only, where=where))
+    first, second = finished(start(device, only=only, where=where))
     assert first == second == alone()
 
 
 @BOTH
 @MACHINES
 def test_drafts_are_judged_alike(start, device, where):
-    first, second = finish(start(device, drafts=2, only={1: LATE_DEVICE}, where=where))
+    first, second = finished(start(device, drafts=2, only={1: LATE_DEVICE}, where=where))
     assert first == second == alone(drafts=2)
 
 
@@ -126,7 +100,7 @@ def test_drafts_are_judged_alike(start, device, where):
 @pytest.mark.parametrize("without", [(1,), (0, 1)])
 def test_a_rank_whose_device_cannot_wait_for_memory(start, device, without):
     """Its host waits."""
-    first, second = finish(start(device, only={rank: {"ops": False} for rank in without}))
+    first, second = finished(start(device, only={rank: {"ops": False} for rank in without}))
     assert first == second == alone()
 
 
@@ -144,7 +118,7 @@ def test_rank_0_dies(start, device, where):
     _, errors = ranks[1].communicate(timeout=120)
     assert ranks[1].returncode == 1
     assert "rank 0 has ended" in errors
-    wait_until(lambda: all(map(gone, pids)))
+    until(lambda: all(map(gone, pids)), 60)
     assert shared_memory() == before
 
 
@@ -177,19 +151,6 @@ def test_rank_0_closes_first(start, device, where):
 
 @BOTH
 def test_the_worker_dies(start, device):
-    """Another one takes its place."""
-    ranks = start(device, only={0: {"late": 0.01}})
-    pids = json.loads(ranks[0].stdout.readline())
-    time.sleep(0.2)
-    os.kill(pids[1], signal.SIGKILL)
-    results = [rank.communicate(timeout=500) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], [errors[-3000:] for _, errors in results]
-    lines = [[json.loads(line) for line in out.splitlines()] for out, _ in results]
-    assert lines[0] == lines[1][1:] == alone()
-
-
-def wait_until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    """Another one takes its place, in the middle of the steps."""
+    first, second = finished(start(device, only={0: {"kill": STEPS // 3}}))
+    assert first == second == alone()

@@ -1,14 +1,15 @@
-"""Several ranks of one model, here threads: one has the grammars, all mask with its memory."""
+"""Several ranks of one model, here threads: one has the grammars, all mask with its memory or a copy."""
 
 import dataclasses
 import functools
 import gc
 import os
+import threading
 
 import numpy as np
 import pytest
 import torch
-from rank_threads import on_ranks, step
+from rank_threads import pipeline, sharing, step
 from vocabularies import BYTES
 
 import guided_plugin as gp
@@ -17,34 +18,44 @@ from guided_plugin.pipeline import make
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, RankWord, Region, Shape
 from guided_plugin.worker.ranks import follower, peers
-from guided_plugin.worker.ranks.group import Offer
+from guided_plugin.worker.ranks.group import RegionOffer
 from guided_plugin.worker.ranks.peers import Peer
 
-MODES = ("inline", "process")
+WHERE = pytest.mark.parametrize("where", ["aa", "ab"], ids=["one machine", "two machines"])
 END = BYTES.stop_token_ids[0]
 SPECS = [gp.OutputSpec.regex("[a-c]{2,30}"), gp.OutputSpec.choice(["yes", "no", "maybe"])]
-
-
-def compiler():
-    return gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1, worker_step_ms=20_000))
+LONG = gp.OutputSpec.regex("[a-c]{60}")
 
 
 @pytest.fixture
-def share():
-    """Make pipelines that share: rank 0 first."""
-    made = []
+def share(monkeypatch):
+    with sharing(monkeypatch) as share:
+        yield share
 
-    def make(size, mode, **options):
-        def one(group):
-            return gp.StepPipeline(compiler(), max_slots=4, mode=mode, ranks=group, **options)
 
-        found = on_ranks(size, one)
-        made.extend(pipe for pipe in found if isinstance(pipe, gp.StepPipeline))
-        return found
+@pytest.fixture
+def ended():
+    """A process that has ended, and that its parent has not reaped, as a `Peer`."""
+    child = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
+    peer = Peer(child)
+    os.kill(child, 9)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    yield peer
+    os.waitpid(child, 0)
 
-    yield make
-    for pipe in made:
-        pipe.close()
+
+def add(pipes, *specs):
+    for pipe in pipes:
+        assert [pipe.add_request(f"r{i}", spec) for i, spec in enumerate(specs)] == list(range(len(specs)))
+
+
+def agree(pipes, slots, number):
+    """A step of all ranks: the tokens. What is left of the logits is the same."""
+    found = [step(pipe, slots, number) for pipe in pipes]
+    for masked, tokens in found[1:]:
+        assert torch.equal(masked, found[0][0])
+        assert tokens == found[0][1]
+    return found[0][1]
 
 
 def shared_memory():
@@ -53,184 +64,192 @@ def shared_memory():
     return [os.readlink(link) for link in links if os.path.islink(link) and "/dev/shm/" in os.readlink(link)]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_all_ranks_mask_alike_and_one_has_the_grammars(share, mode):
-    """Requests come and go; every rank makes the same calls, and what is left of the logits is the same."""
-    pipes = share(3, mode)
-    alone = gp.StepPipeline(compiler(), max_slots=4, mode="inline")
-    pipes.append(alone)
-    for pipe in pipes:
-        assert [pipe.add_request(f"r{i}", spec) for i, spec in enumerate(SPECS)] == [0, 1]
-    for number in range(12):
-        slots = [1, gp.UNGUIDED, 0] if number % 5 else [0]
-        found = [step(pipe, slots, number) for pipe in pipes]
-        for masked, tokens in found[1:]:
-            assert torch.equal(masked, found[0][0])
-            assert tokens == found[0][1]
-        if number == 6:
-            for pipe in pipes:
-                pipe.remove_request("r1")
-                assert pipe.add_request("r2", gp.OutputSpec.regex("z{100}")) == 1
-    assert pipes[0].tokens("r2") == alone.tokens("r2") != ()
-    assert [pipe.rank for pipe in pipes] == [0, 1, 2, None]
-    assert [pipe.mode for pipe in pipes] == [mode, mode, mode, "inline"]
+@pytest.mark.parametrize("where", ["aaa", "ab", "aabb", "abcab"])
+def test_all_ranks_mask_alike_and_one_has_the_grammars(share, mode, where):
+    """As one that is alone, while requests come and go; every rank makes the same calls."""
+    with pipeline(mode="inline") as alone:
+        pipes = [*share(where, mode), alone]
+        add(pipes, *SPECS)
+        for number in range(20):
+            agree(pipes, [1, gp.UNGUIDED, 0] if number % 5 else [0], number)
+            if number == 8:
+                for pipe in pipes:
+                    pipe.remove_request("r1")
+                    assert pipe.add_request("r2", gp.OutputSpec.regex("[x-z]{9}")) == 1
+        assert pipes[0].tokens("r2") == alone.tokens("r2") != ()
+    assert [pipe.rank for pipe in pipes] == [*range(len(where)), None]
+    assert [pipe.mode for pipe in pipes] == [mode] * len(where) + ["inline"]
     with pytest.raises(PipelineError, match="rank 0 alone"):
         pipes[1].tokens("r2")
-    alone.close()
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_request_that_cannot_begin_is_closed_on_all_ranks(share, mode):
     """It takes the same slot everywhere, its row has stop tokens only, and rank 0 tells why."""
-    pipes = share(2, mode)
-    bad = gp.OutputSpec.regex("a(?=b)c")
-    for pipe in pipes:
-        assert pipe.add_request("bad", bad) == 0
-        assert pipe.add_request("good", SPECS[0]) == 1
+    pipes = share("aa", mode)
+    add(pipes, gp.OutputSpec.regex("a(?=b)c"), SPECS[0])
     for number in range(3):
-        found = [step(pipe, [0, 1], number) for pipe in pipes]
-        assert torch.equal(found[0][0], found[1][0])
-        assert found[0][1][0] == END
-        assert chr(found[0][1][1]) in "abc"
-    error = pipes[0].request("bad").error
-    assert error is not None
-    assert error.request_id == "bad"
-    assert [one.request_id for one in pipes[0].runtime.take_closed()] == ["bad"]
+        end, letter = agree(pipes, [0, 1], number)
+        assert end == END
+        assert chr(letter) in "abc"
+    assert pipes[0].request("r0").error.request_id == "r0"
+    assert [one.request_id for one in pipes[0].runtime.take_closed()] == ["r0"]
     assert pipes[1].runtime.take_closed() == []
-    assert pipes[0].request("good").error is None
+    assert pipes[0].request("r1").error is None
     for pipe in pipes:
-        pipe.remove_request("bad")
+        pipe.remove_request("r0")
         assert pipe.add_request("next", SPECS[1]) == 0
-        assert chr(step(pipe, [0], 5)[1][0]) in "ynm"
+    assert chr(agree(pipes, [0], 5)[0]) in "ynm"
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_rank_0_waits_for_a_rank_that_is_late(share, mode, monkeypatch):
     """The masks of a step stay as they are until every rank has used them, and no longer."""
-    pipes = share(2, mode)
-    for pipe in pipes:
-        pipe.add_request("r", gp.OutputSpec.regex("[a-z]*"))
+    near, late = pipes = share("aa", mode)
+    add(pipes, gp.OutputSpec.regex("[a-z]*"))
     monkeypatch.setattr(peers, "PATIENCE", 0.3)
     monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
-    first = [step(pipes[0], [0], number)[0] for number in range(PLAN_DEPTH)]
+    first = [step(near, [0], number)[0] for number in range(PLAN_DEPTH)]
     with pytest.raises(PipelineError, match="rank 1 has not used the masks of step 1"):
-        step(pipes[0], [0], PLAN_DEPTH)
-    # The late rank finds all of them.
+        step(near, [0], PLAN_DEPTH)
     for number in range(PLAN_DEPTH):
-        assert torch.equal(step(pipes[1], [0], number)[0], first[number])
+        assert torch.equal(step(late, [0], number)[0], first[number])
 
 
-def test_a_rank_that_died_is_not_waited_for(share, monkeypatch):
+def test_a_rank_that_died_is_not_waited_for(share, monkeypatch, ended):
     """A process that has ended masks nothing any more."""
-    pipes = share(2, "inline")
-    for pipe in pipes:
-        pipe.add_request("r", gp.OutputSpec.regex("[a-z]*"))
-    child = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
-    pipes[0].runtime.followers._peers[0].close()
-    pipes[0].runtime.followers._peers[0] = Peer(child)
-    os.kill(child, 9)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # ended, and not reaped
+    near, _ = pipes = share("aa")
+    add(pipes, gp.OutputSpec.regex("[a-z]*"))
+    near.runtime.followers.watch([ended.alive])
     monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
     for number in range(3 * PLAN_DEPTH):
-        step(pipes[0], [0], number)
-    os.waitpid(child, 0)
+        step(near, [0], number)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_rank_whose_leader_has_gone_does_not_wait_for_ever(share, mode, monkeypatch):
+@WHERE
+def test_a_rank_whose_leader_has_gone_does_not_wait_for_ever(share, mode, where, monkeypatch):
     """It has closed its pipeline: what it filled is used, what it did not is an error."""
-    pipes = share(2, mode)
-    for pipe in pipes:
-        pipe.add_request("r", SPECS[0])
-    expected, _ = step(pipes[0], [0], 1)
-    pipes[0].close()
+    near, other = pipes = share(where, mode)
+    add(pipes, SPECS[0])
+    expected, _ = step(near, [0], 1)
+    near.close()
     monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
-    assert torch.equal(step(pipes[1], [0], 1)[0], expected)
+    assert torch.equal(step(other, [0], 1)[0], expected)
     with pytest.raises(PipelineError, match="rank 0 has closed its pipeline"):
-        step(pipes[1], [0], 2)
+        step(other, [0], 2)
 
 
-def test_a_rank_whose_leader_has_died_does_not_wait_for_ever(share, monkeypatch):
+def test_a_rank_whose_leader_has_died_does_not_wait_for_ever(share, monkeypatch, ended):
     """The process of rank 0 has ended."""
-    pipes = share(2, "inline")
-    pipes[1].add_request("r", SPECS[0])
-    child = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
-    pipes[1].runtime._leader.close()
-    pipes[1].runtime._leader = Peer(child)
-    os.kill(child, 9)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    _, other = pipes = share("aa")
+    add(pipes, SPECS[0])
+    other.runtime._leader = ended
     monkeypatch.setattr(peers, "_LOOK_EVERY", 10)
     with pytest.raises(PipelineError, match="rank 0 has ended"):
-        step(pipes[1], [0], 1)
-    os.waitpid(child, 0)
+        step(other, [0], 1)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_ranks_that_plan_other_rows_are_found(share, mode):
-    """Masks of other rows are never used, and rank 0 does not go on."""
-    pipes = share(2, mode)
-    for pipe in pipes:
-        for i, spec in enumerate(SPECS):
-            pipe.add_request(f"r{i}", spec)
-    step(pipes[0], [0, 1], 1)
-    with pytest.raises(PipelineError, match=r"slots \[1, 0\] here and \[0, 1\] at rank 0"):
-        step(pipes[1], [1, 0], 1)
-    with pytest.raises(PipelineError, match="rank 1 plans other steps"):
-        step(pipes[0], [0, 1], 2)
+@WHERE
+def test_ranks_that_plan_other_rows_are_found(share, mode, where):
+    """Masks of other rows are never used, and a rank 0 on the same machine does not go on."""
+    near, other = pipes = share(where, mode)
+    add(pipes, *SPECS)
+    step(near, [0, 1], 1)
+    with pytest.raises(PipelineError, match=r"step 1 has slots \[1, 0\] here and \[0, 1\] at rank 0"):
+        step(other, [1, 0], 1)
+    if where == "aa":
+        with pytest.raises(PipelineError, match="rank 1 plans other steps"):
+            step(near, [0, 1], 2)
 
 
+@pytest.mark.usefixtures("fork_server")
 def test_worker_deaths_change_nothing(share):
     """The next worker goes on, and all ranks mask alike."""
-    pipes = share(2, "process")
-    for pipe in pipes:
-        pipe.add_request("r", gp.OutputSpec.regex("[a-c]{60}"))
+    pipes = share("aa", "process")
+    add(pipes, LONG)
     for number in range(40):
         if number in (10, 25):
             os.kill(pipes[0].runtime.supervisor.worker_pid, 9)
-        found = [step(pipe, [0], number) for pipe in pipes]
-        assert torch.equal(found[0][0], found[1][0])
-        assert chr(found[0][1][0]) in "abc"
+        assert chr(agree(pipes, [0], number)[0]) in "abc"
     assert pipes[0].metrics().worker.restarts == 2
 
 
-def test_step_numbers_wrap(share, monkeypatch):
-    """Across 32 bits."""
+@WHERE
+@pytest.mark.usefixtures("fork_server")
+def test_step_numbers_wrap(share, where, monkeypatch):
+    """Across 32 bits: a copy begins where rank 0 does, and goes on with it."""
     first = 2**32 - 3
     monkeypatch.setattr(make, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
-    pipes = share(2, "process")
-    for pipe in pipes:
-        pipe.add_request("r", gp.OutputSpec.regex("[a-c]{60}"))
-    for number in range(8):
-        found = [step(pipe, [0], number) for pipe in pipes]
-        assert torch.equal(found[0][0], found[1][0])
+    with pipeline(mode="inline") as alone:
+        pipes = share(where, "process")
+        assert pipes[1].runtime._region.load(Counter.FILLED) == first
+        add([*pipes, alone], LONG)
+        for number in range(8):
+            agree([*pipes, alone], [0], number)
+    assert pipes[1].runtime._region.load(Counter.FILLED) == (first + 8) % 2**32
 
 
-def test_all_share_or_none_does(share, monkeypatch):
-    """A rank that can't map the memory stops all, with its reason; nothing is left."""
+def fails(error):
+    def raises(*arguments):
+        raise type(error)(str(error))  # not this one, whose traceback would keep what it saw
+
+    return raises
+
+
+@pytest.mark.parametrize(
+    ("where", "target", "error", "says"),
+    [
+        ("aaa", (follower, "_open"), OSError("no such memory"), "rank 1: cannot map"),
+        ("aa", (follower, "_open"), RuntimeError("out of memory"), "rank 1: cannot map"),  # of a device
+        ("aa", (make, "LeadingInlineRuntime"), ZeroDivisionError("by zero"), ""),
+        (
+            "aabb",
+            (follower, "Mirror"),
+            PipelineError("too large"),
+            "rank 2: cannot copy the memory",
+        ),
+    ],
+)
+def test_all_share_or_none_does(share, monkeypatch, where, target, error, says):
+    """A rank that can't take part stops all, with its reason; nothing is left."""
     gc.collect()
     before = shared_memory()
-    monkeypatch.setattr(follower, "_open", lambda offer: (_ for _ in ()).throw(OSError("no such memory")))
-    found = share(3, "inline")
-    assert all("rank 1: cannot map" in str(one) and "no such memory" in str(one) for one in found), found
-    monkeypatch.undo()
-    monkeypatch.setattr(follower, "_open", lambda offer: (_ for _ in ()).throw(RuntimeError("out of memory")))
-    found = share(2, "inline")  # as torch says it of a device
-    assert all("rank 1: cannot map" in str(one) and "out of memory" in str(one) for one in found), found
-    monkeypatch.undo()
-    monkeypatch.setattr(make, "LeadingInlineRuntime", lambda *args: 1 / 0)
-    failed, told = share(2, "inline")
-    assert isinstance(failed, ZeroDivisionError)
-    assert "division by zero" in str(told)
-    monkeypatch.undo()
-    found = share(2, "inline", drafts=3)
-    assert all("without drafts" in str(one) for one in found), found
+    monkeypatch.setattr(*target, fails(error))
+    for told in share(where):
+        assert isinstance(told, Exception)
+        assert says in str(told)
+        assert str(error) in str(told)
+    del told
+    gc.collect()
     assert shared_memory() == before
+    assert not {"guided-sender", "guided-mirror"} & {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize(
+    ("where", "options", "says"),
+    [
+        ("aa", {"drafts": 3}, "without drafts"),
+        (
+            "ab",
+            {"change": lambda group: Plain(group)},
+            "their group sends no tensors",
+        ),
+    ],
+)
+def test_what_ranks_cannot_share(share, where, options, says):
+    for error in share(where, **options):
+        assert says in str(error)
+
+
+class Plain:
+    """A group of one machine."""
+
+    def __init__(self, group):
+        self.rank, self.size, self.gather = group.rank, group.size, group.gather
 
 
 def test_followers_write_their_own_lines_only():
     """A region of another version or engine is refused, and what a follower maps is read-only."""
     region = Region.create(Shape(2, 9, followers=40))
-    offer = Offer(os.getpid(), region.fd, region.shape, region.identity, 0, "inline", 0)
+    offer = RegionOffer(os.getpid(), region.fd, region.shape, region.identity, 0, "inline", 0)
     mapped = follower._open(offer)
     lines = [mapped.rank_line(index) for index in range(40)]
     for index, line in enumerate(lines):

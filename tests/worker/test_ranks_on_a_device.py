@@ -1,22 +1,21 @@
 """A rank whose device reads the masks of rank 0 at any time: on a device that the test drives."""
 
 import os
-import time
 
 import fake_cuda
 import numpy as np
 import pytest
 import torch
+from worker_runs import until
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.step import StepPlan
 from guided_plugin.worker.device.buffers import FollowedBuffers, followed_host_buffers
-from guided_plugin.worker.device.cuda_masks import CudaMasks
-from guided_plugin.worker.device.cuda_ranks import FollowedMasks, LeadingMasks
+from guided_plugin.worker.device.cuda_masks import CudaMasks, DeviceRegion, FollowedMasks, LeadingMasks
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, PlanField, RankWord, Region, Shape, unwrap
-from guided_plugin.worker.ranks import watch
+from guided_plugin.worker.ranks import peers
 from guided_plugin.worker.ranks.follower import FollowerRuntime
-from guided_plugin.worker.ranks.group import Offer
+from guided_plugin.worker.ranks.group import RegionOffer
 
 PLAN = StepPlan((0, 1), (0, 1))
 WORDS = 9
@@ -30,8 +29,9 @@ class Leader:
     def alive(self):
         return self.lives
 
-    def close(self):
-        self.lives = None
+
+def mapped(region, device):
+    return DeviceRegion(region, torch.device("cpu"), region.address, lambda: device.main, None)
 
 
 class Ranks:
@@ -45,20 +45,17 @@ class Ranks:
             self.region.store(counter, first)
         self.region.rank_line(0)[RankWord.TAKEN] = first & 0xFFFFFFFF
         self.leader = Leader()
-        offer = Offer(1, self.region.fd, self.region.shape, self.region.identity, first, "process", 0)
-        mapped = Region(self.region.fd, self.region.shape, self.region.identity, follows=True)
-        mapped.fd = os.dup(self.region.fd)
+        offer = RegionOffer(1, self.region.fd, self.region.shape, self.region.identity, first, "process", 0)
+        fd = os.dup(self.region.fd)
+        region = Region(fd, self.region.shape, self.region.identity, follows=True)
         monkeypatch.setattr(FollowerRuntime, "_make_buffers", lambda runtime, _: self._buffers(runtime))
-        self.rank = FollowerRuntime(mapped, self.leader, mapped.rank_line(0), offer, torch.device("meta"))
+        self.rank = FollowerRuntime(region, self.leader, region.rank_line(0), offer, torch.device("meta"))
         self.seen = []
         """What each step masked with, in the order of the main stream."""
 
     def _buffers(self, runtime):
         rows = followed_host_buffers(runtime._region, runtime._wait_filled).rows
-        region = runtime._region
-        self.masks = FollowedMasks(
-            region, torch.device("cpu"), region.address, lambda: self.device.main, None
-        )
+        self.masks = FollowedMasks(mapped(runtime._region, self.device))
         return FollowedBuffers(self.masks, rows, lambda: None)
 
     def fill(self, step, slots=PLAN.slots):
@@ -206,7 +203,7 @@ def test_other_slots_are_found_before_rank_0_may_write_over_them(ranks, filled_f
     ],
 )
 def test_a_device_does_not_wait_for_a_rank_0_that_has_gone(ranks, monkeypatch, caplog, end, says):
-    monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(peers, "_WATCH_SECONDS", 0.01)
     both = ranks()
     both.fill(1)
     both.step()
@@ -214,22 +211,22 @@ def test_a_device_does_not_wait_for_a_rank_0_that_has_gone(ranks, monkeypatch, c
     both.device.run()
     assert both.seen == [1]
     end(both)
-    wait_until(lambda: both.device.run() or both.seen[1:])
+    until(lambda: both.device.run() or both.seen[1:])
     with pytest.raises(PipelineError, match=says):
         both.step()
     assert says in caplog.text
     # A worker that outlives rank 0 takes the flag back: it is raised again.
     both.region.store(Counter.FILLED, 1)
-    wait_until(lambda: unwrap(both.region.load(Counter.FILLED), 1) > 1)
+    until(lambda: unwrap(both.region.load(Counter.FILLED), 1) > 1)
 
 
 def test_a_rank_0_that_only_takes_long_is_told_and_waited_for(ranks, monkeypatch, caplog):
     """Other ranks may be served yet: FILLED is not touched."""
-    monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(watch.peers, "PATIENCE", 0.05)
+    monkeypatch.setattr(peers, "_WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(peers, "PATIENCE", 0.05)
     both = ranks()
     both.step()
-    wait_until(lambda: "has not filled the masks of step 1" in caplog.text)
+    until(lambda: "has not filled the masks of step 1" in caplog.text)
     assert both.region.load(Counter.FILLED) == 0
     both.fill(1)
     both.device.run()
@@ -249,8 +246,7 @@ def test_closing_waits_for_what_the_device_still_reads(ranks):
 def test_rank_0_waits_for_the_others_before_its_own_device(monkeypatch):
     """With every plan it asks for the step whose place is to be filled again."""
     device, region, asked = fake_cuda.Device(monkeypatch), Region.create(Shape(2, WORDS, followers=1)), []
-    copies = region, torch.device("cpu"), region.address, lambda: device.main, None
-    masks = LeadingMasks(*copies, asked.append)
+    masks = LeadingMasks(mapped(region, device), asked.append)
     for step in range(1, 4):
         masks.claim(step)
     assert asked == [1 - PLAN_DEPTH, 2 - PLAN_DEPTH, 3 - PLAN_DEPTH]
@@ -260,7 +256,7 @@ def test_rank_0_waits_for_the_others_before_its_own_device(monkeypatch):
 def test_without_other_ranks_places_are_free_when_tokens_came(monkeypatch):
     """The host looks at one word; only without tokens it looks at events."""
     device, region = fake_cuda.Device(monkeypatch), Region.create(Shape(2, WORDS))
-    masks = CudaMasks(region, torch.device("cpu"), region.address, lambda: device.main, None)
+    masks = CudaMasks(mapped(region, device))
     seen = []
     for step in range(1, 20):
         region.masks[step % PLAN_DEPTH] = step
@@ -281,10 +277,3 @@ def test_without_other_ranks_places_are_free_when_tokens_came(monkeypatch):
     with pytest.raises(fake_cuda.Stuck):
         masks.claim(20 + PLAN_DEPTH)
     region.close()
-
-
-def wait_until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)

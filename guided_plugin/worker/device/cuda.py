@@ -19,8 +19,13 @@ from typing import Any
 import torch
 
 from guided_plugin.worker.device.buffers import FollowedBuffers, WorkerBuffers
-from guided_plugin.worker.device.cuda_masks import CudaMasks, CurrentStream
-from guided_plugin.worker.device.cuda_ranks import FollowedMasks, LeadingMasks
+from guided_plugin.worker.device.cuda_masks import (
+    CudaMasks,
+    CurrentStream,
+    DeviceRegion,
+    FollowedMasks,
+    LeadingMasks,
+)
 from guided_plugin.worker.device.cuda_tokens import CudaRows, CudaTokens
 from guided_plugin.worker.device.streamops import register_host, supported, unregister_host
 from guided_plugin.worker.layout import Counter, Region
@@ -33,20 +38,14 @@ def cuda_buffers(
     device: torch.device,
     wait: Callable[[int], None],
     free: Callable[[int], None] | None = None,
-    *,
-    stream_ops: bool | None = None,
 ) -> WorkerBuffers:
     """For logits on a CUDA device. `free` returns when no other rank uses the masks of a step any more, where
-    there are other ranks. `stream_ops` says whether the device can wait for memory; None: find out."""
-    index = _ready(device)
-    current = CurrentStream(device, index)
-    with torch.cuda.device(index):
-        base = register_host(region.address, region.shape.size)
-        able = supported(index) if stream_ops is None else stream_ops
-        raiser = None if able else _Raiser(region, index)
-        copies = region, device, base, current, None if able else wait
-        masks = CudaMasks(*copies) if free is None else LeadingMasks(*copies, free)
-        tokens = CudaTokens(region, device, base, None if raiser is None else raiser.raise_after, current)
+    there are other ranks."""
+    mapped = _map(region, device, wait)
+    with torch.cuda.device(device):
+        raiser = None if mapped.wait is None else _Raiser(region, torch.cuda.current_device())
+        masks = CudaMasks(mapped) if free is None else LeadingMasks(mapped, free)
+        tokens = CudaTokens(mapped, None if raiser is None else raiser.raise_after)
     # Buffers were zeroed on the main stream; the side stream may overwrite them from here on.
     torch.cuda.current_stream(device).synchronize()
 
@@ -61,35 +60,35 @@ def cuda_buffers(
 
 
 def followed_cuda_buffers(
-    region: Region, device: torch.device, wait: Callable[[int], None], *, stream_ops: bool | None = None
+    region: Region, device: torch.device, wait: Callable[[int], None]
 ) -> FollowedBuffers:
     """For a rank whose logits are on a CUDA device, and whose masks are those of rank 0. It can write neither
     the region nor, through its device, what it maps of it."""
-    index = _ready(device)
-    with torch.cuda.device(index):
-        base = register_host(region.address, region.shape.size, read_only=True)
-        able = supported(index) if stream_ops is None else stream_ops
-        masks = FollowedMasks(region, device, base, CurrentStream(device, index), None if able else wait)
-        rows = CudaRows(region, device)
-    # Buffers were zeroed on the main stream; the side stream may overwrite them from here on.
+    mapped = _map(region, device, wait, read_only=True)
+    with torch.cuda.device(device):
+        masks, rows = FollowedMasks(mapped), CudaRows(region, device)
     torch.cuda.current_stream(device).synchronize()
 
     def close() -> None:
         if not masks.settle(_SETTLE_SECONDS):
             _log.warning("the device still waits for masks of rank 0; it is left to the end of this process")
             return
-        with torch.cuda.device(index):
+        with torch.cuda.device(device):
             unregister_host(region.address)
 
     return FollowedBuffers(masks, rows, close)
 
 
-def _ready(device: torch.device) -> int:
-    """The number of a device, with a context: calls of the driver itself make none."""
+def _map(
+    region: Region, device: torch.device, wait: Callable[[int], None], *, read_only: bool = False
+) -> DeviceRegion:
     torch.cuda.init()
     index = device.index if device.index is not None else torch.cuda.current_device()
-    torch.cuda.synchronize(index)
-    return index
+    torch.cuda.synchronize(index)  # now it has a context: calls of the driver itself make none
+    with torch.cuda.device(index):
+        base = register_host(region.address, region.shape.size, read_only=read_only)
+        host_waits = None if supported(index) else wait
+    return DeviceRegion(region, device, base, CurrentStream(device, index), host_waits)
 
 
 _SETTLE_SECONDS = 5.0

@@ -1,9 +1,16 @@
-"""Masks from the shared memory to a CUDA device, on a side stream. The host waits for none of it."""
+"""Masks from the shared memory to a CUDA device, on a side stream. No host waits for a step that runs.
+
+With several ranks, a place in the rings may be used again when all have read it:
+
+    rank 0    plan(n + 4): looks at TAKEN of the others, and waits only for one that is 4 steps behind
+    others    plan(m): the newest n before m - 1 whose copy has left the ring is TAKEN; see `ranks/follower`
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,26 +25,31 @@ _SAMPLE_EVERY = 16
 """Steps between two looks at what the device waited for: timed events cost more than plain ones."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceRegion:
+    """A region as a device sees it."""
+
+    region: Region
+    device: torch.device
+    base: int
+    """Its address on the device."""
+    current: Callable[[], Any]
+    """The stream that the host's calls go to now."""
+    wait: Callable[[int], None] | None
+    """With it the host waits for masks, not the device."""
+
+
 class MaskCopies:
     """Copies of masks to the device, and the streams that wait for them. When a place in the rings may be
     used again, those know which derive from it."""
 
-    def __init__(
-        self,
-        region: Region,
-        device: torch.device,
-        base: int,
-        current: Callable[[], Any],
-        wait: Callable[[int], None] | None,
-    ) -> None:
-        """`base` is where the device sees the region. With `wait` the host waits for masks, not the
-        device."""
+    def __init__(self, mapped: DeviceRegion) -> None:
+        region, device = mapped.region, mapped.device
         self.waits = Waits()
         self.side_stream = torch.cuda.Stream(device)
         ops = load_stream_ops(self.side_stream.cuda_stream)
         self.source = ops.source
-        self._current = current
-        self._wait = wait
+        self._current, self._wait = mapped.current, mapped.wait
         shape = region.shape
         masks = shape.max_slots * shape.positions
         # [PLAN_DEPTH, masks, words] int32, device
@@ -47,7 +59,7 @@ class MaskCopies:
         self._timed: Any = None
         self._margin: tuple[Any, Any] | None = None
         # Bound to their addresses once: every attribute that a step looks up counts.
-        self._wait_filled = partial(ops.wait, base + region.counter_offset(Counter.FILLED))
+        self._wait_filled = partial(ops.wait, mapped.base + region.counter_offset(Counter.FILLED))
         self._row_bytes = 4 * shape.words
         self._copies = [
             partial(
@@ -99,20 +111,13 @@ class MaskCopies:
 class CudaMasks(MaskCopies):
     """`MaskUploads` on CUDA, where the device writes tokens too."""
 
-    def __init__(
-        self,
-        region: Region,
-        device: torch.device,
-        base: int,
-        current: Callable[[], Any],
-        wait: Callable[[int], None] | None,
-    ) -> None:
-        super().__init__(region, device, base, current, wait)
-        self._sampled_word = region.word(Counter.SAMPLED)
+    def __init__(self, mapped: DeviceRegion) -> None:
+        super().__init__(mapped)
+        self._sampled_word = mapped.region.word(Counter.SAMPLED)
         self._sampled = -1
         """As far as SAMPLED was seen to have come. Masks are used before their step's tokens are written
         or, with drafts, before the next step's."""
-        self._round = PLAN_DEPTH - (1 if region.shape.drafts else 0)
+        self._round = PLAN_DEPTH - (1 if mapped.region.shape.drafts else 0)
         """So many steps after tokens that were written, the masks that were in a step's place have been
         used."""
 
@@ -137,6 +142,64 @@ class CudaMasks(MaskCopies):
         if self._wait is None:
             self._wait_filled(step)
             self._enqueue_copy(step, count)
+
+
+class LeadingMasks(CudaMasks):
+    """Rank 0: the worker may fill a place when no rank reads it any more."""
+
+    def __init__(self, mapped: DeviceRegion, free: Callable[[int], None]) -> None:
+        """`free` returns when no other rank uses the masks of a step any more."""
+        super().__init__(mapped)
+        self._free = free
+
+    def claim(self, step: int) -> None:
+        """Make sure that all ranks have copied what is in a step's place."""
+        self._free(step - PLAN_DEPTH)
+        super().claim(step)
+
+
+class FollowedMasks(MaskCopies):
+    """Another rank. The tokens of its device are written nowhere, so its own events tell what it has used."""
+
+    def __init__(self, mapped: DeviceRegion) -> None:
+        super().__init__(mapped)
+        self._launched = torch.cuda.Event()
+        """Of the main stream, at the plan of every step in whose place the rings begin again."""
+        self._read = -1
+        """The newest step whose copy was seen to be done."""
+
+    def claim(self, step: int) -> None:
+        """Make sure that the last copy out of a step's place in the ring is done, and that no copy to the
+        device comes before the kernels that use what is there."""
+        entry = step % PLAN_DEPTH
+        if entry == 0:
+            # All that used what the next PLAN_DEPTH copies replace was launched before this step.
+            self._launched.record(self._current())
+            self.side_stream.wait_event(self._launched)
+        if self._read < step - PLAN_DEPTH and not self._uploaded[entry].query():
+            self._uploaded[entry].synchronize()
+
+    def read(self, step: int) -> bool:
+        """Whether a copy is done. It began when the masks were filled."""
+        done = bool(self._uploaded[step % PLAN_DEPTH].query())
+        if done:
+            self._read = step
+        return done
+
+    def upload(self, step: int, count: int) -> None:
+        """Let the side stream wait for the masks and copy them."""
+        if self._wait is None:
+            self._wait_filled(step)
+            self._enqueue_copy(step, count)
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until the device has read all that was asked for; whether it has."""
+        end = time.monotonic() + seconds
+        while not all(event.query() for event in self._uploaded):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.01)
+        return True
 
 
 class CurrentStream:

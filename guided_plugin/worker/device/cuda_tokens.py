@@ -10,6 +10,7 @@ from torch import Tensor
 
 from guided_plugin.kernels.tokens_triton import write_tokens
 from guided_plugin.step import TokenSink
+from guided_plugin.worker.device.cuda_masks import DeviceRegion
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 
 
@@ -45,22 +46,16 @@ class CudaRows:
 class CudaTokens(CudaRows):
     """`TokenWrites` on CUDA."""
 
-    def __init__(
-        self,
-        region: Region,
-        device: torch.device,
-        base: int,
-        raise_after: Callable[[Any, int], None] | None,
-        current: Callable[[], Any],
-    ) -> None:
-        """`base` is where the device sees the region. `raise_after` raises SAMPLED where a kernel cannot."""
+    def __init__(self, mapped: DeviceRegion, raise_after: Callable[[Any, int], None] | None) -> None:
+        """`raise_after` raises SAMPLED where a kernel cannot."""
+        region, device = mapped.region, mapped.device
         super().__init__(region, device)
-        self._raise_after, self._current = raise_after, current
-        self._ring = base + region.shape.tokens
+        self._raise_after, self._current = raise_after, mapped.current
+        self._ring = mapped.base + region.shape.tokens
         self._stride = 8 * region.shape.max_slots * region.shape.values
         # A word of its own where a thread raises SAMPLED: the kernel must not do it too.
         self._unread_word = self._warm_up(device)
-        sampled = base + region.counter_offset(Counter.SAMPLED)
+        sampled = mapped.base + region.counter_offset(Counter.SAMPLED)
         self._word = sampled if raise_after is None else self._unread_word.data_ptr()
 
     def write(self, step: int, tokens: Tensor) -> None:

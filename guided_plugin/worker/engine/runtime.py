@@ -13,7 +13,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from guided_plugin.compiling.background import outside_own_threads
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
@@ -158,9 +157,6 @@ class WorkerRuntime:
 
     def close(self) -> None:
         """End the worker."""
-        outside_own_threads(self._close)
-
-    def _close(self) -> None:
         if self.supervisor.close():
             self.buffers.close()
             self.followers.close()

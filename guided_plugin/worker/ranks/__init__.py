@@ -1,1 +1,1 @@
-"""Several ranks of one model on one machine: rank 0 has the grammars, all mask with its shared memory."""
+"""Several ranks of one model: rank 0 has the grammars, all mask with its memory or a copy of it."""

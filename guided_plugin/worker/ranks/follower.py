@@ -16,28 +16,16 @@ from concurrent.futures import Future
 import torch
 from torch import Tensor
 
-from guided_plugin.compiling.background import outside_own_threads
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.device.buffers import FollowedBuffers, followed_host_buffers
-from guided_plugin.worker.layout import (
-    FENCED,
-    PLAN_DEPTH,
-    Counter,
-    PlanField,
-    RankWord,
-    Region,
-    fence,
-    unwrap,
-)
-from guided_plugin.worker.ranks.group import Answer, Offer, RankGroup, TensorGroup, not_shared
-from guided_plugin.worker.ranks.machines import Machines
-from guided_plugin.worker.ranks.mirror import Mirror
-from guided_plugin.worker.ranks.peers import PATIENCE, Peer, wait_until
-from guided_plugin.worker.ranks.watch import LeaderWatch, left_alone, why_gone
+from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, PlanField, RankWord, Region, fence
+from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
+from guided_plugin.worker.ranks.leader import Mirror
+from guided_plugin.worker.ranks.peers import PATIENCE, LeaderWatch, Peer, left_alone, wait_until, why_gone
 
 
 class FollowerRuntime:
@@ -48,7 +36,7 @@ class FollowerRuntime:
         region: Region,
         leader: Peer,
         line: memoryview,
-        offer: Offer,
+        offer: RegionOffer,
         device: torch.device,
         mirror: Mirror | None = None,
     ) -> None:
@@ -56,7 +44,6 @@ class FollowerRuntime:
         self.mode = offer.mode
         self.ready = threading.Event()
         self.ready.set()
-        self._pid = os.getpid()
         self._region = region
         self._leader = leader
         self._line = line
@@ -119,7 +106,7 @@ class FollowerRuntime:
         if not self._compared and self._plan is not None:
             self._uncompared.append((self._step, self._plan.slots))
             self._compared = True
-        if self._uncompared and self._filled(self._step):
+        if self._uncompared and self._region.filled(self._step):
             self._compare(self._step)
         return masks, self._rows.rows
 
@@ -170,14 +157,9 @@ class FollowerRuntime:
 
     def close(self) -> None:
         """Let go of the memory."""
-        if os.getpid() == self._pid:  # else a fork of the process it belongs to
-            outside_own_threads(self._close)
-
-    def _close(self) -> None:
         self._buffers.close()  # first: streams that still wait may need the watch
         if self._watch is not None:
             self._watch.close()
-        self._leader.close()
         self._region.close()
         if self._mirror is not None:
             self._mirror.close()
@@ -204,9 +186,6 @@ class FollowerRuntime:
         self._line[RankWord.TAKEN] = taken & 0xFFFFFFFF
         self._taken = taken
 
-    def _filled(self, step: int) -> bool:
-        return unwrap(self._region.load(Counter.FILLED), step) >= step
-
     def _wait_filled(self, step: int) -> None:
         def goes_on(late: bool) -> bool:
             gone = why_gone(self._region, self._leader, step)
@@ -214,7 +193,7 @@ class FollowerRuntime:
                 raise left_alone(gone or f"has not filled the masks of step {step} for {PATIENCE:g} s")
             return True
 
-        wait_until(lambda: self._filled(step), goes_on)
+        wait_until(lambda: self._region.filled(step), goes_on)
 
     def _compare(self, newest: int) -> None:
         """Refuse masks of other rows than this rank has planned, in the steps up to one that is filled.
@@ -239,18 +218,20 @@ class FollowerRuntime:
 def follow(group: RankGroup, machines: Machines, device: torch.device) -> FollowerRuntime:
     """Map the region that rank 0 offers, or the copy of it on this machine. Raises PipelineError if a rank
     can't share."""
+    offer: RegionOffer | str | None = group.gather(None)[0]
+    if isinstance(offer, str):
+        raise not_shared(offer)
+    first = machines.first(group.rank)
     with contextlib.ExitStack() as undo:
-        offer: Offer | None = group.broadcast(None)
         mirror, runtime, error = None, None, ""
-        first = machines.first(group.rank)
-        if offer is not None and machines.others:
-            if first == group.rank:
-                try:
-                    mirror = Mirror(offer, machines.ranks(first))
-                    undo.callback(mirror.close)
-                except Exception as problem:  # the others wait for the answer, whatever it is
-                    error = f"cannot copy the memory of rank 0: {problem}"
-            offers: list[Offer | None] = group.gather(mirror.offer if mirror is not None else None)
+        if first == group.rank and offer is not None:
+            try:
+                mirror = Mirror(offer, machines.ranks(first))
+                undo.callback(mirror.close)
+            except Exception as problem:  # the others wait for the answer, whatever it is
+                error = f"cannot copy the memory of rank 0: {problem}"
+        if machines.others:
+            offers: list[RegionOffer | None] = group.gather(mirror.offer if mirror is not None else None)
             offer = offers[first] if first else offer
         if offer is not None:
             try:
@@ -258,30 +239,26 @@ def follow(group: RankGroup, machines: Machines, device: torch.device) -> Follow
                 undo.callback(runtime.close)
             except Exception as problem:  # of the device too
                 error = f"cannot map the memory of process {offer.pid}: {problem}"
-        elif first:
-            error = error or f"rank {first}, on the same machine, has no copy of the memory of rank 0"
-        answers: list[Answer] = group.gather(Answer(os.getpid(), error))
-        reason: str = group.broadcast(None)
-        if runtime is None or reason:
+        answers: list[RankAnswer] = group.gather(RankAnswer(os.getpid(), error))
+        reason: str = group.gather(None)[0]
+        if reason or runtime is None:
             raise not_shared(reason)
-        if mirror is not None and isinstance(group, TensorGroup):
+        if mirror is not None:
             mirror.start(group, [answers[rank].pid for rank in machines.ranks(first)])
         undo.pop_all()
     return runtime
 
 
-def _accept(offer: Offer, index: int, device: torch.device, mirror: Mirror | None) -> FollowerRuntime:
-    with contextlib.ExitStack() as undo:
-        leader = Peer(offer.pid)
-        undo.callback(leader.close)
-        region = _open(offer)
-        undo.callback(region.close)
-        runtime = FollowerRuntime(region, leader, region.rank_line(index), offer, device, mirror)
-        undo.pop_all()
-    return runtime
+def _accept(offer: RegionOffer, index: int, device: torch.device, mirror: Mirror | None) -> FollowerRuntime:
+    leader, region = Peer(offer.pid), _open(offer)
+    try:
+        return FollowerRuntime(region, leader, region.rank_line(index), offer, device, mirror)
+    except BaseException:
+        region.close()
+        raise
 
 
-def _open(offer: Offer) -> Region:
+def _open(offer: RegionOffer) -> Region:
     """The memory has no name: it is found through the process that has it open."""
     fd = os.open(f"/proc/{offer.pid}/fd/{offer.fd}", os.O_RDWR | os.O_CLOEXEC)
     try:

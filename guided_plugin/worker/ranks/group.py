@@ -1,7 +1,7 @@
-"""How the ranks of one model find each other's memory at the start. Imports torch.
+"""The ranks of one model: where they are, and how they find each other's memory at the start. Imports torch.
 
     agree    every rank says whether it can take part; all hear the same
-    machine  every rank says where it is (`machines`)
+    machine  every rank says where it is
     offer    rank 0 says where its region is (a process and a descriptor of it: the memory has no name)
     mirrors  the first rank of each other machine says the same of its copy, if there are any
     answers  every other rank says whether it has mapped the one of its machine
@@ -13,8 +13,10 @@ do the masks for other machines.
 
 from __future__ import annotations
 
-import itertools
+import os
+import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch.distributed as dist
@@ -27,8 +29,9 @@ from guided_plugin.worker.layout import Shape
 __all__ = ["RankGroup", "TorchRanks"]
 
 
+@runtime_checkable
 class RankGroup(Protocol):
-    """The ranks of one model, which decode the same batches in the same order. Each call is made by all."""
+    """The ranks of one model, which decode the same batches in the same order."""
 
     @property
     def rank(self) -> int:
@@ -38,30 +41,15 @@ class RankGroup(Protocol):
     def size(self) -> int:
         """How many there are."""
 
-    def broadcast(self, value: Any) -> Any:
-        """What rank 0 passed."""
-
     def gather(self, value: Any) -> list[Any]:
-        """What each rank passed, in order."""
-
-
-@runtime_checkable
-class TensorGroup(Protocol):
-    """What a group can do whose ranks are on several machines. Called in a thread of its own."""
+        """What each rank passed, in order. Each call is made by all."""
 
     def send(self, tensor: Tensor, rank: int, tag: int) -> None:
-        """Send a tensor on the CPU; waits until it may be changed."""
+        """Send a tensor on the CPU; waits until it may be changed. In a thread of its own, to another
+        machine."""
 
     def receive(self, tensor: Tensor, rank: int, tag: int) -> None:
         """Wait for what a rank sends with this tag, in the order in which it does."""
-
-
-_TAGS = itertools.count()
-
-
-def new_tag() -> int:
-    """For the messages of one pipeline, so that they are not taken for those of another or of the host."""
-    return 0x67750000 + next(_TAGS) % 2**16
 
 
 class TorchRanks:
@@ -73,11 +61,11 @@ class TorchRanks:
         self.rank: int = dist.get_rank(group)
         self.size: int = dist.get_world_size(group)
 
-    def broadcast(self, value: Any) -> Any:
-        """What rank 0 passed."""
-        values = [value]
-        dist.broadcast_object_list(values, src=self._global(0), group=self._group)
-        return values[0]
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank passed, in order."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._group)
+        return values
 
     def send(self, tensor: Tensor, rank: int, tag: int) -> None:
         """Send a tensor on the CPU; waits until it may be changed."""
@@ -87,19 +75,43 @@ class TorchRanks:
         """Wait for what a rank sends with this tag, in the order in which it does."""
         dist.recv(tensor, self._global(rank), self._group, tag)
 
-    def gather(self, value: Any) -> list[Any]:
-        """What each rank passed, in order."""
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self._group)
-        return values
-
     def _global(self, rank: int) -> int:
         return rank if self._group is None else dist.get_global_rank(self._group, rank)
 
 
+def machine() -> str:
+    """This machine, as far as its processes see each other: two containers of one machine are two."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
+class Machines:
+    """Which ranks can map each other's memory: those of one machine. Made by all ranks of a group."""
+
+    def __init__(self, group: RankGroup) -> None:
+        names: list[str] = group.gather(machine())
+        self._first = [names.index(name) for name in names]
+
+    def first(self, rank: int) -> int:
+        """The first rank of this one's machine, which has the memory that the others of it map."""
+        return self._first[rank]
+
+    def ranks(self, first: int) -> list[int]:
+        """All ranks of a machine."""
+        return [rank for rank, found in enumerate(self._first) if found == first]
+
+    @property
+    def others(self) -> list[int]:
+        """The first rank of each machine but that of rank 0."""
+        return sorted({*self._first} - {0})
+
+
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """Rank 0: where the shared memory is, and what is in it."""
+class RegionOffer:
+    """Where the shared memory is, and what is in it."""
 
     pid: int
     fd: int
@@ -112,18 +124,11 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Another rank: its process, and why it can't map the memory, if it can't."""
+class RankAnswer:
+    """A rank's process, and why it can't map the memory, if it can't."""
 
     pid: int
     error: str = ""
-
-
-def decline(group: RankGroup, reason: str) -> None:
-    """Rank 0 has nothing to offer. The others wait for it."""
-    group.broadcast(None)
-    group.gather(Answer(0))
-    group.broadcast(reason)
 
 
 def agree(group: RankGroup, reason: str) -> str:

@@ -1,31 +1,52 @@
-"""Rank 0's side: the offer of its region, and the ranks that may be late. Depends on the layout."""
+"""Memory that the ranks of a machine mask with: rank 0's own, and its copy on another machine. Depends on the
+layout."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
-from guided_plugin.worker.layout import FENCED, RankWord, Region, fence, unwrap
-from guided_plugin.worker.ranks.group import Answer, Offer, RankGroup, TensorGroup, new_tag, not_shared
-from guided_plugin.worker.ranks.machines import Machines
-from guided_plugin.worker.ranks.peers import PATIENCE, AnyPeer, Peer, wait_until
-from guided_plugin.worker.ranks.sender import Sender, Sent
+from guided_plugin.worker.layout import (
+    FENCED,
+    PLAN_DEPTH,
+    Counter,
+    End,
+    PlanField,
+    RankWord,
+    Region,
+    fence,
+    unwrap,
+)
+from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
+from guided_plugin.worker.ranks.peers import PATIENCE, Peer, wait_until
+from guided_plugin.worker.ranks.sender import ENDED, IDLE, Head, Incoming, Sender
 
 _log = logging.getLogger(__name__)
 
+_TAGS = itertools.count()
+
+_MIRROR_CLOSE_SECONDS = 2.0
+
 
 class Followers:
-    """The other ranks, as rank 0 sees them in its region."""
+    """The ranks that mask with a region, as the process that has it sees them."""
 
     def __init__(self, region: Region, first_step: int, ranks: Sequence[int] | None = None) -> None:
         """`ranks`: those that are waited for; None: all but rank 0."""
         self._region = region
         self._first_step = first_step
         self._ranks = list(range(1, region.shape.followers + 1) if ranks is None else ranks)
-        self._peers: list[AnyPeer | None] = []
+        self._alive: list[Callable[[], bool] | None] = []
         """None: it has ended, and masks nothing any more."""
         self._lines = [region.rank_line(rank - 1) for rank in self._ranks]
         for line in self._lines:
@@ -34,30 +55,43 @@ class Followers:
         """Where ranks are on other machines."""
 
     def invite(self, group: RankGroup, machines: Machines, mode: Mode) -> None:
-        """Offer the region to the other ranks. Raises PipelineError if one of them can't map it."""
+        """Offer the region of rank 0 to the other ranks. Raises PipelineError if one of them can't map it."""
         region = self._region
-        tag = new_tag()
-        offer = Offer(os.getpid(), region.fd, region.shape, region.identity, self._first_step, mode, tag)
-        group.broadcast(offer)
+        tag = 0x67750000 + next(_TAGS) % 2**16  # not that of another pipeline or of the host
+        group.gather(
+            RegionOffer(os.getpid(), region.fd, region.shape, region.identity, self._first_step, mode, tag)
+        )
         if machines.others:
             group.gather(None)
-        answers: list[Answer] = group.gather(Answer(os.getpid()))
-        refusals = (f"rank {rank}: {one.error}" for rank, one in enumerate(answers) if one.error)
-        reason = next(refusals, "")
+        answers: list[RankAnswer] = group.gather(RankAnswer(os.getpid()))
+        reason = next((f"rank {rank}: {one.error}" for rank, one in enumerate(answers) if one.error), "")
         try:
             if not reason:
                 self._reach(group, machines, answers, tag)
         except Exception as error:  # the others wait for the verdict, whatever it is
             reason = f"their processes cannot be watched: {error}"
-        group.broadcast(reason)
+        group.gather(reason)
         if reason:
             raise not_shared(reason)
         if self.sender is not None:
             self.sender.start()
 
-    def watch(self, peers: Sequence[AnyPeer]) -> None:
-        """The processes of the ranks, in order: one that ends is not waited for."""
-        self._peers = list(peers)
+    def watch(self, alive: Sequence[Callable[[], bool]]) -> None:
+        """Whether each rank's process runs, in order: one that has ended is not waited for."""
+        self._alive = list(alive)
+
+    def begin(self, step: int, slots: tuple[int, ...] | NDArray[np.int64]) -> None:
+        """Where this process fills the masks: wait for a step's place, and write what is planned into it."""
+        self.wait(step - PLAN_DEPTH)
+        record = self._region.plans[step % PLAN_DEPTH]
+        record[PlanField.STEP], record[PlanField.COUNT] = step & 0xFFFFFFFF, len(slots)
+        record[PlanField.SLOTS : PlanField.SLOTS + len(slots)] = slots
+
+    def filled(self, step: int) -> None:
+        """They are filled."""
+        self._region.store(Counter.FILLED, step)
+        if self.sender is not None:
+            self.sender.planned(step)
 
     def wait(self, step: int) -> None:
         """Wait until no rank uses the masks of a step, or of one before it."""
@@ -79,22 +113,22 @@ class Followers:
         """Watch them no longer."""
         if self.sender is not None:
             self.sender.close()
-        for peer in self._peers:
-            if peer is not None:
-                peer.close()
-        self._peers = [None] * len(self._lines)
+        self._alive = [None] * len(self._lines)
 
-    def _reach(self, group: RankGroup, machines: Machines, answers: list[Answer], tag: int) -> None:
+    def end(self, end: End) -> None:
+        """Where this process fills the masks: no more steps come."""
+        self._region.store(Counter.ENDED, end)
+        self.close()
+        self._region.close()
+
+    def _reach(self, group: RankGroup, machines: Machines, answers: list[RankAnswer], tag: int) -> None:
         here = machines.ranks(0)
-        if isinstance(group, TensorGroup) and machines.others:
+        alive = {rank: Peer(answers[rank].pid).alive for rank in here[1:]}
+        if machines.others:
             far = [line for rank, line in zip(self._ranks, self._lines, strict=True) if rank not in here]
             self.sender = Sender(group, tag, machines.others, self._region, far)
-        self.watch(
-            [
-                Sent(self.sender) if self.sender is not None and rank not in here else Peer(answers[rank].pid)
-                for rank in self._ranks
-            ]
-        )
+            alive = dict.fromkeys(self._ranks, self.sender.alive) | alive
+        self.watch([alive[rank] for rank in self._ranks])
 
     def _wait_for(self, index: int, line: memoryview, step: int) -> None:
         def goes_on(late: bool) -> bool:
@@ -110,10 +144,76 @@ class Followers:
         wait_until(lambda: unwrap(line[RankWord.TAKEN], step) >= step, goes_on)
 
     def _runs(self, index: int) -> bool:
-        peer = self._peers[index]
-        if peer is not None and not peer.alive():
+        alive = self._alive[index]
+        if alive is not None and not alive():
             _log.warning("rank %d has ended; it is not waited for", self._ranks[index])
-            peer.close()
-            self._peers[index] = None
-            return False
-        return peer is not None
+            self._alive[index] = alive = None
+        return alive is not None
+
+
+class Mirror:
+    """The memory of rank 0 on another machine: written from its messages, in a thread.
+
+    It belongs to the first rank there. All ranks there map it, as those of rank 0's machine map that of
+    rank 0.
+    """
+
+    def __init__(self, offer: RegionOffer, ranks: list[int]) -> None:
+        """`ranks`: those of this machine, which map it."""
+        self._region = Region.create(offer.shape)
+        self._region.store(Counter.FILLED, offer.first_step)
+        self._followers = Followers(self._region, offer.first_step, ranks)
+        self._in = Incoming(offer.shape)
+        self._thread: threading.Thread | None = None
+        self._here = True
+        """Whether this rank uses the memory."""
+        self.offer = replace(offer, pid=os.getpid(), fd=self._region.fd, identity=self._region.identity)
+        """For the ranks of this machine."""
+
+    def start(self, group: RankGroup, pids: list[int]) -> None:
+        """Write what comes. `pids` are the processes of the ranks, that of this one first."""
+        self._followers.watch([lambda: self._here, *(Peer(pid).alive for pid in pids[1:])])
+        self._thread = threading.Thread(target=self._run, args=(group,), name="guided-mirror", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """This rank uses the memory no more. The others of its machine do, as long as rank 0 sends."""
+        self._here = False
+        if self._thread is None:
+            self._followers.end(End.LOST)
+        else:
+            self._thread.join(_MIRROR_CLOSE_SECONDS)
+
+    def _run(self, group: RankGroup) -> None:
+        end = End.LOST
+        try:
+            while self._take(group):
+                pass
+            end = End.CLOSED
+        except Exception as error:  # of the group's backend, or of a rank that is late
+            if self._here:
+                _log.error("no more masks come from rank 0: %s", error)
+        finally:
+            self._followers.end(end)
+        # Rank 0 waits until each message is taken.
+        with contextlib.suppress(Exception):
+            while end == End.LOST and self._hear(group) != ENDED:
+                pass
+
+    def _hear(self, group: RankGroup) -> int:
+        message = self._in
+        group.receive(message.head_tensor, 0, self.offer.tag)
+        step = int(message.head[Head.STEP])
+        if step not in (ENDED, IDLE) and message.head[Head.NEW]:
+            group.receive(message.new(), 0, self.offer.tag)
+        return step
+
+    def _take(self, group: RankGroup) -> bool:
+        """Write a step, when no rank uses the masks in its place any more. False after the last one."""
+        message, step = self._in, self._hear(group)
+        if step in (ENDED, IDLE):
+            return step == IDLE
+        self._followers.begin(step, message.slots())
+        message.read(self._region.masks[step % PLAN_DEPTH, : int(message.head[Head.MASKS])])
+        self._followers.filled(step)
+        return True

@@ -1,7 +1,13 @@
 """Sends the masks of rank 0 to other machines, in a thread. Depends on the layout.
 
-The host's thread of rank 0 says which step is planned, and goes on. This thread waits for the masks, as a
-device of this machine does, and has used them when they are sent.
+The host's thread of rank 0 says which step is planned, and goes on. The sender's thread waits for the masks,
+as a device of this machine does, and has used them when they are sent.
+
+Most masks of a step were there in one of the steps before, at one row or another. So both sides keep a table
+of masks, and rank 0, which alone decides what is in it, sends the place of each mask and those that are new:
+
+    head     int64               as `Head`; then the slots, then the place of each mask
+    masks    [new, words] int32  to be put at the places that are written as ~place, in this order
 """
 
 from __future__ import annotations
@@ -10,26 +16,29 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from enum import IntEnum
 from queue import Empty, SimpleQueue
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.errors import PipelineError
-from guided_plugin.worker.layout import (
-    FENCED,
-    PLAN_DEPTH,
-    Counter,
-    PlanField,
-    RankWord,
-    Region,
-    fence,
-    unwrap,
-)
-from guided_plugin.worker.ranks.changes import ENDED, IDLE, Head, Outgoing
-from guided_plugin.worker.ranks.group import TensorGroup
+from guided_plugin.grammar.base import MaskArray
+from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, PlanField, RankWord, Region, Shape, fence
+from guided_plugin.worker.ranks.group import RankGroup
 from guided_plugin.worker.ranks.peers import PATIENCE, wait_until
 
 _log = logging.getLogger(__name__)
+
+ENDED = -1
+"""In place of a step: no more steps come."""
+IDLE = -2
+"""In place of a step: rank 0 is there, and had nothing to say for a while."""
+
+_DEEP = 4
+"""Masks of how many full steps the table holds."""
 
 _IDLE_SECONDS = 10.0
 """After which other machines are told that rank 0 is there: who waits for a message has a limit of time."""
@@ -37,22 +46,114 @@ _IDLE_SECONDS = 10.0
 _CLOSE_SECONDS = 5.0
 
 
+class Head(IntEnum):
+    """The first numbers of a message."""
+
+    STEP = 0
+    MASKS = 1
+    SLOTS = 2
+    NEW = 3
+    REST = 4
+
+
+class _Table:
+    """What both sides have: the table, and memory for a message."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.most = shape.max_slots * shape.positions
+        self.masks: MaskArray = np.zeros((_DEEP * self.most, shape.words), np.int32)
+        self.head: NDArray[np.int64] = np.zeros(Head.REST + shape.max_slots + self.most, np.int64)
+        self.head_tensor = torch.from_numpy(self.head)
+
+    def places(self) -> NDArray[np.int64]:
+        """Of the masks of the message."""
+        first = Head.REST + self.shape.max_slots
+        return self.head[first : first + int(self.head[Head.MASKS])]
+
+    def slots(self) -> NDArray[np.int64]:
+        """Of the message."""
+        return self.head[Head.REST : Head.REST + int(self.head[Head.SLOTS])]
+
+
+class Outgoing(_Table):
+    """Rank 0's side."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        # A key says where a mask may be; whether it is the same is compared.
+        self._weights = np.random.default_rng(1).integers(1, 2**32, shape.words, dtype=np.uint32)
+        self._found: dict[int, int] = {}
+        self._keys = [-1] * len(self.masks)
+        self._used = [-1] * len(self.masks)
+        self._next = 0
+
+    def write(self, step: int, slots: NDArray[np.uint32], masks: MaskArray) -> Tensor:
+        """Put a step into the head; returns the masks that go with it."""
+        self.head[: Head.REST] = step, len(masks), len(slots), 0
+        self.slots()[:] = slots.view(np.int32)
+        keys: list[int] = (masks.view(np.uint32) @ self._weights).tolist()
+        new = []
+        for row, key in enumerate(keys):
+            place = self._found.get(key, -1)
+            if place < 0 or not np.array_equal(self.masks[place], masks[row]):
+                place = self._put(key, masks[row], step)
+                new.append(place)
+                self.places()[row] = ~place
+            else:
+                self.places()[row] = place
+            self._used[place] = step
+        self.head[Head.NEW] = len(new)
+        return torch.from_numpy(self.masks[new])
+
+    def _put(self, key: int, mask: MaskArray, step: int) -> int:
+        """A place that no mask of this step uses: there are more places than masks of a step."""
+        while self._used[self._next] == step:
+            self._next = (self._next + 1) % len(self.masks)
+        place, self._next = self._next, (self._next + 1) % len(self.masks)
+        if self._found.get(self._keys[place]) == place:
+            del self._found[self._keys[place]]
+        self._found[key] = place
+        self._keys[place] = key
+        self.masks[place] = mask
+        return place
+
+
+class Incoming(_Table):
+    """The side of the other machine."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self._new: MaskArray = np.zeros((self.most, shape.words), np.int32)
+
+    def new(self) -> Tensor:
+        """Where the masks of the message go that has come in."""
+        return torch.from_numpy(self._new[: int(self.head[Head.NEW])])
+
+    def read(self, masks: MaskArray) -> None:
+        """Write the masks of the step, from the table and the new ones."""
+        places = self.places()
+        new = places < 0
+        places[new] = ~places[new]
+        self.masks[places[new]] = self._new[: int(self.head[Head.NEW])]
+        np.take(self.masks, places, axis=0, out=masks)
+
+
 class Sender:
     """Where the masks of a region go over the group."""
 
     def __init__(
-        self, group: TensorGroup, tag: int, to: Sequence[int], region: Region, lines: Sequence[memoryview]
+        self, group: RankGroup, tag: int, to: Sequence[int], region: Region, lines: Sequence[memoryview]
     ) -> None:
         """`to`: the first rank of each machine. `lines`: those of all ranks there."""
         self._group, self._tag, self._to, self._region, self._lines = group, tag, list(to), region, lines
         self._out = Outgoing(region.shape)
         self._steps: SimpleQueue[int | None] = SimpleQueue()
-        self._closing = False
+        self._closing = self._over = False
+        self._sent_at = 0.0
         self.sent_bytes = 0
         """To each machine."""
         self._thread = threading.Thread(target=self._run, name="guided-sender", daemon=True)
-        self._sent_at = 0.0
-        self._over = False
 
     def start(self) -> None:
         """When all ranks have agreed."""
@@ -64,7 +165,7 @@ class Sender:
             self._steps.put(step)
 
     def alive(self) -> bool:
-        """Whether masks are sent."""
+        """Whether masks are sent: what ranks of other machines have used is what was sent."""
         return not self._over
 
     def close(self) -> None:
@@ -94,11 +195,6 @@ class Sender:
             return IDLE
 
     def _send_step(self, step: int) -> None:
-        region = self._region
-
-        def filled() -> bool:
-            return unwrap(region.load(Counter.FILLED), step) >= step
-
         def goes_on(late: bool) -> bool:
             if late:
                 raise PipelineError(f"the masks of step {step} were not filled for {PATIENCE:g} s")
@@ -106,8 +202,9 @@ class Sender:
                 self._say(IDLE)
             return not self._closing
 
-        wait_until(filled, goes_on)
-        if not filled():
+        region = self._region
+        wait_until(lambda: region.filled(step), goes_on)
+        if not region.filled(step):
             return
         record = region.plans[step % PLAN_DEPTH]
         count = int(record[PlanField.COUNT])
@@ -135,17 +232,3 @@ class Sender:
                 self._to.remove(rank)
                 if not self._closing:
                     _log.warning("the machine of rank %d is not sent to any more: %s", rank, error)
-
-
-class Sent:
-    """A rank of another machine, as a `Peer`: what it has used is what was sent."""
-
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
-
-    def alive(self) -> bool:
-        """Whether anything is still to be sent to it."""
-        return self._sender.alive()
-
-    def close(self) -> None:
-        """Nothing is held."""
