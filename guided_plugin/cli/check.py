@@ -1,20 +1,22 @@
-"""`guided-plugin check`: does a spec compile, and which instances does it take."""
+"""`guided-plugin check`: do specs compile, and which instances do they take."""
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
 
-from guided_plugin.check.report import CheckReport, check_spec
 from guided_plugin.cli import options
-from guided_plugin.cli.loading import load_spec, load_tokenizer, name_of, read_once, read_text
+from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, name_of, read_once, read_text
 from guided_plugin.cli.results import print_json, working
 from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import GuidedError, printable
+
+if TYPE_CHECKING:
+    from guided_plugin.check.report import CheckReport
+    from guided_plugin.spec import OutputSpec
 
 _COLOURS = {
     "refused": "red",
@@ -26,10 +28,11 @@ _COLOURS = {
 
 
 def check(
-    spec_file: Annotated[
-        Path,
+    spec_files: Annotated[
+        list[Path],
         typer.Argument(
-            help="JSON Schema, a spec in any form requests take, or a .ebnf/.gbnf/.lark file; -: stdin."
+            help="JSON Schemas, specs in any form requests take, .ebnf/.gbnf/.lark files, globs; -: stdin.",
+            show_default=False,
         ),
     ],
     tokenizer: Annotated[
@@ -49,19 +52,34 @@ def check(
     ] = False,
     json_output: options.JsonOutput = False,
 ) -> None:
-    """Compile a spec; show the backend, warnings, what becomes of each keyword, and which instances match."""
+    """Compile specs; show the backend, warnings, what becomes of each keyword, and which instances match.
+
+    Several files get a line each. The exit code is 1 if a spec is refused or an instance does not match, 2 if
+    a file is not a spec.
+    """
     given: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
     if open_objects:
         given["strict"] = False
-    read_once([spec_file, *(instance or [])])
-    spec = load_spec(spec_file, **given)
+    files = _expanded(spec_files)
+    read_once([*files, *(instance or [])])
+    if instance and len(files) > 1:
+        raise InputError("is matched with one spec", where="--instance", hint="check the specs one by one")
+    specs = {file: _spec_or_error(file, given) for file in files}
+    if isinstance(error := specs[files[0]], GuidedError) and len(files) == 1:
+        raise error
     instances = [(name_of(path), read_text(path)) for path in instance or []]
     with working("compiling"):
+        from guided_plugin.check.report import check_spec
         from guided_plugin.compiling.compiler import GrammarCompiler
-        from guided_plugin.grammar.vocabulary import Vocabulary
 
-        compiler = GrammarCompiler(Vocabulary.from_tokenizer(load_tokenizer(tokenizer)))
-        report = check_spec(compiler, spec, instances, raw=raw)
+        compiler = GrammarCompiler(load_vocabulary(tokenizer))
+        reports = {
+            file: spec if isinstance(spec, GuidedError) else check_spec(compiler, spec, instances, raw=raw)
+            for file, spec in specs.items()
+        }
+    report = reports[files[0]]
+    if len(files) > 1 or isinstance(report, GuidedError):
+        raise typer.Exit(_summarise(reports, json_output))
     if json_output:
         print_json(report.to_dict())
     else:
@@ -70,7 +88,56 @@ def check(
         raise typer.Exit(1)
 
 
+def _spec_or_error(file: Path, given: dict[str, Any]) -> OutputSpec | GuidedError:
+    try:
+        return load_spec(file, **given)
+    except GuidedError as error:
+        return error
+
+
+def _expanded(paths: list[Path]) -> list[Path]:
+    """Files, with patterns that the shell has left as they are."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.exists() or not glob.has_magic(str(path)):
+            found[path] = None
+            continue
+        matching = sorted(glob.glob(str(path), recursive=True))
+        if not matching:
+            raise InputError("matches no file", where=str(path))
+        found.update(dict.fromkeys(map(Path, matching)))
+    return list(found)
+
+
+def _summarise(reports: dict[Path, CheckReport | GuidedError], json_output: bool) -> int:
+    """A line for each file, and what all come to: the exit code."""
+    lines, code = [], 0
+    documents: list[dict[str, Any]] = []
+    for file, report in reports.items():
+        if isinstance(report, GuidedError):
+            told, code = f"invalid  {name_of(file)}: {report}", 2
+            documents.append({"file": name_of(file), "ok": False, "error": {"what": str(report)}})
+        else:
+            told = f"refused  {name_of(file)}: {report.error}"
+            if report.ok:
+                told = f"ok       {name_of(file)}: {report.backend}"
+            code = max(code, int(not report.ok))
+            documents.append({"file": name_of(file), **report.to_dict()})
+        lines.append(told)
+    good = sum(bool(document["ok"]) for document in documents)
+    if json_output:
+        print_json({"ok": code == 0, "specs": documents})
+    else:
+        print(*(printable(line, 1_000) for line in lines), sep="\n")
+        print(f"{good} of {len(reports)} specs compile")
+    return code
+
+
 def _show(report: CheckReport) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
     console = Console(highlight=False, soft_wrap=True)
     console.print(" ".join(report.spec.summary().split()), markup=False)
     if report.error is not None:

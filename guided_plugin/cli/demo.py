@@ -9,18 +9,17 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from guided_plugin.cli import options
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 from guided_plugin.cli.results import print_json, working
 from guided_plugin.demo import DEMOS, KEYWORDS, MODEL_DIR
-from guided_plugin.spec import OutputSpec
+
+if TYPE_CHECKING:
+    from guided_plugin.spec import OutputSpec
 
 _NEXT = (
     "{this} generate --model {model} --prompt 'Order number: ' --regex 'ORD-[0-9]{{5}}' --n 3",
@@ -46,6 +45,7 @@ def demo(
         torch.set_num_threads(1)
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.hosts.loop import DecodeLoop, Sampling
+        from guided_plugin.spec import OutputSpec
 
         tokenizer = load_tokenizer(MODEL_DIR)
         model = load_model(MODEL_DIR, device)
@@ -114,6 +114,10 @@ def _verdict(compiler: Any, spec: OutputSpec, text: str) -> str | None:
 
 
 def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     console = Console(highlight=False)
     for demo, entry in zip(DEMOS, shown, strict=True):
         table = Table(title=f"{demo.title} - prompt: {demo.prompt!r}", expand=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from guided_plugin.cli import options
 from guided_plugin.cli.results import print_json, progress
@@ -44,6 +42,9 @@ def doctor(
 
 
 def _show(found: Examination) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
     console = Console(highlight=False, soft_wrap=True)
     for name, findings in found.sections.items():
         console.print(f"[bold]{escape(name)}[/bold]")

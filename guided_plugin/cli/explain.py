@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from guided_plugin.cli import options
-from guided_plugin.cli.loading import InputError, load_spec, load_tokenizer, read_once, read_text
+from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, read_once, read_text
 from guided_plugin.cli.results import check_out, print_json, working
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import printable
@@ -52,9 +51,8 @@ def explain(
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.explain.picture import picture, steps_of, tokens_of
         from guided_plugin.explain.report import explain_output
-        from guided_plugin.grammar.vocabulary import Vocabulary
 
-        compiler = GrammarCompiler(Vocabulary.from_tokenizer(load_tokenizer(tokenizer)))
+        compiler = GrammarCompiler(load_vocabulary(tokenizer))
         compiler.compile(spec)
     with working("looking for a completion"):
         found = explain_output(compiler, spec, written, next_text=next_text, seconds=seconds)
@@ -70,6 +68,8 @@ def explain(
 
 
 def _show(found: Explanation, next_text: str | None) -> None:
+    from rich.console import Console
+
     from guided_plugin.explain.position import ranges
 
     lines = [("text", found.refused.reason if found.refused else f"fits, {len(found.text)} characters")]

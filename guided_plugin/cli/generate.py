@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,9 @@ from guided_plugin.cli.loading import (
 )
 from guided_plugin.cli.results import print_json, working
 from guided_plugin.errors import ConfigError, RequestError
-from guided_plugin.spec import OutputSpec
+
+if TYPE_CHECKING:
+    from guided_plugin.spec import OutputSpec
 
 
 def generate(
@@ -87,6 +89,8 @@ def generate(
 def _spec(
     schema: Path | None, regex: str | None, choice: str | None, grammar: Path | None, flexible: bool
 ) -> OutputSpec | None:
+    from guided_plugin.spec import OutputSpec
+
     if sum(value is not None for value in (schema, regex, choice, grammar)) > 1:
         raise InputError("give only one of --schema, --regex, --choice and --grammar")
     given: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}

@@ -8,11 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
-
 from guided_plugin.cli.loading import InputError
 
 Columns = Sequence[tuple[str, str]]
@@ -25,6 +20,8 @@ _WIDEST = 10_000
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
     """A spinner on stderr while something slow runs."""
+    from rich.console import Console
+
     with Console(stderr=True).status(what):
         yield
 
@@ -32,6 +29,9 @@ def working(what: str) -> Iterator[None]:
 @contextlib.contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
     """A bar on stderr, on a terminal; call it after each of `total` steps, with a new text or without."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
@@ -85,6 +85,10 @@ def show_table(
 ) -> None:
     """A line for each figure; numbers are aligned to the right. No figure is cut: a line may be longer than
     the console is wide."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
     lines = [[cell.format_map(figure) for _, cell in columns] for figure in figures]
     table = Table(box=SIMPLE_HEAD, padding=padding, show_edge=False)
     for (heading, _), cells in zip(columns, zip(*lines, strict=True), strict=True):

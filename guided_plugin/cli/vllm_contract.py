@@ -10,9 +10,6 @@ import typer
 from guided_plugin.cli import options
 from guided_plugin.cli.results import print_json
 from guided_plugin.errors import ConfigError
-from guided_plugin.hosts.vllm.contract import CONTRACT, differences
-from guided_plugin.hosts.vllm.parts import Part
-from guided_plugin.hosts.vllm.shapes import Sources, installed_folder
 
 
 def vllm_contract(
@@ -23,6 +20,10 @@ def vllm_contract(
     json_output: options.JsonOutput = False,
 ) -> None:
     """Look for every name of vLLM's that is relied on, in its Python files: an unpacked wheel will do."""
+    from guided_plugin.hosts.vllm.contract import CONTRACT, differences
+    from guided_plugin.hosts.vllm.parts import Part
+    from guided_plugin.hosts.vllm.shapes import Sources
+
     folder = _installed() if sources is None else sources
     if not (folder / "vllm" / "__init__.py").is_file():
         raise ConfigError(
@@ -43,6 +44,8 @@ def vllm_contract(
 
 
 def _installed() -> Path:
+    from guided_plugin.hosts.vllm.shapes import installed_folder
+
     folder = installed_folder()
     if folder is None:
         raise ConfigError("vLLM is not installed here", where="--sources", hint="name a folder")

@@ -187,3 +187,32 @@ def test_check_exits_1_for_a_spec_that_does_not_compile(run, write, name, conten
     assert as_json.json["ok"] is False
     assert list(as_json.json["error"]) == ["type", "what", "where", "hint"]
     assert part in " ".join(as_json.json["error"].values())
+
+
+def test_check_takes_many_files_and_patterns(run, write, tmp_path):
+    write("good.json", PERSON)
+    write("also.json", {"type": "integer"})
+    result = run("check", tmp_path / "*.json", tmp_path / "also.json")
+    assert (result.code, result.out.splitlines()) == (
+        0,
+        [
+            f"ok       {tmp_path / 'also.json'}: llguidance",
+            f"ok       {tmp_path / 'good.json'}: llguidance",
+            "2 of 2 specs compile",
+        ],
+    )
+    refused, invalid = write("no.json", False), write("broken", "{")
+    result = run("check", tmp_path / "*.json")
+    assert (result.code, result.out.splitlines()[-1]) == (1, "2 of 3 specs compile")
+    assert any(line.startswith(f"refused  {refused}: ") for line in result.out.splitlines())
+    result = run("check", refused, invalid, "--json")
+    assert (result.code, result.json["ok"]) == (2, False)
+    first, second = result.json["specs"]
+    assert (first["file"], first["error"]["type"]) == (str(refused), "UnsatisfiableSpecError")
+    assert "is not JSON" in second["error"]["what"]
+
+
+def test_check_of_many_files_matches_no_instance_and_needs_a_file(run, write, tmp_path):
+    one, two = write("1.json", PERSON), write("2.json", PERSON)
+    run("check", one, two, "--instance", one).is_error(2, "--instance: is matched with one spec")
+    run("check", tmp_path / "*.lark").is_error(2, f"{tmp_path / '*.lark'}: matches no file")
