@@ -167,7 +167,7 @@ def test_a_good_spec_is_reported(byte_compiler):
     found = check_spec(byte_compiler, OutputSpec.regex("ab"), [("1", "ab")])
     assert found.ok
     assert found.error is None
-    assert found.backend == "xgrammar"
+    assert found.backend == "llguidance"
     assert found.memory_bytes > 0
     assert found.compile_seconds > 0
 

@@ -14,7 +14,14 @@ import pytest
 from guided_plugin.compiling import compiler as compiler_module
 from guided_plugin.compiling.compiler import GrammarCompiler, shared_compiler
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import BusyError, GrammarError, PipelineError, PluginError, UnsupportedSpecError
+from guided_plugin.errors import (
+    BusyError,
+    CompileLimitError,
+    GrammarError,
+    PipelineError,
+    PluginError,
+    UnsupportedSpecError,
+)
 from guided_plugin.grammar.base import Grammar, Matcher, MatcherBatch
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
@@ -47,8 +54,11 @@ class FakeBackend:
 class FakePlugin:
     """Registers one backend that always is the same object, whatever asks for it."""
 
-    def __init__(self, name: str, compiling: Callable[[OutputSpec], int] = lambda spec: 10) -> None:
+    def __init__(
+        self, name: str, compiling: Callable[[OutputSpec], int] = lambda spec: 10, *languages: str
+    ) -> None:
         self.backend = FakeBackend(name, compiling)
+        self.languages = frozenset(languages or ("choice", "regex", "json_schema"))
         self.made: list[tuple[Vocabulary, GuidedConfig]] = []
 
     @hookimpl
@@ -57,6 +67,7 @@ class FakePlugin:
             self.made.append((vocabulary, config))
             return self.backend
 
+        make.languages = self.languages  # type: ignore[attr-defined]
         register(self.backend.name, make)
 
 
@@ -259,6 +270,18 @@ class TestChoiceOfBackend:
             assert compiler_with(byte_vocabulary, *order).compile(A).backend == "can"
         assert cannot.backend.asked == [A]
 
+    def test_auto_gives_a_spec_to_no_backend_that_does_not_say_it_enforces_its_language(
+        self, byte_vocabulary
+    ):
+        cannot, other = FakePlugin("cannot", refuse), FakePlugin("other", lambda spec: 10, "ebnf")
+        compiler = compiler_with(byte_vocabulary, other, cannot)
+        with pytest.raises(UnsupportedSpecError, match="not mine"):
+            compiler.compile(A)
+        with pytest.raises(GrammarError, match=r"enforces lark \(name one of other, cannot\)"):
+            compiler.compile(OutputSpec.grammar("start: x", "lark"))
+        assert other.made == []
+        assert compiler.compile(OutputSpec.grammar("root ::= x")).backend == "other"
+
     def test_a_named_backend_is_never_replaced(self, byte_vocabulary):
         can, cannot = FakePlugin("can"), FakePlugin("cannot", refuse)
         compiler = compiler_with(byte_vocabulary, can, cannot)
@@ -268,8 +291,19 @@ class TestChoiceOfBackend:
 
     def test_all_refuse(self, byte_vocabulary):
         compiler = compiler_with(byte_vocabulary, FakePlugin("one", refuse), FakePlugin("two", refuse))
-        with pytest.raises(UnsupportedSpecError, match="choice: not mine"):
+        with pytest.raises(UnsupportedSpecError, match="choice: not mine; two: not mine"):
             compiler.compile(A)
+
+    @pytest.mark.parametrize("kind", [CompileLimitError, UnsupportedSpecError, GrammarError])
+    def test_the_first_that_refuses_gives_the_error_its_kind_and_place(self, byte_vocabulary, kind):
+        def limit(spec: OutputSpec) -> int:
+            raise kind("took too long", where="here", hint="smaller")
+
+        compiler = compiler_with(byte_vocabulary, FakePlugin("one", limit), FakePlugin("two", refuse))
+        with pytest.raises(GrammarError) as caught:
+            compiler.compile(A)
+        assert type(caught.value) is kind
+        assert str(caught.value) == "here: took too long; two: not mine (smaller)"
 
     def test_unknown_name(self, byte_compiler):
         with pytest.raises(
@@ -284,7 +318,7 @@ class TestChoiceOfBackend:
             compiler.compile(OutputSpec.regex("a", backend="xgrammar"))
 
     def test_no_backend_at_all(self, byte_vocabulary):
-        with pytest.raises(GrammarError, match=r"no backend is registered \(enable"):
+        with pytest.raises(GrammarError, match=r"no backend that is enabled enforces choice \(enable"):
             compiler_with(byte_vocabulary).compile(A)
 
     def test_made_at_first_use_once_with_vocabulary_and_config(self, byte_vocabulary):
