@@ -7,6 +7,7 @@ here recurses: a schema nested a thousand deep must not exhaust the stack.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -235,16 +236,22 @@ def _check_bounds(node: Mapping[str, Any]) -> None:
 _MOST_STEPS = 10_000_000
 """Of all paths of a document together: references need them."""
 
+_RESOURCES = ('"$id": "', '"id": "', '"$anchor": "', '"$dynamicAnchor": "', '"$recursiveAnchor": true')
+"""Without any of these in a document's text it is one resource without anchors."""
+
 
 def references_of(document: Any) -> References:
     """What the references of a document point at."""
-    if sum(len(path) for path, _ in walk(document)) > _MOST_STEPS:
+    text = json.dumps(document)
+    # A path has at most half as many steps as the text has characters, and there are not more paths.
+    if len(text) ** 2 > 4 * _MOST_STEPS and sum(len(path) for path, _ in walk(document)) > _MOST_STEPS:
         raise SpecError(
             "is too large for how deep it is nested",
             where="json_schema",
             hint="move schemas to $defs at the root",
         )
-    return References(document, walk(document), draft_of(document), named=names_draft(document))
+    steps = walk(document) if any(mark in text for mark in _RESOURCES) else iter(())
+    return References(document, steps, draft_of(document), named=names_draft(document))
 
 
 def _check_reference(references: References, node: Any, reference: str, path: tuple[str | int, ...]) -> None:

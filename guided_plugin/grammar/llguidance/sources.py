@@ -44,7 +44,9 @@ def source_text(
     token, as a client's grammar names it, may end an output.
     """
     text = _text(spec, unenforced, impossible_token, controls or {}, ends_output)
-    depth = nesting(text)
+    # Each line and each bracket nests at most one deeper.
+    most = text.count("\n") + text.count("(") + text.count("[")
+    depth = nesting(text) if most > MAX_DEPTH else most
     if depth > MAX_DEPTH:
         raise CompileLimitError(
             f"nests {depth} rules in its grammar; llguidance reads at most {MAX_DEPTH}",

@@ -7,11 +7,11 @@ removed with every alternative that needs them: a grammar must not lead a model 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring
 from typing import NamedTuple
 
 TOGETHER = "// together: "
@@ -31,7 +31,7 @@ _SPACED = {
 
 def literal(text: str) -> str:
     """A text in quotes, as llguidance reads it: its lexer takes no DEL there."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return encode_basestring(text).replace("\x7f", "\\u007f")
 
 
 class Text(NamedTuple):
