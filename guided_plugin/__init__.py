@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from guided_plugin import errors
     from guided_plugin.compiling.compiler import GrammarCompiler, shared_compiler
     from guided_plugin.config import GuidedConfig
+    from guided_plugin.diagnose.explain import explain_output
     from guided_plugin.errors import GuidedError
-    from guided_plugin.explain.report import explain_output
     from guided_plugin.grammar.vocabulary import Vocabulary
     from guided_plugin.hookspecs import hookimpl
     from guided_plugin.hosts.loop import DecodeLoop, Output, Sampling
@@ -72,7 +72,7 @@ _LAZY = {
     "TorchRanks": "worker.ranks.group",
     "TypedSpec": "spec",
     "Vocabulary": "grammar.vocabulary",
-    "explain_output": "explain.report",
+    "explain_output": "diagnose.explain",
     "hookimpl": "hookspecs",
     "shared_compiler": "compiling.compiler",
 }

@@ -22,8 +22,8 @@ ROOMS = [
         "worker/child",
         "pipeline",
     ),
-    *("hosts", "hosts/transformers", "hosts/vllm", "vllm", "check", "explain", "__init__"),
-    *("demo", "bench", "doctor", "cli"),
+    *("hosts", "hosts/transformers", "hosts/vllm", "vllm", "diagnose", "__init__"),
+    *("demo", "bench", "cli"),
 ]
 """Folders, and files that lie in no folder. Each may import itself and what stands before it."""
 

@@ -15,7 +15,7 @@ from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, printable
 
 if TYPE_CHECKING:
-    from guided_plugin.check.report import CheckReport
+    from guided_plugin.diagnose.check import CheckReport
     from guided_plugin.spec import OutputSpec
 
 _COLOURS = {
@@ -69,8 +69,8 @@ def check(
         raise error
     instances = [(name_of(path), read_text(path)) for path in instance or []]
     with working("compiling"):
-        from guided_plugin.check.report import check_spec
         from guided_plugin.compiling.compiler import GrammarCompiler
+        from guided_plugin.diagnose.check import check_spec
 
         compiler = GrammarCompiler(load_vocabulary(tokenizer))
         reports = {

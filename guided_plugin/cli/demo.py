@@ -107,9 +107,10 @@ def demo(
 
 def _verdict(compiler: Any, spec: OutputSpec, text: str) -> str | None:
     """None when a fresh matcher takes the text, or where and why not."""
-    from guided_plugin.check.report import fresh_matcher, match_text
+    from guided_plugin.diagnose.check import match_text
+    from guided_plugin.diagnose.position import Position
 
-    instance = match_text(fresh_matcher(compiler, spec), "output", text)
+    instance = match_text(Position.start(compiler, spec), "output", text)
     return None if instance.accepted else instance.reason
 
 

@@ -10,7 +10,7 @@ from guided_plugin.cli import options
 from guided_plugin.cli.results import print_json, progress
 
 if TYPE_CHECKING:
-    from guided_plugin.doctor.examination import Examination
+    from guided_plugin.diagnose.doctor import Examination
 
 _COLOURS = {"ok": "green", "note": "yellow", "unknown": "dim", "problem": "red"}
 
@@ -27,8 +27,8 @@ def doctor(
 
     Each problem comes with its remedy. The exit code is 1 if there is one; what cannot be looked at is none.
     """
-    from guided_plugin.doctor.examination import SECTIONS, examine
-    from guided_plugin.doctor.finding import Setup
+    from guided_plugin.diagnose.doctor import SECTIONS, examine
+    from guided_plugin.diagnose.machine import Setup
 
     setup = Setup(requests=requests, vocabulary=vocabulary, drafts=drafts)
     with progress("looking", len(SECTIONS)) as advance:

@@ -14,7 +14,7 @@ from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import printable
 
 if TYPE_CHECKING:
-    from guided_plugin.explain.report import Explanation
+    from guided_plugin.diagnose.explain import Explanation
 
 
 def explain(
@@ -49,8 +49,8 @@ def explain(
     written = read_text(text_file) if text_file is not None else text or ""
     with working("compiling"):
         from guided_plugin.compiling.compiler import GrammarCompiler
-        from guided_plugin.explain.picture import picture, steps_of, tokens_of
-        from guided_plugin.explain.report import explain_output
+        from guided_plugin.diagnose.explain import explain_output
+        from guided_plugin.diagnose.page import picture, steps_of, tokens_of
 
         compiler = GrammarCompiler(load_vocabulary(tokenizer))
         compiler.compile(spec)
@@ -70,7 +70,7 @@ def explain(
 def _show(found: Explanation, next_text: str | None) -> None:
     from rich.console import Console
 
-    from guided_plugin.explain.position import ranges
+    from guided_plugin.diagnose.position import ranges
 
     lines = [("text", found.refused.reason if found.refused else f"fits, {len(found.text)} characters")]
     if found.place is not None:

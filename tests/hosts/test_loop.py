@@ -9,8 +9,8 @@ import torch
 from listening import StepListener
 
 import guided_plugin as gp
-from guided_plugin.check.report import check_spec
 from guided_plugin.demo import DEMOS, MODEL_DIR
+from guided_plugin.diagnose.check import check_spec
 from guided_plugin.errors import ConfigError, GrammarError, SpecError, VocabularyError
 from guided_plugin.hosts import loop as loop_module
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from guided_plugin.explain.position import Position
+from guided_plugin.diagnose.position import Position
 
 _NARROW, _WIDE = 3, 32
 """Places that are kept of a level."""

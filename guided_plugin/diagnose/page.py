@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from html import escape
 
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.diagnose.position import Names, Position
 from guided_plugin.errors import VocabularyError
-from guided_plugin.explain.position import Names, Position
 from guided_plugin.spec import OutputSpec
 
 _SHADES = 6

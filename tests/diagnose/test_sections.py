@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from script_files import ROOT
 
-from guided_plugin.doctor import cuda, entry, host, machine, options, versions
-from guided_plugin.doctor.finding import Setup
+from guided_plugin.diagnose import doctor, machine
+from guided_plugin.diagnose.machine import Setup
 from guided_plugin.hosts.vllm.parts import Part
 from guided_plugin.ipc import processors
 from guided_plugin.worker import layout
@@ -25,18 +25,18 @@ def problems(look, setup=SETUP):
 
 def test_the_required_versions_are_those_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = [f"{name}>={oldest}" for name, oldest in versions.REQUIRED.items()]
+    named = [f"{name}>={oldest}" for name, oldest in doctor.REQUIRED.items()]
     assert all(any(given.startswith(each) for given in project["dependencies"]) for each in named)
     groups = {
         (group, name, value)
         for group, points in project["entry-points"].items()
         for name, value in points.items()
     }
-    assert {(group, name, value) for group, (name, value, _) in entry.POINTS.items()} == groups
+    assert {(group, name, value) for group, (name, value, _) in doctor.POINTS.items()} == groups
 
 
 def test_what_is_installed_here_is_no_problem():
-    assert problems(versions.versions) == []
+    assert problems(doctor.versions) == []
 
 
 def test_a_backend_that_is_missing_or_old_is_told(monkeypatch):
@@ -45,25 +45,25 @@ def test_a_backend_that_is_missing_or_old_is_told(monkeypatch):
             raise importlib.metadata.PackageNotFoundError(package)
         return {"llguidance": "1.7.5", "torch": "2.10.0+cpu"}.get(package, "99")
 
-    monkeypatch.setattr(versions, "version", version)
-    assert problems(versions.versions) == [
+    monkeypatch.setattr(doctor, "version", version)
+    assert problems(doctor.versions) == [
         "xgrammar is not installed",
         "llguidance 1.7.5 is older than 1.7.6",
     ]
 
 
 def test_the_driver_is_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(versions, "DRIVER", tmp_path / "version")
-    assert [*versions.versions(SETUP)][-1].status == "unknown"
+    monkeypatch.setattr(doctor, "DRIVER", tmp_path / "version")
+    assert [*doctor.versions(SETUP)][-1].status == "unknown"
     text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build"
     (tmp_path / "version").write_text(text)
-    assert [*versions.versions(SETUP)][-1].what == "NVIDIA driver 570.124.06"
+    assert [*doctor.versions(SETUP)][-1].what == "NVIDIA driver 570.124.06"
 
 
 @pytest.mark.parametrize("value", ["yes", '{"thread": 2}', '{"threads": "2"}', "[1]"])
 def test_garbage_in_the_options_is_told(monkeypatch, value):
     monkeypatch.setenv("GUIDED_PLUGIN", value)
-    (what,) = problems(options.options)
+    (what,) = problems(doctor.options)
     assert what.startswith(f"GUIDED_PLUGIN={value} cannot be read: ")
 
 
@@ -78,7 +78,7 @@ def test_garbage_in_the_options_is_told(monkeypatch, value):
 )
 def test_options_are_shown_as_they_are_read(monkeypatch, value, status, part):
     monkeypatch.setenv("GUIDED_PLUGIN", value)
-    (found,) = options.options(SETUP)
+    (found,) = doctor.options(SETUP)
     assert found.status == status
     assert part in found.what
 
@@ -96,66 +96,66 @@ def points(monkeypatch):
         groups = {
             group: [SimpleNamespace(name=name, value=value)] for group, (name, value, _) in found.items()
         }
-        monkeypatch.setattr(entry, "entry_points", lambda group: groups.get(group, []))
-        monkeypatch.setattr(entry, "find_spec", lambda name: object() if vllm else None)
-        monkeypatch.setattr(entry, "version", version)
+        monkeypatch.setattr(doctor, "entry_points", lambda group: groups.get(group, []))
+        monkeypatch.setattr(doctor, "find_spec", lambda name: object() if vllm else None)
+        monkeypatch.setattr(doctor, "version", version)
         monkeypatch.delenv("VLLM_PLUGINS", raising=False)
 
     return call
 
 
 def test_entry_points_that_are_there(points):
-    points(entry.POINTS)
-    assert {found.status for found in entry.entries(SETUP)} == {"ok"}
+    points(doctor.POINTS)
+    assert {found.status for found in doctor.entries(SETUP)} == {"ok"}
 
 
 def test_a_path_in_place_of_an_installation_has_no_entry_points(points):
     points({}, installed=None)
-    (what,) = problems(entry.entries)
-    assert all(group in what for group in entry.POINTS)
+    (what,) = problems(doctor.entries)
+    assert all(group in what for group in doctor.POINTS)
     assert "not installed" in what
     points({}, installed=None, vllm=False)
-    assert problems(entry.entries) == []
-    assert "note" in {found.status for found in entry.entries(SETUP)}
+    assert problems(doctor.entries) == []
+    assert "note" in {found.status for found in doctor.entries(SETUP)}
 
 
 def test_an_entry_point_of_an_older_version_does_not_count(points):
     group = "vllm.general_plugins"
     points(
-        {**entry.POINTS, group: ("guided_plugin", "guided_plugin.vllm_gate:install", "")}, installed="0.0.9"
+        {**doctor.POINTS, group: ("guided_plugin", "guided_plugin.vllm_gate:install", "")}, installed="0.0.9"
     )
-    first, second = problems(entry.entries)
+    first, second = problems(doctor.entries)
     assert f"no entry point in {group}" in first
     assert "guided-plugin 0.0.9 is installed" in second
 
 
 @pytest.mark.parametrize(("value", "count"), [("other", 2), ("", 2), ("other,guided_plugin", 1)])
 def test_plugins_that_vllm_is_told_to_leave_out(points, monkeypatch, value, count):
-    points(entry.POINTS)
+    points(doctor.POINTS)
     monkeypatch.setenv("VLLM_PLUGINS", value)
-    assert len(problems(entry.entries)) == count
+    assert len(problems(doctor.entries)) == count
 
 
 def test_a_third_party_that_cannot_be_loaded_is_named(points, monkeypatch):
-    points(entry.POINTS)
+    points(doctor.POINTS)
     monkeypatch.setenv("GUIDED_PLUGIN", '{"disabled_plugins": ["nobodys"]}')
-    assert problems(entry.entries) == ["disabled_plugins: no plugin named 'nobodys'"]
+    assert problems(doctor.entries) == ["disabled_plugins: no plugin named 'nobodys'"]
 
 
 def test_no_vllm_is_no_failure(monkeypatch):
-    monkeypatch.setattr(host, "installed_folder", lambda: None)
-    assert [found.status for found in host.vllm(SETUP)] == ["unknown"]
+    monkeypatch.setattr("guided_plugin.hosts.vllm.shapes.installed_folder", lambda: None)
+    assert [found.status for found in doctor.vllm(SETUP)] == ["unknown"]
 
 
 def test_a_broken_contract_names_what_is_missing(monkeypatch, tmp_path):
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm/__init__.py").write_text("")
-    monkeypatch.setattr(host, "installed_folder", lambda: tmp_path)
-    monkeypatch.setattr(host, "version_text", lambda: "9.1.0")
-    found = problems(host.vllm)
+    monkeypatch.setattr("guided_plugin.hosts.vllm.shapes.installed_folder", lambda: tmp_path)
+    monkeypatch.setattr("guided_plugin.hosts.vllm.versions.version_text", lambda: "9.1.0")
+    found = problems(doctor.vllm)
     assert len(found) == len(Part)
     assert any("every guided request: no module vllm." in what for what in found)
-    assert next(host.vllm(SETUP)).status == "note"
+    assert next(doctor.vllm(SETUP)).status == "note"
 
 
 @pytest.mark.parametrize("free", [10, 30, 40])
@@ -203,8 +203,8 @@ def devices(monkeypatch, tmp_path):
         monkeypatch.setattr("guided_plugin.worker.device.streamops.supported", supported)
         monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
         monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "H200")
-        monkeypatch.setattr(cuda, "DRIVER", tmp_path if driver else tmp_path / "none")
-        (found,) = cuda.cuda(SETUP)
+        monkeypatch.setattr(machine, "DRIVER", tmp_path if driver else tmp_path / "none")
+        (found,) = machine.cuda(SETUP)
         return found.status, found.what
 
     return call

@@ -5,8 +5,8 @@ import re
 import pytest
 
 import guided_plugin as gp
+from guided_plugin.diagnose.page import picture, steps_of, tokens_of
 from guided_plugin.errors import VocabularyError
-from guided_plugin.explain.picture import picture, steps_of, tokens_of
 
 SPEC = gp.OutputSpec.json_schema(
     {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.explain.document import NUMBER_OR_WORD, Place, place_of
-from guided_plugin.explain.ending import Ending, shortest_ending
-from guided_plugin.explain.position import Position, ranges
+from guided_plugin.diagnose.ending import Ending, shortest_ending
+from guided_plugin.diagnose.place import NUMBER_OR_WORD, Place, place_of
+from guided_plugin.diagnose.position import Position, Refusal
 from guided_plugin.spec import OutputSpec
 
 _JSON_KINDS = ("json_schema", "json_object")
@@ -16,32 +16,6 @@ _MOST_TOKENS = 20
 _MOST_FORCED = 200
 _MANY_SPACES = 4
 _MANY_DIGITS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A text that does not fit."""
-
-    position: int
-    """The first character of it that does not."""
-    before: str
-    """The end of what stands before it."""
-    found: str
-    """What stands there."""
-    expected: str
-    """The characters that may stand there."""
-    may_stop: bool
-    """Whether the output may end there."""
-
-    @property
-    def reason(self) -> str:
-        """One line for people."""
-        stop = " or the end" if self.may_stop else ""
-        expected = (
-            f"expected: {self.expected}{stop}" if self.expected != "none" else "only the end may follow"
-        )
-        what = f"{self.before!r} can't be followed by {self.found!r}"
-        return f"refused at character {self.position}: {what}; {expected}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +70,12 @@ def explain_output(
     """
     position = Position.start(compiler, spec)
     count = position.move(text)
-    refused = _refusal(position, "", text, count) if count < len(text) else None
+    refused = position.refusal("", text, count) if count < len(text) else None
     next_refused = None
     if next_text is not None:
         ahead = position.fork()
         taken = ahead.move(next_text)
-        next_refused = _refusal(ahead, text[:count], next_text, taken) if taken < len(next_text) else None
+        next_refused = ahead.refusal(text[:count], next_text, taken) if taken < len(next_text) else None
     characters = position.characters()
     place = place_of(text[:count]) if spec.kind in _JSON_KINDS else None
     return Explanation(
@@ -117,13 +91,6 @@ def explain_output(
         ending=shortest_ending(position, seconds),
         notes=tuple(_notes(spec, text[:count], place, characters)),
     )
-
-
-def _refusal(position: Position, before: str, text: str, count: int) -> Refusal:
-    """Of a text of which so many characters fit, behind another."""
-    before = (before + text[:count])[-30:]
-    expected = ranges(position.characters())
-    return Refusal(count, before, text[count : count + 10], expected, position.may_stop)
 
 
 def _forced(position: Position) -> str:

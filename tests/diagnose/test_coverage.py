@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from guided_plugin.check.coverage import coverage
-from guided_plugin.check.report import check_spec
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
+from guided_plugin.diagnose.check import check_spec
+from guided_plugin.diagnose.coverage import coverage
 from guided_plugin.spec import OutputSpec
 
 CALL = {"type": "tag", "begin": "<f>", "end": "</f>"}

@@ -6,9 +6,9 @@ import jsonschema
 import pytest
 
 import guided_plugin as gp
+from guided_plugin.diagnose.place import place_of
+from guided_plugin.diagnose.position import Position, ranges
 from guided_plugin.errors import UnsatisfiableSpecError
-from guided_plugin.explain.document import place_of
-from guided_plugin.explain.position import Position, ranges
 from guided_plugin.plugins import Plugins
 
 PERSON = {

@@ -1,16 +1,11 @@
-"""`report`: which texts a spec takes, and where it stops taking them."""
+"""`check_spec`: which texts a spec takes, and where it stops taking them."""
 
 import json
 
 import pytest
 
-from guided_plugin.check import report
-from guided_plugin.check.report import (
-    InstanceReport,
-    accepted_characters,
-    check_spec,
-    match_text,
-)
+from guided_plugin.diagnose.check import check_spec, match_text
+from guided_plugin.diagnose.position import Position
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
 from guided_plugin.spec import OutputSpec
 
@@ -21,9 +16,8 @@ PERSON = {
 }
 
 
-def _matcher(compiler, spec):
-    grammar = compiler.compile(spec)
-    return compiler.backend(grammar.backend).start(grammar, compiler.vocabulary.stop_token_ids)
+def _match(compiler, pattern, text):
+    return match_text(Position.start(compiler, OutputSpec.regex(pattern)), "it", text)
 
 
 def _only(found):
@@ -43,59 +37,46 @@ def _only(found):
         ("(é|日|🙂)+", "é日x", 2),
         ("é+", "éè", 1),  # the two share their first byte
         ("🙂+", "🙂🙃", 1),
+        ("[a-z]+", "a\ud800", 1),  # not raised
+        *(("é*", "é" * good + "!" + "é" * 300, good) for good in (0, 1, 255, 256, 257, 511, 512, 700)),
     ],
 )
-def test_accepted_characters_counts_characters(byte_compiler, pattern, text, count):
-    assert accepted_characters(_matcher(byte_compiler, OutputSpec.regex(pattern)), text) == count
+def test_a_position_moves_as_far_as_a_text_fits(byte_compiler, pattern, text, count):
+    assert Position.start(byte_compiler, OutputSpec.regex(pattern)).move(text) == count
 
 
-@pytest.mark.parametrize("good", [0, 1, 255, 256, 257, 511, 512, 700])
-def test_accepted_characters_finds_the_place_in_any_chunk(byte_compiler, good):
-    text = "é" * good + "!" + "é" * 300
-    assert accepted_characters(_matcher(byte_compiler, OutputSpec.regex("é*")), text) == good
+def test_a_position_is_left_behind_the_last_character_that_fits(byte_compiler):
+    position = Position.start(byte_compiler, OutputSpec.regex("aéb"))
+    assert position.move("aéx") == 2
+    assert not position.may_stop
+    assert position.move("b") == 1
+    assert position.may_stop
 
 
-def test_the_matcher_is_left_behind_the_last_accepted_character(byte_compiler):
-    matcher = _matcher(byte_compiler, OutputSpec.regex("aéb"))
-    assert accepted_characters(matcher, "aéx") == 2
-    assert not matcher.complete
-    assert accepted_characters(matcher, "b") == 1
-    assert matcher.complete
-
-
-def test_a_lone_surrogate_is_refused_and_not_raised(byte_compiler):
-    assert accepted_characters(_matcher(byte_compiler, OutputSpec.regex("[a-z]+")), "a\ud800") == 1
-
-
-def test_match_text_accepts(byte_compiler):
-    found = match_text(_matcher(byte_compiler, OutputSpec.regex("aé")), "it", "aé")
-    assert found == InstanceReport("it", True, "aé", None)
-    assert found.reason == "accepted"
-
-
-def test_match_text_tells_that_the_end_is_missing(byte_compiler):
-    found = match_text(_matcher(byte_compiler, OutputSpec.regex("éab")), "it", "éa")
-    assert (found.accepted, found.position) == (False, 2)
-    assert found.reason == "refused at the end (character 2): more is needed"
-
-
-def test_match_text_tells_that_an_empty_text_needs_more(byte_compiler):
-    found = match_text(_matcher(byte_compiler, OutputSpec.regex("a")), "it", "")
-    assert (found.accepted, found.position) == (False, 0)
-    assert "more is needed" in found.reason
-
-
-def test_match_text_tells_what_does_not_fit(byte_compiler):
-    found = match_text(_matcher(byte_compiler, OutputSpec.regex("日本[0-9]+")), "it", "日本12x34")
-    assert (found.accepted, found.position) == (False, 4)
-    assert found.reason == "refused at character 4: '日本12' can't be followed by 'x34'"
-
-
-def test_a_reason_shows_only_the_neighbourhood(byte_compiler):
-    found = match_text(_matcher(byte_compiler, OutputSpec.regex("[a-z]+")), "it", "y" + "a" * 100 + "1" * 100)
-    assert found.position == 101
-    assert f"{'a' * 30!r} can't be followed by {'1' * 10!r}" in found.reason
-    assert len(found.reason) < 120
+@pytest.mark.parametrize(
+    ("pattern", "text", "position", "reason"),
+    [
+        ("aé", "aé", None, "accepted"),
+        ("éab", "éa", 2, "refused at the end (character 2): more is needed; expected: b"),
+        ("a", "", 0, "refused at the end (character 0): more is needed; expected: a"),
+        (
+            "日本[0-9]+",
+            "日本12x34",
+            4,
+            "refused at character 4: '日本12' can't be followed by 'x34'; expected: 0-9 or the end",
+        ),
+        (
+            "[a-z]+",
+            "y" + "a" * 100 + "1" * 100,
+            101,
+            f"refused at character 101: {'a' * 30!r} can't be followed by '1111111111'; "
+            "expected: a-z or the end",
+        ),
+    ],
+)
+def test_why_a_text_does_not_match(byte_compiler, pattern, text, position, reason):
+    found = _match(byte_compiler, pattern, text)
+    assert (found.position, found.reason, found.accepted) == (position, reason, position is None)
 
 
 def test_json_is_matched_as_the_spec_would_write_it(byte_compiler):
@@ -191,7 +172,7 @@ def test_misspelt_keywords_are_warned_of_even_when_the_spec_is_refused(byte_comp
         raise UnsatisfiableSpecError("no")
 
     monkeypatch.setattr(byte_compiler, "compile", refuse)
-    assert report.check_spec(byte_compiler, spec).warnings == warned
+    assert check_spec(byte_compiler, spec).warnings == warned
 
 
 def test_to_dict_has_stable_keys_and_is_json(byte_compiler):
@@ -217,7 +198,8 @@ def test_to_dict_has_stable_keys_and_is_json(byte_compiler):
             "name": "bad",
             "accepted": False,
             "position": 1,
-            "reason": "refused at character 1: 'é' can't be followed by 'x'",
+            "reason": "refused at character 1: 'é' can't be followed by 'x'; "
+            "expected: beyond ASCII or the end",
             "text": "éx",
         },
     ]

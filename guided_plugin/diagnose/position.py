@@ -1,4 +1,4 @@
-"""A place in an output: a matcher, and what it allows next. Depends on the grammar protocols."""
+"""A place in an output: a matcher, what it allows next, and why a text does not fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 
-from guided_plugin.check.report import accepted_characters, fresh_matcher
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import shown
 from guided_plugin.grammar.base import Backend, MaskArray, Matcher
@@ -17,6 +16,37 @@ from guided_plugin.spec import OutputSpec
 
 _MOST_CUTS = 256
 """Tokens that may begin one text."""
+_CHUNK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A text that does not fit."""
+
+    position: int
+    """The first character of it that does not; its length where only the end is missing."""
+    before: str
+    """The end of what stands before it."""
+    found: str
+    """What stands there."""
+    expected: str
+    """The characters that may stand there."""
+    may_stop: bool
+    """Whether the output may end there."""
+
+    @property
+    def reason(self) -> str:
+        """One line for people."""
+        if not self.found:
+            return (
+                f"refused at the end (character {self.position}): more is needed; expected: {self.expected}"
+            )
+        stop = " or the end" if self.may_stop else ""
+        expected = (
+            f"expected: {self.expected}{stop}" if self.expected != "none" else "only the end may follow"
+        )
+        what = f"{self.before!r} can't be followed by {self.found!r}"
+        return f"refused at character {self.position}: {what}; {expected}"
 
 
 class Names:
@@ -62,10 +92,10 @@ class Position:
     @classmethod
     def start(cls, compiler: GrammarCompiler, spec: OutputSpec) -> Position:
         """At the beginning of a spec."""
-        matcher = fresh_matcher(compiler, spec)
-        backend = compiler.backend(compiler.compile(spec).backend)
+        grammar = compiler.compile(spec)
+        backend = compiler.backend(grammar.backend)
         stops = spec.stop_token_ids or compiler.vocabulary.stop_token_ids
-        return cls(matcher, backend, Names(compiler.vocabulary, stops))
+        return cls(backend.start(grammar, stops), backend, Names(compiler.vocabulary, stops))
 
     def fork(self) -> Position:
         """The same place again, to go on from by itself."""
@@ -81,12 +111,32 @@ class Position:
             if token is not None and self.allows(token) and self.matcher.accept(token):
                 count += len(piece)
                 continue
-            taken = accepted_characters(self.matcher, piece)
+            taken = self._take(piece)
             count += taken
             if taken < len(piece):
                 break
         self.__dict__.pop("row", None)
         return count
+
+    def _take(self, text: str) -> int:
+        """How many characters of a text the matcher accepts; it ends up after the last of them."""
+        taken = 0
+        while taken < len(text):
+            chunk = text[taken : taken + _CHUNK]
+            if self.matcher.accept_text(chunk.encode(errors="surrogatepass")):
+                taken += len(chunk)
+                continue
+            for character in chunk:
+                if not self.matcher.accept_text(character.encode(errors="surrogatepass")):
+                    return taken
+                taken += 1
+        return taken
+
+    def refusal(self, before: str, text: str, count: int) -> Refusal:
+        """Why a text, of which so many characters fit behind another, goes no further here."""
+        before = (before + text[:count])[-30:]
+        found = text[count : count + 10]
+        return Refusal(count, before, found, ranges(self.characters()), self.may_stop)
 
     def moved(self, token: int) -> Position | None:
         """The place behind a token; None where the grammar refuses it."""

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from command_line import run
 
-from guided_plugin.doctor import examination, selftest
-from guided_plugin.doctor.finding import Finding, Setup
+from guided_plugin.diagnose import doctor, machine
+from guided_plugin.diagnose.machine import Finding, Setup
 from guided_plugin.errors import BusyError, PipelineError
 
 __all__ = ["run"]
@@ -17,16 +17,15 @@ __all__ = ["run"]
 @pytest.fixture
 def without_running(monkeypatch):
     """Leave out the self-test, which takes seconds."""
-    sections = {**examination.SECTIONS, "self-test": lambda setup: iter([Finding("ok", "runs")])}
-    monkeypatch.setattr(examination, "SECTIONS", sections)
-    monkeypatch.setattr(selftest, "borrow_server", lambda: (_ for _ in ()).throw(PipelineError("none")))
+    sections = {**doctor.SECTIONS, "self-test": lambda setup: iter([Finding("ok", "runs")])}
+    monkeypatch.setattr(doctor, "SECTIONS", sections)
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
     return sections
 
 
-def test_the_self_test_compiles_and_decodes_in_both_modes(fork_server, monkeypatch):
+def test_the_self_test_compiles_and_decodes_in_both_modes(monkeypatch):
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
-    found = [*selftest.self_test(Setup())]
+    found = [*machine.self_test(Setup())]
     assert {finding.status for finding in found} == {"ok"}
     assert [finding.what.split(":")[0].split(" compiles")[0] for finding in found] == [
         "llguidance",
@@ -38,8 +37,8 @@ def test_the_self_test_compiles_and_decodes_in_both_modes(fork_server, monkeypat
 
 def test_a_backend_that_cannot_be_imported_is_a_problem(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgrammar", None)
-    monkeypatch.setattr(selftest, "_decodes", lambda compiler, mode: Finding("ok", mode))
-    broken = [finding for finding in selftest.self_test(Setup()) if finding.status == "problem"]
+    monkeypatch.setattr(machine, "_decodes", lambda compiler, mode: Finding("ok", mode))
+    broken = [finding for finding in machine.self_test(Setup()) if finding.status == "problem"]
     assert len(broken) == 1
     assert broken[0].what.startswith("xgrammar does not compile: ")
     assert broken[0].remedy
@@ -49,15 +48,15 @@ def test_a_backend_on_a_machine_that_is_busy_needs_no_reinstall():
     def compile(spec):
         raise BusyError("8 specs compile, or wait for that", hint="try again")
 
-    found = selftest._compiles(SimpleNamespace(compile=compile), "xgrammar")
+    found = machine._compiles(SimpleNamespace(compile=compile), "xgrammar")
     assert found.status == "problem"
     assert found.remedy == "try again"
 
 
 def test_tokens_that_the_grammar_forbids_are_told(monkeypatch):
-    compiler = selftest._compiler()
+    compiler = machine._compiler()
     monkeypatch.setattr("guided_plugin.pipeline.pipeline.mask_rows", lambda *given: None)
-    found = selftest._decodes(compiler, "inline")
+    found = machine._decodes(compiler, "inline")
     assert found.status == "problem"
     assert "the request failed" in found.what or "forbids" in found.what
 
@@ -67,7 +66,7 @@ def test_no_shared_memory_fails_the_mode_that_needs_it(monkeypatch):
         raise PipelineError("cannot allocate 1.0 MiB", where="/dev/shm", hint="make it larger")
 
     monkeypatch.setattr("guided_plugin.worker.layout._unnamed_file", refuse)
-    found = selftest._decodes(selftest._compiler(), "process")
+    found = machine._decodes(machine._compiler(), "process")
     assert (found.status, found.remedy) == ("problem", "make it larger")
     assert found.what == "mode process does not run: /dev/shm: cannot allocate 1.0 MiB"
 
@@ -79,7 +78,7 @@ def test_what_a_section_raises_is_its_problem_and_the_others_go_on(without_runni
 
     without_running["CUDA"] = broken
     done = []
-    found = examination.examine(Setup(), done.append)
+    found = doctor.examine(Setup(), done.append)
     assert done == list(found.sections) == list(without_running)
     first, second = found.sections["CUDA"]
     assert (first.what, second.status) == ("first", "problem")
@@ -108,5 +107,5 @@ def test_the_command_as_json(run, without_running):
 
 
 def test_it_starts_without_torch():
-    code = "import sys, guided_plugin.cli, guided_plugin.doctor; sys.exit('torch' in sys.modules)"
+    code = "import sys, guided_plugin.cli, guided_plugin.diagnose.doctor; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0

@@ -11,15 +11,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from guided_plugin.check.coverage import Coverage, coverage, tag_coverage
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.diagnose.coverage import Coverage, coverage, tag_coverage
+from guided_plugin.diagnose.position import Position, Refusal
 from guided_plugin.errors import GuidedError
-from guided_plugin.grammar.base import Matcher
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import misspelt_keywords
 
 _JSON_KINDS = ("json_schema", "json_object")
-_CHUNK = 256
 _STRING_OR_SPACE = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+')
 
 
@@ -28,23 +27,24 @@ class InstanceReport:
     """Whether a spec accepts a text."""
 
     name: str
-    accepted: bool
     text: str
     """What was matched: the instance in the layout of the spec."""
-    position: int | None = None
-    """The first character that doesn't fit; its length when only the end is missing."""
+    refusal: Refusal | None = None
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the text is a whole output."""
+        return self.refusal is None
+
+    @property
+    def position(self) -> int | None:
+        """The first character that does not fit; its length where only the end is missing."""
+        return None if self.refusal is None else self.refusal.position
 
     @property
     def reason(self) -> str:
         """One line for people."""
-        if self.accepted or self.position is None:
-            return "accepted"
-        if self.position >= len(self.text):
-            return f"refused at the end (character {self.position}): more is needed"
-        before = self.text[max(0, self.position - 30) : self.position]
-        return f"refused at character {self.position}: {before!r} can't be followed by " + repr(
-            self.text[self.position : self.position + 10]
-        )
+        return "accepted" if self.refusal is None else self.refusal.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,13 @@ def check_spec(
         grammar = compiler.compile(spec)
     except GuidedError as error:
         return CheckReport(spec, None, 0.0, 0, tuple(warnings), (), error, coverage=covered)
+    start = Position.start(compiler, spec)
     reports = []
     for name, text in instances:
         written = text if raw else _as_written(spec, text)
-        report = match_text(fresh_matcher(compiler, spec), name, written)
+        report = match_text(start.fork(), name, written)
         if not report.accepted and written.endswith("\n"):
-            report = match_text(fresh_matcher(compiler, spec), name, written[:-1])
+            report = match_text(start.fork(), name, written[:-1])
         reports.append(report)
     return CheckReport(
         spec,
@@ -131,33 +132,11 @@ def check_spec(
     )
 
 
-def fresh_matcher(compiler: GrammarCompiler, spec: OutputSpec) -> Matcher:
-    """A matcher at the beginning of a spec, with the stop tokens that end its outputs."""
-    grammar = compiler.compile(spec)
-    stops = spec.stop_token_ids or compiler.vocabulary.stop_token_ids
-    return compiler.backend(grammar.backend).start(grammar, stops)
-
-
-def match_text(matcher: Matcher, name: str, text: str) -> InstanceReport:
-    """Match one text, from a fresh matcher."""
-    count = accepted_characters(matcher, text)
-    accepted = count == len(text) and matcher.complete
-    return InstanceReport(name, accepted, text, None if accepted else count)
-
-
-def accepted_characters(matcher: Matcher, text: str) -> int:
-    """How many characters of a text a matcher accepts; it ends up after the last of them."""
-    position = 0
-    while position < len(text):
-        chunk = text[position : position + _CHUNK]
-        if matcher.accept_text(chunk.encode(errors="surrogatepass")):
-            position += len(chunk)
-            continue
-        for character in chunk:
-            if not matcher.accept_text(character.encode(errors="surrogatepass")):
-                return position
-            position += 1
-    return position
+def match_text(position: Position, name: str, text: str) -> InstanceReport:
+    """Match one text, from the beginning of a spec."""
+    count = position.move(text)
+    whole = count == len(text) and position.may_stop
+    return InstanceReport(name, text, None if whole else position.refusal("", text, count))
 
 
 def _as_written(spec: OutputSpec, text: str) -> str:

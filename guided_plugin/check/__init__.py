@@ -1,1 +1,0 @@
-"""What `check` tells about a spec."""

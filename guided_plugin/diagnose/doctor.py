@@ -1,0 +1,235 @@
+"""`guided-plugin doctor`: does everything that guiding needs work on this machine?
+
+A section yields findings; what it raises is a finding of it. Imports no vLLM.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import guided_plugin
+from guided_plugin.config import ENVIRONMENT_VARIABLE, GuidedConfig
+from guided_plugin.diagnose.machine import (
+    DRIVER,
+    Finding,
+    Setup,
+    Status,
+    cuda,
+    processor_time,
+    self_test,
+    shared_memory,
+)
+from guided_plugin.errors import ConfigError, GuidedError, printable
+from guided_plugin.plugins import ENTRY_POINT_GROUP, Plugins
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The findings of each section."""
+
+    sections: dict[str, list[Finding]]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem."""
+        return all(finding.status != "problem" for found in self.sections.values() for finding in found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """With stable keys, for `--json`."""
+        found = {name: [asdict(finding) for finding in found] for name, found in self.sections.items()}
+        return {"ok": self.ok, "sections": found}
+
+
+def examine(setup: Setup, done: Callable[[str], None] = lambda section: None) -> Examination:
+    """Look at everything; `done` is called after each section."""
+    sections: dict[str, list[Finding]] = {}
+    for name, look in SECTIONS.items():
+        found = sections[name] = []
+        try:
+            found += look(setup)
+        except Exception as error:  # of a library that is broken: that is what people come here for
+            what = f"cannot be looked at: {type(error).__name__}: {printable(error)}"
+            found.append(Finding("problem", what, "install again what the message names"))
+        done(name)
+    return Examination(sections)
+
+
+# Versions
+
+REQUIRED = {
+    "torch": "2.6",
+    "xgrammar": "0.2.1",
+    "llguidance": "1.7.6",
+    "transformers": "4.56",
+}
+"""The oldest versions that serve, as pyproject.toml has them."""
+
+
+def versions(setup: Setup) -> Iterator[Finding]:
+    """Each version, and those that are missing or too old."""
+    yield Finding("ok", f"guided-plugin {guided_plugin.__version__}, Python {platform.python_version()}")
+    for package, oldest in REQUIRED.items():
+        remedy = f"pip install '{package}>={oldest}'"
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            yield Finding("problem", f"{package} is not installed", remedy)
+            continue
+        if _numbers(found) < _numbers(oldest):
+            yield Finding("problem", f"{package} {found} is older than {oldest}", remedy)
+        else:
+            yield Finding("ok", f"{package} {found}")
+    try:
+        named = re.search(r"\d+\.\d+(?:\.\d+)*", DRIVER.read_text())
+        yield Finding("ok", f"NVIDIA driver {named[0] if named else 'of unknown version'}")
+    except OSError:
+        yield Finding("unknown", "no NVIDIA driver")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The release of a version: 2.13.0+cpu is (2, 13, 0)."""
+    release = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(map(int, release[0].split("."))) if release else ()
+
+
+# Options
+
+
+def options(setup: Setup) -> Iterator[Finding]:
+    """What GUIDED_PLUGIN changes, or why it cannot be read."""
+    text = os.environ.get(ENVIRONMENT_VARIABLE)
+    if not text:
+        yield Finding("ok", f"{ENVIRONMENT_VARIABLE} is not set: the defaults hold")
+        return
+    try:
+        read = GuidedConfig.from_environment()
+    except ConfigError as error:
+        what = f"{ENVIRONMENT_VARIABLE}={printable(text, 80)} cannot be read: {error}"
+        form = error.where == ENVIRONMENT_VARIABLE
+        remedy = "set it to 0, 1 or a JSON object of options" if form else "change the option that this names"
+        yield Finding("problem", what, remedy + f", or unset {ENVIRONMENT_VARIABLE}")
+        return
+    if not read.enabled:
+        what = f"{ENVIRONMENT_VARIABLE} turns the package off: hosts refuse guided requests"
+        yield Finding("note", what, f"unset {ENVIRONMENT_VARIABLE}")
+        return
+    values = {field.name: (getattr(read, field.name), field.default) for field in fields(read)}
+    shown = ", ".join(f"{name} = {value!r}" for name, (value, default) in values.items() if value != default)
+    yield Finding("ok", f"{ENVIRONMENT_VARIABLE} sets {shown or 'nothing but the defaults'}")
+
+
+# Entry points
+
+POINTS = {
+    "vllm.general_plugins": ("guided_plugin", "guided_plugin.hosts.vllm.gate:install", "vLLM's frontend"),
+    "vllm.logits_processors": (
+        "guided_plugin",
+        "guided_plugin.vllm:GuidedLogitsProcessor",
+        "the V1 and V2 model runners",
+    ),
+    "vllm.stat_logger_plugins": (
+        "guided_plugin_metrics",
+        "guided_plugin.hosts.vllm.figures:GuidedStatLogger",
+        "vLLM's /metrics",
+    ),
+}
+"""Of each group: the name, what is loaded, and by what. As pyproject.toml has them."""
+
+_LISTED = ("vllm.general_plugins", "vllm.stat_logger_plugins")
+"""Groups of which vLLM loads only what VLLM_PLUGINS lists, where it is set."""
+
+
+def entries(setup: Setup) -> Iterator[Finding]:
+    """Which runner finds the package, which plugins the package finds."""
+    served = find_spec("vllm") is not None
+    broken: Status = "problem" if served else "note"
+    allowed = os.environ.get("VLLM_PLUGINS")
+    folder = Path(guided_plugin.__file__).parent.parent
+    try:
+        installed = version("guided-plugin")
+    except PackageNotFoundError:
+        installed = ""
+    missing = []
+    for group, (name, value, host) in POINTS.items():
+        if not any(point.name == name and point.value == value for point in entry_points(group=group)):
+            missing.append(f"{group} ({host})")
+            continue
+        yield Finding("ok", f"{group}: loaded by {host}" + ("" if served else ", were vLLM installed"))
+        if group in _LISTED and allowed is not None and name not in allowed.split(","):
+            what = f"VLLM_PLUGINS={allowed!r} leaves {name} out"
+            yield Finding(broken, what, f"add {name} to VLLM_PLUGINS")
+    if missing:
+        why = "what is installed was built without it"
+        if not installed:
+            why = f"the package is imported from {folder} and not installed"
+        remedy = f"pip install {folder}: a path in PYTHONPATH has no entry points"
+        yield Finding(broken, f"no entry point in {', '.join(missing)}: {why}", remedy)
+    if installed and installed != guided_plugin.__version__:
+        what = (
+            f"guided-plugin {installed} is installed, {guided_plugin.__version__} is imported from {folder}"
+        )
+        yield Finding("problem", what, "install one version, and unset PYTHONPATH")
+    yield from _plugins()
+
+
+def _plugins() -> Iterator[Finding]:
+    """Those of third parties among them."""
+    try:
+        plugins = Plugins(disabled=GuidedConfig.from_environment().disabled_plugins)
+    except ConfigError:
+        return  # the section on options tells
+    except GuidedError as error:
+        yield Finding("problem", f"{error.where}: {error.what}", error.hint)
+        return
+    others = list(entry_points(group=ENTRY_POINT_GROUP))
+    own = ", ".join(plugins.names())
+    yield Finding("ok", f"plugins: {own}" + ("" if others else "; none of third parties"))
+
+
+# vLLM
+
+
+def vllm(setup: Setup) -> Iterator[Finding]:
+    """The version that is installed, and each part of what is relied on that is broken."""
+    from guided_plugin.hosts.vllm.contract import CONTRACT, differences
+    from guided_plugin.hosts.vllm.parts import Part
+    from guided_plugin.hosts.vllm.shapes import Sources, installed_folder
+    from guided_plugin.hosts.vllm.versions import is_tested, version_text
+
+    folder = installed_folder()
+    if folder is None:
+        yield Finding("unknown", "vLLM is not installed here")
+        return
+    if is_tested(version_text()):
+        yield Finding("ok", f"vLLM {version_text()}, a tested version")
+    else:
+        what = f"vLLM {version_text()} is not among the tested versions"
+        yield Finding("note", what, "docs/vllm-versions.md")
+    reader = Sources(folder)
+    broken = {part: found for part in Part if (found := differences(reader, part))}
+    for part, found in broken.items():
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        what = f"vLLM does not serve {part.value}: {found[0]}{more}"
+        yield Finding("problem", what, "install a tested version; guided-plugin vllm-contract lists all")
+    if not broken:
+        yield Finding("ok", f"all {len(CONTRACT)} names that are relied on are there")
+
+
+SECTIONS: dict[str, Callable[[Setup], Iterator[Finding]]] = {
+    "versions": versions,
+    "options": options,
+    "entry points": entries,
+    "vLLM": vllm,
+    "processors": processor_time,
+    "shared memory": shared_memory,
+    "CUDA": cuda,
+    "self-test": self_test,
+}

@@ -1,0 +1,234 @@
+"""What `doctor` looks at in the machine: processors, shared memory, CUDA, and a self-test.
+
+The self-test compiles a schema with each backend and decodes some steps in both modes. Its vocabulary is the
+256 bytes, so that no tokenizer is needed. Torch is imported for CUDA and the self-test.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from guided_plugin.config import GuidedConfig, Mode
+from guided_plugin.errors import BusyError, CompileLimitError, ConfigError, GuidedError, PipelineError
+from guided_plugin.ipc import processors
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+from guided_plugin.worker import layout
+
+DRIVER = Path("/proc/driver/nvidia/version")
+STEPS = 20
+Status = Literal["ok", "note", "unknown", "problem"]
+"""`note`: worth knowing, nothing is broken. `unknown`: it cannot be looked at here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    status: Status
+    what: str
+    remedy: str = ""
+    """What to do about it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """What the machine is to serve; the shared memory follows from it."""
+
+    requests: int = 256
+    """Requests at the same time: vLLM's `max_num_seqs`."""
+    vocabulary: int = 262_144
+    """Tokens of the model's vocabulary."""
+    drafts: int = 0
+    """Draft tokens of a request in a step."""
+
+
+_MIB = 1 << 20
+
+
+def processor_time(setup: Setup) -> Iterator[Finding]:
+    """How many processors there are, by affinity and by quota, and whether the threads fit."""
+    count, machine = processors.affine(), os.cpu_count() or 1
+    quota = processors.quota()
+    bound = "" if count == machine else f" of {machine} (affinity)"
+    limited = "" if quota is None else f", {quota:g} processors of time (cgroup quota)"
+    yield Finding("ok", f"{count} processors{bound}{limited}")
+    try:
+        threads = GuidedConfig.from_environment().thread_count()
+    except ConfigError:
+        return  # the section on options tells
+    if quota is not None and threads > max(1.0, quota):
+        fit = max(1, int(quota * 3 / 4))
+        yield Finding(
+            "problem",
+            f"{threads} threads fill masks in {quota:g} processors of time: they are throttled",
+            f"GUIDED_PLUGIN='{{\"threads\": {fit}}}', or more processors for the container",
+        )
+    if min(count, quota or count) < 2:
+        what = "with mode process the engine and the grammar worker share one processor"
+        yield Finding("note", what, "give it two, or set mode to inline")
+
+
+def shared_memory(setup: Setup) -> Iterator[Finding]:
+    """Whether a grammar worker's memory fits."""
+    needed = layout.Shape(setup.requests, (setup.vocabulary + 31) // 32, setup.drafts).size
+    wanted = (
+        f"{needed / _MIB:.1f} MiB for {setup.requests} requests, {setup.vocabulary} tokens and "
+        f"{setup.drafts} drafts"
+    )
+    remedy = f"containers: --shm-size={max(64, 2 * needed // _MIB)}m; or set mode to inline"
+    try:
+        found = os.statvfs(layout.DIRECTORY)
+    except OSError as error:
+        yield Finding("problem", f"{layout.DIRECTORY}: {error.strerror}", "mount a tmpfs there; " + remedy)
+        return
+    free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    what = f"{layout.DIRECTORY}: {free / _MIB:.1f} of {size / _MIB:.1f} MiB are free, a worker needs {wanted}"
+    if not os.access(layout.DIRECTORY, os.W_OK | os.X_OK):
+        yield Finding("problem", f"{layout.DIRECTORY} may not be written", "run as a user who may; " + remedy)
+    elif free < needed:
+        yield Finding("problem", what, remedy)
+    else:
+        yield Finding("ok", what)
+
+
+def cuda(setup: Setup) -> Iterator[Finding]:
+    """Each device; without any that is no failure, unless there is a driver."""
+    import torch
+
+    from guided_plugin.pipeline.device import cuda_reason
+    from guided_plugin.worker.device.streamops import supported
+
+    reason = cuda_reason()
+    if reason and DRIVER.exists():
+        what = f"there is a driver, and PyTorch cannot use it: {reason}"
+        yield Finding("problem", what, "pip install a CUDA build of torch")
+        return
+    if reason:
+        yield Finding("unknown", f"no CUDA: {reason}")
+        return
+    for index in range(torch.cuda.device_count()):
+        name = f"cuda:{index} {torch.cuda.get_device_name(index)}, CUDA {torch.version.cuda}"
+        try:
+            able = supported(index)
+        except (PipelineError, OSError) as error:
+            remedy = "a driver of CUDA 11.7 or later; or set mode to inline"
+            yield Finding("problem", f"{name}: {error}", remedy)
+            continue
+        if able:
+            yield Finding("ok", f"{name}: streams wait for memory")
+        else:
+            what = f"{name}: no stream memory operations, so the engine's thread waits for masks"
+            yield Finding("note", what, "nothing: it is slower, and right")
+
+
+_WAIT = 30.0
+"""Seconds for a worker's first start: it imports torch."""
+_SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+_DIGITS = b"0123456789"
+
+
+def self_test(setup: Setup) -> Iterator[Finding]:
+    """What compiled and what was decoded."""
+    try:
+        compiler = _compiler()
+    except (ConfigError, ImportError) as error:
+        yield Finding("unknown", f"nothing can be run: {error}")
+        return
+    except GuidedError as error:
+        yield Finding("problem", f"the backends cannot be loaded: {error.what}", error.hint)
+        return
+    for name in sorted(compiler.plugins.backends):
+        yield _compiles(compiler, name)
+    for mode in ("inline", "process"):
+        yield _decodes(compiler, mode)
+
+
+def _compiler() -> Any:
+    from guided_plugin.compiling.compiler import GrammarCompiler
+    from guided_plugin.grammar.vocabulary import Vocabulary
+
+    config = GuidedConfig.from_environment()
+    vocabulary = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b""], [256])
+    plugins = Plugins(disabled=config.disabled_plugins)
+    return GrammarCompiler(vocabulary, config=config, plugins=plugins)
+
+
+def _compiles(compiler: Any, name: str) -> Finding:
+    seconds = []
+    try:
+        for title in ("first", "second"):  # the first waits for the backend and, perhaps, a helper process
+            start = time.perf_counter()
+            compiler.compile(OutputSpec.json_schema({**_SCHEMA, "title": title}, backend=name))
+            seconds.append(time.perf_counter() - start)
+    except (BusyError, CompileLimitError) as error:  # the machine is slow, the backend is whole
+        return Finding("problem", f"{name} does not compile: {_text(error)}", error.hint)
+    except Exception as error:  # a native library may raise anything
+        remedy = f"pip install --force-reinstall {name}"
+        return Finding("problem", f"{name} does not compile: {_text(error)}", remedy)
+    first, second = seconds
+    return Finding("ok", f"{name} compiles a schema in {1e3 * second:.0f} ms, its first in {first:.1f} s")
+
+
+def _decodes(compiler: Any, mode: Mode) -> Finding:
+    try:
+        milliseconds, wrong = _run(compiler, mode)
+    except Exception as error:  # of the machine: memory, processes, the device
+        hint = error.hint if isinstance(error, GuidedError) else ""
+        return Finding("problem", f"mode {mode} does not run: {_text(error)}", hint or _REPORT)
+    if wrong:
+        return Finding("problem", f"mode {mode}: {wrong}", _REPORT)
+    return Finding("ok", f"mode {mode}: {STEPS} steps, {milliseconds:.2f} ms each, every token allowed")
+
+
+_REPORT = "report it, with this page and what the command wrote on stderr"
+
+
+def _run(compiler: Any, mode: Mode) -> tuple[float, str]:
+    """Milliseconds a step, and what was wrong. The likeliest token of the guided row is always another one
+    than its grammar allows."""
+    import torch
+
+    from guided_plugin.pipeline.device import cuda_reason
+    from guided_plugin.pipeline.pipeline import StepPipeline
+    from guided_plugin.step import UNGUIDED
+
+    device = "cpu" if cuda_reason() else "cuda"
+    with StepPipeline(compiler, max_slots=1, device=device, mode=mode) as pipeline:
+        if not pipeline.runtime.ready.wait(_WAIT):
+            return 0.0, f"the grammar worker was not ready within {_WAIT:g} s"
+        slot = pipeline.add_request("doctor", OutputSpec.regex(f"[0-9]{{{STEPS + 1}}}"))
+        likely = torch.zeros(2, compiler.vocabulary.size, device=device)
+        likely[:, ord("x")] = 1.0
+        chosen = []
+        start = time.perf_counter()
+        for _ in range(STEPS):
+            logits = likely.clone()
+            pipeline.plan([slot, UNGUIDED])
+            pipeline.fill_mask()
+            pipeline.apply_mask(logits)
+            tokens = logits.argmax(dim=1)
+            pipeline.schedule_update(tokens)
+            pipeline.finish_update()
+            chosen.append(tokens)
+        guided, free = torch.stack(chosen).cpu().T.tolist()
+        seconds = time.perf_counter() - start
+        failure = pipeline.request("doctor").error
+    if failure is not None:
+        return 0.0, f"the request failed: {failure.what}"
+    if not set(guided) <= set(_DIGITS):
+        return 0.0, "a token left that the grammar forbids"
+    if set(free) != {ord("x")}:
+        return 0.0, "the unguided row was changed"
+    return 1e3 * seconds / STEPS, ""
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, GuidedError):
+        return f"{error.where}: {error.what}" if error.where else error.what
+    return f"{type(error).__name__}: {error}"

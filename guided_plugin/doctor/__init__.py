@@ -1,1 +1,0 @@
-"""What `guided-plugin doctor` looks at: one section a file, which returns findings and raises nothing."""
