@@ -7,6 +7,7 @@ Built-ins are ordinary plugins of the same hooks. Third parties register through
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from guided_plugin.metrics import StepStatistics
     from guided_plugin.step import DecodeStep, ProcessorFactory, RequestInfo
 
-__all__ = ["BUILTIN_PLUGINS", "ENTRY_POINT_GROUP", "Plugins"]
+__all__ = ["BUILTIN_PLUGINS", "ENTRY_POINT_GROUP", "Plugins", "SafeStepHooks"]
 
 ENTRY_POINT_GROUP = "guided_plugin"
 
@@ -32,6 +33,8 @@ BUILTIN_PLUGINS = {
 }
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class Plugins:
@@ -202,6 +205,32 @@ class Plugins:
                 return functions[frame.tb_frame.f_code]
             frame = frame.tb_next
         return "unknown"
+
+
+class SafeStepHooks:
+    """Calls the step hooks for an engine, which a plugin that fails must not end. After a failure it names
+    the plugin once, and calls none again."""
+
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+        self._failed = False
+
+    def post_sampling(self, step: DecodeStep) -> None:
+        """The tokens of a step are sampled."""
+        self._call(self._plugins.post_sampling, step)
+
+    def after_stop_criteria(self, step: DecodeStep) -> None:
+        """They are appended."""
+        self._call(self._plugins.after_stop_criteria, step)
+
+    def _call(self, hook: Callable[[DecodeStep], None], step: DecodeStep) -> None:
+        if self._failed:
+            return
+        try:
+            hook(step)
+        except GuidedError as error:
+            self._failed = True
+            _log.error("step hooks are no longer called: %s", error)
 
 
 _SETUP_HOOKS: tuple[str, ...] = ("register_backends", "register_lowerings", "register_logits_processors")

@@ -17,7 +17,7 @@ import numpy as np
 from guided_plugin.errors import BudgetError, GuidedError, RequestError, printable
 from guided_plugin.grammar.base import MaskArray, MatcherBatch
 from guided_plugin.grammar.batches import RunningRequest, StepBatch
-from guided_plugin.grammar.deadline import DeadlineCalls, Overdue
+from guided_plugin.grammar.native import DeadlineCalls, Overdue
 from guided_plugin.spec import OutputSpec
 
 _log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from guided_plugin.kernels.mask_cpu import mask_rows_cpu
-
-__all__ = ["mask_rows"]
+__all__ = ["mask_rows", "mask_rows_cpu"]
 
 
 def mask_rows(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
@@ -30,9 +30,21 @@ def mask_rows(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) 
         mask_rows_cpu(logits, mask, rows, vocabulary_size)
 
 
+def mask_rows_cpu(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
+    """The same on the CPU: bits unpacked by numpy, one indexed write."""
+    width = min(logits.shape[1], vocabulary_size)
+    bits = np.unpackbits(mask.numpy().view(np.uint8), axis=1, bitorder="little", count=width)
+    forbidden = torch.from_numpy(bits).logical_not()
+    index = rows.long()
+    guided = logits.index_select(0, index)
+    guided[:, :width].masked_fill_(forbidden, -torch.inf)
+    guided[:, width:] = -torch.inf
+    logits.index_copy_(0, index, guided)
+
+
 @cache
 def _on_cuda() -> Callable[[Tensor, Tensor, Tensor, int], None]:
     # Triton is there where CUDA is.
-    from guided_plugin.kernels.mask_triton import mask_rows_triton
+    from guided_plugin.kernels.rows_triton import mask_rows_triton
 
     return mask_rows_triton

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from guided_plugin.kernels.mask_cpu import mask_rows_cpu
+from guided_plugin.kernels import mask_rows_cpu
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN
 
 __all__ = ["IndexedKernels", "indexed_kernels"]

@@ -10,9 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from guided_plugin.kernels.launch import Launcher
-from guided_plugin.kernels.mask_triton import BLOCK, blocks, forbid
-from guided_plugin.kernels.tokens_triton import announce
+from guided_plugin.kernels.rows_triton import BLOCK, Launcher, announce, blocks, forbid
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 
 _GATHER = 128

@@ -1,10 +1,11 @@
-"""The device of a pipeline's logits, checked before anything is allocated on it."""
+"""The device of a pipeline's logits, checked before anything is allocated on it, and its mode."""
 
 from __future__ import annotations
 
 import torch
 
-from guided_plugin.errors import ConfigError
+from guided_plugin.config import MODES, Mode
+from guided_plugin.errors import ConfigError, did_you_mean
 
 
 def checked_device(device: torch.device | str) -> torch.device:
@@ -28,6 +29,15 @@ def cuda_reason(index: int = 0) -> str:
         return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
     count = torch.cuda.device_count()
     return "" if index < count else f"there are {count} CUDA devices, numbered from 0"
+
+
+def resolve_mode(mode: Mode, device: torch.device) -> Mode:
+    """`inline` or `process`. `auto` is a worker process where the logits are on CUDA."""
+    if mode not in MODES:
+        raise ConfigError(f"unknown mode {mode!r}", where="mode", hint=did_you_mean(mode, MODES))
+    if mode == "auto":
+        return "process" if device.type == "cuda" else "inline"
+    return mode
 
 
 _HINT = "use device='cpu', or a PyTorch and a driver that show torch.cuda.is_available()"

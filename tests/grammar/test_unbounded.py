@@ -13,7 +13,7 @@ import pytest
 import guided_plugin as gp
 from guided_plugin.errors import BudgetError, CompileLimitError
 from guided_plugin.grammar.base import Grammar
-from guided_plugin.grammar.deadline import DeadlineCalls, Overdue
+from guided_plugin.grammar.native import DeadlineCalls, Overdue
 from guided_plugin.grammar.table import GrammarTable, Phase
 
 END = 3

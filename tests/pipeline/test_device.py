@@ -1,4 +1,4 @@
-"""The device of a pipeline is checked before anything is allocated."""
+"""The device and the mode of a pipeline are checked before anything is allocated."""
 
 import pytest
 import torch
@@ -42,3 +42,21 @@ def test_a_device_that_is_not_there_is_told(monkeypatch):
 def test_a_name_that_is_no_device_is_told(byte_compiler):
     with pytest.raises(ConfigError, match=r"'gpu' is not a device \(cpu or cuda\)"):
         gp.StepPipeline(byte_compiler, max_slots=1, device="gpu")
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "resolved"),
+    [
+        ("auto", "cuda", "process"),
+        ("auto", "cpu", "inline"),
+        ("process", "cpu", "process"),
+        ("inline", "cuda", "inline"),
+    ],
+)
+def test_auto_follows_the_device_and_a_chosen_mode_stays(mode, name, resolved):
+    assert device.resolve_mode(mode, torch.device(name)) == resolved
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'process'"):
+        device.resolve_mode("proces", torch.device("cpu"))

@@ -11,7 +11,7 @@ import torch
 
 import guided_plugin as gp
 from guided_plugin.kernels.indexed import indexed_kernels
-from guided_plugin.pipeline import make
+from guided_plugin.pipeline import runtime
 from guided_plugin.worker.device import cuda as worker_cuda
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 
@@ -57,7 +57,7 @@ def test_no_call_synchronises_and_tokens_are_the_cpu_twins(pipeline, dtype, mode
 
 @pytest.mark.parametrize("first", [2**31 - 9, 2**32 - 9])
 def test_step_numbers_wrap_on_the_device(pipeline, monkeypatch, first):
-    monkeypatch.setattr(make, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
+    monkeypatch.setattr(runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
     compare_with_the_cpu(pipeline, torch.int64, "process", strict_sync=True)
 
 

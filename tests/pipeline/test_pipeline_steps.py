@@ -328,7 +328,7 @@ def test_a_bad_spec_leaves_everything_as_it_was(pipe):
 
 
 def test_slots_are_given_out_lowest_first_and_reused():
-    from guided_plugin.pipeline.slots import Slots
+    from guided_plugin.pipeline.requests import Slots
 
     slots = Slots(3)
     assert [slots.take(name) for name in "abc"] == [0, 1, 2]

@@ -18,7 +18,7 @@ from vocabularies import BYTES
 import guided_plugin as gp
 from guided_plugin.errors import PipelineError, RequestError, VocabularyError
 from guided_plugin.grammar.table import Phase
-from guided_plugin.pipeline import make
+from guided_plugin.pipeline import runtime
 from guided_plugin.worker.child import forkserver
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region, Shape, unwrap
@@ -116,7 +116,7 @@ def test_step_numbers_wrap(near):
 @pytest.mark.parametrize("first", [0, 2**31 - 20, 2**32 - 20])
 def test_both_modes_do_the_same_for_a_long_time(compiler, fork_server, monkeypatch, first):
     """Adds, aborts, slot reuse, skipped steps, replays, tokens from elsewhere: step by step the same."""
-    monkeypatch.setattr(make, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
+    monkeypatch.setattr(runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
     shuffle, generator = random.Random(first), torch.Generator().manual_seed(3)
     inline = gp.StepPipeline(compiler, max_slots=8, mode="inline")
     worker = gp.StepPipeline(compiler, max_slots=8, mode="process")

@@ -14,7 +14,7 @@ from vocabularies import BYTES
 
 import guided_plugin as gp
 from guided_plugin.errors import PipelineError
-from guided_plugin.pipeline import make
+from guided_plugin.pipeline import runtime
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, RankWord, Region, Shape
 from guided_plugin.worker.ranks import follower, peers
@@ -177,7 +177,7 @@ def test_worker_deaths_change_nothing(share):
 def test_step_numbers_wrap(share, where, monkeypatch):
     """Across 32 bits: a copy begins where rank 0 does, and goes on with it."""
     first = 2**32 - 3
-    monkeypatch.setattr(make, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
+    monkeypatch.setattr(runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
     with pipeline(mode="inline") as alone:
         pipes = share(where, "process")
         assert pipes[1].runtime._region.load(Counter.FILLED) == first
@@ -199,7 +199,7 @@ def fails(error):
     [
         ("aaa", (follower, "_open"), OSError("no such memory"), "rank 1: cannot map"),
         ("aa", (follower, "_open"), RuntimeError("out of memory"), "rank 1: cannot map"),  # of a device
-        ("aa", (make, "LeadingInlineRuntime"), ZeroDivisionError("by zero"), ""),
+        ("aa", (runtime, "LeadingInlineRuntime"), ZeroDivisionError("by zero"), ""),
         (
             "aabb",
             (follower, "Mirror"),

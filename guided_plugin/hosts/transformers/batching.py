@@ -21,8 +21,8 @@ from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import ConfigError, GuidedError, PipelineError, printable
-from guided_plugin.hosts.step_hooks import SafeStepHooks
 from guided_plugin.pipeline.pipeline import StepPipeline
+from guided_plugin.plugins import SafeStepHooks
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
 
@@ -53,7 +53,7 @@ _MOST_REQUESTS = 256
 
 
 @dataclass(slots=True)
-class _Entry:
+class _BatchedRequest:
     """A guided request of the manager, in the pipeline."""
 
     name: str
@@ -81,8 +81,8 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self.pipeline = StepPipeline(compiler, max_slots=self._slots, device=self._device)
         self._lock = threading.RLock()  # plugins that hear a step may ask for errors
         self._numbers = itertools.count()
-        self._entries: dict[str, _Entry] = {}
-        self._rows: list[_Entry | None] = []
+        self._entries: dict[str, _BatchedRequest] = {}
+        self._rows: list[_BatchedRequest | None] = []
         """Of the step that is not over yet."""
         self._closed_rows: list[int] = []
         self._step_numbers = itertools.count()
@@ -149,7 +149,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
                 self._step = DecodeStep(index, slots)
                 for row, state in enumerate(states):
                     # Plugins hear the tokens of unguided rows too.
-                    self._rows[row] = self._rows[row] or _Entry("", UNGUIDED, state, _length(state))
+                    self._rows[row] = self._rows[row] or _BatchedRequest("", UNGUIDED, state, _length(state))
             self.pipeline.plan(slots)
             self.pipeline.fill_mask()
         return torch.tensor(slots, dtype=torch.int32)
@@ -194,7 +194,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             if request_id not in coming and (ended or full):
                 self._remove(request_id)
 
-    def _row(self, row: int, state: Any) -> _Entry | None:
+    def _row(self, row: int, state: Any) -> _BatchedRequest | None:
         text = state.logit_processor_kwargs.get(ARGUMENT)
         if text is None:
             return None
@@ -215,7 +215,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             self._keep_error(state.request_id, error)
             self._closed_rows.append(row)
             return None
-        self._entries[state.request_id] = _Entry(name, slot, state, len(tokens))
+        self._entries[state.request_id] = _BatchedRequest(name, slot, state, len(tokens))
         return self._entries[state.request_id]
 
     def _remove(self, request_id: str) -> None:
@@ -223,7 +223,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._note_error(request_id, entry)
         self.pipeline.remove_request(entry.name)
 
-    def _note_error(self, request_id: str, entry: _Entry) -> None:
+    def _note_error(self, request_id: str, entry: _BatchedRequest) -> None:
         error = self.pipeline.request(entry.name).error
         if error is not None:
             self._keep_error(request_id, error)

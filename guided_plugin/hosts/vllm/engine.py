@@ -49,7 +49,7 @@ from guided_plugin.hosts.vllm.requests import GuidedRequest
 from guided_plugin.hosts.vllm.start_line import engine_line
 from guided_plugin.hosts.vllm.worker_methods import ENGINES, engine_of, offer_methods
 from guided_plugin.metrics import Recent
-from guided_plugin.pipeline.mode import resolve_mode
+from guided_plugin.pipeline.device import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from guided_plugin.hosts.step_hooks import SafeStepHooks
-from guided_plugin.plugins import Plugins
+from guided_plugin.plugins import Plugins, SafeStepHooks
 from guided_plugin.step import UNGUIDED, DecodeStep
 
 

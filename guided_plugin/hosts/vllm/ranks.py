@@ -19,7 +19,7 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm.contract import broken
 from guided_plugin.hosts.vllm.parts import Part
-from guided_plugin.pipeline.mode import resolve_mode
+from guided_plugin.pipeline.device import resolve_mode
 from guided_plugin.worker.ranks.group import RankGroup
 
 _APART = "use data parallelism"

@@ -68,7 +68,7 @@ class FollowedUploads(MaskUploads, Protocol):
         asked for."""
 
 
-class GuidedRows(Protocol):
+class RowNumbers(Protocol):
     """Which logits rows are guided."""
 
     rows: Tensor
@@ -78,7 +78,7 @@ class GuidedRows(Protocol):
         """The logits rows that are guided from this step on."""
 
 
-class TokenWrites(GuidedRows, Protocol):
+class TokenWrites(RowNumbers, Protocol):
     """Sampled tokens, from the device to the ring."""
 
     def write(self, step: int, tokens: Tensor) -> None:
@@ -103,7 +103,7 @@ class FollowedBuffers:
     """What a rank without a worker has of them."""
 
     masks: FollowedUploads
-    rows: GuidedRows
+    rows: RowNumbers
     close: Callable[[], None]
     """Lets go of the shared memory, unless the device still waits for some of it."""
 

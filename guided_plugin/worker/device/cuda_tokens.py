@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.kernels.tokens_triton import write_tokens
+from guided_plugin.kernels.rows_triton import write_tokens
 from guided_plugin.step import TokenSink
 from guided_plugin.worker.device.cuda_masks import DeviceRegion
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region

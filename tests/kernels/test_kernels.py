@@ -1,4 +1,4 @@
-"""Masks and tokens through tables of a host's requests, on the CPU and on CUDA where there is one."""
+"""The kernels for masks and tokens against plain references, on the CPU and on CUDA where there is one."""
 
 import random
 import subprocess
@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
+from guided_plugin.kernels import mask_rows
 from guided_plugin.kernels.indexed import indexed_kernels
-from guided_plugin.kernels.mask_reference import mask_rows_reference
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 from guided_plugin.worker.device.streamops import register_host, unregister_host
 from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Region, Shape
@@ -16,16 +16,108 @@ from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Region, Shape
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
+@pytest.fixture(autouse=True)
+def _device(request):
+    if request.node.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+
 @pytest.fixture(params=DEVICES)
 def device(request):
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
     return request.param
 
 
 @pytest.fixture
 def kernels(device):
     return indexed_kernels(torch.device(device))
+
+
+def mask_rows_reference(logits, mask, rows, vocabulary_size):
+    """`mask_rows`, bit by bit."""
+    for index, row in enumerate(rows.tolist()):
+        for column in range(logits.shape[1]):
+            allowed = column < vocabulary_size and (int(mask[index, column // 32]) >> (column % 32)) & 1
+            if not allowed:
+                logits[row, column] = -torch.inf
+
+
+def bits(tensor):
+    return tensor.reshape(-1).clone().view(torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("width", "vocabulary"), [(64, 64), (70, 67), (67, 67), (100, 33), (40, 70), (1, 1)])
+@pytest.mark.parametrize("layout", ["plain", "columns", "transposed"])
+def test_equals_the_reference(device, dtype, width, vocabulary, layout):
+    generator = torch.Generator().manual_seed(width * vocabulary)
+    base = torch.randn(5, 2 * width, generator=generator).to(dtype)
+    base[0, 0] = torch.nan
+    logits = {
+        "plain": base[:, :width].contiguous(),
+        "columns": base[:, ::2],
+        "transposed": base[:, :width].T.contiguous().T,
+    }[layout]
+    words = (vocabulary + 31) // 32
+    mask = torch.randint(-(2**31), 2**31, (3, words), generator=generator).to(torch.int32)
+    rows = torch.tensor([4, 0, 2], dtype=torch.int32)
+    expected = logits.clone()
+    mask_rows_reference(expected, mask, rows, vocabulary)
+    there = logits.to(device) if layout == "plain" else base.to(device)
+    if layout == "columns":
+        there = there[:, ::2]
+    elif layout == "transposed":
+        there = there[:, :width].T.contiguous().T
+    mask_rows(there, mask.to(device), rows.to(device), vocabulary)
+    assert torch.equal(bits(there.cpu()), bits(expected))
+
+
+def test_no_rows_is_nothing(device):
+    logits = torch.randn(2, 40, device=device)
+    before = logits.clone()
+    empty = torch.zeros(0, dtype=torch.int32, device=device)
+    mask_rows(logits, torch.zeros(0, 2, dtype=torch.int32, device=device), empty, 40)
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.gpu
+def test_a_real_vocabulary_at_256_rows():
+    vocabulary, width = 151_646, 151_936
+    logits = torch.randn(300, width, device="cuda", dtype=torch.bfloat16)
+    mask = torch.randint(-(2**31), 2**31, (256, (vocabulary + 31) // 32), device="cuda").to(torch.int32)
+    rows = torch.randperm(300, device="cuda")[:256].to(torch.int32)
+    expected = logits.clone()
+    columns = torch.arange(vocabulary, device="cuda")
+    allowed = (mask[:, columns // 32] >> (columns % 32)) & 1
+    guided = expected[rows.long()]
+    guided[:, :vocabulary].masked_fill_(allowed == 0, -torch.inf)
+    guided[:, vocabulary:] = -torch.inf
+    expected[rows.long()] = guided
+    mask_rows(logits, mask, rows, vocabulary)
+    assert torch.equal(bits(logits), bits(expected))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 7, 128, 300])
+def test_tokens_land_whatever_they_look_like(count):
+    """64 bits, 32 and 16; whole tensors and columns of others; rows in order, and some in none."""
+    from guided_plugin.kernels.rows_triton import write_tokens
+
+    ring = torch.zeros(512, dtype=torch.int64, device="cuda")
+    word = torch.zeros(1, dtype=torch.int32, device="cuda")
+    sampled = torch.randint(-1, 30_000, (512, 3), device="cuda")
+    step = 2**32 - 3  # steps wrap
+    for dtype in (torch.int64, torch.int32, torch.int16):
+        columns = sampled.to(dtype)
+        shapes = columns[:, 1].contiguous(), columns[:, 2], columns.view(-1)[5:]
+        for tokens in shapes:
+            for rows in (torch.arange(count), torch.randperm(512)[:count], torch.arange(9, 9 + count)):
+                rows = rows.to("cuda", torch.int32)
+                ring.fill_(-7)
+                step += 1
+                write_tokens(tokens, rows, ring.data_ptr(), word.data_ptr(), step)
+                expected = tokens.long()[rows.long()].tolist()
+                assert ring.tolist() == [*expected, *[-7] * (512 - count)]
+                assert int(word) & 0xFFFFFFFF == step & 0xFFFFFFFF
 
 
 @pytest.mark.parametrize("rows", [1, 5, 33])
@@ -92,7 +184,6 @@ def test_a_launch_is_not_taken_for_other_logits(device, kernels):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_what_is_written_is_what_is_gathered_step_by_step():
     """When the kernel is compiled and after; for one order of requests, and for the next."""
     kernels = indexed_kernels(torch.device("cuda"))
@@ -160,7 +251,6 @@ print(looks)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_whoever_sees_the_word_raised_sees_every_token():
     """Another process polls the word, as the grammar worker does, while 4,000 steps go by."""
     count, steps = 256, 4000
