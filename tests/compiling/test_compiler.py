@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -393,3 +395,32 @@ class TestSharedCompiler:
 
         with ThreadPoolExecutor(8) as pool:
             assert len({id(compiler) for compiler in list(pool.map(ask, range(8)))}) == 1
+
+
+WITHOUT_XGRAMMAR = """
+import sys
+import guided_plugin as gp
+from guided_plugin.compiling.readiness import get_ready
+
+tokens = [*(bytes([byte]) for byte in range(256)), b"</s>"]
+compiler = gp.GrammarCompiler(gp.Vocabulary.from_tokens(tokens, [256]), config=gp.GuidedConfig(threads=1))
+get_ready(compiler, helpers=False)
+for spec in (
+    gp.OutputSpec.json_schema({"type": "string", "maxLength": 3}),
+    gp.OutputSpec.regex("[a-z]+"),
+    gp.OutputSpec.choice(["a"]),
+    gp.OutputSpec.grammar('start: %json {"type": "null"}', "lark"),
+    gp.OutputSpec.structural_tag({"format": {"type": "const_string", "value": "a"}}),
+):
+    assert compiler.compile(spec).backend == "llguidance"
+print({"torch", "xgrammar"} & sys.modules.keys())
+compiler.compile(gp.OutputSpec.grammar('root ::= "a"'))
+print("xgrammar" in sys.modules)
+"""
+
+
+def test_xgrammar_and_torch_are_imported_by_the_first_spec_that_needs_them():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_XGRAMMAR], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n")[:2] == ["set()", "True"]

@@ -111,7 +111,7 @@ GRAMMARS: dict[str, tuple[dict[str, Any], str, str]] = {
     "regex, backreference": ({"regex": r"(a)\1"}, "regex", "position 3"),
     "regex, empty class": ({"regex": r"[^\s\S]"}, "regex", "empty class"),
     "regex, too long": ({"regex": "a{5000000}"}, "regex", "max_repetition"),
-    "choice, surrogate": ({"choice": ["\ud800"]}, "choice", "surrogate"),
+    "choice, surrogate": ({"choice": ["\ud800"]}, "choice[0]", "surrogate"),
     "ebnf, surrogate": ({"grammar": 'root ::=\n "\ud800"'}, "grammar, line 2, column 3", "surrogate"),
     "lark, surrogate": ({"grammar": 'start: "\ud800"'}, "grammar, line 1, column 9", "surrogate"),
     "ebnf, no root": ({"grammar": 'a ::= "x"'}, "grammar, line 1, column 1", "`root`"),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
+from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.spec.ecma import Alternation, Characters, Node, Ranges, Repeat, Sequence, complement, meet
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.keywords import ASSERTIONS
@@ -133,17 +133,8 @@ def _check_values(values: list[Any], path: Path) -> None:
             raise refusal(
                 f"the value {shown(value)}", path, "list texts, whole numbers, true, false and null"
             )
-        if isinstance(value, str):
-            _check_text(value, pointer(path))
-
-
-def _check_text(text: str, where: str) -> None:
-    if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
-        raise GrammarError(
-            f"has a lone surrogate, which no text can hold: {shown(text)}",
-            where=where,
-            hint="leave the surrogate out, or write the character as a pair",
-        )
+        if isinstance(value, str) and any(0xD800 <= ord(character) <= 0xDFFF for character in value):
+            raise refusal(f"a lone surrogate in {shown(value)}", path)
 
 
 def refusal(what: str, path: Path, hint: str = _OTHERWISE) -> UnsupportedSpecError:
@@ -153,8 +144,6 @@ def refusal(what: str, path: Path, hint: str = _OTHERWISE) -> UnsupportedSpecErr
 
 def choice_ebnf(choices: list[str]) -> str:
     """A grammar of some texts."""
-    for choice in choices:
-        _check_text(choice, f"choice {shown(choice)}")
     return "root ::= " + " | ".join(f'"{"".join(map(_quoted, choice))}"' for choice in choices)
 
 

@@ -139,6 +139,16 @@ def test_auto_takes_it_for_schemas_and_it_can_be_disabled():
         without.compile(OutputSpec.json_schema(schema))
 
 
+@pytest.mark.parametrize(
+    "text", [*map(chr, range(33)), "\x7f", 'say "hi"', "\\n \\u0041", "é 世界 👋\U0010ffff", "/[a-z]*/"]
+)
+def test_every_choice_comes_out_as_it_went_in(backend, text):
+    spec = OutputSpec.choice([f"a{text}b", "ab"])
+    matcher = backend.start(backend.compile(spec), (END,))
+    assert matcher.accept_text(f"a{text}b".encode())
+    assert matcher.complete
+
+
 def test_a_spec_may_name_another_backend():
     compiler = GrammarCompiler(VOCABULARY)
     assert compiler.compile(OutputSpec.json_schema(PERSON, backend="xgrammar")).backend == "xgrammar"
