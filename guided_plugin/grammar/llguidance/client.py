@@ -127,13 +127,17 @@ def _inner(spec: OutputSpec, schema: Any, place: str) -> str:
         check_schema(schema)
         found = lower_schema(schema, grammar, closed=spec.strict, ordered=spec.strict)
         if found.distinct:
-            places = (
-                path for path, node in walk(schema) if isinstance(node, dict) and node.get("uniqueItems")
-            )
+            places = [
+                (*path, key)
+                for path, node in walk(schema)
+                if isinstance(node, dict)
+                for key in ("uniqueItems", "minProperties")
+                if node.get(key)
+            ]
             raise UnsupportedSpecError(
-                "items that must differ are not enforced inside a grammar",
-                where=pointer((*next(places), "uniqueItems")),
-                hint="leave uniqueItems out, or ask for the schema as json_schema",
+                "items or names that must differ are not enforced inside a grammar",
+                where=pointer(next(iter(places), ())),
+                hint="leave it out, or ask for the schema as json_schema",
             )
     except GuidedError as error:
         kind = GrammarError if isinstance(error, SpecError) else type(error)

@@ -25,7 +25,7 @@ def compiler() -> GrammarCompiler:
     """Over single bytes, with two stop tokens and two other control tokens."""
     tokens = [*(bytes([byte]) for byte in range(256)), *NAMES]
     vocabulary = Vocabulary(tuple(tokens), (END, TURN), frozenset({THINK, THOUGHT}))
-    config = GuidedConfig(threads=1, isolate_compiles=False)
+    config = GuidedConfig(threads=1, isolate_compiles=False, max_nodes=100_000)
     return GrammarCompiler(vocabulary, config=config, plugins=Plugins(entry_points=False))
 
 
@@ -85,6 +85,7 @@ class TestInnerSchemas:
                 "#/items/uniqueItems",
                 "must differ",
             ),
+            ({"additionalProperties": {}, "minProperties": 2}, "#/minProperties", "names that must differ"),
             ({"minimum": "a"}, "#/minimum", "must be a number"),
             ({"x-guidance": {"lenient": True}}, "#/x-guidance", "how one backend reads"),
             ({"$dynamicRef": "other:#x"}, "#/$dynamicRef", "never fetched"),
