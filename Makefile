@@ -1,4 +1,4 @@
-# Two commands: `make demo` and `make test`. Both make .venv when it is missing or out of date.
+# `make demo` and `make test`; `make nightly` before a release. All make .venv when it is missing or out of date.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,17 +14,20 @@ RELEASE_STAMP := $(RELEASE)/.installed
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo newcomer test lint size figures types docs unit vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
+.PHONY: demo newcomer test nightly lint size figures types docs unit unit-all vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test pretrained-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
 	@echo "make newcomer  the tasks of docs/contributing.md, one after the other: a table of what works"
-	@echo "make test      everything CI runs: ruff, size, figures, mypy, release-check, docs, vllm-test, clients-test, newcomer, unit, coverage"
-	@echo "make unit      the tests alone (ARGS=... goes to pytest)"
+	@echo "make test      the gate, which CI runs: ruff, size, figures, mypy, unit, older-test, vllm-test, clients-test"
+	@echo "make nightly   what takes longer, each result written to benchmarks/results/nightly.json: $(NIGHTLY)"
+	@echo "make unit      the tests without vLLM and under ten seconds (ARGS=... goes to pytest)"
+	@echo "make unit-all  the slow ones too, with coverage"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make replicas-test  two engines behind vLLM's data-parallel front, one of them killed"
 	@echo "make clients-test  openai, instructor, langchain-openai and pydantic-ai against a server of that vLLM"
 	@echo "make vllm-next-test  the contract, gate and runners with the Python files of VLLM_RELEASES"
+	@echo "make  a server of that vLLM under load and attacks, a minute each"
 	@echo "make older-test  masks with the llguidance that vLLM pins"
 	@echo "make release-check  build sdist and wheel twice, try the wheel in clean environments; writes dist/"
 	@echo "make size      lines by folder, against the budgets in scripts/size.toml"
@@ -59,7 +62,20 @@ $(STAMP): $(DEMO_STAMP)
 demo: $(DEMO_STAMP)
 	$(BIN)/guided-plugin demo
 
-test: lint size figures types docs release-check vllm-test clients-test newcomer unit coverage
+test: lint size figures types unit older-test vllm-test clients-test
+
+# One after the other, also where one fails; the file says how the last run ended.
+NIGHTLY := release-check docs vllm-next-test replicas-test newcomer unit-all coverage
+RESULT := benchmarks/results/nightly.json
+nightly:
+	@failed=; printf '{\n "command": "make nightly",\n "date": "%s",\n "commit": "%s",\n "targets": {' \
+		"$$(date -u +%F)" "$$(git rev-parse HEAD)" > $(RESULT).new; comma=; \
+	for target in $(NIGHTLY); do \
+		start=$$(date +%s); ok=true; $(MAKE) $$target || { ok=false; failed="$$failed $$target"; }; \
+		printf '%s\n  "%s": {"ok": %s, "seconds": %s}' "$$comma" $$target $$ok $$(($$(date +%s) - start)) >> $(RESULT).new; \
+		comma=,; \
+	done; printf '\n }\n}\n' >> $(RESULT).new; mv $(RESULT).new $(RESULT); \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -80,6 +96,10 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 unit: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "not pretrained and not slow" $(ARGS)
+
+# Its lines count together with those that run with vLLM.
+unit-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not pretrained" --cov --cov-report= $(ARGS)
 
 $(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
@@ -90,14 +110,14 @@ $(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
 	touch $@
 
 # vLLM and what it loads warn of much that is not ours: warnings are errors in `unit` alone.
-vllm-test: $(VLLM_STAMP) vllm-next-test older-test
-	COVERAGE_FILE=.coverage-vllm $(VLLM)/bin/python -m pytest --cov --cov-report= -o filterwarnings=default -o timeout=900 \
-		--ignore=tests/hosts/vllm/test_replicas.py tests/hosts/vllm
+VLLM_PYTEST := $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900
+vllm-test: $(VLLM_STAMP)
+	$(VLLM_PYTEST) $(addprefix --ignore=tests/hosts/vllm/test_,replicas.py soak.py chaos.py) tests/hosts/vllm
 
-# Not in `test`: vLLM gives its data-parallel coordinator 120 s, which two engines on a busy machine of two processors
+# vLLM gives its data-parallel coordinator 120 s, which two engines on a busy machine of two processors
 # may take to start.
 replicas-test: $(VLLM_STAMP)
-	$(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900 tests/hosts/vllm/test_replicas.py
+	$(VLLM_PYTEST) tests/hosts/vllm/test_replicas.py
 
 # Each a download of 330 MB, of which the Python files are kept.
 vllm-sources: $(VLLM_STAMP)
@@ -136,7 +156,9 @@ $(RELEASE_STAMP): constraints-release.txt
 release-check: $(RELEASE_STAMP)
 	$(RELEASE)/bin/python scripts/release_check.py
 
-coverage:
+# With the tests of soak and chaos.
+coverage: $(STAMP) $(VLLM_STAMP)
+	COVERAGE_FILE=.coverage-vllm $(VLLM_PYTEST) --cov --cov-report= --ignore=tests/hosts/vllm/test_replicas.py tests/hosts/vllm
 	$(BIN)/coverage combine --quiet --append .coverage-vllm
 	$(BIN)/coverage report --skip-covered --fail-under=88
 

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MINORS = (11, 12, 13, 14)
 FULL = 11
 """The Python that gets every dependency; `constraints.txt` was made for it."""
-LIGHT = ("llguidance", "numpy", "pluggy", "typer", "rich", "transformers")
+LIGHT = ("llguidance", "numpy", "pluggy", "pydantic", "typer", "rich", "transformers")
 MOST_BYTES = 3_000_000
 MOST_IMPORT_MS = 100.0
 

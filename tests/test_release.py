@@ -117,7 +117,7 @@ def test_the_tools_of_a_release_are_pinned():
     assert all("==" in tool for tool in tools)
 
 
-def test_make_test_checks_the_release():
+def test_make_nightly_checks_the_release():
     makefile = Path(ROOT / "Makefile").read_text()
-    assert "release-check" in re.search(r"^test: (.*)$", makefile, re.M)[1].split()
+    assert "release-check" in re.search(r"^NIGHTLY := (.*)$", makefile, re.M)[1].split()
     assert json.loads(re.search(r"'(\{.*\})'", DOCKERFILE)[1]) == {"take_over": True}
