@@ -56,7 +56,7 @@ def _body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) ->
         return " & ".join([*named, *(f"~/{term}/" for term in excluded)])
     listed = number.members(_MAX_LISTED)
     if listed is not None:
-        return f"/{_any_of(listed, spelling, negative=number.low is None or number.low.value < 0)}/"
+        return f"/{_any_of(listed, spelling, negative=number.ends()[0] != 0)}/"
     found = counted(number, spelling, fragment)
     if found is None:
         return None
@@ -70,11 +70,14 @@ def number_terms(number: Number, spelling: Spelling) -> tuple[tuple[str, ...], t
     exponents = spelling.exponents
     if number.values is not None:
         return ("|".join(_spellings(value, spelling) for value in number.values),), ()
+    low = number.low
+    if low is not None and number.step is not None and number.ends()[0] == 0:
+        low = Bound(0, exclusive=False)
     terms = [
         _whole(fraction_zero=spelling.fraction_zero, exponents=exponents) if number.whole else None,
         _fractional(exponents=exponents) if number.whole is False else None,
         *(_multiples(exact(one), exponents=exponents) for one in sorted(number.multiples)),
-        _at_least(number.low, exponents=exponents) if number.low is not None else None,
+        _at_least(low, exponents=exponents) if low is not None else None,
         _at_most(number.high, exponents=exponents) if number.high is not None else None,
     ]
     required = [*filter(None, terms)]
