@@ -17,11 +17,11 @@ import numpy as np
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
-from guided_plugin.grammar.llguidance.beginnings import first_state
 from guided_plugin.grammar.llguidance.client import tokens_in
 from guided_plugin.grammar.llguidance.complaints import complaint
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
-from guided_plugin.grammar.llguidance.distinct.spellings import BYTES, Spellings
+from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
+from guided_plugin.grammar.llguidance.distinct.track import BYTES
 from guided_plugin.grammar.llguidance.lark import DISTINCT
 from guided_plugin.grammar.llguidance.lark.languages import FUEL
 from guided_plugin.grammar.llguidance.learnt import Learnt
@@ -198,12 +198,16 @@ class LLGuidanceBackend:
         return Grammar(spec, self.name, compiled, size, seconds, bounded=True, unenforced=left, named=named)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
-        def bytewise(text: str) -> Any:
-            return self._matcher(spec, text, self._byte_tokenizers.plain)
-
-        start = first_state(spec, bytewise, unenforced=self._unenforced, controls=self._tokenizers.controls)
-        self._spellings.prepare()
-        return DistinctRules(start, self._spellings)
+        controls = self._tokenizers.controls
+        text = source_text(
+            spec, unenforced=self._unenforced, impossible_token=None, controls=controls, marked=True
+        )
+        first = self._matcher(spec, text, self._byte_tokenizers.plain)
+        if first.is_error():
+            raise too_entangled(spec, text, first_line(first.get_error()))
+        # What the first check would wait for.
+        _ = self._spellings.table(Mode.BETWEEN), self._spellings.opening
+        return DistinctRules(first.deep_copy, self._spellings, frozenset(controls))
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
         """A matcher at the beginning; it shares the lexer states that others have built."""

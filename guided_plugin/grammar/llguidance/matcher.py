@@ -131,6 +131,7 @@ class LLGuidanceMatcher:
     def limit(self) -> str:
         """The limit that its grammar exceeded; empty if none."""
         message = first_line(self.handle.get_error()) if self.handle.is_error() else ""
+        message = message or first_line(self.distinct.limit() if self.distinct is not None else "")
         return message if OVER_LIMIT.search(message) else ""
 
     def fix_stops(self, row: MaskArray) -> None:

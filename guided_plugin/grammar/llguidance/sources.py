@@ -37,13 +37,15 @@ def source_text(
     impossible_token: int | None,
     controls: Mapping[int, str] | None = None,
     ends_output: Callable[[str], bool] = lambda token: False,
+    marked: bool = False,
 ) -> str:
     """The grammar of a spec; raises a GrammarError where Lark doesn't express it.
 
     `controls`: names of the control tokens that a structural tag may name, by id. `ends_output`: whether a
-    token, as a client's grammar names it, may end an output.
+    token, as a client's grammar names it, may end an output. `marked`:
+    as the check that items are distinct needs it.
     """
-    text = _text(spec, unenforced, impossible_token, controls or {}, ends_output)
+    text = _text(spec, unenforced, impossible_token, controls or {}, ends_output, marked)
     # Each line and each bracket nests at most one deeper.
     most = text.count("\n") + text.count("(") + text.count("[")
     depth = nesting(text) if most > MAX_DEPTH else most
@@ -93,6 +95,7 @@ def _text(
     impossible_token: int | None,
     controls: Mapping[int, str],
     ends_output: Callable[[str], bool],
+    marked: bool,
 ) -> str:
     if spec.kind in ("json_schema", "json_object"):
         return schema_to_lark(
@@ -101,6 +104,7 @@ def _text(
             flexible=spec.whitespace == "flexible",
             unenforced=unenforced,
             impossible_token=impossible_token,
+            marked=marked,
         )
     if spec.kind == "regex":
         return f"{HEADER}start: TEXT\nTEXT: {_regex(spec.text)}"
@@ -116,6 +120,7 @@ def _text(
             controls=controls,
             unenforced=unenforced,
             impossible_token=impossible_token,
+            marked=marked,
         )
     raise UnsupportedSpecError(
         "EBNF grammars are not supported by llguidance",

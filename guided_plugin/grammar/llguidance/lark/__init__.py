@@ -56,12 +56,14 @@ def schema_to_lark(
     flexible: bool,
     unenforced: Iterable[str] = (),
     impossible_token: int | None = None,
+    marked: bool = False,
 ) -> str:
     """A grammar, in llguidance's Lark, of the JSON texts that satisfy a schema.
 
     Strict closes objects that don't say otherwise and keeps properties in the order of the schema; else
     they come in any order. `impossible_token`, if there is one, must be masked out always; it makes some
-    patterns cheaper. Raises an UnsupportedSpecError with the keyword and its place.
+    patterns cheaper. `marked`: with marks, for the check that items are distinct.
+    Raises an UnsupportedSpecError with the keyword and its place.
     """
     grammar = Grammar()
     found = lower_schema(
@@ -71,6 +73,7 @@ def schema_to_lark(
         ordered=strict,
         unenforced=unenforced,
         impossible_token=impossible_token,
+        marked=marked,
     )
     text = grammar.lark(found.symbol, _FLEXIBLE_HEADER if flexible else HEADER)
     return text + DISTINCT if found.distinct else text
@@ -95,6 +98,7 @@ def lower_schema(
     ordered: bool,
     unenforced: Iterable[str] = (),
     impossible_token: int | None = None,
+    marked: bool = False,
 ) -> Lowered:
     """Write a schema into a grammar, which may hold others. Strict ones are closed and ordered."""
     algebra, root = demands_of(schema, strict=closed, unenforced=unenforced)
@@ -104,6 +108,7 @@ def lower_schema(
         ordered=ordered,
         spelling=Spelling(fraction_zero=not closed and document.draft > 4, exponents=not closed),
         impossible_token=impossible_token,
+        marked=marked,
     )
     emitter = _emitter(algebra, style, grammar)
     try:

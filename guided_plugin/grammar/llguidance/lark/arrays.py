@@ -22,10 +22,10 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
 )
 from guided_plugin.grammar.llguidance.lark.counting import few_values
-from guided_plugin.grammar.llguidance.lark.emitter import Emitter
+from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, PLAIN, Emitter
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
-from guided_plugin.grammar.llguidance.lark.spelling import ONE_SPELLING, WRITTEN_OUT
+from guided_plugin.grammar.llguidance.lark.spelling import ONE_SPELLING
 from guided_plugin.grammar.llguidance.lark.terminals import COMMA
 
 OPEN, CLOSE = Text('"["'), Text('"]"')
@@ -48,7 +48,7 @@ def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
         return emitter.grammar.define(emitter.grammar.name("a"), [])
     if constraint.unique and (constraint.longest is None or constraint.longest > 1):
         return _unique(emitter, constraint)
-    return _plain(emitter, constraint)
+    return _plain(emitter, replace(constraint, unique=False))
 
 
 def _plain(emitter: Emitter, constraint: Array) -> Symbol:
@@ -84,16 +84,25 @@ def _items(emitter: Emitter, constraint: Array) -> tuple[Symbol, ...]:
         symbols = _alike(emitter, constraint, first)
     for index in reversed(range(first)):
         comma = (COMMA,) if index else ()
-        symbols = (*comma, emitter.value(constraint.at(index)), *symbols)
+        symbols = (*comma, _item(emitter, constraint, index), *symbols)
         if index >= constraint.shortest:
             symbols = (Repeated(symbols, 0, 1),)
         symbols = (emitter.grammar.rule(symbols),)
     return symbols
 
 
+def _item(emitter: Emitter, constraint: Array, index: int, literals: Literals | None = None) -> Symbol:
+    """An item, with its mark. `literals`: what it is, if it isn't what any item there may be."""
+    value = emitter.value(constraint.at(index) if literals is None else literals)
+    if not constraint.unique:
+        return emitter.marked(value, PLAIN)
+    changes = constraint.contains or index < constraint.prefix_length
+    return emitter.marked(value, CHANGING if changes else emitter.mark_of(constraint))
+
+
 def _alike(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...]:
     """The items from an index on where all are alike."""
-    item = emitter.value(constraint.at(index))
+    item = _item(emitter, constraint, index)
     low = max(constraint.shortest - index, 0)
     high = None if constraint.longest is None else constraint.longest - index
     if index:
@@ -133,7 +142,7 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
         if _too_few(emitter, constraint):
             return emitter.grammar.define(emitter.grammar.name("u"), [])
         _refuse_competing(emitter, constraint)
-        with emitter.compared(ONE_SPELLING if _compound(emitter, constraint) else WRITTEN_OUT):
+        with emitter.compared(ONE_SPELLING):
             return _plain(emitter, constraint)
     if constraint.shortest > len(values):
         return emitter.grammar.define(emitter.grammar.name("u"), [])
@@ -143,7 +152,7 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     first, later = [], []
     for bit, value in enumerate(values):
         literals = emitter.algebra.literals({"enum": [value]}, emitter.algebra.document.root_base, ())
-        item = emitter.value(literals)
+        item = emitter.marked(emitter.value(literals), PLAIN)
         step: tuple[Symbol, ...] = (item, Reference(tail, f"set_bit({bit})"))
         first.append(Alternative(step))
         fits = f"bit_count_lt({field}, {constraint.longest})" if constraint.longest is not None else ""
@@ -153,13 +162,6 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     emitter.grammar.define(name, first, parameter=True)
     filled = (OPEN, Reference(name, "0x0"), CLOSE)
     return emitter.grammar.rule(filled, *([(OPEN, CLOSE)] if constraint.shortest == 0 else []))
-
-
-def _compound(emitter: Emitter, constraint: Array) -> bool:
-    """Whether arrays or objects may be among the items."""
-    choices = [constraint.at(index) for index in range(constraint.prefix_length + 1)]
-    shapes = [emitter.algebra.shape(item) for item in choices]
-    return any(shape["array"] or shape["object"] for shape in shapes)
 
 
 def _too_few(emitter: Emitter, constraint: Array) -> bool:
@@ -296,7 +298,7 @@ def _chosen_item(
             # What is not counted must be known not to count.
             literals.append(emitter.algebra.negated(each.item))
     item = TRUE.union(*literals)
-    return None if emitter.algebra.empty(item) else emitter.value(item)
+    return None if emitter.algebra.empty(item) else _item(emitter, constraint, index, item)
 
 
 def _counting(emitter: Emitter, constraint: Array, contains: Contains) -> Symbol:
@@ -320,7 +322,7 @@ def _counting(emitter: Emitter, constraint: Array, contains: Contains) -> Symbol
     ):
         if not algebra.empty(literals):
             functions = [f"incr({field})", f"incr({length})"]
-            step = remembering(emitter, emitter.value(literals), f"{name}t", functions)
+            step = remembering(emitter, _item(emitter, constraint, 0, literals), f"{name}t", functions)
             first.append(Alternative(step, condition))
             later.append(Alternative((COMMA, *step), condition))
     ends = [f"ge({counted}, {least})" if least else "", f"ge({length}, {shortest})" if shortest else ""]

@@ -6,13 +6,14 @@ Depends on the emitter.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Array,
     Boolean,
     Constraint,
+    Contains,
     Literals,
     Null,
     Object,
@@ -117,11 +118,21 @@ class _Values:
         items: list[list[Hashable]] = []
         for length in range(last + 1):
             if length >= array.shortest:
-                yield from self._products(items, unique=array.unique)
+                contains = [self._counted(array, each, length) for each in array.contains]
+                for found in self._products(items, unique=array.unique):
+                    if all(map(_counts, array.contains, contains, repeat(found))):
+                        yield found
             if length < last:
                 items.append(self._all(array.at(length)))
                 if not items[-1]:
                     break
+
+    def _counted(self, array: Array, contains: Contains, length: int) -> list[frozenset[Hashable]]:
+        """The values of each item that a `contains` counts."""
+        found = [self._all(array.at(index) | contains.item) for index in range(length)]
+        if any(len(values) > self._most for values in found):
+            raise _Endless
+        return [frozenset(values if index >= contains.start else ()) for index, values in enumerate(found)]
 
     def _all(self, literals: Literals) -> list[Hashable]:
         if self._algebra.empty(literals):
@@ -186,6 +197,12 @@ class _Values:
         for source, _ in limits[0].matching:
             names.update(dict.fromkeys(_few(pattern(source), _MAX_STRINGS)))
         return names
+
+
+def _counts(contains: Contains, counted: list[frozenset[Hashable]], array: tuple[Hashable, ...]) -> bool:
+    """Whether so many items are counted as must be."""
+    count = sum(value in values for value, values in zip(array, counted, strict=True))
+    return contains.least <= count and (contains.most is None or count <= contains.most)
 
 
 def _few(body: str, most: int) -> tuple[str, ...]:

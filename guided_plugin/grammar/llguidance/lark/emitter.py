@@ -34,7 +34,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Symbol,
     Text,
 )
-from guided_plugin.grammar.llguidance.lark.spelling import WRITTEN_OUT, Spelling
+from guided_plugin.grammar.llguidance.lark.spelling import Spelling
 from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
@@ -46,6 +46,11 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
 )
 from guided_plugin.spec.arithmetic import Value, exact
 from guided_plugin.spec.schema import pointer
+
+CONTROL, MARKS = 257, range(258, 320)
+"""Special tokens of a vocabulary of bytes: one in front of a control token's number, and marks."""
+CHANGING, PLAIN = 1, 2
+"""Bits: of items that may be something else each time, and of those that need not differ."""
 
 SIMPLER = "leave one of the keywords out, or use smaller bounds and fewer alternatives"
 
@@ -62,6 +67,8 @@ class Style:
     """How numbers may be written."""
     impossible_token: int | None = None
     """A token that is never sampled."""
+    marked: bool = False
+    """Marks, which are never taken, may stand where items and names begin: see `distinct/`."""
 
 
 class Emitter:
@@ -86,6 +93,8 @@ class Emitter:
         """How numbers are written in values that are compared with each other; empty where they aren't."""
         self.name_order: dict[str, int] = {}
         """Of objects that are compared: the place of each listed name, the same in all alternatives."""
+        self._name_orders: dict[frozenset[str], dict[str, int]] = {}
+        self._marks: dict[tuple[Constraint, str], int] = {}
         self.distinct = False
         """Whether the output needs the check that items or names are distinct."""
         self.narrowed = False
@@ -126,18 +135,38 @@ class Emitter:
         finally:
             self.comparing = before
 
+    def marked(self, symbol: Symbol, bit: int) -> Symbol:
+        """A symbol with a mark before it, by its bit."""
+        if not self.style.marked:
+            return symbol
+        mark = Text(f"<[{MARKS.start + bit.bit_length() - 1}]>")
+        return self.grammar.rule((Repeated((mark,), 0, 1), symbol))
+
+    def mark_of(self, constraint: Constraint) -> int:
+        """The mark of items that are the same at every place of an array; there are only so many."""
+        key = constraint, self.comparing
+        if key not in self._marks:
+            number = self.grammar.count_mark()
+            self._marks[key] = 4 << number if number < len(MARKS) - 2 else CHANGING
+        return self._marks[key]
+
     def anything(self) -> Symbol:
         """Any JSON value."""
         value = Reference("anyone" if self.comparing else "any")
         if value.rule not in self.grammar.rules:
             scalars = [self._constraint(each) for each in (String(), Boolean(), Number(), Null())]
-            array = (Text('"["'), Repeated((value, Repeated((COMMA, value), 0, None)), 0, 1), Text('"]"'))
-            member = (scalars[0], COLON, value)
+            item = self.marked(value, PLAIN)
+            array = (Text('"["'), Repeated((item, Repeated((COMMA, item), 0, None)), 0, 1), Text('"]"'))
+            member = (self.name(scalars[0]), COLON, value)
             members = (*member, Repeated((COMMA, *member), 0, None))
             entries = (Text('"{"'), Repeated(members, 0, 1), Text('"}"'))
             symbols = [*scalars, self.grammar.rule(array), self.grammar.rule(entries)]
             self.grammar.define(value.rule, [Alternative((symbol,)) for symbol in symbols])
         return value
+
+    def name(self, key: Symbol) -> Symbol:
+        """A name that may be any, in an object that may be compared."""
+        return self.marked(key, CHANGING) if self.comparing else key
 
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
         """An error about a keyword, with the place of its first use."""
@@ -169,7 +198,9 @@ class Emitter:
     def _constraints(self, literals: Literals) -> list[Symbol]:
         shape = self.algebra.shape(literals)
         if shape["object"]:
-            self.name_order = {name: i for i, name in enumerate(_listed(shape["object"]))}
+            names = _listed(shape["object"])
+            order = {name: at for at, name in enumerate(names)}
+            self.name_order = self._name_orders.setdefault(frozenset(names), order)
         return [self._constraint(c) for every in shape.values() for c in every]
 
     def _constraint(self, constraint: Constraint) -> Symbol:
@@ -197,9 +228,7 @@ class Emitter:
     def _number(self, number: Number) -> Symbol:
         spelling = self.style.spelling
         if self.comparing:
-            # Of numbers without any bound all spellings can become another number.
-            only = WRITTEN_OUT if number == Number() else self.comparing
-            spelling = replace(spelling, exponents=False, only=only)
+            spelling = replace(spelling, exponents=False, only=self.comparing)
         body = number_body(number, spelling, self.grammar.fragment)
         if body is None:
             divisors = number.multiples | number.no_multiples

@@ -20,7 +20,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
     with_properties,
 )
-from guided_plugin.grammar.llguidance.lark.emitter import Emitter
+from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, Emitter
 from guided_plugin.grammar.llguidance.lark.languages import few_strings
 from guided_plugin.grammar.llguidance.lark.members import (
     MAX_COUNT,
@@ -57,7 +57,7 @@ OPEN, CLOSE = Text('"{"'), Text('"}"')
 _MAX_ANSWERS = 64
 
 # Where names are counted, patterns that match up to so many names list them;
-_FEW_NAMES = 16
+FEW_NAMES = 16
 # and so many in objects that are compared, where the order of names must be fixed.
 _FEW_COMPARED = 300
 
@@ -97,7 +97,7 @@ class _Writer:
         self.find_members(strings)
         if constraint.exists or constraint.shortest > len(constraint.required) or emitter.comparing:
             # Where names run out, they must be counted as those that are listed.
-            few_names = _FEW_COMPARED if emitter.comparing else _FEW_NAMES
+            few_names = _FEW_COMPARED if emitter.comparing else FEW_NAMES
             limit = max(few_names, min(constraint.shortest, MAX_COUNT))
             few = [few_strings(body, limit) for body in self.bodies]
             found = dict.fromkeys(itertools.chain.from_iterable(filter(None, few)))
@@ -308,7 +308,7 @@ class _Writer:
     def ordered(self) -> Symbol:
         """Listed properties in their order, the others after them."""
         members = [(Text(key_text(n)), COLON, self.emitter.value(self.object.of(n))) for n in self.live]
-        others = [(each.key, COLON, each.value) for each in self.open]
+        others = [(self.emitter.name(each.key), COLON, each.value) for each in self.open]
         other = self.grammar.rule(*others) if others else None
         tail: tuple[Symbol, ...] = (Repeated((COMMA, other), 0, None),) if other is not None else ()
         heads: list[tuple[Symbol, ...]] = []
@@ -333,9 +333,12 @@ class _Writer:
             (name in self.required, (Text(key_text(name)), COLON, self.emitter.value(self.object.of(name))))
             for name in self.live
         ]
-        others = [(each.key, COLON, each.value) for each in self.open]
+        others = [(self.emitter.name(each.key), COLON, each.value) for each in self.open]
         counted = counted_in_order(self.emitter, members, others, fewest, most)
         return self.grammar.rule((OPEN, counted, CLOSE))
+
+    def marked(self, member: Member) -> Member:
+        return replace(member, key=self.emitter.marked(member.key, CHANGING))
 
     def any_order(self, fewest: int, most: int | None, remembered: int) -> list[tuple[Symbol, ...]]:
         """Objects with at least one property, as alternatives: none, or one.
@@ -349,9 +352,10 @@ class _Writer:
         if limit > MAX_COUNT:
             raise self.emitter.refusal("minProperties" if most is None else "maxProperties", "is too large")
         repeatable = [member for member in members if member.bit is None]
-        if repeatable and self.object.counts_names:
+        if repeatable and (self.object.counts_names or self.emitter.comparing):
             # The grammar can't remember these names, and the last value of a name is what counts.
             self.emitter.distinct = True
+            members = [each if each.bit is not None else self.marked(each) for each in members]
         rules = AnyOrder(self.emitter, members, list(self.required), len(self.object.exists))
         return [(OPEN, rules.rule(fewest, most), CLOSE)]
 

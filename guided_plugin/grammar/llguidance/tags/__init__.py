@@ -4,22 +4,21 @@ nodes.py       the parts of a tag
 reader.py      a tag's document as nodes; fields.py, leaves.py, xml.py: what it is made of
 freetext.py    free text up to a trigger or an end
 lexing.py      whether a lexer reads all that as it is meant
-automaton.py   where in an output its JSON begins, for checks next to the grammar
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark import DISTINCT, HEADER, Lowered, lower_schema
+from guided_plugin.grammar.llguidance.lark.emitter import CONTROL
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, Repeated, Symbol, literal
 from guided_plugin.grammar.llguidance.lark.rules import Text as Terminal
-from guided_plugin.grammar.llguidance.tags.automaton import Around, Automaton
 from guided_plugin.grammar.llguidance.tags.lexing import misread
 from guided_plugin.grammar.llguidance.tags.nodes import (
     Control,
@@ -36,9 +35,7 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
 from guided_plugin.grammar.llguidance.tags.reader import read_tag
 from guided_plugin.spec.schema import pointer
 
-__all__ = ["json_parts", "parts_to_lark", "tag_to_lark"]
-
-Part = TypeVar("Part")
+__all__ = ["tag_to_lark"]
 
 _NOT_EMPTY = "/(?s:.+)/"
 
@@ -51,6 +48,7 @@ def tag_to_lark(
     controls: Mapping[int, str],
     unenforced: Iterable[str] = (),
     impossible_token: int | None = None,
+    marked: bool = False,
 ) -> str:
     """A grammar, in llguidance's Lark, of the texts of a structural tag.
 
@@ -60,7 +58,7 @@ def tag_to_lark(
     try:
         node = read_tag(document, controls, flexible=flexible, strict=strict)
         named = impossible_token in _tokens(node)
-        writer = _Writer(strict, tuple(unenforced), None if named else impossible_token)
+        writer = _Writer(strict, tuple(unenforced), None if named else impossible_token, marked)
         clash = misread(node, lambda schema: writer.lowered(schema).types)
         if clash is not None:
             raise UnsupportedSpecError(
@@ -69,39 +67,8 @@ def tag_to_lark(
                 hint="let the parts begin and end with texts that differ",
             )
         start = writer.symbol(node)
-        if writer.distinct:
-            # What is refused there is refused here.
-            Automaton(node, lambda schema: writer.lowered(schema).types, lambda schemas, after: True)
     except RecursionError as error:
         raise UnsupportedSpecError("is nested too deep", where="structural_tag") from error
-    text = writer.grammar.lark(start, HEADER, spaced=flexible)
-    return text + DISTINCT if writer.distinct else text
-
-
-def json_parts(
-    document: Mapping[str, Any],
-    part: Callable[[list[Schema], Around[Part]], Part],
-    *,
-    strict: bool,
-    flexible: bool,
-    controls: Mapping[int, str],
-    unenforced: Iterable[str] = (),
-) -> Around[Part]:
-    """The beginning of the outputs of a tag that has a grammar.
-
-    `part` makes what stands for an array or object, of the schemas of which it has one and what is behind it.
-    """
-    writer = _Writer(strict, tuple(unenforced), None)
-    node = read_tag(document, controls, flexible=flexible, strict=strict)
-    return Automaton(node, lambda schema: writer.lowered(schema).types, part).start
-
-
-def parts_to_lark(
-    schemas: Iterable[Schema], *, strict: bool, flexible: bool, unenforced: Iterable[str] = ()
-) -> str:
-    """A grammar of the JSON of one of some schemas, as it is written inside their tag."""
-    writer = _Writer(strict, tuple(unenforced), None)
-    start = writer.grammar.rule(*((writer.symbol(schema),) for schema in schemas))
     text = writer.grammar.lark(start, HEADER, spaced=flexible)
     return text + DISTINCT if writer.distinct else text
 
@@ -125,6 +92,7 @@ class _Writer:
     strict: bool
     unenforced: tuple[str, ...]
     impossible_token: int | None
+    marked: bool
     grammar: Grammar = field(default_factory=Grammar)
     _schemas: dict[tuple[str, bool], Lowered] = field(default_factory=dict)
 
@@ -145,6 +113,7 @@ class _Writer:
                     ordered=self.strict and not node.any_order,
                     unenforced=self.unenforced,
                     impossible_token=self.impossible_token,
+                    marked=self.marked,
                 )
             except GrammarError as error:
                 raise type(error)(error.what, where=_place(node, error.where), hint=error.hint) from None
@@ -162,6 +131,8 @@ class _Writer:
             case Text(text):
                 return self.grammar.terminal(_quoted(text))
             case Control(token):
+                if self.marked:
+                    return self.grammar.rule((Terminal(f"<[{CONTROL}]>"), Terminal(f'"{token};"')))
                 return Terminal(f"<[{token}]>")
             case Free(stops, suffix):
                 ending = [f"/(?s:.*){_escaped(suffix)}/"] if suffix else []

@@ -1,0 +1,280 @@
+"""Where in its arrays of distinct items an output is, byte by byte, and what can still come there.
+
+States never change: going back is taking an earlier one. The items so far (`Seen`) are shared by the states
+of one output, and each state knows how many of them are its own. Depends on seen and spellings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from guided_plugin.grammar.llguidance.distinct.seen import Seen
+from guided_plugin.grammar.llguidance.distinct.spellings import SCALAR, SPACES, Mode, lowered
+from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, CONTROL, MARKS, PLAIN
+from guided_plugin.grammar.vocabulary import Vocabulary
+
+BYTES = Vocabulary.from_tokens(
+    [*(bytes([i]) for i in range(256)), b"</s>", *(b"<%d>" % i for i in range(CONTROL, MARKS.stop))],
+    [256],
+    frozenset(range(CONTROL, MARKS.stop)),
+)
+"""Token i is byte i; then come a stop token, one in front of a control token's number, and the marks."""
+
+ENDS = b",]} "
+"""What ends a number: a space stands for all whitespace."""
+
+_OPENS = re.compile(rb"[\[{]")
+_PLAIN = re.compile(rb'[^"\\]+')
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """An open container. Never changed: frozen classes take several times longer to make."""
+
+    parent: Frame | None = None
+    names: bool = False
+    """Whether it is an object: its names must differ."""
+    seen: Seen | None = None
+    """Its items, or names, if they must be distinct."""
+    count: int = 0
+    """How many of those are there."""
+    start: int = -1
+    """Where in the state's text the one in progress begins; -1 between them."""
+    active: bool = False
+    """Whether one is in progress here or in a container around."""
+
+
+@dataclass(slots=True, eq=False)
+class State:
+    """Where an output is."""
+
+    frame: Frame | None = None
+    """The innermost container, if it is in one whose items must be distinct."""
+    mode: Mode = Mode.BETWEEN
+    text: bytes = b""
+    """What was written since the outermost item in progress began, as it is compared."""
+    size: int = 0
+    """How many bytes the matcher has moved past."""
+
+
+class Track:
+    """Follows one output with a matcher over bytes, of a grammar with marks."""
+
+    __slots__ = ("_fed", "_matcher", "_start", "_states", "state")
+
+    def __init__(self, start: Callable[[], Any], frame: Frame | None = None) -> None:
+        """`start`: a matcher over `BYTES` at the beginning."""
+        self._start = start
+        self._matcher = start()
+        self._fed: list[int] = []
+        self.state = State(frame)
+        self._states = [self.state]
+        """Before each move, and now."""
+
+    def move(self, data: bytes) -> bool:
+        """Move past bytes; False, and no move, where an item is there already, or they have no place."""
+        before = self.state
+        state = self.state = State(before.frame, before.mode, before.text, before.size)
+        done = at = 0
+        fine = True
+        while fine and at < len(data):
+            if state.frame is None:
+                found = _OPENS.search(data, at)
+                at, begins = found.end() if found else len(data), found is not None
+            elif state.mode >= Mode.STRING:
+                at, begins = self._in_string(state, data, at), False
+            else:
+                fine, begins = self._outside(state, data[at : at + 1]), data[at] in b"[{,"
+                at += 1
+            if fine and begins:
+                fine = self._feed([*data[done:at]])
+                self._begin(state, data[at - 1 : at])
+                done = at
+        if fine and self._feed([*data[done:]]):
+            state.size = len(self._fed)
+            self._states.append(state)
+            return True
+        self.back(0)
+        return False
+
+    def control(self, token: int) -> bool:
+        """Move past a control token."""
+        fine = self._feed([CONTROL, *b"%d;" % token])
+        self.state = replace(self.state, size=len(self._fed))
+        self._states.append(self.state)
+        return fine
+
+    def back(self, moves: int) -> None:
+        """Take the last moves back, and what was moved since."""
+        del self._states[len(self._states) - moves :]
+        state = self.state = self._states[-1]
+        rest = len(self._fed) - state.size
+        del self._fed[state.size :]
+        if rest and (self._matcher.is_error() or not self._matcher.rollback(rest)):
+            self._matcher = self._start()
+            self._matcher.consume_tokens(self._fed)
+        elif rest:
+            # Else it shows the mask that it has computed behind as many bytes before.
+            self._matcher.compute_bitmask()
+        for frame, seen in checked(state.frame):
+            seen.cut(frame.count)
+
+    def copy(self) -> Track:
+        """An independent one in the same position."""
+        other = Track(self._start)
+        for before, after in pairwise(self._states):
+            fed = self._fed[before.size : after.size]
+            _ = other.control(int(bytes(fed[1:-1]))) if fed[:1] == [CONTROL] else other.move(bytes(fed))
+        return other
+
+    def limit(self) -> str:
+        """What its matcher says went wrong; empty if nothing did."""
+        return str(self._matcher.get_error()) if self._matcher.is_error() else ""
+
+    def allowed(self) -> Iterator[int]:
+        """The bytes that may come next, without whitespace between values."""
+        bits = int.from_bytes(self._matcher.compute_bitmask()[:32], "little")
+        while bits:
+            byte = (bits & -bits).bit_length() - 1
+            bits &= bits - 1
+            if self.state.mode >= Mode.STRING or byte not in SPACES:
+                yield byte
+
+    def begins_checked(self, head: bytes) -> bool:
+        """Whether bytes end where an item begins that must differ from others."""
+        other = self._matcher.deep_copy()
+        return bool(other.consume_tokens([*head])) and _marks(other) not in (0, PLAIN)
+
+    def lives(self) -> bool:
+        """Whether something new can come of all items in progress."""
+        text, open_frames = self.state.text, checked(self.state.frame)
+        return not any(frame.start >= 0 and text[frame.start :] in seen.dead for frame, seen in open_frames)
+
+    def fits(self, data: bytes, *, narrow: bool = False) -> bool:
+        """Whether something new can come after bytes. `narrow`: in every way in which an item may begin."""
+        if not self.move(data):
+            return False
+        fits = self.lives()
+        if narrow:
+            fits = fits and not any(
+                seen.openings for frame, seen in checked(self.state.frame) if frame.active
+            )
+        self.back(1)
+        return fits
+
+    # Moving
+
+    def _feed(self, tokens: list[int]) -> bool:
+        self._fed += tokens
+        return not tokens or bool(self._matcher.consume_tokens(tokens))
+
+    def _in_string(self, state: State, data: bytes, at: int) -> int:
+        plain = _PLAIN.match(data, at) if state.mode is Mode.STRING else None
+        piece = plain[0] if plain else data[at : at + 1]
+        _put(state, piece)
+        if state.mode is Mode.ESCAPED:
+            state.mode = Mode.STRING
+        elif piece == b"\\":
+            state.mode = Mode.ESCAPED
+        elif piece == b'"':
+            state.mode = Mode.BETWEEN
+        return at + len(piece)
+
+    def _outside(self, state: State, byte: bytes) -> bool:
+        """Move past a byte outside strings; False where it ends an item that is there already."""
+        frame = state.frame
+        if state.mode is Mode.SCALAR and byte[0] not in SCALAR:
+            state.text = state.text.removesuffix(b".0")
+        if byte in SPACES or frame is None:
+            state.mode = Mode.BETWEEN
+            return True
+        ends = frame.start >= 0 and (byte == b":" if frame.names else byte in b",]")
+        if ends and frame.seen is not None and len(state.text) > frame.start:
+            if not frame.seen.add(frame.count, state.text[frame.start :]):
+                return False
+            active = frame.parent is not None and frame.parent.active
+            frame = Frame(frame.parent, frame.names, frame.seen, frame.count + 1, -1, active)
+        state.frame = frame.parent if byte in b"]}" else frame
+        state.mode = Mode.STRING if byte == b'"' else Mode.SCALAR if byte[0] in SCALAR else Mode.BETWEEN
+        _put(state, byte)
+        return True
+
+    def _begin(self, state: State, byte: bytes) -> None:
+        """Behind a bracket or comma, where an item may begin that must differ from those before it."""
+        marks, frame = _marks(self._matcher), state.frame
+        if byte != b"," and (frame is not None or marks not in (0, PLAIN)):
+            frame = state.frame = Frame(frame, byte == b"{", active=frame is not None and frame.active)
+        if frame is None or marks in (0, PLAIN):
+            return
+        seen = frame.seen
+        if seen is None or marks & (CHANGING | PLAIN) or seen.marks != marks:
+            seen = Seen(marks, seen.values[: frame.count] if seen is not None else None)
+        if not frame.active:
+            state.text = b""
+        state.frame = Frame(frame.parent, frame.names, seen, frame.count, len(state.text), True)
+        for value in seen.unexplored():
+            self._explore(seen, value)
+
+    # What can come
+
+    def _explore(self, seen: Seen, value: bytes) -> None:
+        """Find the dead beginnings of an item, where one begins."""
+        end = len(value)
+        if value[:1] in b'"[{':
+            seen.kill(value)
+            end -= 1
+        else:
+            for byte in ENDS:
+                seen.kill(value + bytes([byte]))
+        while end >= 0 and not self._lives(seen, value[:end]):
+            seen.kill(value[:end])
+            end -= 1
+
+    def _lives(self, seen: Seen, text: bytes) -> bool:
+        """Whether something new can come of the beginning of an item."""
+        # Arrays and objects in it may have checks of their own.
+        other = Track(self._matcher.deep_copy().deep_copy, Frame(active=True))
+        if not other.move(text):
+            return False
+        scalar, nested = other.state.mode is Mode.SCALAR, text[:1] in b"[{"
+        found = ended = False
+        for byte in other.allowed():
+            end = scalar and byte not in SCALAR
+            way = (text.removesuffix(b".0") if end else text) + bytes([byte])
+            if way in seen.dead or (nested and not other.fits(bytes([byte]))):
+                continue
+            if scalar and way.endswith((b".", b".0")) and not self._lives(seen, way):
+                # It leads to the same number only.
+                seen.kill(way)
+                continue
+            found, ended = True, ended or end
+            if ended or not scalar:
+                return True
+        if scalar:
+            # Behind whitespace only its end can come.
+            seen.kill(text + b" ")
+        return found
+
+
+def checked(frame: Frame | None) -> Iterator[tuple[Frame, Seen]]:
+    """The containers whose items must be distinct, the innermost first."""
+    while frame is not None:
+        if frame.seen is not None:
+            yield frame, frame.seen
+        frame = frame.parent
+
+
+def _put(state: State, piece: bytes) -> None:
+    if state.frame is not None and state.frame.active:
+        state.text += piece
+        if state.mode >= Mode.STRING and b"\\u" in state.text:
+            state.text = lowered(state.text)
+
+
+def _marks(matcher: Any) -> int:
+    """The marks that may come next, as bits."""
+    return int.from_bytes(matcher.compute_bitmask(), "little") >> MARKS.start & (1 << len(MARKS)) - 1
