@@ -372,6 +372,16 @@ def test_a_pattern_with_an_empty_class_allows_nothing(backend, pattern):
     assert {VOCABULARY.tokens[token][:1] for token in np.flatnonzero(bits)} == {b"b"}
 
 
+@pytest.mark.parametrize("char", ["\x0b", "\x0e", "\x1a", "\x1f"])
+def test_a_name_that_is_described_has_no_second_spelling(backend, char):
+    schema = {"properties": {char: False}, "patternProperties": {f"^{char}a$": {"type": "null"}}}
+    spec = OutputSpec.json_schema({"type": "object", "additionalProperties": True, **schema}, strict=False)
+    for code in (f"\\u{ord(char):04x}", f"\\u{ord(char):04X}"):
+        assert not takes(backend, spec, f'{{"{code}":1}}')
+        assert not takes(backend, spec, f'{{"{code}a":1}}')
+    assert takes(backend, spec, f'{{"\\u{ord(char):04x}a":null}}')
+
+
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|aa|a*)*$", "^(?=(a+)+$)", "(.*)*(.*)*(.*)*b"])
 def test_names_and_values_are_compared_with_patterns_in_linear_time(pattern) -> None:
     text = "a" * 20_000 + "!"

@@ -55,7 +55,7 @@ NOTHING = r"[^\x00-\U0010FFFF]"
 _ANY_BYTES = f"(~/{NOTHING}/)"
 """Whatever comes, ill-formed texts included: llguidance sees at once that nothing more is asked for."""
 
-ANY_CHARACTER = rf'(?:{_RAW_CLASS}|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
+ANY_CHARACTER = rf'(?:{_RAW_CLASS}|\\["\\bfnrt]|\\u00(?:0[0-7bef]|1[0-9a-f]))'
 """One character of a JSON string, in one spelling."""
 
 _HEX = "[0-9a-fA-F]"
@@ -259,8 +259,7 @@ def _escapes(codes: list[int]) -> list[str]:
     for high in (0, 1):
         digits = [f"{code & 15:x}" for code in codes if code >> 4 == high and code not in _SHORT]
         if digits:
-            both = "".join(digit + (digit.upper() if digit.isalpha() else "") for digit in digits)
-            result.append(f"\\\\u00{high}[{both}]")
+            result.append(f"\\\\u00{high}[{''.join(digits)}]")
     return result
 
 
