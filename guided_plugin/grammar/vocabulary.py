@@ -99,7 +99,7 @@ class Vocabulary:
         self,
         tokens: Iterable[int],
         *,
-        where: str = "stop_token_ids",
+        where: str = "",
         text: bool = True,
         named: Container[int] = (),
     ) -> None:

@@ -27,7 +27,7 @@ SPECS = [
     OutputSpec.regex("[a-c]{2,9}"),
     OutputSpec.choice(["abc", "ab", "badge"], stop_token_ids=[OTHER_END]),
     OutputSpec.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
-    OutputSpec.json_schema({"type": "array", "items": {"type": "string", "maxLength": 3}}),
+    OutputSpec.json_schema({"type": "array", "items": {"enum": ["b", "abc"]}}),
     OutputSpec.regex("[0-9]+", start_after=[THINK]),
 ]
 DRAFTS = 4

@@ -289,17 +289,6 @@ BOMBS = {
     "three ways": gp.OutputSpec.grammar("root ::= e\ne ::= e e e | [a-z] e | [a-z]"),
     "nested": gp.OutputSpec.grammar('root ::= s\ns ::= s s s s | t s | [a-z]\nt ::= t t | "x"'),
     "lark": gp.OutputSpec.grammar("start: e\ne: e e | e e e | X\nX: /[a-z]/", "lark"),
-    "in a tag": gp.OutputSpec.structural_tag(
-        {
-            "type": "structural_tag",
-            "format": {
-                "type": "tag",
-                "begin": "<t>",
-                "content": {"type": "grammar", "grammar": "root ::= e\ne ::= e e e | e e | [a-z]"},
-                "end": "</t>",
-            },
-        }
-    ),
 }
 
 

@@ -94,7 +94,7 @@ SCHEMAS: dict[str, tuple[Any, str, str]] = {
     ),
     "a backreference": ({"type": "string", "pattern": r"(a)\1"}, "#/pattern", "backreference"),
     "a pattern without an end": ({"type": "string", "pattern": "(a"}, "#/pattern", "position"),
-    "a pattern of nothing": ({"type": "string", "pattern": r"^[^\s\S]$"}, "#/pattern", "class"),
+    "a pattern of nothing": ({"type": "string", "pattern": r"^[^\s\S]$"}, "#", "class"),
     "divided by nothing": ({"type": "integer", "multipleOf": 0}, "#/multipleOf", "greater than 0"),
     "an unknown type": ({"type": "text"}, "#/type", "known: array"),
     "a reference to nothing": ({"$ref": "#/$defs/x"}, "#/$ref", "#/$defs/Name"),
@@ -129,7 +129,7 @@ GRAMMARS: dict[str, tuple[dict[str, Any], str, str]] = {
     "lark, lookbehind": ({"grammar": "start: /(?<=a)b/"}, "grammar, line 1, column 8", "look-around"),
     "lark, endless": ({"grammar": "start: start"}, "grammar", "recursion"),
     "lark, circle": ({"grammar": 'start: A\nA: A "x"'}, "grammar, line 2", "lower case"),
-    "lark, json": ({"grammar": 'start: %json {"type":"text"}'}, "grammar, line 1", "%json"),
+    "lark, json": ({"grammar": 'start: %json {"type":"text"}'}, "grammar, line 1, column 8, #/type", "text"),
     "lark, crossed json": (
         {"grammar": 'start: %json {"type":"integer","minimum":3,"maximum":2}'},
         "grammar, line 1",
@@ -184,7 +184,7 @@ def _tag(content: Any) -> dict[str, Any]:
 
 
 TAGS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "empty": (_tag({}), "#/format", "forms"),
+    "empty": (_tag({}), "#/format", "docs/specs.md"),
     "unknown": (_tag({"type": "foo"}), "#/format", "foo"),
     "no content": (_tag({"type": "tag", "begin": "<a>"}), "#/format", "content"),
     "no trigger": (
@@ -214,8 +214,8 @@ TAGS: dict[str, tuple[dict[str, Any], str, str]] = {
                 "end": "</a>",
             }
         ),
-        "#/format/content/grammar",
-        "define it",
+        "#/format/content",
+        "of type 'grammar'",
     ),
     "in a sequence": (
         _tag(

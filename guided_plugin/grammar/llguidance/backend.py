@@ -32,7 +32,12 @@ from guided_plugin.grammar.llguidance.matcher import (
     LLGuidanceMatcher,
     first_line,
 )
-from guided_plugin.grammar.llguidance.probe import FUEL_OF_PROBES, check_starts, too_entangled
+from guided_plugin.grammar.llguidance.probe import (
+    FUEL_OF_PROBES,
+    check_starts,
+    place_of_patterns,
+    too_entangled,
+)
 from guided_plugin.grammar.llguidance.sources import source_text
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.grammar.threads import AdaptiveThreads
@@ -169,7 +174,8 @@ class LLGuidanceBackend:
             message = first_line(first.get_error())
             if OVER_LIMIT.search(message):
                 raise too_entangled(spec, text, message)
-            raise complaint(first.get_error(), spec.kind, 1 if spec.kind == "grammar" else 0)
+            own_lines = 1 if spec.kind == "grammar" else 0
+            raise complaint(first.get_error(), spec.kind, own_lines, place_of_patterns(spec, text))
         if mask is None or not mask.any():
             raise UnsatisfiableSpecError(
                 "allows no output at all",

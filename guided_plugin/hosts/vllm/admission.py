@@ -339,7 +339,9 @@ class Gate:
         carried.extra_args = {**(params.extra_args or {}), GUIDED: admitted}
         if admitted is not LEFT:
             stops = {*(getattr(params, "stop_token_ids", None) or ()), *(admitted.spec.stop_token_ids or ())}
-            self.compiler.vocabulary.check_stops(stops, text=False, named=admitted.named)
+            self.compiler.vocabulary.check_stops(
+                stops, where="stop_token_ids", text=False, named=admitted.named
+            )
             tell_unenforced(admitted.unenforced)
             carried.structured_outputs = None
         return carried

@@ -69,7 +69,9 @@ class Document:
             key = (base, repr(schema))
             if key in seen:
                 raise UnsupportedSpecError(
-                    "refers to itself and to nothing else", where=pointer(path), hint="end the recursion"
+                    "refers to itself and to nothing else",
+                    where=pointer((*path, "$ref")),
+                    hint="end the recursion",
                 )
             seen.add(key)
             keywords = self._keywords(schema, path)
