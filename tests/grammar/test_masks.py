@@ -88,7 +88,7 @@ LANGUAGES: dict[str, tuple[OutputSpec, set[str]]] = {
     ),
     "enum": (
         OutputSpec.json_schema({"enum": ["ab", "é", 10, -1, True, None]}),
-        compact("ab", "é", 10, -1, True, None, ["a", "b"], {"a": [True]}),
+        compact("ab", "é", 10, -1, True, None),
     ),
     "object": (
         OutputSpec.json_schema(
