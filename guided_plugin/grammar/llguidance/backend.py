@@ -35,7 +35,6 @@ from guided_plugin.grammar.llguidance.matcher import (
 from guided_plugin.grammar.llguidance.probe import (
     FUEL_OF_PROBES,
     check_starts,
-    place_of_patterns,
     too_entangled,
 )
 from guided_plugin.grammar.llguidance.sources import source_text
@@ -174,8 +173,7 @@ class LLGuidanceBackend:
             message = first_line(first.get_error())
             if OVER_LIMIT.search(message):
                 raise too_entangled(spec, text, message)
-            own_lines = 1 if spec.kind == "grammar" else 0
-            raise complaint(first.get_error(), spec.kind, own_lines, place_of_patterns(spec, text))
+            raise complaint(first.get_error(), spec.kind, 1 if spec.kind == "grammar" else 0)
         if mask is None or not mask.any():
             raise UnsatisfiableSpecError(
                 "allows no output at all",

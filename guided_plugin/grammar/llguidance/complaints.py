@@ -39,14 +39,12 @@ _HINTS = (
 )
 
 
-def complaint(message: str, kind: str, own_lines: int, patterns: str = "") -> GrammarError:
-    """The error of a spec of some kind. `own_lines`: how many lines come before a client's grammar.
-    `patterns`: the place of the patterns in it."""
+def complaint(message: str, kind: str, own_lines: int) -> GrammarError:
+    """The error of a spec of some kind. `own_lines`: how many lines come before a client's grammar."""
     text = first_line(message)
     if "NoExtensionBias" in text:
         hint = "look for an endless recursion, an empty class, or parts that contradict each other"
-        what = f"{_NOTHING}: a `pattern` matches no text" if patterns else _NOTHING
-        return UnsatisfiableSpecError(what, where=patterns or kind, hint=hint)
+        return UnsatisfiableSpecError(_NOTHING, where=kind, hint=hint)
     if text.startswith("panic"):
         what = "needs more symbols than the 65,525 of a grammar of llguidance" if "symbols" in text else text
         return CompileLimitError(

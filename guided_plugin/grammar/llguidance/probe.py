@@ -24,7 +24,7 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.schema import pointer
 
-__all__ = ["FUEL_OF_PROBES", "check_starts", "place_of_patterns", "too_entangled"]
+__all__ = ["FUEL_OF_PROBES", "check_starts", "too_entangled"]
 
 FUEL_OF_PROBES = {name: fuel // 2 for name, fuel in FUEL.items()}
 
@@ -59,7 +59,7 @@ def too_entangled(spec: OutputSpec, text: str, reason: str) -> UnsupportedSpecEr
     demands = "patterns, formats and lengths" if schemas else "patterns"
     return UnsupportedSpecError(
         f"{demands} that one text must meet, or avoid, at once need too much work for a mask ({reason})",
-        where=place_of_patterns(spec, text) or spec.kind,
+        where=_place(spec, text) or spec.kind,
         hint="use fewer of them for one text, shorter counted repetitions, or no lookahead",
     )
 
@@ -100,7 +100,7 @@ def _walk(matcher: Any, number: int, stops: Any) -> str:
     return ""
 
 
-def place_of_patterns(spec: OutputSpec, text: str) -> str:
+def _place(spec: OutputSpec, text: str) -> str:
     """Where the schema is that most patterns and formats in a grammar come from."""
     if spec.kind not in ("json_schema", "structural_tag"):
         return ""
