@@ -6,13 +6,15 @@ The text is one that a grammar of JSON took, so that nothing here checks it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass
 
 NUMBER_OR_WORD = "a number or a word"
 """What is in progress of a scalar without quotes."""
-
 MOST_COMPLETE = 50
 """Complete values that are listed."""
+
+_PIECE = re.compile(r'"(?:[^"\\]|\\.)*(?P<end>"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -40,93 +42,49 @@ class Place:
 
 def place_of(text: str) -> Place:
     """Where a text ends."""
-    scan = _Scan()
-    for character in text:
-        scan.take(character)
-    return scan.place()
-
-
-@dataclass(slots=True)
-class _Scan:
-    open: list[_Open] = field(default_factory=list)
-    state: str = "a value"
-    """What may begin, or is in progress, behind the last character."""
-    token: str = ""
-    """What was read of a string, number or word."""
-    complete: list[str] = field(default_factory=list)
-
-    def take(self, character: str) -> None:
-        if self.state in ("a name", "a string") and self.token:
-            self.token += character
-            if character == '"' and not _escaped(self.token):
-                self._end_of_string()
-            return
-        if self.state == NUMBER_OR_WORD and character in ",]} \t\r\n":
-            self._end_of_value()
-        if character in " \t\r\n":
-            return
-        if character in "{[":
-            self.open.append(_Open(character == "{"))
-            self.state = "a name or }" if character == "{" else "a value or ]"
-        elif character in "}]":
-            self._close()
-        elif character == ",":
-            self.open[-1].index += 1
-            self.open[-1].name = None
-            self.state = "a name" if self.open[-1].is_object else "a value"
-            self.token = ""
-        elif character == ":":
-            self.state = "a value"
-        elif character == '"':
-            naming = bool(self.open) and self.open[-1].is_object and self.open[-1].name is None
-            self.state, self.token = "a name" if naming else "a string", '"'
+    stack: list[_Open] = []
+    complete: list[str] = []
+    what = "a value"
+    for match in _PIECE.finditer(text):
+        piece = match[0]
+        inside = stack[-1] if stack else None
+        naming = inside is not None and inside.is_object and inside.name is None
+        ended = False
+        if piece in ("{", "["):
+            stack.append(_Open(piece == "{"))
+            what = "a name or }" if piece == "{" else "a value or ]"
+        elif piece in ("}", "]"):
+            stack.pop()
+            prefix = _pointer(stack) + "/"
+            complete = [each for each in complete if not each.startswith(prefix)]
+            ended = True
+        elif piece == "," and inside is not None:
+            inside.index, inside.name = inside.index + 1, None
+            what = "a name" if inside.is_object else "a value"
+        elif piece == ":":
+            what = "a value"
+        elif match["end"] is None:
+            ended, what = match.end() < len(text), NUMBER_OR_WORD
+        elif match["end"] != '"':
+            what = "a name" if naming else "a string"
+        elif naming and inside is not None:
+            inside.name, what = json.loads(piece, strict=False), "a colon"
         else:
-            self.state = NUMBER_OR_WORD
-
-    def place(self) -> Place:
-        return Place(self._pointer(), self.state, tuple(self.complete[-MOST_COMPLETE:]))
-
-    def _pointer(self) -> str:
-        parts = []
-        for each in self.open:
-            if each.is_object and each.name is None:
-                break
-            parts.append(_escape(each.name) if each.name is not None else str(each.index))
-        if self.open and not self.open[-1].is_object and self.state == "a value or ]":
-            parts.pop()
-        return "".join(["#", *(f"/{part}" for part in parts)])
-
-    def _end_of_string(self) -> None:
-        if self.state == "a name":
-            try:
-                self.open[-1].name = json.loads(self.token)
-            except ValueError:
-                self.open[-1].name = self.token.strip('"')
-            self.state = "a colon"
-        else:
-            self._end_of_value()
-        self.token = ""
-
-    def _close(self) -> None:
-        self.open.pop()
-        self.state = ""  # what was expected inside is over
-        prefix = self._pointer()
-        self.complete = [each for each in self.complete if not each.startswith(f"{prefix}/")]
-        self._end_of_value()
-
-    def _end_of_value(self) -> None:
-        self.complete.append(self._pointer())
-        if not self.open:
-            self.state = "nothing: the document is complete"
-        else:
-            self.state = "a comma or }" if self.open[-1].is_object else "a comma or ]"
+            ended = True
+        if ended:
+            complete.append(_pointer(stack))
+            what = "nothing: the document is complete"
+            if stack:
+                what = "a comma or }" if stack[-1].is_object else "a comma or ]"
+    path = _pointer(stack[:-1] if what == "a value or ]" else stack)
+    return Place(path, what, tuple(complete[-MOST_COMPLETE:]))
 
 
-def _escaped(token: str) -> bool:
-    """Whether the last character of a string in progress is escaped."""
-    before = token[1:-1]
-    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
-
-
-def _escape(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
+def _pointer(stack: list[_Open]) -> str:
+    parts = ["#"]
+    for each in stack:
+        if each.is_object and each.name is None:
+            break
+        part = str(each.index) if each.name is None else each.name
+        parts.append(part.replace("~", "~0").replace("/", "~1"))
+    return "/".join(parts)
