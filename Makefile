@@ -21,8 +21,8 @@ help:
 	@echo "make newcomer  the tasks of docs/contributing.md, one after the other: a table of what works"
 	@echo "make test      the gate, which CI runs: ruff, size, figures, mypy, unit, older-test, vllm-test, clients-test"
 	@echo "make nightly   what takes longer, each result written to benchmarks/results/nightly.json: $(NIGHTLY)"
-	@echo "make unit      the tests without vLLM and under ten seconds (ARGS=... goes to pytest)"
-	@echo "make unit-all  the slow ones too, with coverage"
+	@echo "make unit      the tests without vLLM that take less than ten seconds, but for those of tools (ARGS=... goes to pytest)"
+	@echo "make unit-all  those of tools and the slow ones too, with coverage"
 	@echo "make vllm-test the tests against a real vLLM on the CPU, in a venv of its own"
 	@echo "make replicas-test  two engines behind vLLM's data-parallel front, one of them killed"
 	@echo "make clients-test  openai, instructor, langchain-openai and pydantic-ai against a server of that vLLM"
@@ -95,10 +95,12 @@ types: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# Of tools that only maintainers run.
+TOOL_TESTS := tests/benchmarks tests/cli/test_newcomer.py tests/test_train_demo_model.py
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not pretrained and not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not pretrained and not slow" $(addprefix --ignore=,$(TOOL_TESTS)) $(ARGS)
 
-# Its lines count together with those that run with vLLM.
+# All of them; the lines count together with those that run with vLLM.
 unit-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not pretrained" --cov --cov-report= $(ARGS)
 

@@ -4,10 +4,7 @@ import io
 import json
 import os
 import shutil
-import signal
 import tarfile
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -162,34 +159,6 @@ def test_a_backend_that_leaks_special_tokens_is_found(odd, measure, tmp_path):
     assert "odd 1 0 1 3 0 0" in " ".join(table.split())
 
 
-def test_ctrl_c_leaves_no_child_and_prints_what_was_done(odd, measure, tmp_path):
-    (tmp_path / "1.json").write_text(case({"title": "refuse"}))
-    (tmp_path / "2.json").write_text(case({"title": "hang"}, (True, 1)))
-    out = tmp_path / "result"
-
-    def press():
-        deadline = time.monotonic() + 60
-        while not (odd.exists() and odd.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    # Where the tests run in the background, their shell has SIGINT ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    thread = threading.Thread(target=press)
-    thread.start()
-    try:
-        code, table, _ = measure(tmp_path, "--backend", "odd,auto", "--json", out)
-        thread.join()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert code == 130
-    assert "files measured: 1 of 2" in table
-    assert "interrupted: by the user" in table
-    assert rows(out)["1.json"]["status"] == "refused"  # and `auto` was not begun
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(odd.read_text()), 0)
-
-
 def test_compare_tells_the_files_that_flipped(odd, measure, tmp_path):
     sample, old, new = tmp_path / "sample", tmp_path / "old", tmp_path / "new"
     sample.mkdir()
@@ -225,15 +194,6 @@ def test_bad_input_is_told_before_anything_is_measured(measure, tmp_path, monkey
     code, out, error = measure("sample", *option)
     assert (code, out) == (2, "")
     assert message in error
-    assert error.count("\n") == 1
-
-
-def test_a_child_that_cannot_start_is_an_error(odd, measure, folder, monkeypatch):
-    monkeypatch.setenv("ODD_FAILS", "1")
-    code, out, error = measure(folder, "--backend", "odd")
-    assert (code, out) == (2, "")
-    assert error.startswith("error: ")
-    assert "odd today" in error
     assert error.count("\n") == 1
 
 
@@ -330,14 +290,6 @@ def test_instances_are_matched_as_python_writes_them(bench, tmp_path):
     assert (result.mask_ns > 0).all()
 
 
-def test_first_masks_are_of_an_empty_cache(bench, tmp_path):
-    (tmp_path / "file.json").write_text(case({"type": "integer"}))
-    for _ in range(2):
-        assert bench.measure(tmp_path / "file.json").first_mask_ms
-    statistics = bench._compiler.cache_statistics()
-    assert (statistics.hits, statistics.entries) == (0, 0)
-
-
 def test_texts_as_tokens(byte_vocabulary):
     pieces = byte_vocabulary.tokens
     assert [pieces[t] for t in TextTokens(byte_vocabulary)('{"é":true')] == [
@@ -373,11 +325,6 @@ def test_a_summary_weighs_every_mask_the_same():
     assert summary["first_mask_ms"] == {"p50": 1.0, "p90": 1.0, "p99": 1.0}
     counts = ("files", "passing", "wrong_accepts", "wrong_refusals", "refused", "died", "unreadable")
     assert [summary[name] for name in counts] == [3, 1, 1, 1, 0, 1, 0]
-
-
-def test_a_summary_of_nothing():
-    summary = summarise([])
-    assert (summary["files"], summary["masks"], summary["first_mask_ms"]) == (0, {"count": 0}, {})
 
 
 def test_other_wrong_answers_are_a_flip_and_missing_files_are_not():
