@@ -120,6 +120,7 @@ def test_custom_backend_is_found_by_its_entry_point(third_party):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_custom_backend_generates(third_party):
     texts = ["yes", "yes indeed", "no"]
     asked = (
