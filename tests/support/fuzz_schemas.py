@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from equality_formats import SAMPLES
+from fuzz_distinct import distinct_schema
 
 __all__ = ["random_schema"]
 
@@ -49,7 +50,9 @@ _DEEPEST = 4
 
 
 def random_schema(source: Random) -> Any:
-    """A schema, of any draft; most name it."""
+    """A schema, of any draft; most name it. Some are arrays of distinct items."""
+    if source.random() < 0.1:
+        return distinct_schema(source)
     draft = source.choices(list(_DRAFTS), [1, 1, 4, 2, 8])[0]
     return _Maker(source, draft).document()
 

@@ -23,9 +23,17 @@ from distinct_walks import (
 
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import UnsatisfiableSpecError
+from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.table import GrammarTable
+
+ONE = {"const": 1}
+CLOSED = closed()
+
+
+def matching(pattern):
+    return {"type": "string", "pattern": pattern}
+
 
 TEXTS = [
     (
@@ -35,18 +43,18 @@ TEXTS = [
     ),
     (
         {**UNIQUE, "items": {"type": "integer"}},
-        ["[1,2]", "[0,-1,1,10,100]", "[10,1,0]", "[1.0,2,-0]"],
+        ["[1,2]", "[0,-1,1,10,100]", "[10,1,0]", "[1.0,2,-1]"],
         ["[1,1]", "[0,0]", "[0,-1,1,10,100,1]", "[1,1.0]", "[0,-0]", "[2,12,2,1]", "[1.0,1]", "[-0,0]"],
     ),
     (
         {**UNIQUE, "items": {"type": "number"}},
-        ["[1,1.5]", "[0.5,0.05]", "[1.0,2.50,100.0]"],
+        ["[1,1.5]", "[0.5,0.05]", "[1.0,2.5,100.0]"],
         ["[0.5,0.5]", "[0.5,0.50]", "[1,1e0]", "[100,1e2]", "[0,-0.0]", "[1.0,1]", "[12,120e-1]"],
     ),
     (
         UNIQUE,
         [
-            *("[1,true]", "[[1.0],1.0,-0.0]", '[1,"1",null,[],{}]', "[[1],[1,1]]"),
+            *("[1,true]", "[[1.0],1.0,-1.0]", '[1,"1",null,[],{}]', "[[1],[1,1]]"),
             "[[true],[1]]", "[0,false]", '[{"a":1},{"a":2}]',
         ],
         [
@@ -148,9 +156,68 @@ FINITE = [
 ]  # fmt: skip
 
 
+OBJECTS = [
+    {**CLOSED, "patternProperties": {"^[ab]$": ONE}},
+    {**CLOSED, "patternProperties": {"^[ab]$": ONE}, "minProperties": 1},
+    {**CLOSED, "patternProperties": {"^[ab]$": ONE, "^[bc]$": {"type": "integer"}}},
+    {**CLOSED, "patternProperties": {"^a$": BOOLEAN}, "properties": {"b": ONE, "c": ONE}, "minProperties": 2},
+    {**closed(a=BOOLEAN, b=ONE), "minProperties": 1},
+    {**closed(a=BOOLEAN, b=ONE, c=ONE), "maxProperties": 2},
+    {"type": "object", "required": ["a", "b"], "maxProperties": 2, "properties": {"a": ONE, "b": BOOLEAN}},
+    {"type": "object", "propertyNames": matching("^[ab]$"), "additionalProperties": ONE},
+    {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": ONE}
+    | {"minProperties": 1},
+    {"anyOf": [closed("a", "b", a=ONE, b=ONE), closed("a", "b", b=ONE, a=ONE)]},
+    {"type": "array", "items": {**closed(a=ONE, b=ONE), "minProperties": 1}, "maxItems": 1},
+    {"type": "object", "properties": {"a": ONE}, "patternProperties": {"^b$": ONE}}
+    | {"unevaluatedProperties": False},
+]  # fmt: skip
+
+
+def either(*schemas):
+    return {"anyOf": [*schemas]}
+
+
+KINDS = [
+    {"items": either(matching("^a$"), {"type": "integer"})},
+    {"items": either(matching("^ab?$"), BOOLEAN, {"type": "integer"})},
+    {"items": either(matching("^a{0,2}$"), {"type": "array", "maxItems": 1, "items": BOOLEAN})},
+    {"items": either({"type": "object", "maxProperties": 0}, {"type": "integer"}, matching("^$"))},
+    {"items": either({"type": "array", "maxItems": 1, "items": matching("^a$")}, {"type": "integer"})},
+    {"items": either(closed(a=ONE), closed("b", b=matching("^a$")), {"type": "integer"})},
+    {"prefixItems": [{"type": "integer"}], "items": either(matching("^a$"), {"const": -1})},
+    {"prefixItems": [{"type": "string"}], "items": matching("^[ab]$")},
+    {"items": either(matching("^[ab]$"), {"type": "integer"}), "contains": {"type": "string"}, "maxItems": 3}
+    | {"minContains": 2},
+]
+
+
+LEAVING = [
+    {"prefixItems": [matching("^[ab]$"), matching("^a$")], "items": {"type": "integer"}},
+    {"prefixItems": [{"type": "string"}], "items": matching("^[ab]$"), "minItems": 2},
+    {"prefixItems": [BOOLEAN, {"type": "integer"}, BOOLEAN], "minItems": 3},
+    {"prefixItems": [{"type": "string"}, BOOLEAN], "items": {"type": "integer"}, "minItems": 4},
+]
+
+POINT = closed("x", "y", x={"type": "integer"}, y={"type": "integer"})
+UNIONS = [
+    {"items": {"enum": [{"a": 1, "b": 2}, {}]}},
+    {"items": {"enum": [[1, 2], {}, "ab", 1, [], {"a": [1]}]}},
+    {"items": either(closed("user_id", "user_name", user_id=ONE, user_name=matching("^a?$")), POINT)},
+    {"items": either(POINT, closed("x", "w", x={"type": "integer"}, w=BOOLEAN))},
+    {"items": either({**UNIQUE, "items": matching("^[ab]$")}, {**UNIQUE, "items": BOOLEAN, "maxItems": 1})},
+    {"items": {**UNIQUE, "items": {"type": "integer", "minimum": 0, "maximum": 1}}, "minItems": 4},
+    {"items": {**POINT, "additionalProperties": ONE}},
+]
+
+
+WALKED = [*FINITE, *({**UNIQUE, "items": items} for items in OBJECTS)]
+WALKED += [{**UNIQUE, **schema} for schema in (*KINDS, *LEAVING, *UNIONS)]
+
+
 @pytest.mark.parametrize("flexible", [False, True])
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-@pytest.mark.parametrize("schema", FINITE)
+@pytest.mark.parametrize("schema", WALKED)
 def test_no_walk_repeats_a_value_or_ends_without_a_token(schema, vocabulary, flexible):
     ended = 0
     for seed in range(4):
@@ -161,7 +228,7 @@ def test_no_walk_repeats_a_value_or_ends_without_a_token(schema, vocabulary, fle
     assert ended or flexible
 
 
-@pytest.mark.parametrize("schema", FINITE)
+@pytest.mark.parametrize("schema", [*FINITE, *({**UNIQUE, **schema} for schema in UNIONS)])
 def test_going_back_and_forking_leave_no_trace(schema):
     compiler, _ = walker("crossing")
     vocabulary, chance = VOCABULARIES["crossing"], Random(5)
@@ -241,6 +308,18 @@ def test_drafts_and_replay():
         (closed("a", a=BOOLEAN, b={"enum": [1, 2, 3]}), 8),
         ({"enum": [[1], [2], {"a": 1}, "x"]}, 4),
         ({"type": ["null", "boolean"], "maxLength": 0}, 3),
+        (matching("^[ab]$"), 2),
+        (matching("^[a-c]?$"), 4),
+        ({"type": "string", "maxLength": 1, "pattern": "^(a|b|cc)*$"}, 3),
+        ({"anyOf": [matching("^[ab]$"), matching("^[bc]$")]}, 3),
+        ({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 3}, {"enum": [2, 3, 4]}]}, 5),
+        ({**UNIQUE, "items": BOOLEAN}, 5),
+        ({"type": "array", "prefixItems": [BOOLEAN], "items": False}, 3),
+        ({**closed(a=BOOLEAN, b=ONE), "minProperties": 1}, 5),
+        ({**CLOSED, "patternProperties": {"^[ab]$": ONE}}, 4),
+        ({"type": "object", "properties": {"a": BOOLEAN}, "required": ["a"], "maxProperties": 1}, 2),
+        ({"type": "array", "items": matching("^[ab]$"), "minItems": 1, "maxItems": 1}, 2),
+        ({**UNIQUE, "items": {"enum": ["ab", 1]}, "contains": {"type": "integer"}}, 3),
     ],
 )
 def test_more_items_than_values_are_refused_at_admission(items, count):
@@ -256,6 +335,59 @@ def test_more_equal_items_than_values_are_refused_at_admission():
     compiler.compile(spec_of(schema))
     with pytest.raises(UnsatisfiableSpecError):
         compiler.compile(spec_of({**schema, "minContains": 3}))
+
+
+COMPETING = [
+    {"prefixItems": [matching("^[ab]$"), matching("^a$")], "minItems": 2},
+    {"prefixItems": [{"enum": ["a", "b", "c"]}, {"enum": ["a"]}], "minItems": 2},
+    {"prefixItems": [{"type": "string"}, matching("^a$"), matching("^b$")], "minItems": 3},
+    {"prefixItems": [{"type": "string"}], "items": matching("^[ab]$"), "minItems": 3},
+    {
+        "prefixItems": [{"enum": ["a", "b"]}, {"enum": ["a"]}],
+        "contains": {"type": "string"},
+        "minContains": 2,
+    },
+    {"prefixItems": [{}, BOOLEAN, BOOLEAN], "minItems": 3},
+]
+
+
+@pytest.mark.parametrize("schema", COMPETING)
+def test_items_that_may_take_the_values_of_later_ones_are_refused(schema):
+    compiler, _ = walker("bytes")
+    with pytest.raises(UnsupportedSpecError, match="uniqueItems") as caught:
+        compiler.compile(spec_of({**UNIQUE, **schema}))
+    assert caught.value.where == "#/uniqueItems"
+
+
+@pytest.mark.parametrize(
+    ("items", "good", "bad"),
+    [
+        (OBJECTS[4], ['[{"a":true,"b":1},{"b":1}]', '[{"a":true}]'], ["[{}]", '[{"b":1},{"b":1}]']),
+        (OBJECTS[5], ['[{"a":true,"c":1},{"b":1,"c":1},{}]'], ['[{"a":true,"b":1,"c":1}]', "[{},{}]"]),
+        (
+            {"type": "object", "required": ["b"], "maxProperties": 2, "properties": {"a": ONE, "b": ONE}},
+            ['[{"b":1},{"a":1,"b":1},{"b":1,"x":0},{"b":1,"x":1}]'],
+            ['[{"a":1}]', '[{"a":1,"b":1,"x":1}]', '[{"b":1,"x":1,"y":1}]'],
+        ),
+    ],
+)
+def test_counted_objects_that_differ(items, good, bad):
+    compiler, walks = walker("bytes")
+    grammar = compiler.compile(spec_of({**UNIQUE, "items": items}))
+    for text in [*good, *bad]:
+        walk = walks.walk(grammar, text)
+        assert (walk.accepted, walk.early, walk.leaks) == (text in good, [], []), text
+
+
+@pytest.mark.parametrize(
+    "items", [{"type": "object", "maxProperties": 2}, {"type": "array", "items": {"maxProperties": 3}}]
+)
+def test_bounded_objects_with_any_names_are_refused_as_items_that_differ(items):
+    compiler, _ = walker("bytes")
+    with pytest.raises(UnsupportedSpecError) as caught:
+        compiler.compile(spec_of({**UNIQUE, "items": items}))
+    assert caught.value.where.endswith("maxProperties")
+    compiler.compile(spec_of({"type": "array", "items": items}))
 
 
 def test_other_grammars_have_no_check():
