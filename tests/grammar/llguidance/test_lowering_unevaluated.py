@@ -59,3 +59,16 @@ def test_branches_that_are_not_all_joined_are_not_negated(backend, monkeypatch):
     with pytest.raises(UnsupportedSpecError, match="too many branches of anyOf") as caught:
         backend.compile(OutputSpec.json_schema(schema, strict=False))
     assert caught.value.where == "#/not/unevaluatedProperties"
+
+
+@pytest.mark.parametrize(
+    ("inner", "keyword"),
+    [
+        ({"not": {"patternProperties": {"x": False}}, **NONE}, "unevaluatedProperties"),
+        ({"items": True, "not": {"uniqueItems": True}, **NO_ITEMS}, "unevaluatedItems"),
+    ],
+)
+def test_what_is_not_negated_is_refused_with_its_place(backend, inner, keyword):
+    with pytest.raises(UnsupportedSpecError, match="under not") as caught:
+        backend.compile(OutputSpec.json_schema({"not": inner}, strict=False))
+    assert caught.value.where.startswith(f"#/not/{keyword}")

@@ -49,8 +49,6 @@ def _negated_array(array: Array, negate: Negate) -> Iterator[Array]:
         yield Array(shortest=array.longest + 1)
     if array.unique:
         yield Array(repeats=True, shortest=2)
-    if array.repeats:
-        yield Array(unique=True)
 
 
 def _other_count(contains: Contains, negate: Negate) -> Iterator[Array]:
@@ -75,8 +73,6 @@ def _negated_object(constraint: Object, negate: Negate) -> Iterator[Object]:
         yield Object(required=(name,))
     for names in constraint.names:
         yield Object(exists=(Exists(TRUE, name=negate(names)),), shortest=1)
-    for exists in constraint.exists:
-        yield _without(exists, negate)
     if constraint.shortest:
         yield Object(longest=constraint.shortest - 1)
     if constraint.longest is not None:
@@ -97,22 +93,3 @@ def _other_values(properties: Properties, negate: Negate) -> Iterator[Object]:
         sources = frozenset(source for source, _ in properties.matching)
         exists = Exists(negate(properties.others), besides=(names, sources))
         yield Object(exists=(exists,), shortest=1)
-
-
-def _without(exists: Exists, negate: Negate) -> Object:
-    """Objects without such a property."""
-    value = negate(exists.value)
-    if exists.name is not None:
-        # What asks for a name asks for no value.
-        return Object(names=(negate(exists.name),))
-    if exists.pattern is not None:
-        none = Properties(matching=((exists.pattern, value),), evaluates=False)
-    else:
-        names, sources = exists.besides or (frozenset(), frozenset())
-        none = Properties(
-            tuple((name, TRUE) for name in sorted(names)),
-            tuple((source, TRUE) for source in sorted(sources)),
-            value,
-            evaluates=False,
-        )
-    return Object(properties=(none,))

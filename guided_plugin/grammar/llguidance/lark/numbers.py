@@ -8,13 +8,13 @@ intersection of all that apply.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
-from guided_plugin.grammar.llguidance.lark.remainders import counted
+from guided_plugin.grammar.llguidance.lark.remainders import Fragment, multiples, usual_digits
 from guided_plugin.grammar.llguidance.lark.spelling import (
     ANY,
     FRACTION,
@@ -35,8 +35,11 @@ _SHORT_TERM = 100
 # So many multiples between two bounds are written one by one.
 _MAX_LISTED = 300
 
+_MOST = 10**40
+"""Bounds beyond it have more digits than multiples are counted over."""
 
-def number_body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) -> str | None:
+
+def number_body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
     """A terminal's body for a number; None where a `multipleOf` has too many remainders.
 
     `fragment` gives a name to a part of terminals.
@@ -48,20 +51,49 @@ def number_body(number: Number, spelling: Spelling, fragment: Callable[[str], st
     return f"{body} & /{spelling.only}/" if body and spelling.only else body
 
 
-def _body(number: Number, spelling: Spelling, fragment: Callable[[str], str]) -> str | None:
-    divisors = map(exact, number.multiples | number.no_multiples)
-    if all(power_of_ten(divisor) is not None for divisor in divisors):
-        terms, excluded = number_terms(number, spelling)
-        named = [fragment(f"/{t}/") if len(t) > _SHORT_TERM else f"/{t}/" for t in terms]
-        return " & ".join([*named, *(f"~/{term}/" for term in excluded)])
+def _body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
+    counted = {one for one in number.multiples if power_of_ten(exact(one)) is None}
+    refused = {one for one in number.no_multiples if power_of_ten(exact(one)) is None}
+    if not counted and not refused:
+        return " & ".join(_terms(number, spelling, fragment))
     listed = number.members(_MAX_LISTED)
     if listed is not None:
         return f"/{_any_of(listed, spelling, negative=number.ends()[0] != 0)}/"
-    found = counted(number, spelling, fragment)
-    if found is None:
+    steps = [number.step] if counted and number.step is not None else []
+    others = [exact(one) for one in sorted(refused)]
+    digits = _whole_digits(number, [*steps, *others])
+    if digits is None:
         return None
-    found += "".join(f" & ~/{_equal(plain(one), exponents=False)}/" for one in sorted(number.excluded))
-    return found
+    zeros = spelling.fraction_zero or not number.whole
+    taken = [multiples(one, digits, fraction_zero=zeros, fragment=fragment) for one in steps]
+    left = [multiples(one, digits, fraction_zero=True, fragment=fragment) for one in others]
+    if None in taken or None in left:
+        return None
+    parts = [f"(/-?/ {one})" for one in taken] or [rf"/-?(?:0|[1-9][0-9]{{0,{digits - 1}}}){FRACTION}/"]
+    parts += [f"~(/-?/ {one})" for one in left]
+    kept = frozenset() if counted else number.multiples
+    low = Bound(0, exclusive=False) if steps and number.ends()[0] == 0 else number.low
+    rest = replace(number, low=low, multiples=kept, no_multiples=number.no_multiples - refused)
+    return " & ".join([*parts, *_terms(rest, replace(spelling, exponents=False), fragment)])
+
+
+def _whole_digits(number: Number, steps: list[Fraction]) -> int | None:
+    """How many digits before the point are looked at; None where too many states are needed."""
+    low, high = (None if bound is None else exact(bound.value) for bound in (number.low, number.high))
+    if (low or 0) >= _MOST or (high or 0) <= -_MOST:
+        return None
+    lengths = [len(str(abs(int(end)))) for end in (low, high) if end is not None and abs(end) < _MOST]
+    if len(lengths) == 2:
+        return max(lengths)
+    usual = list(map(usual_digits, steps))
+    return None if None in usual else max([min(filter(None, usual)), *(length + 2 for length in lengths)])
+
+
+def _terms(number: Number, spelling: Spelling, fragment: Fragment) -> list[str]:
+    """The parts of a terminal for a number whose multiples are those of powers of ten."""
+    terms, excluded = number_terms(number, spelling)
+    named = [fragment(f"/{t}/") if len(t) > _SHORT_TERM else f"/{t}/" for t in terms]
+    return [*named, *(f"~/{term}/" for term in excluded)]
 
 
 @lru_cache(maxsize=1024)

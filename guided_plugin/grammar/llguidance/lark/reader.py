@@ -260,9 +260,11 @@ class _Reader:
         """
         reader = _Reader(self.algebra.opposite, self.number, True)
         every = reader.unevaluated(reader.algebra.all_of(reader.parts()))[kind]
+        keyword = "unevaluatedProperties" if kind == "object" else "unevaluatedItems"
         if reader.algebra.incomplete:
-            keyword = "unevaluatedProperties" if kind == "object" else "unevaluatedItems"
             raise self.refusal(keyword, "under not, where too many branches of anyOf may hold together")
+        if any(getattr(each, "exists", ()) or getattr(each, "repeats", False) for each in every):
+            raise self.refusal(keyword, "can't be enforced under not next to another not")
         return every
 
     def unevaluated(self, shape: Shape) -> Shape:
