@@ -18,8 +18,8 @@ from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 
 from guided_plugin.errors import ConfigError
+from guided_plugin.hosts.vllm.common import samples
 from guided_plugin.hosts.vllm.gate import check_params, install
-from guided_plugin.hosts.vllm.ranks import samples
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor

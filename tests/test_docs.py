@@ -138,7 +138,7 @@ def test_figures_are_compared_with_their_sources(page: Path, text: str, expected
 
 def test_the_page_of_errors_is_what_the_code_raises() -> None:
     page = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
-    assert page == load_script("make_error_docs").render(), "run: python scripts/make_error_docs.py"
+    assert page == load_script("make_docs").render(), "run: python scripts/make_docs.py"
 
 
 def test_every_page_has_its_place_on_the_site() -> None:

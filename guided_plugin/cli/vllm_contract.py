@@ -20,9 +20,9 @@ def vllm_contract(
     json_output: options.JsonOutput = False,
 ) -> None:
     """Look for every name of vLLM's that is relied on, in its Python files: an unpacked wheel will do."""
-    from guided_plugin.hosts.vllm.contract import CONTRACT, differences
-    from guided_plugin.hosts.vllm.parts import Part
-    from guided_plugin.hosts.vllm.shapes import Sources
+    from guided_plugin.diagnose.vllm_sources import Sources
+    from guided_plugin.hosts.vllm.names import NAMES, Part
+    from guided_plugin.hosts.vllm.patches import differences
 
     folder = _installed() if sources is None else sources
     if not (folder / "vllm" / "__init__.py").is_file():
@@ -34,7 +34,7 @@ def vllm_contract(
     if json_output:
         print_json({part.name.lower(): missing for part, missing in found.items()})
     else:
-        typer.echo(f"{folder / 'vllm'}: {len(CONTRACT)} names")
+        typer.echo(f"{folder / 'vllm'}: {len(NAMES)} names")
         for part, missing in found.items():
             typer.echo(f"{part.name.lower():10} {'broken, refused: ' + part.value if missing else 'holds'}")
             for difference in missing:
@@ -44,7 +44,7 @@ def vllm_contract(
 
 
 def _installed() -> Path:
-    from guided_plugin.hosts.vllm.shapes import installed_folder
+    from guided_plugin.diagnose.vllm_sources import installed_folder
 
     folder = installed_folder()
     if folder is None:

@@ -199,10 +199,9 @@ def _plugins() -> Iterator[Finding]:
 
 def vllm(setup: Setup) -> Iterator[Finding]:
     """The version that is installed, and each part of what is relied on that is broken."""
-    from guided_plugin.hosts.vllm.contract import CONTRACT, differences
-    from guided_plugin.hosts.vllm.parts import Part
-    from guided_plugin.hosts.vllm.shapes import Sources, installed_folder
-    from guided_plugin.hosts.vllm.versions import is_tested, version_text
+    from guided_plugin.diagnose.vllm_sources import Sources, installed_folder
+    from guided_plugin.hosts.vllm.names import NAMES, Part
+    from guided_plugin.hosts.vllm.patches import differences, is_tested, version_text
 
     folder = installed_folder()
     if folder is None:
@@ -220,7 +219,7 @@ def vllm(setup: Setup) -> Iterator[Finding]:
         what = f"vLLM does not serve {part.value}: {found[0]}{more}"
         yield Finding("problem", what, "install a tested version; guided-plugin vllm-contract lists all")
     if not broken:
-        yield Finding("ok", f"all {len(CONTRACT)} names that are relied on are there")
+        yield Finding("ok", f"all {len(NAMES)} names that are relied on are there")
 
 
 SECTIONS: dict[str, Callable[[Setup], Iterator[Finding]]] = {

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.server.launch import free_port, running
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.hosts.vllm.versions import version_text
+from guided_plugin.hosts.vllm.patches import version_text
 
 __all__ = ["Server", "installed", "serving"]
 

@@ -3,9 +3,6 @@
 A spec is parsed and compiled here, once for all requests with the same wording. The engine gets the fields of
 the `OutputSpec`, and parses nothing; and what a helper process made of the spec, which its worker only loads.
 
-    Asked      what a request asks for, from where it arrives: form and deadline, then digest and spec
-    Admitted   what takes its place in the request's params once the spec has compiled
-
 Nothing whose cost follows from what a client wrote runs on the event loop: specs that compile in milliseconds
 have threads of their own, large forms are read in another one, one after the other, so that they take the
 interpreter from nothing else for long. Callers' SamplingParams are never written to.
@@ -16,15 +13,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
-import hashlib
 import logging
-import marshal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,9 +27,20 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.limits import check_size
 from guided_plugin.compiling.readiness import get_ready
 from guided_plugin.config import SpecLimits
-from guided_plugin.errors import BusyError, GuidedError, PipelineError, SpecError, VocabularyError, printable
+from guided_plugin.errors import BusyError, GuidedError, SpecError, VocabularyError, printable
 from guided_plugin.grammar.native import native
-from guided_plugin.hosts.vllm import noted
+from guided_plugin.hosts.vllm import telling
+from guided_plugin.hosts.vllm.asked import (
+    LEFT,
+    MARK,
+    REASONING,
+    Admitted,
+    Asked,
+    Leaving,
+    constraint,
+    digest_of,
+    refused,
+)
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
     GUIDED,
@@ -45,22 +50,14 @@ from guided_plugin.hosts.vllm.common import (
     read_spec,
     vocabulary_of,
 )
-from guided_plugin.hosts.vllm.contract import CONSTRAINT_FORM, CONSTRAINTS
 from guided_plugin.hosts.vllm.failures import refused_unseen
-from guided_plugin.hosts.vllm.health import Health
-from guided_plugin.hosts.vllm.leaving import MARK, Leaving
-from guided_plugin.hosts.vllm.ready import in_background, wait_for
+from guided_plugin.hosts.vllm.patches import note_version
+from guided_plugin.hosts.vllm.questions import Health, in_background, wait_for
 from guided_plugin.hosts.vllm.reasoning import Reasoning
-from guided_plugin.hosts.vllm.retry import LEAST, deadline_in, tell_unenforced, unavailable
-from guided_plugin.hosts.vllm.start_line import frontend_line
-from guided_plugin.hosts.vllm.versions import note_version
-from guided_plugin.spec import OutputSpec, identity_of
+from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 
 _log = logging.getLogger(__name__)
-
-REASONING = "guided_reasoning"
-"""The key of `extra_args` for what the caller of AsyncLLM says about the reasoning, until `Gate.complete`."""
 
 _SLOW_SECONDS = 0.05
 """A spec that took longer than this to compile must be ready in the engine before its request goes there."""
@@ -85,58 +82,11 @@ _ID_BYTES = 40
 T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
-class Asked:
-    """What a request asks for, and what is known of it so far."""
-
-    form: Any
-    own: bool
-    """Whether it is asked with `guided`; else with vLLM's own fields."""
-    deadline: float
-    """Of `time.monotonic`: until when the request is answered, whatever it waits for."""
-    key: bytes | None = None
-    """What the form is remembered by: a digest, as the client's object may change. None where it is not plain
-    data."""
-    spec: OutputSpec | None = None
-    """Once the form was read; its triggers are token ids."""
-
-
-@dataclass(slots=True, eq=False)
-class Admitted:
-    """A spec that has compiled. It replaces the client's form in `extra_args` until `Gate.complete`. It is an
-    object, so no client can send one."""
-
-    spec: OutputSpec
-    """Its triggers are token ids: the scheduler has no tokenizer, and no request with it needs one again."""
-    prepared: bool
-    """Whether its requests may go to the engine at once; else the engine gets it ready first."""
-    backend: str = ""
-    """What it compiled with, for metrics."""
-    unenforced: tuple[str, ...] = ()
-    """The keywords in it that nothing enforces (`unenforced_keywords`)."""
-    named: frozenset[int] = frozenset()
-    """Control tokens that it names: none may be a stop token of its request."""
-    fields: Mapping[str, Any] = field(init=False)
-    """The spec as plain data. Shared by all requests: never written to."""
-    key: str = field(init=False)
-    """What frontend and engine call it meanwhile."""
-
-    def __post_init__(self) -> None:
-        self.fields, self.key = dataclasses.asdict(self.spec), identity_of(self.spec).hex()
-
-    def __deepcopy__(self, memo: Any) -> Admitted:
-        return self  # vLLM clones the params of each request
-
-
-LEFT = Admitted(OutputSpec.json_object(), True)
-"""In place of an admitted spec: its requests are left to vLLM's own manager."""
-
-
 class Gate:
     """The guided requests of one frontend. Thread-safe."""
 
     def __init__(self, vllm_config: Any) -> None:
-        noted.adopt_handlers()  # vLLM sets up its log when it makes an engine's frontend
+        telling.adopt_handlers()  # vLLM sets up its log when it makes an engine's frontend
         self.options = options_of(vllm_config)
         self.unsupported_reason = refused_unseen(vllm_config, self.options)
         if self.unsupported_reason is None:
@@ -224,7 +174,7 @@ class Gate:
     def look_up(self, asked: Asked) -> Admitted | None:
         """What is remembered of a form. Raises CompileLimitError for one that is too large, uncopied."""
         check_size(asked.form, self.options)
-        asked.key = _key(asked.form)
+        asked.key = digest_of(asked.form)
         if asked.key is None:
             return None
         with self._lock:
@@ -244,7 +194,7 @@ class Gate:
 
     def deadline(self) -> float:
         """Until when a request that has arrived is answered: its spec compiled, and ready in the engine."""
-        return deadline_in(self.patience)
+        return telling.deadline_in(self.patience)
 
     @asynccontextmanager
     async def in_time(self, request_id: str) -> AsyncIterator[float]:
@@ -295,7 +245,7 @@ class Gate:
                 self._reasoning = Reasoning(self._reasoner, self._config, vocabulary)
             ends = self._reasoning.ends(note, prompt_token_ids)
             fields = {**fields, "start_after": vocabulary.triggers(ends) or None}
-        noted.admitted(admitted.backend, admitted.unenforced)
+        telling.admitted(admitted.backend, admitted.unenforced)
         extra[GUIDED], extra[ADMITTED] = fields, True
 
     @property
@@ -309,7 +259,7 @@ class Gate:
     def warm_up(self) -> None:
         """Read the vocabulary, and make backends and helper processes, in the background."""
         if self.unsupported_reason is not None:
-            _log.info("%s", frontend_line(self.options, self.unsupported_reason, ()))
+            _log.info("%s", telling.frontend_line(self.options, self.unsupported_reason, ()))
         else:
             self._ready = in_background(self._warm, "guided-gate")
 
@@ -323,7 +273,7 @@ class Gate:
         try:
             with native():  # reading a tokenizer is native work, too
                 compiler = self.compiler
-                _log.info("%s", frontend_line(self.options, None, compiler.plugins.backends))
+                _log.info("%s", telling.frontend_line(self.options, None, compiler.plugins.backends))
             get_ready(compiler)
         except GuidedError as error:
             if isinstance(error, VocabularyError):
@@ -342,7 +292,7 @@ class Gate:
             self.compiler.vocabulary.check_stops(
                 stops, where="stop_token_ids", text=False, named=admitted.named
             )
-            tell_unenforced(admitted.unenforced)
+            telling.tell_unenforced(admitted.unenforced)
             carried.structured_outputs = None
         return carried
 
@@ -387,7 +337,7 @@ class Gate:
     def _admitted_spec(self, asked: Asked, spec: OutputSpec, quick: bool, seconds: float) -> Admitted:
         made = self.compiler.kept(spec) or self.compiler.cached(spec)
         backend = "" if made is None else made.backend
-        noted.compiled(backend, seconds)
+        telling.compiled(backend, seconds)
         left = () if made is None else made.unenforced
         named = frozenset() if made is None else made.named
         quick = quick and self._engine_started
@@ -410,45 +360,6 @@ def gate_of(owner: Any) -> Gate:
     if gate is None:
         gate = processor.__dict__["_guided_gate"] = Gate(processor.vllm_config)
     return gate
-
-
-def refused(error: GuidedError, request_id: Any) -> Exception:
-    """The same for a frontend's request, noted in its log and its metrics."""
-    noted.refused(error, str(request_id or ""))
-    return refusal(error)
-
-
-def refusal(error: GuidedError) -> Exception:
-    """The error as vLLM's own, which its server answers with status 400, or 503 where there was no room."""
-    from vllm.exceptions import VLLMValidationError
-
-    if isinstance(error, PipelineError):  # nothing is wrong with the request; a place may be free soon
-        return unavailable(str(error), LEAST)
-    translated: Exception = VLLMValidationError(str(error))
-    return translated
-
-
-def constraint(params: Any) -> dict[str, Any] | None:
-    """vLLM's own constraint of a request, as a form that `OutputSpec.parse` reads."""
-    outputs = getattr(params, "structured_outputs", None)
-    if outputs is None or all(getattr(outputs, name) is None for name in CONSTRAINTS):
-        return None
-    return {name: value for name in CONSTRAINT_FORM if (value := getattr(outputs, name)) is not None}
-
-
-def _key(form: Any) -> bytes | None:
-    """What a form is remembered by: a digest; None where it is not plain data."""
-    # No form that can be read begins with NUL.
-    plain = f"\0{dataclasses.astuple(form)}" if isinstance(form, OutputSpec) else form
-    try:
-        written = marshal.dumps(plain, _NO_REFERENCES)
-    except ValueError:
-        return None
-    return hashlib.blake2b(written, digest_size=24).digest()
-
-
-_NO_REFERENCES = 2
-"""A version of marshal's format whose bytes follow from the value alone, at a tenth of what JSON costs."""
 
 
 def _take_error(done: asyncio.Future[Any]) -> None:

@@ -24,30 +24,25 @@ from torch import Tensor
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.readiness import get_ready
 from guided_plugin.errors import GuidedError, RequestError, printable
-from guided_plugin.hosts.vllm import noted
+from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
     REQUEST,
     drafts_of,
     options_of,
     prepared_from,
+    ranks_of,
     refuse_to_start,
     spec_of,
     stop_tokens,
     unsupported_reason,
     vocabulary_of,
 )
-from guided_plugin.hosts.vllm.contract import REQUEST_LIMITS, broken
-from guided_plugin.hosts.vllm.failures import attach, unreported, wrap_worker
-from guided_plugin.hosts.vllm.hooks import StepHooks
-from guided_plugin.hosts.vllm.leaving import Counter
-from guided_plugin.hosts.vllm.ledger import AT_ONCE, DeadRows, Ledger, to_host
-from guided_plugin.hosts.vllm.parts import Part
-from guided_plugin.hosts.vllm.ranks import ranks_of
-from guided_plugin.hosts.vllm.ready import in_background, wait_for
-from guided_plugin.hosts.vllm.requests import GuidedRequest
-from guided_plugin.hosts.vllm.start_line import engine_line
-from guided_plugin.hosts.vllm.worker_methods import ENGINES, engine_of, offer_methods
+from guided_plugin.hosts.vllm.failures import AT_ONCE, DeadRows, Ledger, Left, attach, to_host, unreported
+from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
+from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When
+from guided_plugin.hosts.vllm.patches import broken, patch
+from guided_plugin.hosts.vllm.questions import ENGINES, engine_of, in_background, offer_methods, wait_for
 from guided_plugin.metrics import Recent
 from guided_plugin.pipeline.device import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
@@ -72,12 +67,14 @@ class Engine:
     """The plugin's part of one vLLM engine."""
 
     def __init__(self, vllm_config: Any, device: torch.device, max_requests: int, *needs: Part) -> None:
-        noted.adopt_handlers()
+        telling.adopt_handlers()
         self.config = vllm_config
         self.options = options_of(vllm_config)
         refuse_to_start(self.options)
         self.unsupported_reason = (
-            unsupported_reason(vllm_config, self.options) or unreported(vllm_config) or broken(*needs)
+            unsupported_reason(vllm_config, self.options)
+            or unreported(vllm_config)
+            or broken(Part.WORKER, *needs)
         )
         """Why nothing can be guided here, if nothing can."""
         self._pipeline: StepPipeline | None = None
@@ -105,10 +102,7 @@ class Engine:
         """Set when no request waits for what all need."""
         ENGINES.add(self)
         offer_methods()
-        try:
-            wrap_worker(watch)
-        except GuidedError as error:
-            self.refuse(error)
+        patch(When.ENGINE)
         if self.unsupported_reason is None:
             try:
                 self._pipeline = self._make_pipeline(device, max_requests)
@@ -123,7 +117,7 @@ class Engine:
                 self.refuse(error)
         shared = 0 if self._pipeline is None else self._pipeline.metrics().worker.shared_bytes
         mode = "" if self._pipeline is None else self._pipeline.mode
-        line = engine_line(
+        line = telling.engine_line(
             self.options, self.unsupported_reason, mode, max_requests, shared, leads=self.leads
         )
         _log.info("%s", line)
@@ -335,7 +329,7 @@ class Engine:
             return {"refused": str(self.unsupported_reason)}
         metrics = dataclasses.asdict(self._pipeline.metrics())
         metrics["host_thread"] = self.seconds.median()
-        metrics["left_to_vllm"] = Counter.requests
+        metrics["left_to_vllm"] = Left.requests
         metrics["choices"] = [[*choice, count] for choice, count in metrics["choices"].items()]
         return metrics
 
@@ -362,6 +356,16 @@ def _unnamed() -> GuidedError:
         hint="install the package in the environment of all of vLLM's processes, and don't filter its entry "
         "points (VLLM_PLUGINS)",
     )
+
+
+def sample_tokens(original: Any) -> Any:
+    """`Worker.sample_tokens`: the output of a step goes by the worker's engine, which attaches its
+    failures."""
+
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return watch(self, original(self, *args, **kwargs))
+
+    return replaced
 
 
 def watch(worker: Any, output: Any) -> Any:

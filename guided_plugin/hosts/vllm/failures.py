@@ -1,32 +1,49 @@
-"""How a failed request ends as an error in vLLM. Imports vLLM lazily.
+"""Requests in an engine that must end as errors. Imports torch, and vLLM lazily.
 
-    EngineCore    Scheduler.add_request: a guided request carries its id, by which its failure is reported
-    worker        Worker.sample_tokens, get_output: failures of a step go with its ModelRunnerOutput
-    EngineCore    Scheduler.update_from_output: those requests end with FinishReason.ERROR
+    preprocess_add_request  EngineCore: the last look at a request, whatever frontend it came through
+    add_request             Scheduler: a guided request carries its id, by which its failure is reported
+    attach, get_output      worker: failures of a step go with its ModelRunnerOutput
+    update_from_output      Scheduler: those requests end with FinishReason.ERROR
 
 vLLM has no way for a processor to report a failure, so these methods are wrapped. Where one is not as
 expected, nothing is guided: a failure that is not reported looks like a finished output.
+
+A request that fails gets masks with stop tokens only. That alone looks like a finished output, so its failure
+goes to the scheduler together with the output of the first step that is closed for it, and not before: what
+was sampled earlier is still good, and may have ended the request as it should (`Ledger`).
 """
 
 from __future__ import annotations
 
 import copy
 import logging
+import threading
 import weakref
 from array import array
+from collections import OrderedDict
 from collections.abc import Callable
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.grammar.table import never_began
-from guided_plugin.hosts.vllm.common import ADMITTED, GUIDED, REQUEST, frontend_parts, unsupported_reason
-from guided_plugin.hosts.vllm.contract import broken
-from guided_plugin.hosts.vllm.leaving import count
-from guided_plugin.hosts.vllm.parts import Part
-from guided_plugin.hosts.vllm.wrapping import wrap
+from guided_plugin.hosts.vllm.asked import MARK, constraint, refusal
+from guided_plugin.hosts.vllm.common import (
+    ADMITTED,
+    GUIDED,
+    REQUEST,
+    frontend_parts,
+    options_of,
+    rust_frontend,
+    unsupported_reason,
+)
+from guided_plugin.hosts.vllm.names import Part
+from guided_plugin.hosts.vllm.patches import broken, named, patch_in
 from guided_plugin.spec import OutputSpec
 
 _log = logging.getLogger(__name__)
@@ -43,15 +60,17 @@ Failures = Callable[[Any], dict[str, str]]
 """The failures that belong to a ModelRunnerOutput, once its tokens are on the host."""
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
-_WORKER = "vllm.v1.worker.gpu_worker:Worker"
+
+AT_ONCE = -1
+"""In place of a step: the request was closed before its first one."""
+
+_REMEMBERED = 8192
 
 
-def install() -> None:
-    """Wrap the scheduler of this process, if it is as expected. Does nothing the second time."""
-    if broken(Part.SCHEDULER) is None:
-        scheduler = resolve_name(_SCHEDULER)
-        wrap(scheduler, "add_request", _add_request)
-        wrap(scheduler, "update_from_output", _update_from_output)
+class Left:
+    """The requests of the schedulers of this process that were left to vLLM."""
+
+    requests = 0
 
 
 def unreported(vllm_config: Any) -> GuidedError | None:
@@ -76,22 +95,6 @@ def refused_unseen(vllm_config: Any, options: GuidedConfig) -> GuidedError | Non
     return reason or unreported(vllm_config)
 
 
-def wrap_worker(watch: Callable[[Any, Any], Any]) -> None:
-    """Pass each output of the model runner through `watch(worker, output)`. Raises RequestError where vLLM's
-    worker is not as expected. Does nothing the second time."""
-    error = broken(Part.WORKER)
-    if error is not None:
-        raise error
-
-    def make(original: Any) -> Any:
-        def sample_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return watch(self, original(self, *args, **kwargs))
-
-        return sample_tokens
-
-    wrap(resolve_name(_WORKER), "sample_tokens", make)
-
-
 def attach(output: Any, failures: Failures) -> Any:
     """An output that will carry its failures when its tokens are on the host."""
     kind = _kinds.get(type(output)) or _kind_of(type(output))
@@ -111,18 +114,20 @@ def _kind_of(output: type) -> str:
     kind = "complete" if issubclass(output, ModelRunnerOutput) else "other"
     if issubclass(output, AsyncModelRunnerOutput):
         kind = "asynchronous"
-        wrap(output, "get_output", _get_output)
+        patch_in(output, named(".get_output"))
     _kinds[output] = kind
     return kind
 
 
-def _get_output(original: Any) -> Any:
-    def get_output(self: Any) -> Any:
+def get_output(original: Any) -> Any:
+    """`AsyncModelRunnerOutput.get_output`."""
+
+    def replaced(self: Any) -> Any:
         output = original(self)
         failures: Failures | None = self.__dict__.pop(_WATCH, None)
         return output if failures is None else _with_failures(output, failures)
 
-    return get_output
+    return replaced
 
 
 def _with_failures(output: Any, failures: Failures) -> Any:
@@ -133,12 +138,14 @@ def _with_failures(output: Any, failures: Failures) -> Any:
     return output
 
 
-def _add_request(original: Any) -> Any:
-    def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+def add_request(original: Any) -> Any:
+    """`Scheduler.add_request`."""
+
+    def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         params = getattr(request, "sampling_params", None)
         extra = None if params is None else params.extra_args
-        if extra:
-            count(extra)
+        if extra and extra.get(MARK) is True:
+            Left.requests += 1
         if extra and extra.get(GUIDED) is not None:
             # Params may be shared, by the children of one request among others.
             request.sampling_params = copy.copy(params)
@@ -148,11 +155,13 @@ def _add_request(original: Any) -> Any:
                 waiting[request.request_id] = request
         return original(self, request, *args, **kwargs)
 
-    return add_request
+    return replaced
 
 
-def _update_from_output(original: Any) -> Any:
-    def update_from_output(
+def update_from_output(original: Any) -> Any:
+    """`Scheduler.update_from_output`."""
+
+    def replaced(
         self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
     ) -> Any:
         failed = getattr(model_runner_output, FAILED, None)
@@ -169,7 +178,7 @@ def _update_from_output(original: Any) -> Any:
             _correct(outputs, _ended_too_early(outputs, unbegun))
         return outputs
 
-    return update_from_output
+    return replaced
 
 
 def _ended_too_early(outputs: dict[int, Any], unbegun: dict[str, Any]) -> dict[str, str]:
@@ -223,3 +232,117 @@ def _error(reason: str) -> Any:
     from vllm.outputs import RequestError as VLLMRequestError
 
     return VLLMRequestError(code="guided_request_failed", message=f"guided request failed: {reason}")
+
+
+def preprocess_add_request(original: Any) -> Any:
+    """`EngineCore.preprocess_add_request`. Every request passes it. One with a constraint that this plugin
+    serves and without the gate's mark came past the check at admission: nothing has compiled its spec within
+    the limits, and with `take_over` vLLM's own manager would serve what the operator gave to the plugin. It
+    is refused."""
+
+    def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        params = request.sampling_params  # None where a request is pooled: it has no output to guide
+        error = None if params is None else passed_by(params, self.vllm_config)
+        if error is None:
+            return original(self, request, *args, **kwargs)
+        # vLLM's part all the same: its caches of images follow what frontends send. But no grammar is made.
+        request.sampling_params = copy.copy(params)
+        request.sampling_params.structured_outputs = None
+        original(self, request, *args, **kwargs)
+        _log.error("request %s refused: %s", request.request_id, error)
+        raise refusal(error)
+
+    return replaced
+
+
+def check_ready(prompt: Any, vllm_config: Any) -> None:
+    """Refuse what a caller gives a frontend as a request that is ready for the engine, if no gate made it."""
+    params = getattr(prompt, "sampling_params", None)
+    error = None if params is None else passed_by(params, vllm_config)
+    if error is not None:
+        raise refusal(error)
+
+
+def passed_by(params: Any, vllm_config: Any) -> GuidedError | None:
+    """Why a request in the engine is refused, if it came past the gate."""
+    extra = params.extra_args
+    if extra and extra.get(GUIDED) is not None:
+        # Only the gate of a Python frontend makes a mark: any other is a client's.
+        return None if extra.get(ADMITTED) is True and not rust_frontend() else _PASSED_BY
+    if constraint(params) is None:
+        return None
+    options = options_of(vllm_config)
+    if options.refused == "vllm" and extra and extra.get(MARK) is True:
+        return None
+    taken_over = options.take_over and refused_unseen(vllm_config, options) is None
+    return _PASSED_BY if taken_over else None
+
+
+_PASSED_BY = RequestError(
+    "the request came to the engine past the plugin's check",
+    hint="send it through a frontend that has loaded the plugin: see entrances in docs/vllm-versions.md",
+)
+
+
+class Ledger:
+    """Failed requests by vLLM's id. Thread-safe: outputs may be fetched in another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.pending: dict[str, tuple[int, str]] = {}
+        self._reported: OrderedDict[str, None] = OrderedDict()
+        """Ids of the newest requests that were reported: one failure may be noticed in several places."""
+
+    def add(self, request_id: str, step: int, reason: str) -> None:
+        """A request is closed from a step on. The first reason stays."""
+        with self._lock:
+            if request_id not in self._reported:
+                self.pending.setdefault(request_id, (step, reason))
+
+    def due(self, step: int) -> dict[str, str]:
+        """The reasons of requests that are closed in a step, by id. Each is returned once."""
+        if not self.pending:
+            return {}
+        with self._lock:
+            due = {one: reason for one, (first, reason) in self.pending.items() if first <= step}
+            for one in due:
+                del self.pending[one]
+                self._reported[one] = None
+            while len(self._reported) > _REMEMBERED:
+                self._reported.popitem(last=False)
+        return due
+
+
+class DeadRows(NamedTuple):
+    """Requests whose own options may have left a row without a token that the grammar allows: a stop token
+    was put there."""
+
+    reasons: dict[str, str]
+    """By vLLM's id, in the order of the columns of `flags`."""
+    stops: list[int]
+    """Which token that is, in the same order."""
+    flags: Tensor
+    """[positions, requests] bool, host: whether the grammar forbids it there."""
+
+    def cut(self, output: Any) -> list[tuple[str, str]]:
+        """Ids and reasons of those that ended with such a stop token. `output` is the step's
+        ModelRunnerOutput."""
+        found = []
+        rows = self.flags.tolist()
+        for column, (request_id, reason) in enumerate(self.reasons.items()):
+            row = output.req_id_to_index.get(request_id)
+            tokens = [] if row is None or not output.sampled_token_ids else output.sampled_token_ids[row]
+            # An accepted draft may be that token, too.
+            stop = self.stops[column]
+            if any(token == stop and at[column] for token, at in zip(tokens, rows, strict=False)):
+                found.append((request_id, reason))
+        return found
+
+
+def to_host(flags: Tensor) -> Tensor:
+    """Start copying flags to the host on the current stream. vLLM waits for that stream before it reads the
+    tokens of the step; the copy is complete then."""
+    if flags.device.type != "cuda":
+        return flags
+    host = torch.empty(flags.shape, dtype=flags.dtype, pin_memory=True)
+    return host.copy_(flags, non_blocking=True)

@@ -1,7 +1,7 @@
 """The plugin's figures in vLLM's `/metrics`. Imports vLLM and prometheus_client, which vLLM needs itself.
 
 vLLM makes `GuidedStatLogger` in each API server (entry point `vllm.stat_logger_plugins`). What happens there
-is counted as it happens (`noted`). What engines know is asked for every few seconds while guided requests
+is counted as it happens (`telling`). What engines know is asked for every few seconds while guided requests
 come, in one call between two steps.
 """
 
@@ -17,9 +17,9 @@ from typing import Any
 from prometheus_client import Counter, Gauge, Histogram
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
-from guided_plugin.hosts.vllm import noted
-from guided_plugin.hosts.vllm.asking import ask_all
+from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import METRICS
+from guided_plugin.hosts.vllm.questions import ask_all
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class GuidedStatLogger(AggregateStatLoggerBase):
         global _metrics
         if _metrics is None:
             _metrics = _Metrics()
-        noted.listen(_Asking(_metrics))
+        telling.listen(_Asking(_metrics))
 
     def record(self, *args: Any, **kwargs: Any) -> None:
         """vLLM's own figures of a step."""

@@ -1,51 +1,56 @@
-"""What is wrapped in vLLM's frontend, so that guided requests are admitted before an engine sees them.
+"""What replaces methods of vLLM's frontends, so that guided requests are admitted before an engine sees them.
 
-    InputProcessor.__init__         the frontend's gate is made, and beam search is wrapped
-    InputProcessor.process_inputs   admission, and the spec written into the engine's own params
-    LLMEngine.add_request           admission, the engine's health, slow specs made ready in the engine first
-    AsyncLLM.add_request            the same, without blocking the event loop
+    made                                        the frontend's gate is made, and what only frontends have is
+    wrapped process_inputs                              admission, and the spec written into the engine's own
+    params add_request, add_request_async              admission, the engine's health, slow specs made ready
+    there first cleanup, serve_tokens                       a refused stream gets its status before it begins
+    process_outputs                             before 0.33: the reason of a request that fails while it runs
+    to_beam_search_params, beam_search          beam searches with a constraint are refused get_parser,
+    resolve_tool_strictness         the option `tools_strict`
 
-vLLM has no hook for this. A spec that can't be compiled is the client's error: status 400, path and hint.
-All but small ones are made ready in the engine before their requests go there: a step that waited for one
-would hold up the whole batch. While the engine can guide nothing, or there is no room for a compile, requests
-get status 503 (`retry`). Imports vLLM lazily.
+vLLM has no hook for this; `names` says which method each replaces, and `patches` puts it there. A spec that
+can't be compiled is the client's error: status 400, path and hint. All but small ones are made ready in the
+engine before their requests go there: a step that waited for one would hold up the whole batch. Imports vLLM
+lazily.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
-from guided_plugin.errors import GuidedError
-from guided_plugin.hosts.vllm import noted
-from guided_plugin.hosts.vllm.admission import LEFT, REASONING, Admitted, gate_of, refusal, refused
-from guided_plugin.hosts.vllm.answers import install as install_answers
-from guided_plugin.hosts.vllm.asking import ask_all
-from guided_plugin.hosts.vllm.beams import install_beams
+from guided_plugin.errors import GuidedError, RequestError, printable
+from guided_plugin.hosts.vllm import telling
+from guided_plugin.hosts.vllm.admission import Gate, gate_of
+from guided_plugin.hosts.vllm.asked import LEFT, REASONING, Admitted, refusal, refused
 from guided_plugin.hosts.vllm.common import GUIDED, PREPARE, read_spec
-from guided_plugin.hosts.vllm.entrance import check_ready
-from guided_plugin.hosts.vllm.entrance import install as install_entrance
-from guided_plugin.hosts.vllm.failures import install as install_failures
-from guided_plugin.hosts.vllm.ready import wrap_frontend
+from guided_plugin.hosts.vllm.failures import check_ready
+from guided_plugin.hosts.vllm.names import When
+from guided_plugin.hosts.vllm.patches import Call, patch
+from guided_plugin.hosts.vllm.questions import ask_all, offer_methods
 from guided_plugin.hosts.vllm.reasoning import Said
-from guided_plugin.hosts.vllm.retry import install as install_retry
-from guided_plugin.hosts.vllm.retry import stop_waiting
-from guided_plugin.hosts.vllm.together import install_together
-from guided_plugin.hosts.vllm.tools import hold_tools
-from guided_plugin.hosts.vllm.worker_methods import offer_methods
-from guided_plugin.hosts.vllm.wrapping import Call, wrap
-
-_log = logging.getLogger(__name__)
 
 _PAUSES = 0.001, 0.05
 """Seconds between the first two questions whether a spec is ready in the engine, and at most."""
 
 _COMPLETION = "cmpl-"
 """Begins the ids of requests of /v1/completions."""
+
+_MOST_TOKENS = 1 << 30
+"""More than any `min_tokens`: the params are looked at and thrown away."""
+
+_REQUEST = "_guided_request"
+"""The attribute of `BeamSearchParams` that holds the HTTP request they were made from."""
+
+_STRICTEST = "parameter"
+"""vLLM builds the tag of a request with tools by a strict level, which its server gives to its parsers
+(`--tool-strict-level`). At this one the calls of each tool, named, `required` or `auto`, have the form that
+the model's parser reads, and arguments that satisfy the tool's schema."""
 
 
 def check_params(params: Any) -> None:
@@ -59,47 +64,43 @@ def check_params(params: Any) -> None:
 
 
 def install() -> None:
-    """Wrap what vLLM's frontend does with a request. Does nothing the second time. Entry point
+    """Wrap what every process of vLLM's has. Does nothing the second time. Entry point
     `vllm.general_plugins`: vLLM calls it in each of its processes."""
-    noted.adopt_handlers()
-    try:
-        from vllm.v1.engine.async_llm import AsyncLLM
-        from vllm.v1.engine.input_processor import InputProcessor
-        from vllm.v1.engine.llm_engine import LLMEngine
-    except ImportError as error:
-        # A server that serves no guided request must start with any vLLM.
-        _log.warning("this vLLM is not supported, guided requests are not served: %s", error)
-        return
-    wrap(InputProcessor, "__init__", _init)
-    wrap(InputProcessor, "process_inputs", _process_inputs)
-    for owner in (LLMEngine, AsyncLLM):
-        wrap_frontend(owner, lambda made: gate_of(made).wait_ready())
-    wrap(LLMEngine, "add_request", _add_request)
-    wrap(AsyncLLM, "add_request", _add_request_async)
-    install_failures()
-    install_entrance()
+    telling.adopt_handlers()
+    patch(When.START)
     offer_methods()  # here, as workers of other stages than the last load no logits processor
 
 
-def _init(original: Any) -> Any:
+def made(original: Any) -> Any:
+    """`InputProcessor.__init__`: only frontends have one."""
+
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        install_beams()  # here, as only frontends have an input processor
-        install_answers()
-        install_retry()
-        install_together()
         gate = gate_of(self)
+        patch(When.SERVING)
+        patch(When.LOADED)
         if gate.options.tools_strict and gate.unsupported_reason is None:
-            hold_tools()
+            patch(When.TOOLS)
         gate.warm_up()
 
     return init
 
 
-def _process_inputs(original: Any) -> Any:
+def wait_ready(original: Any) -> Any:
+    """The constructors of `LLMEngine` and `AsyncLLM`."""
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        gate_of(self).wait_ready()
+
+    return init
+
+
+def process_inputs(original: Any) -> Any:
+    """`InputProcessor.process_inputs`."""
     call = Call(original)
 
-    def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         if not gate.concerns(params):
             return original(self, *args, **kwargs)
@@ -115,13 +116,14 @@ def _process_inputs(original: Any) -> Any:
             raise refused(error, call.get("request_id", args, kwargs)) from error
         return request
 
-    return process_inputs
+    return replaced
 
 
-def _add_request(original: Any) -> Any:
+def add_request(original: Any) -> Any:
+    """`LLMEngine.add_request`."""
     call = Call(original)
 
-    def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         check_ready(call.get("prompt", args, kwargs), self.vllm_config)
         if not gate.concerns(params):
@@ -145,13 +147,14 @@ def _add_request(original: Any) -> Any:
         args, kwargs = call.having(carried, args, kwargs)
         return original(self, *args, **kwargs)
 
-    return add_request
+    return replaced
 
 
-def _add_request_async(original: Any) -> Any:
+def add_request_async(original: Any) -> Any:
+    """`AsyncLLM.add_request`."""
     call = Call(original)
 
-    async def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
+    async def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         check_ready(call.get("prompt", args, kwargs), self.vllm_config)
         if not gate.concerns(params):
@@ -161,7 +164,7 @@ def _add_request_async(original: Any) -> Any:
             carried = await gate.admit_async(params, deadline)
             admitted: Admitted = carried.extra_args[GUIDED]
             if admitted is not LEFT:
-                noted.on_loop(self)
+                telling.on_loop(self)
                 await gate.health.check_async(partial(ask_all, self))
                 # Completions are one text: their reasoning would never be told from the rest.
                 whole = request_id.startswith(_COMPLETION)
@@ -175,11 +178,11 @@ def _add_request_async(original: Any) -> Any:
                     question = (admitted.key, None)
                     await asyncio.sleep(next(pauses))
                 gate.prepared(admitted)
-        stop_waiting()
+        telling.stop_waiting()
         args, kwargs = call.having(carried, args, kwargs)
         return await original(self, *args, **kwargs)
 
-    return add_request
+    return replaced
 
 
 def _pauses() -> Iterator[float]:
@@ -188,3 +191,166 @@ def _pauses() -> Iterator[float]:
     while True:
         yield pause
         pause = min(1.5 * pause, longest)
+
+
+def cleanup(original: Any) -> Any:
+    """`GenerateBaseServing._with_kv_transfer_rejection_cleanup`: chats, completions and responses pass
+    through it, with the coroutine that makes the stream. vLLM calls the engine when that is read, after
+    status 200 was sent."""
+
+    async def with_cleanup(self: Any, awaitable: Any, request: Any, raw_request: Any) -> Any:
+        # Inside: what cleans up after a refused request sees this refusal too.
+        return await original(self, _admitted(self, awaitable, request, _made_params), request, raw_request)
+
+    return with_cleanup
+
+
+def serve_tokens(original: Any) -> Any:
+    """`ServingTokens.serve_tokens`: tokens in, tokens out."""
+
+    async def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return await _admitted(self, original(self, request, *args, **kwargs), request, _own_params)
+
+    return replaced
+
+
+def _made_params(gate: Gate, serving: Any, request: Any) -> Any:
+    """What a chat, a completion or a response asks of the engine; None where nothing of it may be guided."""
+    if not gate.concerns_request(request):
+        return None
+    return request.to_sampling_params(_MOST_TOKENS, serving.default_sampling_params)
+
+
+def _own_params(gate: Gate, serving: Any, request: Any) -> Any:
+    return request.sampling_params
+
+
+async def _admitted(
+    serving: Any, awaitable: Awaitable[Any], request: Any, params_of: Callable[[Gate, Any, Any], Any]
+) -> Any:
+    """The answer of an entrance; of a request that is streamed, or goes on in the background, once its spec
+    is admitted. The engine's own look at it finds that remembered."""
+    answer = await awaitable
+    engine = getattr(serving, "engine_client", None)
+    late = getattr(request, "stream", False) or getattr(request, "background", False)
+    if not late or engine is None or not hasattr(engine, "input_processor") or hasattr(answer, "error"):
+        return answer
+    if getattr(request, "use_beam_search", False):  # it makes no params of that kind: `beams` looks at it
+        return answer
+    gate = gate_of(engine)
+    params = params_of(gate, serving, request)
+    if gate.concerns(params):
+        try:
+            async with gate.in_time(request.request_id) as deadline:
+                carried = await gate.admit_async(params, deadline)
+                if carried.extra_args[GUIDED] is not LEFT:
+                    await gate.health.check_async(partial(ask_all, engine))
+        except Exception:
+            close = getattr(answer, "aclose", None)
+            if close is not None:
+                await close()
+            raise
+    return answer
+
+
+def process_outputs(original: Any) -> Any:
+    """`OutputProcessor.process_outputs`."""
+    from vllm.exceptions import GracefulHTTPError
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+
+    if "error" in EngineCoreOutput.__struct_fields__:  # since 0.33 vLLM passes reasons on by itself
+        return original
+
+    failure = FinishReason.ERROR
+
+    def replaced(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        failed = [one for one in engine_core_outputs if one.finish_reason is failure and one.stop_reason]
+        queues = [(self.request_states.get(one.request_id), one.stop_reason) for one in failed]
+        result = original(self, engine_core_outputs, *args, **kwargs)
+        for state, reason in queues:
+            if state is not None and state.queue is not None:  # LLM has no queues: it returns `stop_reason`
+                what = f"guided request failed: {printable(reason)}"
+                telling.failed()
+                state.queue.put(GracefulHTTPError(what, HTTPStatus.INTERNAL_SERVER_ERROR))
+        return result
+
+    return replaced
+
+
+@dataclass(frozen=True, slots=True)
+class _HttpConstraint:
+    """The constraint of an HTTP request under the names that `SamplingParams` has for it."""
+
+    request: Any
+
+    @property
+    def extra_args(self) -> Any:
+        """`vllm_xargs`."""
+        return self.request.vllm_xargs
+
+    @property
+    def structured_outputs(self) -> Any:
+        """`structured_outputs`, `response_format` and what vLLM made of the tools; none for speech."""
+        extract = getattr(self.request, "extract_structured_outputs", None)
+        return None if extract is None else extract()
+
+
+def to_beam_search_params(original: Any) -> Any:
+    """Of HTTP requests. vLLM's beam search makes a request for each token of each beam, without the
+    constraint of the client's request, and this is the last place that has it."""
+
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        params = original(self, *args, **kwargs)
+        setattr(params, _REQUEST, self)
+        return params
+
+    return replaced
+
+
+def beam_search(original: Any) -> Any:
+    """`beam_search` of servers and of `LLM`, which has the engine."""
+    call = Call(original)
+
+    # No generator, though the original may be one: what is raised here comes before a stream begins.
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        params = call.get("params", args, kwargs)
+        request = getattr(params, _REQUEST, None)
+        asked = params if request is None else _HttpConstraint(request)
+        engine = self.llm_engine if hasattr(self, "llm_engine") else self.engine_client
+        if gate_of(engine).concerns(asked):
+            error = RequestError(
+                "beam search can't be guided: vLLM asks for each token of a beam without the constraint",
+                where="beam_search" if request is None else "use_beam_search",
+                hint="leave out beam search (n with a temperature gives several outputs) or the constraint",
+            )
+            raise refusal(error)
+        return original(self, *args, **kwargs)
+
+    return replaced
+
+
+def get_parser(original: Any) -> Any:
+    """`ParserManager.get_parser`: the parsers of a server hold every tool to its schema."""
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **{**kwargs, "tool_strict_level": _STRICTEST})
+
+    return replaced
+
+
+def resolve_tool_strictness(original: Any) -> Any:
+    """A tool without parameters takes an empty object. vLLM reads that as any JSON: `"arguments": false`."""
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        tools = original(*args, **kwargs)
+        return None if tools is None else list(map(_with_parameters, tools))
+
+    return replaced
+
+
+def _with_parameters(tool: Any) -> Any:
+    function = getattr(tool, "function", tool)  # Responses have its fields in the tool
+    if getattr(function, "parameters", {}) is not None:
+        return tool
+    function = function.model_copy(update={"parameters": {"type": "object", "properties": {}}})
+    return tool.model_copy(update={"function": function}) if hasattr(tool, "function") else function

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import heapq
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from guided_plugin.errors import GuidedError
-from guided_plugin.hosts.vllm.admission import LEFT, Admitted, Asked, Gate, gate_of
+from guided_plugin.hosts.vllm.admission import Gate, gate_of
+from guided_plugin.hosts.vllm.asked import LEFT, Admitted, Asked
 from guided_plugin.hosts.vllm.common import PREPARE
-from guided_plugin.hosts.vllm.contract import broken
-from guided_plugin.hosts.vllm.parts import Part
-from guided_plugin.hosts.vllm.wrapping import Call, wrap
+from guided_plugin.hosts.vllm.patches import Call
 
 _log = logging.getLogger(__name__)
 
@@ -34,30 +32,19 @@ _SPARE = 2
 _PAUSES = 0.001, 0.01
 """Seconds between the first two questions whether specs are ready in the engine, and at most."""
 
-_LLM = "vllm.entrypoints.llm"
 
-
-def install_together() -> None:
-    """Wrap where `LLM` adds its prompts, if this process has one. Does nothing the second time."""
-    module = sys.modules.get(_LLM)  # a process that has an LLM has imported it; a server needs none
-    if module is None:
-        return
-    error = broken(Part.TOGETHER)
-    if error is None:
-        wrap(module.LLM, "_render_and_add_requests", _looking_ahead)
-
-
-def _looking_ahead(original: Any) -> Any:
+def render_and_add_requests(original: Any) -> Any:
+    """`LLM._render_and_add_requests`, where `LLM` adds its prompts."""
     call = Call(original)
 
-    def render_and_add_requests(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = call.get("params", args, kwargs)
         if len(params) < 2:  # nothing to look ahead to
             return original(self, *args, **kwargs)
         args, kwargs = call.having(Ahead(self.llm_engine, params), args, kwargs)
         return original(self, *args, **kwargs)
 
-    return render_and_add_requests
+    return replaced
 
 
 class Ahead(Sequence[Any]):

@@ -19,7 +19,6 @@ too, and again in their turn: another processor may have lifted them.
 from __future__ import annotations
 
 import time
-from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -28,10 +27,16 @@ from torch import Tensor
 from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm.common import GUIDED, REQUEST
 from guided_plugin.hosts.vllm.engine import Engine
-from guided_plugin.hosts.vllm.parts import Part
-from guided_plugin.hosts.vllm.requests import GuidedRequest
-from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, refused_stops, spare_rows, upload
-from guided_plugin.hosts.vllm.wrapping import wrap
+from guided_plugin.hosts.vllm.logits import (
+    ForcedRows,
+    GuidedRequest,
+    close_rows,
+    refused_stops,
+    spare_rows,
+    upload,
+)
+from guided_plugin.hosts.vllm.names import Part, When
+from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 
@@ -74,7 +79,7 @@ class V1Runner:
         self._spent = 0.0
         """Seconds of the host's thread in this step so far."""
         if self.engine.unsupported_reason is None:
-            wrap_sampler()
+            patch(When.V1)
             if device.type == "cuda":
                 self._warm_up(vllm_config.model_config.get_vocab_size(), device)
 
@@ -248,23 +253,20 @@ def _counting(tokens: Tensor, rows: list[int]) -> Tensor:
     return torch.where(upload(counts, tokens.device), tokens, NO_TOKEN)
 
 
-def wrap_sampler() -> None:
-    """Have `Sampler.forward` show the guided processors of its call what it takes raw logprobs of, and what
-    it sampled. Once a process."""
+def forward(original: Any) -> Any:
+    """`Sampler.forward`: shows the guided processors of its call what it takes raw logprobs of, and what it
+    sampled."""
 
-    def make(original: Any) -> Any:
-        def forward(self: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
-            processors = sampling_metadata.logitsprocs.non_argmax_invariant
-            runners = [one.runner for one in processors if isinstance(getattr(one, "runner", None), V1Runner)]
-            tokens = getattr(sampling_metadata, "logprob_token_ids", None)
-            if sampling_metadata.max_num_logprobs is not None or tokens:
-                for runner in runners:
-                    runner.mask_raw(logits)
-            output = original(self, logits, sampling_metadata, *args, **kwargs)
+    def replaced(self: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
+        processors = sampling_metadata.logitsprocs.non_argmax_invariant
+        runners = [one.runner for one in processors if isinstance(getattr(one, "runner", None), V1Runner)]
+        tokens = getattr(sampling_metadata, "logprob_token_ids", None)
+        if sampling_metadata.max_num_logprobs is not None or tokens:
             for runner in runners:
-                runner.sampled(output.sampled_token_ids)
-            return output
+                runner.mask_raw(logits)
+        output = original(self, logits, sampling_metadata, *args, **kwargs)
+        for runner in runners:
+            runner.sampled(output.sampled_token_ids)
+        return output
 
-        return forward
-
-    wrap(resolve_name("vllm.v1.sample.sampler:Sampler"), "forward", make)
+    return replaced

@@ -1,5 +1,4 @@
-"""vLLM's V2 model runner, through its official interface; what masks without a copy of the logits needs more
-is in `v2_sampler`, and batches of which each rank samples a part in `v2_sample`.
+"""vLLM's V2 model runner, through its official interface; what it shows besides is wrapped in `logits`.
 
     add_request           a request enters at an index of the runner's tables
     apply_staged_writes   before each forward pass: the last step's tokens, plan, fill_mask
@@ -25,15 +24,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.hosts.vllm.common import GUIDED, REQUEST
+from guided_plugin.hosts.vllm.common import GUIDED, REQUEST, shards
 from guided_plugin.hosts.vllm.engine import Engine, limits_of
-from guided_plugin.hosts.vllm.parts import Part
-from guided_plugin.hosts.vllm.ranks import shards
-from guided_plugin.hosts.vllm.requests import GuidedRequest
-from guided_plugin.hosts.vllm.rows import ForcedRows, close_rows, refused_stops, spare_rows, upload
-from guided_plugin.hosts.vllm.v2_batch import PlannedBatch
-from guided_plugin.hosts.vllm.v2_sample import wrap_v2_sample
-from guided_plugin.hosts.vllm.v2_sampler import wrap_v2_sampler
+from guided_plugin.hosts.vllm.logits import (
+    ForcedRows,
+    GuidedRequest,
+    PlannedBatch,
+    close_rows,
+    refused_stops,
+    spare_rows,
+    upload,
+)
+from guided_plugin.hosts.vllm.names import Part, When
+from guided_plugin.hosts.vllm.patches import broken, patch
 from guided_plugin.kernels.indexed import indexed_kernels
 from guided_plugin.step import NEVER, UNGUIDED, TokenSink
 
@@ -74,10 +77,11 @@ class V2Runner:
         self._lengths = torch.full((states.max_num_reqs,), NEVER, dtype=torch.int32, device=states.device)
         if self.engine.unsupported_reason is None:
             self._pipeline = self.engine.pipeline
-            wrap_v2_sampler(V2Runner)
-            hooks = self.engine.hooks is not None
-            if hooks or shards(vllm_config):
-                wrap_v2_sample(V2Runner, for_hooks=hooks, for_shards=shards(vllm_config))
+            patch(When.V2)
+            if self.engine.hooks is not None and broken(Part.HOOKS):
+                self.engine.hooks = None
+            if self.engine.hooks is not None or shards(vllm_config):
+                patch(When.SAMPLE)
             if states.device.type == "cuda":
                 self._warm_up()
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.hosts.vllm.parts import Part
-from guided_plugin.hosts.vllm.rows import close_indexed, spare_indexed
+from guided_plugin.hosts.vllm.logits import close_indexed, spare_indexed
+from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.v2 import V2Runner
 from guided_plugin.step import NEVER
 

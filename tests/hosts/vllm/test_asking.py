@@ -11,10 +11,9 @@ from vllm.exceptions import GracefulHTTPError
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import AsyncMPClient, DPLBAsyncMPClient
 
-from guided_plugin.hosts.vllm.asking import ask_all
 from guided_plugin.hosts.vllm.common import HEALTH, METRICS, PREPARE, RETRY_AFTER
 from guided_plugin.hosts.vllm.figures import GuidedStatLogger, _Asking
-from guided_plugin.hosts.vllm.health import Health
+from guided_plugin.hosts.vllm.questions import Health, ask_all
 
 
 class Recorder:
@@ -92,7 +91,7 @@ def test_the_figures_name_each_engine(monkeypatch):
 
 def test_a_client_that_has_changed_is_told(monkeypatch):
     from guided_plugin.errors import RequestError
-    from guided_plugin.hosts.vllm import asking
+    from guided_plugin.hosts.vllm import questions as asking
 
     monkeypatch.setattr(asking, "broken", lambda part: RequestError(f"no {part.value}"))
     llm, _ = frontend(DPLBAsyncMPClient, ANSWERS)

@@ -18,7 +18,8 @@ from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequ
 from vllm.exceptions import VLLMValidationError
 from vllm_support import SMALL, TAKES_OVER, config
 
-from guided_plugin.hosts.vllm import beams as vllm_beams
+from guided_plugin.hosts.vllm.names import NAMES, When
+from guided_plugin.hosts.vllm.patches import patch
 
 MESSAGES = [{"role": "user", "content": "Write"}]
 FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}}
@@ -27,7 +28,7 @@ GUIDED = {"vllm_xargs": {"guided": '{"regex": "a"}'}}
 
 @pytest.fixture(autouse=True)
 def installed():
-    vllm_beams.install_beams()
+    patch(When.SERVING)
 
 
 def search(request, options):
@@ -66,8 +67,8 @@ def test_every_way_to_a_beam_search_is_wrapped():
     for file in (root / "entrypoints").rglob("*.py"):
         for name in re.findall(r"def (to_beam_search_params|beam_search)\(", file.read_text()):
             found[name].add(".".join(file.relative_to(root.parent).with_suffix("").parts))
-    assert found["to_beam_search_params"] == {module for module, _ in vllm_beams.BEAM_REQUESTS}
-    assert found["beam_search"] == {module for module, _, _ in vllm_beams._SEARCHES}
+    for name, modules in found.items():
+        assert modules == {one.path.partition(":")[0] for one in NAMES if one.by == f"gate:{name}"}
 
 
 @pytest.mark.parametrize("make", [chat, completion])

@@ -11,18 +11,18 @@ import re
 from importlib.util import find_spec
 
 import pytest
+from script_files import load_script
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import contract as vllm_contract
-from guided_plugin.hosts.vllm import versions
-from guided_plugin.hosts.vllm.contract import CONTRACT, broken, differences
-from guided_plugin.hosts.vllm.parts import Name, Part
-from guided_plugin.hosts.vllm.shapes import Installed, Sources
+from guided_plugin.diagnose.vllm_sources import Sources
+from guided_plugin.hosts.vllm import patches
+from guided_plugin.hosts.vllm.names import NAMES, Name, Part
+from guided_plugin.hosts.vllm.patches import Installed, broken, difference, differences
 
 PACKAGE = pathlib.Path(gp.__file__).parent
 FILES = [*sorted((PACKAGE / "hosts" / "vllm").glob("*.py")), PACKAGE / "vllm.py"]
 TREES = {path.name: ast.parse(path.read_text()) for path in FILES}
-PATHS = {name.path for name in CONTRACT}
+PATHS = {name.path for name in NAMES}
 
 FOLDERS = [
     *filter(None, os.environ.get("GUIDED_VLLM_SOURCES", "").split(os.pathsep)),
@@ -51,9 +51,9 @@ ROOTS = {
 
 @pytest.fixture(autouse=True)
 def looked_at_again():
-    vllm_contract._broken.cache_clear()
+    patches._broken.cache_clear()
     yield
-    vllm_contract._broken.cache_clear()
+    patches._broken.cache_clear()
 
 
 def covered(path):
@@ -77,36 +77,39 @@ def test_every_path_that_is_written_out_is_in_the_contract():
     written = [
         node.value
         for name, tree in TREES.items()
-        if name != "contract.py"
+        if name != "names.py"
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.fullmatch(r"vllm(\.\w+)+:[\w.]+", node.value)
     ]
-    assert len(written) >= 4
+    assert written
     assert [path for path in written if not covered(path)] == []
     assert not any("import vllm" in ast.unparse(tree) for tree in TREES.values())
 
 
-def test_every_method_that_is_wrapped_is_in_the_contract():
-    methods = {".".join(path.partition(":")[2].split(".")[-2:]) for path in PATHS}
-    wrapped = []
-    for tree in TREES.values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "wrap":
-                owner, name = node.args[:2]
-                if isinstance(name, ast.Constant):
-                    wrapped.append((ast.unparse(owner), name.value))
-    assert len(wrapped) >= 9
-    for owner, name in wrapped:
-        found = [method for method in methods if method == name or method.endswith(f".{name}")]
-        assert found, (owner, name)
-        if owner[0].isupper():
-            assert f"{owner}.{name}" in methods
+def test_nothing_is_wrapped_elsewhere_and_every_wrapper_is_used():
+    """A wrapper is a function of one argument, `original`."""
+    wrappers = {
+        f"{file.removesuffix('.py')}:{node.name}"
+        for file, tree in TREES.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and [one.arg for one in node.args.args] == ["original"]
+    }
+    assert wrappers == {name.by for name in NAMES if name.by}
+    assigns = [file for file, tree in TREES.items() if "_guided_plugin = True" in ast.unparse(tree)]
+    assert assigns == ["patches.py"]
+
+
+def test_the_page_has_the_tables():
+    page = (PACKAGE.parent / "docs" / "vllm-versions.md").read_text()
+    assert page == load_script("scripts/make_docs.py").render_versions(page), (
+        "run: python scripts/make_docs.py"
+    )
 
 
 def test_every_attribute_of_an_object_of_vllms_is_in_the_contract():
     attributes = {}
-    for name in CONTRACT:
+    for name in NAMES:
         attributes.setdefault(name.path, set()).update(name.has)
         if "." in name.path.partition(":")[2]:
             owner, _, method = name.path.rpartition(".")
@@ -127,9 +130,9 @@ def test_every_attribute_of_an_object_of_vllms_is_in_the_contract():
 
 
 def test_every_name_is_there_once_and_every_part_has_some():
-    entries = [(name.path, name.part) for name in CONTRACT]
+    entries = [(name.path, name.part) for name in NAMES]
     assert len(entries) == len(set(entries))
-    assert {name.part for name in CONTRACT} == set(Part)
+    assert {name.part for name in NAMES} == set(Part)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -141,9 +144,9 @@ def test_the_contract_holds_in_the_files_of_a_release(folder):
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_each_name_of_a_release_is_really_looked_at(folder):
     reader = Sources(pathlib.Path(folder))
-    for name in CONTRACT:
+    for name in NAMES:
         for other in worse(name):
-            assert other.differs(reader) is not None, other
+            assert difference(other, reader) is not None, other
 
 
 def worse(name):
@@ -162,9 +165,9 @@ def test_both_readers_agree_on_the_installed_vllm():
     folder = pathlib.Path(find_spec("vllm").submodule_search_locations[0]).parent
     for reader in (Installed(), Sources(folder)):
         assert {part: differences(reader, part) for part in Part} == {part: [] for part in Part}
-        for name in CONTRACT:
+        for name in NAMES:
             for other in worse(name):
-                assert other.differs(reader) is not None, (reader, other)
+                assert difference(other, reader) is not None, (reader, other)
 
 
 @pytest.mark.parametrize(
@@ -176,15 +179,15 @@ def test_both_readers_agree_on_the_installed_vllm():
     ],
 )
 def test_release_candidates_and_local_builds_count_as_their_release(text, tested):
-    assert versions.is_tested(text) is tested
+    assert patches.is_tested(text) is tested
 
 
 def test_an_unknown_version_is_served_with_one_line_in_the_log(monkeypatch, caplog):
-    monkeypatch.setattr(versions, "version", lambda package: "0.99.0rc1+cu140")
-    versions.note_version.cache_clear()
+    monkeypatch.setattr(patches, "version", lambda package: "0.99.0rc1+cu140")
+    patches.note_version.cache_clear()
     for _ in range(3):
-        versions.note_version()
-    versions.note_version.cache_clear()
+        patches.note_version()
+    patches.note_version.cache_clear()
     assert [record.getMessage() for record in caplog.records] == [
         "vLLM 0.99.0rc1+cu140 is not among the tested versions; all that is relied on is there"
     ]
@@ -198,11 +201,11 @@ def test_a_broken_part_is_refused_by_name_and_stops_no_other(monkeypatch, caplog
         if found is None:
             pytest.skip("no vLLM and none of its files here")
         folder = pathlib.Path(found.submodule_search_locations[0]).parent
-    monkeypatch.setattr(vllm_contract, "Installed", lambda: Sources(pathlib.Path(folder)))
+    monkeypatch.setattr(patches, "Installed", lambda: Sources(pathlib.Path(folder)))
     for part in Part:
-        vllm_contract._broken.cache_clear()
+        patches._broken.cache_clear()
         gone = Name("vllm.sampling_params:SamplingParams.no_such_method", part)
-        monkeypatch.setattr(vllm_contract, "CONTRACT", (*CONTRACT, gone))
+        monkeypatch.setattr(patches, "NAMES", (*NAMES, gone))
         for other in Part:
             error = broken(other)
             assert (error is not None) is (other is part)

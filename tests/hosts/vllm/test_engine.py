@@ -21,7 +21,7 @@ from vllm_support import params_of, processors, runner
 
 import guided_plugin as gp
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.hosts.vllm import health as vllm_health
+from guided_plugin.hosts.vllm import questions as vllm_health
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 SCHEMA = {
@@ -307,12 +307,12 @@ def test_while_nothing_can_be_guided_running_requests_fail_and_new_ones_get_503(
     assert [done[f"cut-{number}"].finish_reason for number in range(3)] == ["error"] * 3
     assert "guided requests are refused" in done["cut-0"].stop_reason
     assert done["free"].finish_reason in ("stop", "length")
-    time.sleep(vllm_health._SECONDS)
+    time.sleep(vllm_health._FRESH_SECONDS)
     with pytest.raises(GracefulHTTPError, match=r"cannot be served now.*refused") as caught:
         llm.generate(["x"], params_of({"choice": ["yes"]}), use_tqdm=False)
     assert caught.value.http_status == 503
     assert llm.generate(["x"], params_of(None), use_tqdm=False)[0].outputs[0].finish_reason != "error"
     client._refused_until = time.monotonic()  # the minute is over
-    time.sleep(vllm_health._SECONDS)
+    time.sleep(vllm_health._FRESH_SECONDS)
     checker({"choice": ["yes"]}, llm.generate(["x"], params_of({"choice": ["yes"]}))[0].outputs[0])
     assert llm.collective_rpc("guided_health") == [""]

@@ -27,7 +27,7 @@ from guided_plugin.bench.vllm import bench_vllm
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.engine import Engine
-from guided_plugin.hosts.vllm.entrance import passed_by
+from guided_plugin.hosts.vllm.failures import passed_by
 
 PATTERN = "[xyz]{6,14}"
 TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"

@@ -21,13 +21,13 @@ from vllm_runners import V1, V2, V2Drafts
 from vllm_support import END, WIDTH, config, runner_config, runner_params
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import contract as vllm_contract
 from guided_plugin.hosts.vllm import failures as vllm_failures
-from guided_plugin.hosts.vllm import health as vllm_health
+from guided_plugin.hosts.vllm import patches as vllm_contract
+from guided_plugin.hosts.vllm import questions as vllm_health
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
 from guided_plugin.hosts.vllm.failures import FAILED
-from guided_plugin.hosts.vllm.health import Health
+from guided_plugin.hosts.vllm.questions import Health
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -133,7 +133,7 @@ def test_a_step_without_a_token_keeps_vllms_shared_output_as_it_was():
 
 def test_guided_requests_carry_their_ids_in_params_of_their_own(monkeypatch):
     seen = []
-    add = vllm_failures._add_request(lambda scheduler, request: seen.append(request))
+    add = vllm_failures.add_request(lambda scheduler, request: seen.append(request))
     shared = params_of(None)
     plain = SamplingParams(extra_args={"other": 1})
     for name, params in (("0_a", shared), ("1_a", shared), ("b", plain), ("c", None)):
@@ -158,7 +158,7 @@ def test_failed_requests_end_as_errors_whatever_else_ended_them(collection):
         requests={"stopped": alive, "goes-on": alive, "fine": alive, "over": over},
         grammar_compile_error_reqs=collection(),
     )
-    update = vllm_failures._update_from_output(lambda self, scheduled, output: {0: core})
+    update = vllm_failures.update_from_output(lambda self, scheduled, output: {0: core})
     if collection is dict:
         pytest.importorskip("vllm.outputs").__dict__.setdefault("RequestError", SimpleNamespace)
     output = SimpleNamespace(**{FAILED: dict.fromkeys(["stopped", "goes-on", "over", "unknown"], "why")})
@@ -177,14 +177,14 @@ def test_a_request_that_stops_before_its_constrained_part_began_is_an_error(reas
     params = SimpleNamespace(extra_args={"guided": fields, ADMITTED: True})
     request = SimpleRequest("one", params, tokens)
     scheduler = SimpleNamespace(requests={"one": request})
-    vllm_failures._add_request(lambda scheduler, request: None)(scheduler, request)
+    vllm_failures.add_request(lambda scheduler, request: None)(scheduler, request)
     output = EngineCoreOutput("one", tokens, finish_reason=reason)
 
     def update(scheduler, scheduled, made):
         scheduler.requests.clear()
         return {0: EngineCoreOutputs(outputs=[output])}
 
-    wrapped = vllm_failures._update_from_output(update)
+    wrapped = vllm_failures.update_from_output(update)
     made = wrapped(scheduler, None, EMPTY_MODEL_RUNNER_OUTPUT)[0].outputs[0]
     cut = reason is FinishReason.STOP and not begun
     assert made.finish_reason is (FinishReason.ERROR if cut else reason)

@@ -24,14 +24,16 @@ from vllm_support import SMALL, TAKES_OVER, config, parallel
 import guided_plugin as gp
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.hosts.vllm import admission as vllm_admission
+from guided_plugin.hosts.vllm import asked as vllm_asked
 from guided_plugin.hosts.vllm import common as vllm_common
-from guided_plugin.hosts.vllm import contract as vllm_contract
 from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm import gate as vllm_gate
-from guided_plugin.hosts.vllm import retry
-from guided_plugin.hosts.vllm.admission import Admitted, Gate
+from guided_plugin.hosts.vllm import patches as vllm_contract
+from guided_plugin.hosts.vllm import telling as retry
+from guided_plugin.hosts.vllm.admission import Gate
+from guided_plugin.hosts.vllm.asked import Admitted
 from guided_plugin.hosts.vllm.common import options_of
-from guided_plugin.hosts.vllm.parts import Name, Part
+from guided_plugin.hosts.vllm.names import Name, Part
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
 from guided_plugin.spec.triggers import Trigger
@@ -117,8 +119,8 @@ def test_types_and_typed_specs_are_specs():
 
 def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
     told = []
-    monkeypatch.setattr(vllm_admission, "tell_unenforced", told.append)
-    monkeypatch.setattr(vllm_admission.noted, "admitted", lambda backend, keywords: told.append(keywords))
+    monkeypatch.setattr(vllm_admission.telling, "tell_unenforced", told.append)
+    monkeypatch.setattr(vllm_admission.telling, "admitted", lambda backend, keywords: told.append(keywords))
     gate = Gate(config({**SMALL, "unenforced_keywords": ["uniqueItems"]}))
     for schema in ({"type": "array", "uniqueItems": True}, {"type": "boolean"}):
         params = SamplingParams(extra_args={"guided": {"json_schema": schema}})
@@ -221,7 +223,7 @@ def test_what_was_admitted_once_is_not_read_again(monkeypatch):
 def test_a_spec_that_is_too_large_is_refused_before_anything_is_made_of_it(params, refused, monkeypatch):
     gate = Gate(config({**TAKES_OVER, "refused": refused}))
     made = []
-    for name in ("_key", "read_spec"):
+    for name in ("digest_of", "read_spec"):
         monkeypatch.setattr(vllm_admission, name, made.append)
     assert gate.concerns(params)
     with pytest.raises(gp.errors.CompileLimitError, match=r"over the limit.*max_spec_bytes"):
@@ -362,7 +364,7 @@ def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(pa
 
 def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_to_it(monkeypatch):
     gone = Name("vllm.v1.engine.async_llm:AsyncLLM.gone", Part.FRONTEND)
-    monkeypatch.setattr(vllm_contract, "CONTRACT", (*vllm_contract.CONTRACT, gone))
+    monkeypatch.setattr(vllm_contract, "NAMES", (*vllm_contract.NAMES, gone))
     vllm_contract._broken.cache_clear()
     gate = Gate(config(TAKES_OVER))
     vllm_contract._broken.cache_clear()
@@ -478,7 +480,7 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
         assert not any(task.done() for task in slow)
         with pytest.raises(gp.errors.BusyError, match="compile_queue") as caught:
             await bad
-        refused = vllm_admission.refusal(caught.value)
+        refused = vllm_asked.refusal(caught.value)
         assert (type(refused).__name__, refused.http_status) == ("GracefulHTTPError", 503)
         slow[0].cancel()  # a client that hangs up
         compiler.go_on.set()
@@ -524,7 +526,7 @@ class Client:
 
 def add(gate, client, params):
     client.input_processor = SimpleNamespace(_guided_gate=gate)
-    return vllm_gate._add_request(lambda self, params: "added")(client, params)
+    return vllm_gate.add_request(lambda self, params: "added")(client, params)
 
 
 def test_a_request_is_held_back_until_the_engine_is_ready_and_not_for_ever(monkeypatch):
@@ -556,7 +558,7 @@ class AsyncClient:
         async def add_request(self, params):
             return "added"
 
-        return await vllm_gate._add_request_async(add_request)(self, params)
+        return await vllm_gate.add_request_async(add_request)(self, params)
 
 
 @pytest.mark.parametrize("late", ["its compile", "the engine"])

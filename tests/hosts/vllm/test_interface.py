@@ -17,14 +17,14 @@ from vllm.v1.engine import async_llm, core_client, input_processor, llm_engine
 from vllm.v1.sample.logits_processor import MoveDirectionality
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 
-from guided_plugin.hosts.vllm import contract as vllm_contract
-from guided_plugin.hosts.vllm import versions
+from guided_plugin.hosts.vllm import patches
+from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, NAMES
 
 VLLM = pathlib.Path(inspect.getfile(SamplingParams)).parent
 
 
 def test_the_installed_version_is_tested():
-    assert versions.is_tested(versions.version_text())
+    assert patches.is_tested(patches.version_text())
 
 
 def test_processors_are_called_as_they_are_here():
@@ -38,7 +38,7 @@ def test_constraints_are_those_that_are_read():
     theirs = {
         name for name in inspect.signature(StructuredOutputsParams).parameters if not name.startswith("_")
     }
-    assert theirs == set(vllm_contract.CONSTRAINT_FORM)
+    assert theirs == set(CONSTRAINT_FORM)
 
 
 def test_ways_to_judge_drafts_are_those_that_were_looked_at():
@@ -49,7 +49,8 @@ def test_ways_to_judge_drafts_are_those_that_were_looked_at():
 def test_what_makes_beam_searches_is_what_was_looked_at():
     """Another maker of `BeamSearchParams` would drop a constraint that nothing looks at."""
     makers = [path for path in VLLM.rglob("*.py") if "def to_beam_search_params(" in path.read_text()]
-    wrapped = [name.split(".")[1:] for name, _ in vllm_contract.BEAM_REQUESTS]
+    asked = [one.path.partition(":")[0] for one in NAMES if one.by == "gate:to_beam_search_params"]
+    wrapped = [module.split(".")[1:] for module in asked]
     assert sorted(VLLM.joinpath(*name).with_suffix(".py") for name in wrapped) == sorted(makers)
     BeamSearchParams(beam_width=1, max_tokens=1).anything = 1  # a note can be left on them
 

@@ -21,8 +21,8 @@ from guided_plugin.errors import (
     UnsupportedSpecError,
     VocabularyError,
 )
-from guided_plugin.hosts.vllm.admission import LEFT, Gate
-from guided_plugin.hosts.vllm.leaving import Leaving
+from guided_plugin.hosts.vllm.admission import Gate
+from guided_plugin.hosts.vllm.asked import LEFT, Leaving
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 SCHEMA = {"enum": ["a", "b"]}

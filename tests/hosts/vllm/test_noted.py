@@ -12,8 +12,9 @@ from prometheus_client import REGISTRY
 import guided_plugin as gp
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import BusyError, SpecError
-from guided_plugin.hosts.vllm import figures, noted
-from guided_plugin.hosts.vllm.start_line import engine_line, frontend_line
+from guided_plugin.hosts.vllm import figures
+from guided_plugin.hosts.vllm import telling as noted
+from guided_plugin.hosts.vllm.telling import engine_line, frontend_line
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm_support import config
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import admission, answers, gate
+from guided_plugin.hosts.vllm import admission, gate
 from guided_plugin.hosts.vllm.common import HEALTH
 
 MIB = 1 << 20
@@ -101,13 +101,13 @@ class Engine:
 
     async def add(self, params, **rest):
         """What vLLM does with a request, as far as the plugin has a part in it."""
-        process = gate._process_inputs(lambda processor, prompt, params: request_of(params.clone()))
+        process = gate.process_inputs(lambda processor, prompt, params: request_of(params.clone()))
 
         async def add_request(self, prompt, params, request_id=None, **rest):
             return process(self.input_processor, prompt, params)
 
         names = {"reasoning_ended": None, "reasoning_parser_kwargs": None, "request_id": "one", **rest}
-        made = gate._add_request_async(with_names(add_request))
+        made = gate.add_request_async(with_names(add_request))
         return await made(self, None, params, **names)
 
 
@@ -237,6 +237,6 @@ def test_no_streamed_chat_stops_the_loop(engine, asked):
     serving = SimpleNamespace(engine_client=engine, default_sampling_params={})
 
     async def chat():
-        return await answers._admitted(serving, asyncio.sleep(0), request, answers._made_params)
+        return await gate._admitted(serving, asyncio.sleep(0), request, gate._made_params)
 
     check(engine, chat)

@@ -18,10 +18,9 @@ import guided_plugin as gp
 from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import unsupported_reason
-from guided_plugin.hosts.vllm.failures import FAILED
-from guided_plugin.hosts.vllm.ledger import DeadRows
-from guided_plugin.hosts.vllm.v2 import V2Runner
-from guided_plugin.hosts.vllm.v2_sample import wrap_v2_sample
+from guided_plugin.hosts.vllm.failures import FAILED, DeadRows
+from guided_plugin.hosts.vllm.names import When
+from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.vllm import GuidedLogitsProcessor
 from guided_plugin.worker.ranks.follower import FollowerRuntime
 
@@ -166,7 +165,7 @@ def test_what_leaves_a_row_of_another_rank_nothing_is_told_by_rank_0(two_ranks, 
     specs = {"at rank 1": gp.OutputSpec.regex("[x-z]{9}"), "at rank 0": AB}
     ranks = two_ranks(V2Part, mode, specs, min_tokens=1)
     monkeypatch.setattr(GPUModelRunner, "sample", lambda self, part, input_batch: part())
-    wrap_v2_sample(V2Runner, for_hooks=False)
+    patch(When.SAMPLE)
     told = [[], []]
     for step in range(3):
         sampled = {}

@@ -18,7 +18,7 @@ from vllm_support import VOCABULARY, config, runner_config, runner_params
 import guided_plugin as gp
 from guided_plugin.compiling import guard as guard_module
 from guided_plugin.hosts.vllm import admission as vllm_admission
-from guided_plugin.hosts.vllm import ready as vllm_ready
+from guided_plugin.hosts.vllm import questions as vllm_ready
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.v1 import V1Runner

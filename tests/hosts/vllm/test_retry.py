@@ -16,13 +16,14 @@ from vllm.exceptions import QueueOverflowError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm_support import SMALL, config
 
-from guided_plugin.errors import BusyError, RequestError
+from guided_plugin.errors import BusyError
 from guided_plugin.hosts.vllm import admission as vllm_admission
-from guided_plugin.hosts.vllm import health as vllm_health
-from guided_plugin.hosts.vllm import retry
-from guided_plugin.hosts.vllm.admission import refusal
-from guided_plugin.hosts.vllm.health import Health
-from guided_plugin.hosts.vllm.retry import UNENFORCED, RetryAfter, tell_unenforced, unavailable
+from guided_plugin.hosts.vllm import questions as vllm_health
+from guided_plugin.hosts.vllm.asked import refusal
+from guided_plugin.hosts.vllm.names import When
+from guided_plugin.hosts.vllm.patches import patch
+from guided_plugin.hosts.vllm.questions import Health
+from guided_plugin.hosts.vllm.telling import UNENFORCED, RetryAfter, tell_unenforced, unavailable
 
 try:
     from vllm.entrypoints.common.cli_args import make_arg_parser
@@ -135,7 +136,7 @@ def test_outside_of_a_server_nothing_is_noted():
 def client(monkeypatch):
     """vLLM's own app, without an engine, with paths that answer as an engine's would."""
     monkeypatch.setattr(vllm_app, "init_entrypoints_middleware", vllm_app.init_entrypoints_middleware)
-    retry.install()
+    patch(When.LOADED)
     args = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     app = vllm_app.build_app(args, ("generate",), None)
 
@@ -173,16 +174,6 @@ def test_vllms_own_app_names_what_the_gate_left_unenforced(client, byte_vocabula
             answer = client.get(f"/guided/{path}")
             assert (answer.status_code, answer.headers.get(UNENFORCED)) == (200, told)
     assert UNENFORCED not in client.get("/theirs").headers
-
-
-def test_without_what_is_relied_on_the_header_is_missing_and_nothing_else(monkeypatch):
-    original = getattr(
-        vllm_app.init_entrypoints_middleware, "__wrapped__", vllm_app.init_entrypoints_middleware
-    )
-    monkeypatch.setattr(vllm_app, "init_entrypoints_middleware", original)
-    monkeypatch.setattr(retry, "broken", lambda part: RequestError("gone"))
-    retry.install()
-    assert vllm_app.init_entrypoints_middleware is original
 
 
 @pytest.mark.parametrize(

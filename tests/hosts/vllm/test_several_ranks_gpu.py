@@ -41,7 +41,7 @@ LETTERS = "[a-f]{20}[0-9]{10}"
 
 
 def engine_of(worker):
-    from guided_plugin.hosts.vllm import worker_methods
+    from guided_plugin.hosts.vllm import questions as worker_methods
 
     found = list(worker_methods.ENGINES)
     assert len(found) <= 1

@@ -5,10 +5,11 @@ import textwrap
 
 import pytest
 
-from guided_plugin.hosts.vllm import shapes as vllm_shapes
-from guided_plugin.hosts.vllm.contract import differences
-from guided_plugin.hosts.vllm.parts import Name, Part
-from guided_plugin.hosts.vllm.shapes import Installed, Missing, Sources, Unavailable
+from guided_plugin.diagnose import vllm_sources
+from guided_plugin.diagnose.vllm_sources import Sources
+from guided_plugin.hosts.vllm import patches
+from guided_plugin.hosts.vllm.names import Name, Part
+from guided_plugin.hosts.vllm.patches import Installed, Missing, Unavailable, difference, differences
 
 FILES = {
     "__init__.py": "",
@@ -69,7 +70,8 @@ def readers(tmp_path, monkeypatch):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(textwrap.dedent(text).replace("{root}", root))
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(vllm_shapes, "_ROOT", root)
+    for module in (patches, vllm_sources):
+        monkeypatch.setattr(module, "_ROOT", root)
     yield [Installed(), Sources(tmp_path)]
     for module in [module for module in sys.modules if module.partition(".")[0] == root]:
         del sys.modules[module]
@@ -122,23 +124,23 @@ def test_a_module_that_lacks_another_package_is_told_from_one_that_is_gone(reade
     with pytest.raises(Unavailable, match="surely_not_installed"):
         imported.find("shapes_of_vllm.broken:Thing")
     thing = Name("shapes_of_vllm.broken:Thing", Part.FRONTEND)
-    assert "surely_not_installed" in thing.differs(imported)
+    assert "surely_not_installed" in difference(thing, imported)
     gone = Name("shapes_of_vllm.gone:Thing", Part.FRONTEND, endpoint=True)
-    assert "no module shapes_of_vllm.gone" in gone.differs(imported)
-    assert Name("shapes_of_vllm.broken:Thing", Part.FRONTEND, endpoint=True).differs(imported) is None
+    assert "no module shapes_of_vllm.gone" in difference(gone, imported)
+    assert difference(Name("shapes_of_vllm.broken:Thing", Part.FRONTEND, endpoint=True), imported) is None
 
 
 def test_a_difference_says_what_is_missing(readers):
     path = "shapes_of_vllm.engine:Engine"
     for reader in readers:
-        assert Name(f"{path}.send", Part.V1, begins=("self", "method")).differs(reader) is None
-        assert "begins with other parameters than self, name" in Name(
-            f"{path}.send", Part.V1, begins=("self", "name")
-        ).differs(reader)
-        assert Name(f"{path}.send", Part.V1, takes=("args", "key")).differs(reader) == (
+        assert difference(Name(f"{path}.send", Part.V1, begins=("self", "method")), reader) is None
+        assert "begins with other parameters than self, name" in difference(
+            Name(f"{path}.send", Part.V1, begins=("self", "name")), reader
+        )
+        assert difference(Name(f"{path}.send", Part.V1, takes=("args", "key")), reader) == (
             f"no parameter key of {path}.send"
         )
-        assert Name(path, Part.V1, has=("kind", "never")).differs(reader) == f"no {path}.never"
+        assert difference(Name(path, Part.V1, has=("kind", "never")), reader) == f"no {path}.never"
 
 
 def test_an_empty_folder_holds_no_part_of_the_contract(tmp_path):

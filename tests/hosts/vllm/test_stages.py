@@ -17,7 +17,7 @@ from vllm_rank_games import V1TurnsGame
 from vllm_support import WIDTH, runner_config, runner_params
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import worker_methods
+from guided_plugin.hosts.vllm import questions as worker_methods
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")

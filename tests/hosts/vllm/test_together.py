@@ -17,9 +17,11 @@ import guided_plugin as gp
 from guided_plugin.errors import BusyError, SpecError
 from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import together as vllm_together
-from guided_plugin.hosts.vllm.admission import Admitted, Gate
+from guided_plugin.hosts.vllm.admission import Gate
+from guided_plugin.hosts.vllm.asked import Admitted
 from guided_plugin.hosts.vllm.common import GUIDED, HEALTH, PREPARE, RETRY_AFTER
-from guided_plugin.hosts.vllm.parts import Part
+from guided_plugin.hosts.vllm.names import When
+from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.hosts.vllm.together import Ahead
 
 
@@ -106,8 +108,7 @@ def test_specs_of_several_prompts_compile_at_the_same_time(monkeypatch):
 def test_vllm_adds_the_prompts_through_it(monkeypatch):
     compiler = Compiler(together=3)
     engine = Engine(monkeypatch, compiler)
-    vllm_together.install_together()
-    vllm_together.install_together()
+    patch(When.LOADED)
     added = []
     llm = SimpleNamespace(
         llm_engine=engine,
@@ -210,15 +211,3 @@ def test_other_parameters_are_passed_on_as_they_are(monkeypatch):
     given = [SamplingParams(), object(), SamplingParams(extra_args={"other": 1})]
     assert list(Ahead(engine, given)) == given
     assert engine.calls == []
-
-
-def test_another_vllm_is_left_as_it_is(monkeypatch):
-    class Other:
-        def _render_and_add_requests(self, prompts):
-            raise NotImplementedError
-
-    before = Other._render_and_add_requests
-    monkeypatch.setitem(vllm_together.sys.modules, "vllm.entrypoints.llm", SimpleNamespace(LLM=Other))
-    monkeypatch.setattr(vllm_together, "broken", lambda part: part is Part.TOGETHER)
-    vllm_together.install_together()
-    assert Other._render_and_add_requests is before

@@ -16,9 +16,10 @@ from vllm_support import TAKES_OVER, VOCABULARY, config
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import admission as vllm_admission
-from guided_plugin.hosts.vllm import contract as vllm_contract
 from guided_plugin.hosts.vllm import gate as vllm_gate
-from guided_plugin.hosts.vllm.tools import hold_tools
+from guided_plugin.hosts.vllm import patches as vllm_contract
+from guided_plugin.hosts.vllm.names import When
+from guided_plugin.hosts.vllm.patches import patch
 
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
 NAMED = {"type": "function", "function": {"name": "weather"}}
@@ -71,7 +72,7 @@ def call(arguments):
 def test_every_tool_is_held_to_its_schema(manager, choice):
     before = spec_of(manager, choice)
     assert before is None if choice == "auto" else takes(before, call('{"town":3}'))
-    hold_tools()
+    patch(When.TOOLS)
     spec = spec_of(manager, choice)
     assert takes(spec, call('{"city":"Rome"}'))
     assert not takes(spec, call('{"town":3}'))
@@ -81,7 +82,7 @@ def test_every_tool_is_held_to_its_schema(manager, choice):
 
 @pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=str)
 def test_the_arguments_of_a_tool_without_parameters_are_an_empty_object(manager, choice):
-    hold_tools()
+    patch(When.TOOLS)
     spec = spec_of(manager, choice, parameters=None)
     assert takes(spec, call("{}"))
     assert not any(takes(spec, call(text)) for text in ("false", "1", "null", "[]", '{"city":"Rome"}'))
@@ -92,7 +93,7 @@ def test_the_arguments_of_a_tool_without_parameters_are_an_empty_object(manager,
 
 
 def test_the_highest_level_is_asked_for_whatever_the_flag_says(manager):
-    hold_tools()
+    patch(When.TOOLS)
     for flag in ({}, {"tool_strict_level": "auto"}, {"tool_strict_level": "function"}):
         parser = manager.get_parser("hermes", enable_auto_tools=True, **flag)
         assert parser.tool_strict_level == ToolStrictLevel.PARAMETER
@@ -101,24 +102,23 @@ def test_the_highest_level_is_asked_for_whatever_the_flag_says(manager):
 @pytest.mark.parametrize("wanted", [True, False])
 def test_a_gate_with_the_option_asks_for_it(monkeypatch, wanted):
     called = []
-    monkeypatch.setattr(vllm_gate, "hold_tools", lambda: called.append(True))
-    monkeypatch.setattr(vllm_gate, "install_beams", lambda: None)
+    monkeypatch.setattr(vllm_gate, "patch", called.append)
     monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: VOCABULARY)
     options = {**TAKES_OVER, "tools_strict": wanted}
     processor = SimpleNamespace(vllm_config=config(options))
-    vllm_gate._init(lambda self: None)(processor)
-    assert called == [True] * wanted
+    vllm_gate.made(lambda self: None)(processor)
+    assert (When.TOOLS in called) is wanted
 
 
 def test_a_vllm_without_levels_says_so(monkeypatch, caplog):
     monkeypatch.setattr(ParserManager, "get_parser", lambda tool_parser_name: None)
     vllm_contract._broken.cache_clear()
-    hold_tools()
+    patch(When.TOOLS)
     vllm_contract._broken.cache_clear()
-    assert "tools_strict has no effect" in caplog.text
+    assert "refused: the option tools_strict" in caplog.text
 
 
 def test_tags_are_json(manager):
     """What a parser sends to the engine is what the plugin reads."""
-    hold_tools()
+    patch(When.TOOLS)
     assert json.loads(spec_of(manager, "required").text)["format"]["type"] == "tags_with_separator"

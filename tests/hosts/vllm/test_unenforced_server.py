@@ -9,7 +9,7 @@ pytest.importorskip("vllm")
 import openai
 from vllm_server import serving
 
-from guided_plugin.hosts.vllm.retry import UNENFORCED
+from guided_plugin.hosts.vllm.telling import UNENFORCED
 
 pytestmark = pytest.mark.slow
 

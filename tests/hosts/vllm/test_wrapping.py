@@ -1,4 +1,4 @@
-"""Everything that is changed in vLLM stands in docs/hosts.md."""
+"""Everything that is changed in vLLM stands in the table of names, and so in docs/vllm-versions.md."""
 
 import ast
 import importlib
@@ -6,33 +6,21 @@ import inspect
 import pathlib
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("vllm")
 
-import torch
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import AsyncModelRunnerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.worker_base import WorkerBase
-from vllm_support import runner_config
 
 import guided_plugin
-from guided_plugin.hosts.vllm import answers as vllm_answers
-from guided_plugin.hosts.vllm import beams as vllm_beams
-from guided_plugin.hosts.vllm import failures as vllm_failures
-from guided_plugin.hosts.vllm import gate as vllm_gate
-from guided_plugin.hosts.vllm import ready as vllm_ready
-from guided_plugin.hosts.vllm import retry as vllm_retry
-from guided_plugin.hosts.vllm import together as vllm_together
-from guided_plugin.hosts.vllm import tools as vllm_tools
-from guided_plugin.hosts.vllm import v1 as vllm_v1
-from guided_plugin.hosts.vllm import v2 as vllm_v2
-from guided_plugin.hosts.vllm import v2_sample as vllm_v2_sample
-from guided_plugin.hosts.vllm import v2_sampler as vllm_v2_sampler
-from guided_plugin.hosts.vllm import wrapping as vllm_wrapping
-from guided_plugin.hosts.vllm.contract import BEAM_REQUESTS
+from guided_plugin.hosts.vllm import failures, gate, patches
+from guided_plugin.hosts.vllm.names import NAMES, When
+from guided_plugin.hosts.vllm.patches import Call, patch
 
 PACKAGE = pathlib.Path(guided_plugin.__file__).parent
 PAGE = (PACKAGE.parent / "docs" / "hosts.md").read_text()
@@ -52,24 +40,14 @@ def is_wrapper(value):
     return hasattr(value, "_guided_plugin")
 
 
-@pytest.mark.usefixtures("byte_tokenizer")
-def test_every_method_that_is_wrapped_or_added_is_in_the_table():
-    vllm_gate.install()
-    vllm_beams.install_beams()
-    vllm_tools.hold_tools()
-    vllm_answers.install()
-    vllm_v1.V1Runner(runner_config(), torch.device("cpu"))
-    vllm_v2_sample.wrap_v2_sample(vllm_v2.V2Runner, for_hooks=True)
-    vllm_v2_sampler.wrap_v2_sampler(vllm_v2.V2Runner)
-    vllm_failures.attach(Output(), lambda output: {})
-    vllm_ready.wrap_workers(WorkerBase, lambda worker: None)
-    assert issubclass(CPUWorker, WorkerBase)  # loaded, so wrapped
-    for module, _ in BEAM_REQUESTS:
+def test_every_method_that_is_wrapped_is_in_the_table():
+    for module in {name.path.partition(":")[0] for name in NAMES if name.when is When.LOADED}:
         importlib.import_module(module)
-    importlib.import_module(vllm_retry._APP)
-    vllm_retry.install()
-    importlib.import_module(vllm_together._LLM)
-    vllm_together.install_together()
+    gate.install()
+    for when in When:
+        patch(when)
+    failures.attach(Output(), lambda output: {})
+    assert issubclass(CPUWorker, WorkerBase)  # loaded, so wrapped
     values = [
         value
         for name, module in list(sys.modules.items())
@@ -83,14 +61,17 @@ def test_every_method_that_is_wrapped_or_added_is_in_the_table():
         f"{(AsyncModelRunnerOutput if issubclass(owner, AsyncModelRunnerOutput) else owner).__name__}.{name}"
         for owner in classes
         for name, value in list(vars(owner).items())
-        if is_wrapper(value) or name.startswith("guided_")
+        if is_wrapper(value)
     }
-    section = PAGE[PAGE.index("### What is changed in vLLM") :].split("\n## ")[0]
-    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    named = {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+    wanted = {name.path.partition(":")[2] for name in NAMES if name.by} | {
+        "CPUWorker.compile_or_warm_up_model"
+    }
     if "error" in EngineCoreOutput.__struct_fields__:  # since 0.33 vLLM tells reasons by itself
-        named.remove("OutputProcessor.process_outputs")
-    assert changed == named
+        wanted.remove("OutputProcessor.process_outputs")
+    assert changed == wanted
+    added = {name for name in vars(WorkerBase) if name.startswith("guided_")}
+    assert added == {name for name in re.findall(r"`(guided_\w+)` \(", PAGE) if name in vars(WorkerBase)}
+    assert len(added) == 4
 
 
 def test_every_name_that_is_left_on_an_object_of_vllm_is_in_the_page():
@@ -109,7 +90,7 @@ def test_arguments_are_found_wherever_they_stand():
     def method(self, request_id, params, priority=0):
         raise NotImplementedError
 
-    call = vllm_wrapping.Call(method)
+    call = Call(method)
     assert call.get("params", ("r", "p"), {}) == call.get("params", ("r",), {"params": "p"}) == "p"
     assert call.get("priority", ("r", "p"), {}) is call.get("unheard", ("r", "p"), {}) is None
     assert call.having("q", ("r", "p", 3), {}) == (("r", "q", 3), {})
@@ -120,6 +101,19 @@ def test_wrapped_twice_it_works_once():
     from vllm.v1.engine.input_processor import InputProcessor
 
     once = InputProcessor.process_inputs
-    vllm_gate.install()
+    gate.install()
     assert InputProcessor.process_inputs is once
     assert once.__name__ == "process_inputs"
+
+
+def test_a_name_of_a_broken_part_is_left_as_it_is(monkeypatch):
+    class Other:
+        def _render_and_add_requests(self, prompts):
+            raise NotImplementedError
+
+    before = Other._render_and_add_requests
+    monkeypatch.setitem(sys.modules, "vllm.entrypoints.llm", SimpleNamespace(LLM=Other))
+    patches._broken.cache_clear()
+    patch(When.LOADED)
+    patches._broken.cache_clear()
+    assert Other._render_and_add_requests is before

@@ -1,52 +1,19 @@
-"""What names of vLLM look like: their parameters and attributes. Depends on nothing.
-
-    Installed   imports vLLM, and looks at its objects
-    Sources     reads its Python files as syntax trees: imports nothing, needs no compiled part
-
-Both find a name by `module:Class.method`, and raise `Missing` where there is none.
+"""The vLLM whose Python files lie in a folder, read as syntax trees: nothing is imported, and no compiled
+part is needed. `Sources` finds names as `hosts/vllm/patches.Installed` does in the vLLM of this process.
 """
 
 from __future__ import annotations
 
 import ast
-import dis
-import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+
+from guided_plugin.hosts.vllm.patches import Missing, Shape
 
 _ROOT = "vllm"
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-class Missing(Exception):
-    """A name is not there. The text says which, and what was looked through."""
-
-
-class Unavailable(Missing):
-    """A module of vLLM cannot be imported because another package is not installed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A function or class of vLLM's."""
-
-    parameters: tuple[str, ...]
-    """Of a function; empty for a class."""
-    has: Callable[[str], bool]
-    """Whether a class, or its instances, have an attribute: in its body, or assigned to `self`."""
-
-
-class Reader(Protocol):
-    """Finds names of one vLLM."""
-
-    def find(self, path: str) -> Shape:
-        """The shape of `module:Class.method`. Raises Missing."""
-        ...
 
 
 def installed_folder() -> Path | None:
@@ -55,46 +22,6 @@ def installed_folder() -> Path | None:
     if found is None or not found.submodule_search_locations:
         return None
     return Path(next(iter(found.submodule_search_locations))).parent
-
-
-class Installed:
-    """The vLLM of this process."""
-
-    def find(self, path: str) -> Shape:
-        """The shape of a name, whose module is imported. Raises Missing."""
-        module, _, names = path.partition(":")
-        try:
-            found: Any = import_module(module)
-        except ImportError as error:
-            if error.name is not None and error.name.partition(".")[0] != _ROOT:
-                raise Unavailable(f"no module {module}: {error}") from error
-            raise Missing(f"no module {module}: {error}") from error
-        for name in names.split("."):
-            try:
-                found = (
-                    inspect.getattr_static(found, name) if isinstance(found, type) else getattr(found, name)
-                )
-            except AttributeError:
-                raise Missing(f"no {path}") from None
-        if isinstance(found, type):
-            owner = found
-            return Shape((), lambda name: _has(owner, name))
-        found = getattr(found, "__func__", found)  # class and static methods
-        parameters = tuple(inspect.signature(found).parameters) if callable(found) else ()
-        return Shape(parameters, lambda name: False)
-
-
-def _has(owner: type, name: str) -> bool:
-    declared = ("__dataclass_fields__", "__struct_fields__", "model_fields")
-    if hasattr(owner, name) or any(name in getattr(owner, fields, ()) for fields in declared):
-        return True
-    functions = [value for one in owner.__mro__ for value in vars(one).values() if inspect.isfunction(value)]
-    codes = [inspect.unwrap(function).__code__ for function in functions]
-    return any(_assigns(code, name) for code in codes if name in code.co_names)
-
-
-def _assigns(code: Any, name: str) -> bool:
-    return any(one.opname == "STORE_ATTR" and one.argval == name for one in dis.get_instructions(code))
 
 
 class Sources:

@@ -1,0 +1,279 @@
+"""Rows of logits, and where vLLM's V2 runner shows them. Imports torch, and vLLM lazily.
+
+    ForcedRows               rows that need more than a mask: closed requests, and options of vLLM that leave
+    nothing apply_sampling_params    V2's sampler: masks on vLLM's own logits sample                   V2's
+    model runner: whole batches, and what was sampled PlannedBatch, StepHooks
+
+A closed row allows one stop token. Where `allowed_token_ids`, `bad_words`, `min_tokens` or `logit_bias` and
+the grammar together leave no token, a stop token is put there: a row of -inf would break the whole batch. If
+the grammar allows the stop token there, the output is finished; else the request has failed: its output ends
+with a stop token that its mask forbids. That is looked at on the device, and nothing waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from guided_plugin.plugins import Plugins, SafeStepHooks
+from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
+
+
+@dataclass(slots=True, eq=False)
+class GuidedRequest:
+    """A guided request in the batch."""
+
+    request_id: str
+    """vLLM's own, where its scheduler says it."""
+    slot: int
+    """UNGUIDED where it is closed, and after its end."""
+    stop: int
+    """A token that ends it."""
+    limits: str = ""
+    """Options by which vLLM itself forbids tokens of it: what is left of a row may then be nothing."""
+
+
+class Fragile(NamedTuple):
+    """A request whose options may leave a row nothing."""
+
+    row: int
+    """Of the logits; with drafts the request's index in the runner."""
+    place: int
+    """Its row among the masks; with drafts in each block of them."""
+    stop: int
+
+
+class ForcedRows:
+    """The rows of one batch that need more than a mask. Not changed once it is used: their numbers go to the
+    device once."""
+
+    def __init__(self) -> None:
+        self.closed: list[tuple[int, int]] = []
+        """Where closed requests are, with their stop tokens."""
+        self.fragile: list[Fragile] = []
+        self.limited: list[GuidedRequest] = []
+        """Their requests."""
+        self._closed_columns: tuple[Tensor, ...] = ()
+        self._fragile_columns: tuple[Tensor, ...] = ()
+
+    def add(self, row: int, place: int, request: GuidedRequest) -> None:
+        """A request of the batch: its row of the logits, and its row among the masks if it has one."""
+        if request.slot == UNGUIDED:
+            self.closed.append((row, request.stop))
+        elif request.limits:
+            self.fragile.append(Fragile(row, place, request.stop))
+            self.limited.append(request)
+
+    def closed_on(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Rows and stop tokens of closed requests, on the device."""
+        self._closed_columns = self._closed_columns or _columns(self.closed, device)
+        return self._closed_columns
+
+    def fragile_on(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Rows, places and stop tokens of fragile ones, on the device."""
+        self._fragile_columns = self._fragile_columns or _columns(self.fragile, device)
+        return self._fragile_columns
+
+
+def close_rows(logits: Tensor, forced: ForcedRows) -> None:
+    """Leave the rows of closed requests a stop token and nothing else."""
+    index, stops = forced.closed_on(logits.device)
+    logits.index_fill_(0, index, -torch.inf)
+    logits[index, stops] = 0.0
+
+
+def spare_rows(logits: Tensor, forced: ForcedRows) -> None:
+    """Put a stop token into masked rows that have nothing left."""
+    index, _, stops = forced.fragile_on(logits.device)
+    dead = logits.index_select(0, index).amax(1) == -torch.inf
+    logits[index, stops] = torch.where(dead, 0.0, logits[index, stops])
+
+
+def refused_stops(mask: Tensor, forced: ForcedRows, drafts: int = 0) -> Tensor:
+    """Where masks forbid the stop token that `spare_rows` would put there: [drafts + 1, fragile] bool, on the
+    device. The masks are so many blocks."""
+    _, places, stops = forced.fragile_on(mask.device)
+    words = mask.view(drafts + 1, -1, mask.shape[1])[:, places, stops // 32]
+    return (words >> (stops % 32) & 1) == 0
+
+
+def close_indexed(logits: Tensor, indices: Tensor, forced: ForcedRows) -> None:
+    """`close_rows` where a request has several rows, found on the device by its index: indices[row]."""
+    index, stops = forced.closed_on(logits.device)
+    own = indices.unsqueeze(1) == index
+    hit, stop = own.any(1, keepdim=True), (own * stops).sum(1, keepdim=True)
+    logits.masked_fill_(hit, -torch.inf)
+    logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
+
+
+def spare_indexed(logits: Tensor, indices: Tensor, forced: ForcedRows) -> None:
+    """`spare_rows` for those."""
+    index, _, stops = forced.fragile_on(logits.device)
+    own = indices.unsqueeze(1) == index
+    hit, stop = own.any(1), (own * stops).sum(1)
+    dead = hit & (logits.amax(1) == -torch.inf)
+    column = stop.unsqueeze(1)
+    logits.scatter_(1, column, torch.where(dead.unsqueeze(1), 0.0, logits.gather(1, column)))
+
+
+def upload(host: Tensor, device: torch.device) -> Tensor:
+    """A small tensor of the host on the device; nothing waits for the copy."""
+    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
+
+
+def _columns(rows: list[tuple[int, int]] | list[Fragile], device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(upload(torch.tensor(rows, dtype=torch.int64).T.contiguous(), device))
+
+
+class PlannedBatch:
+    """What is planned for a batch, and what follows from that. Under pipeline parallelism as many batches as
+    there are stages take turns, each with requests of its own; else there is one."""
+
+    __slots__ = ("forced", "order", "own", "part", "planned", "ran", "running", "seen", "slots", "table")
+
+    def __init__(self, max_requests: int, device: torch.device) -> None:
+        self.planned: list[int] = []
+        """Indices, in the order of the mask rows."""
+        self.slots: tuple[int, ...] = ()
+        """The same as slots."""
+        self.running: list[int] = []
+        """Those of the planned that were there when it ran last."""
+        self.ran = False
+        """Whether it ran since its last plan."""
+        self.seen: bytes | None = None
+        """The indices of its requests when it was last looked at; None: look at the next one, whatever it
+        is."""
+        self.forced = ForcedRows()
+        """Which of its rows need more than a mask."""
+        self.part: bytes | None = None
+        """The indices of the requests that this rank samples, where those are a part of it."""
+        self.own = self.forced
+        """Which of those need more than a mask."""
+        # [max requests] int32, device: index -> mask row, -1 where there is none
+        self.table = torch.full((max_requests,), -1, dtype=torch.int32, device=device)
+        # [planned] int64, device
+        self.order = torch.zeros(0, dtype=torch.int64, device=device)
+
+    def plan(self, planned: list[int], slots: tuple[int, ...], order: Tensor) -> None:
+        """Plan these indices, which have these slots; `order` has them on the device."""
+        self.planned, self.slots, self.order = planned, slots, order
+        self.table.fill_(-1)
+        self.table[order] = torch.arange(len(planned), dtype=torch.int32, device=order.device)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """An index may be another request's now: what was found out about a batch does not hold."""
+        self.seen = self.part = None
+
+    def leave(self, index: int) -> None:
+        """A request has ended: it is planned no more."""
+        if index in self.running:
+            self.running.remove(index)
+
+
+class StepHooks(SafeStepHooks):
+    """Tells the plugins of one engine about its steps: `post_sampling` when the sampler of a model runner
+    returns, `after_stop_criteria` when `Worker.sample_tokens` does. The runner has appended the tokens by
+    then, and what ends a request is checked from there on."""
+
+    def __init__(self, plugins: Plugins) -> None:
+        super().__init__(plugins)
+        self._index = 0
+        self._step: DecodeStep | None = None
+        """Sampled, and not appended yet."""
+
+    def sampled(self, slots: Sequence[int], tokens: Tensor) -> None:
+        """The step's tokens are sampled: [rows], or [rows, drafts + 1] under speculative decoding."""
+        missing = tokens.shape[0] - len(slots)
+        step = self._step = DecodeStep(self._index, [*slots, *[UNGUIDED] * missing], tokens)
+        self._index += 1
+        self.post_sampling(step)
+
+    def appended(self) -> None:
+        """They are appended. Does nothing for a step that sampled none."""
+        step, self._step = self._step, None
+        if step is not None:
+            self.after_stop_criteria(step)
+
+
+def apply_sampling_params(original: Any) -> Any:
+    """V2's `Sampler.apply_sampling_params`: shows the runners of this package the logits before vLLM copies
+    them.
+
+    A batch in which a request needs a logits processor gets a float32 copy of its logits first: three times
+    the bytes to move, twice the bytes to mask and to sample from. Masks need no copy, as those of vLLM's own
+    structured output don't. So they go on the original, and guided requests ask for no processing. Raw
+    logprobs are taken from the original: they are those of masked logits too.
+    """
+
+    def replaced(
+        self: Any,
+        logits: Any,
+        expanded_idx_mapping: Any,
+        idx_mapping: Any,
+        idx_mapping_np: Any,
+        pos: Any,
+        input_ids: Any,
+        expanded_local_pos: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        context = SimpleNamespace(
+            expanded_idx_mapping=expanded_idx_mapping,
+            idx_mapping_np=idx_mapping_np,
+            input_ids=input_ids,
+            expanded_local_pos=expanded_local_pos,
+        )
+        for runner in _runners(self):
+            runner.mask_early(logits, context, again=_others(self))
+        given = expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos
+        return original(self, logits, *given, *args, **kwargs)
+
+    return replaced
+
+
+def _others(sampler: Any) -> bool:
+    """Whether it has processors of third parties, which may write what the masks forbid."""
+    return any(
+        not type(one).__module__.startswith(("vllm.", "guided_plugin.")) for one in sampler.logits_processors
+    )
+
+
+def sample(original: Any) -> Any:
+    """V2's `GPUModelRunner.sample`: shows the whole batch where this rank samples a part of it, as the
+    sampler is called with that part, and not at all where it is empty; tells hooks what was sampled."""
+
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = kwargs["input_batch"] if "input_batch" in kwargs else args[1]
+        runners = list(_runners(self.sampler))
+        in_parts = getattr(self, "batch_sharder", None) is not None
+        for runner in runners if in_parts else ():
+            runner.show(batch)
+        result = original(self, *args, **kwargs)
+        for runner in runners if in_parts else ():
+            runner.shown()
+        for runner in runners:
+            if runner.engine.hooks is not None:
+                runner.engine.hooks.sampled(runner.slots_of(batch), _tokens(*result[:2]))
+        return result
+
+    return replaced
+
+
+def _runners(sampler: Any) -> Iterable[Any]:
+    """The runners of this package behind a sampler."""
+    found = (getattr(one, "runner", None) for one in sampler.logits_processors)
+    return (one for one in found if hasattr(one, "mask_early"))
+
+
+def _tokens(output: Any, counts: Tensor) -> Tensor:
+    """What counts of the sampled tokens. NO_TOKEN for rejected drafts and in the middle of a prompt."""
+    sampled: Tensor = output.sampled_token_ids
+    position = torch.arange(sampled.shape[1], device=sampled.device)
+    tokens = torch.where(position < counts.unsqueeze(1), sampled, NO_TOKEN)
+    return tokens.view(-1) if tokens.shape[1] == 1 else tokens

@@ -1,0 +1,201 @@
+"""What frontends ask of engines, and waits at a start. Both sides; imports vLLM lazily.
+
+    guided_prepare   has a spec compiled before its request comes; whether it is ready
+    guided_health    why nothing can be guided now; an empty text if all is well
+    guided_retry_after, guided_metrics
+
+are methods that `offer_methods` gives vLLM's workers, which others reach through `collective_rpc`: `ask_all`
+asks every engine behind a frontend, `Health` remembers what they say of themselves for a moment.
+
+    AsyncLLM.__init__, LLMEngine.__init__   wait at the end for the frontend's backends
+    compile_or_warm_up_model                of vLLM's workers, waits at the end for the grammar worker, or the
+    backends
+
+Both began before the model was loaded, so they are mostly there by then. The waits are bounded, and a line in
+the log says how long they took. An engine that is not ready refuses guided requests (`Engine.health`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from guided_plugin.hosts.vllm.common import HEALTH, METRICS, PREPARE, RETRY_AFTER, samples
+from guided_plugin.hosts.vllm.names import Part, When
+from guided_plugin.hosts.vllm.patches import broken, patch
+from guided_plugin.hosts.vllm.telling import unavailable
+
+_log = logging.getLogger(__name__)
+
+ENGINES: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Each `Engine` of this process."""
+
+_NOT_LOADED = "the engine has not loaded the logits processor"
+
+_SECONDS = 60.0
+"""How long the start of a server waits at most, in each of its processes."""
+
+_FRESH_SECONDS = 0.25
+"""How long an answer about its health holds."""
+
+
+async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
+    """What the workers of all engines answer to one of the plugin's methods, engine by engine."""
+    client = getattr(llm, "engine_core", None)
+    engines = getattr(client, "core_engines", ())
+    if client is None or len(engines) < 2:
+        return list(await llm.collective_rpc(method, args=args))
+    changed = broken(Part.ENGINES)
+    if changed is not None:
+        raise changed
+    ask = client._call_utility_async
+    # The order of `AsyncMPClient.collective_rpc_async`: method, timeout, arguments.
+    answers = await asyncio.gather(
+        *(ask("collective_rpc", method, None, args, None, engine=engine) for engine in engines)
+    )
+    return [answer for workers in answers for answer in workers]
+
+
+class Health:
+    """The last answers of one engine's workers. `check` is for a caller that may block, `check_async` for an
+    event loop, where concurrent callers share one question."""
+
+    def __init__(self) -> None:
+        self._refusal = ""
+        """Why nothing can be guided; empty while guided requests are served."""
+        self._until = float("-inf")
+        """When that may be over, as far as the engine knows."""
+        self._asked = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+
+    def check(self, collective_rpc: Callable[[str], list[Any]]) -> None:
+        """Raise the error of a new request, if the engine can guide none now."""
+        if not self._is_fresh():
+            try:
+                answers = collective_rpc(HEALTH)
+                self._note(answers, collective_rpc(RETRY_AFTER) if any(answers) else [])
+            except Exception as error:
+                self._note_failure(error)
+        self._raise()
+
+    async def check_async(self, collective_rpc: Callable[[str], Awaitable[list[Any]]]) -> None:
+        """The same on an event loop."""
+        if not self._is_fresh():
+            asking = self._asking
+            if asking is None or asking.done() or asking.get_loop() is not asyncio.get_running_loop():
+                asking = self._asking = asyncio.ensure_future(self._ask(collective_rpc))
+            await asyncio.shield(asking)  # a client that hangs up ends its own wait only
+        self._raise()
+
+    async def _ask(self, collective_rpc: Callable[[str], Awaitable[list[Any]]]) -> None:
+        try:
+            answers = await collective_rpc(HEALTH)
+            self._note(answers, await collective_rpc(RETRY_AFTER) if any(answers) else [])
+        except Exception as error:
+            self._note_failure(error)
+
+    def _is_fresh(self) -> bool:
+        return time.monotonic() - self._asked < _FRESH_SECONDS
+
+    def _note(self, answers: list[str], seconds: list[float]) -> None:
+        self._refusal = next(filter(None, answers), "")
+        self._asked = time.monotonic()
+        self._until = self._asked + max(seconds, default=0.0)
+
+    def _note_failure(self, error: Exception) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if isinstance(error, EngineDeadError):
+            raise error
+        what = f"the engine could not be asked ({error}); it may not have loaded the logits processor"
+        self._note([what], [])
+
+    def _raise(self) -> None:
+        if self._refusal:
+            what = f"guided requests cannot be served now: {self._refusal}"
+            raise unavailable(what, self._until - time.monotonic())
+
+
+def offer_methods() -> None:
+    """Give vLLM's workers the methods that others reach through `collective_rpc`. Once more where workers may
+    have been loaded since."""
+    from vllm.v1.worker.worker_base import WorkerBase
+
+    def guided_prepare(self: Any, questions: Iterable[tuple[str, Mapping[str, Any] | None]]) -> list[bool]:
+        engines = list(ENGINES)
+        answers = [[engine.prepare(key, made) for engine in engines] for key, made in questions]
+        return list(map(all, answers))
+
+    def guided_metrics(self: Any, every_rank: bool = False) -> list[dict[str, Any]]:
+        return [engine.metrics() for engine in list(ENGINES) if every_rank or engine.leads]
+
+    def guided_health(self: Any) -> str:
+        engine = engine_of(self)
+        if engine is None:
+            return _NOT_LOADED if samples(self.vllm_config) else ""
+        return str(engine.health())
+
+    def guided_retry_after(self: Any) -> float:
+        engine = engine_of(self)
+        if engine is None:
+            return math.inf if samples(self.vllm_config) else 0.0
+        return float(engine.retry_after())
+
+    patch(When.WORKERS)
+    setattr(WorkerBase, PREPARE, guided_prepare)
+    setattr(WorkerBase, HEALTH, guided_health)
+    setattr(WorkerBase, RETRY_AFTER, guided_retry_after)
+    setattr(WorkerBase, METRICS, guided_metrics)
+
+
+def engine_of(worker: Any) -> Any:
+    """The engine of one of vLLM's workers."""
+    engines = list(ENGINES)
+    own = next((engine for engine in engines if engine.config is worker.vllm_config), None)
+    return engines[0] if own is None and len(engines) == 1 else own
+
+
+def wait_ready(original: Any) -> Any:
+    """`compile_or_warm_up_model`: the last method of a worker that vLLM calls before an engine says it is
+    ready."""
+
+    def replaced(self: Any) -> Any:
+        times = original(self)
+        engine = engine_of(self)
+        if engine is not None:
+            engine.wait_ready()
+        return times
+
+    return replaced
+
+
+def wait_for(ready: threading.Event, what: str, late: str) -> bool:
+    """Wait until something is ready, for a bounded time; whether it is. `late`: what follows if not."""
+    start = time.monotonic()
+    if ready.wait(_SECONDS):
+        _log.info("%s is ready, after a wait of %.2f s", what, time.monotonic() - start)
+        return True
+    _log.warning("%s is not ready after %g s: %s", what, _SECONDS, late)
+    return False
+
+
+def in_background(work: Callable[[], object], name: str) -> threading.Event:
+    """Do some work in a thread; the event says that it is over."""
+    over = threading.Event()
+
+    def run() -> None:
+        try:
+            work()
+        except Exception:
+            _log.exception("%s failed; the first request that needs it will tell", name)
+        finally:
+            over.set()
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return over

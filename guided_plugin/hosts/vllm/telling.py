@@ -1,0 +1,268 @@
+"""What operators and clients are told: the log, metrics where somebody listens, and headers of a server's
+answers.
+
+    admitted, refused, compiled, failed   counted by the `Listener`; `figures` shows them
+    frontend_line, engine_line            one line in the log at the start of a frontend and of an engine
+    unavailable, tell_unenforced          `Retry-After` of answers with status 503, `X-Guided-Unenforced`
+    deadline_in                           until when the request that is served waits for its spec
+
+vLLM's errors carry no headers: each request of a server has a note, and a middleware adds what it says where
+the answer leaves. Answers that vLLM itself gives with status 503 are left as they are. Imports vLLM lazily.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from contextvars import ContextVar
+from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from guided_plugin._version import __version__
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GuidedError, PipelineError, printable
+
+_log = logging.getLogger("guided_plugin.requests")
+
+LEAST, MOST = 1, 60
+"""Seconds that a client is told at least, where nothing is known, and at most, where only a restart helps.
+Clients like `openai` wait no longer than a minute for a server."""
+
+UNENFORCED = "X-Guided-Unenforced"
+"""The header that names keywords, separated by commas."""
+
+_Message = MutableMapping[str, Any]
+_Send = Callable[[_Message], Awaitable[None]]
+
+
+class Listener(Protocol):
+    """Counts what happens. Called from any thread, but for `on_loop`."""
+
+    def admitted(self, backend: str, unenforced: Iterable[str] = ()) -> None:
+        """A request goes to the engine. `unenforced`: keywords in it that nothing enforces."""
+
+    def refused(self, reason: str, outcome: str) -> None:
+        """A request got an error instead: `refused`, or `busy` where nothing was wrong with it."""
+
+    def compiled(self, backend: str, seconds: float) -> None:
+        """A new spec was admitted."""
+
+    def failed(self) -> None:
+        """A request failed while it ran."""
+
+    def on_loop(self, engine: Any) -> None:
+        """A guided request comes to an AsyncLLM, on its event loop."""
+
+
+_listener: Listener | None = None
+
+
+def listen(listener: Listener) -> None:
+    """Have all that is noted from now on counted."""
+    global _listener
+    _listener = listener
+
+
+def admitted(backend: str, unenforced: Iterable[str] = ()) -> None:
+    """A request goes to the engine. `unenforced`: keywords in it that nothing enforces."""
+    if _listener is not None:
+        _listener.admitted(backend, unenforced)
+
+
+def refused(error: GuidedError, request_id: str) -> None:
+    """A request got an error instead."""
+    _log.info("request %s refused: %s", printable(request_id or "without an id", 200), error)
+    if _listener is not None:
+        outcome = "busy" if isinstance(error, PipelineError) else "refused"
+        _listener.refused(type(error).__name__, outcome)
+
+
+def compiled(backend: str, seconds: float) -> None:
+    """A new spec was admitted."""
+    if _listener is not None:
+        _listener.compiled(backend, seconds)
+
+
+def failed() -> None:
+    """A request failed while it ran."""
+    if _listener is not None:
+        _listener.failed()
+
+
+def on_loop(engine: Any) -> None:
+    """A guided request comes to an AsyncLLM, on its event loop."""
+    if _listener is not None:
+        _listener.on_loop(engine)
+
+
+def adopt_handlers() -> None:
+    """Write log lines as vLLM does, with time and level, where the program has not set up logging itself."""
+    ours, theirs = logging.getLogger("guided_plugin"), logging.getLogger("vllm")
+    if ours.handlers or logging.getLogger().handlers:
+        return
+    for handler in theirs.handlers:
+        ours.addHandler(handler)
+    if theirs.handlers and ours.level == logging.NOTSET:
+        ours.setLevel(theirs.level)
+
+
+LEAST, MOST = 1, 60
+"""Seconds that a client is told at least, where nothing is known, and at most, where only a restart helps.
+Clients like `openai` wait no longer than a minute for a server."""
+
+UNENFORCED = "X-Guided-Unenforced"
+"""The header that names keywords, separated by commas."""
+
+
+def frontend_line(options: GuidedConfig, error: GuidedError | None, backends: Iterable[str]) -> str:
+    """Of a process that takes requests. `error`: why nothing is guided, if nothing is."""
+    take_over = f"take_over {_switch(options.take_over)}"
+    if error is not None:
+        return f"guided_plugin {__version__} is off in this frontend: {error}; {take_over}"
+    helpers = f"compiles in at most {options.compile_processes} helper processes"
+    if not options.isolate_compiles:
+        helpers = "compiles in this process"
+    return (
+        f"guided_plugin {__version__} is on in this frontend: {take_over}, {helpers}, "
+        f"backend {options.backend} of {_versions(backends)}"
+    )
+
+
+def engine_line(
+    options: GuidedConfig,
+    error: GuidedError | None,
+    mode: str,
+    requests: int,
+    shared_bytes: int,
+    *,
+    leads: bool = True,
+) -> str:
+    """Of a process that runs an engine. `shared_bytes`: of the memory shared with a grammar worker or with
+    other ranks. `leads`: whether the grammars are this rank's."""
+    if error is not None:
+        return f"guided_plugin {__version__} is off in this engine: {error}"
+    where = "in a process of their own" if mode == "process" else "in the engine's thread"
+    if not leads:
+        where = "at rank 0"
+    shared = f"{shared_bytes / 2**20:.1f} MiB of" if shared_bytes else "no"
+    return (
+        f"guided_plugin {__version__} is on in this engine: mode {mode} ({options.mode} is set), "
+        f"grammars work {where}, {shared} shared memory, "
+        f"at most {options.thread_count()} threads, {requests} requests"
+    )
+
+
+def _switch(on: bool) -> str:
+    return "on" if on else "off"
+
+
+def _versions(backends: Iterable[str]) -> str:
+    found = []
+    for name in backends:
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+            continue
+        found.append(name)
+    return ", ".join(found) or "none"
+
+
+class _Note:
+    """What a request's answer will say."""
+
+    __slots__ = ("deadline", "seconds", "unenforced")
+
+    def __init__(self) -> None:
+        self.seconds = 0
+        """When to come again; 0 where this package has not refused the request."""
+        self.unenforced: tuple[str, ...] = ()
+        """Keywords of its spec."""
+        self.deadline: float | None = None
+        """Until when it waits for its spec (of `time.monotonic`); None where it does not."""
+
+
+_note: ContextVar[_Note | None] = ContextVar("guided_retry_after", default=None)
+"""Of the request that is served; tasks that it starts share it."""
+
+
+def deadline_in(seconds: float) -> float:
+    """Until when the request that is served waits for its spec: so many seconds from its first stage on."""
+    note = _note.get()
+    if note is None:
+        return time.monotonic() + seconds
+    if note.deadline is None:
+        note.deadline = time.monotonic() + seconds
+    return note.deadline
+
+
+def stop_waiting() -> None:
+    """The spec of the request that is served is ready. What else it asks of the engine waits by itself."""
+    note = _note.get()
+    if note is not None:
+        note.deadline = None
+
+
+def unavailable(what: str, seconds: float) -> Exception:
+    """vLLM's error of status 503. `seconds`: until the same request may be served, as far as is known."""
+    from vllm.exceptions import GracefulHTTPError
+
+    note = _note.get()
+    if note is not None:
+        note.seconds = max(note.seconds, math.ceil(min(max(seconds, LEAST), MOST)))
+    error: Exception = GracefulHTTPError(what, HTTPStatus.SERVICE_UNAVAILABLE)
+    return error
+
+
+def tell_unenforced(keywords: Collection[str]) -> None:
+    """Have the answer to the request that is served name these keywords."""
+    note = _note.get()
+    if note is not None and keywords:
+        note.unenforced = tuple(sorted({*note.unenforced, *keywords}))
+
+
+def init_entrypoints_middleware(original: Any) -> Any:
+    """Each app of this process's servers gets the middleware."""
+
+    def replaced(args: Any, app: Any, *more: Any, **kwargs: Any) -> None:
+        original(args, app, *more, **kwargs)
+        app.add_middleware(RetryAfter)
+
+    return replaced
+
+
+class RetryAfter:
+    """ASGI middleware that adds the headers. What a request costs: a note, and a call for each message."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: _Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        note = _Note()
+        _note.set(note)  # never reset: a server runs each request in a task, which has a context of its own
+
+        def noted(message: _Message) -> Awaitable[None]:
+            return send(_with_headers(message, note) if note.seconds or note.unenforced else message)
+
+        await self._app(scope, receive, noted)
+
+
+def _with_headers(message: _Message, note: _Note) -> _Message:
+    """The first message of an answer has what its note says; others are as they were."""
+    if message["type"] != "http.response.start":
+        return message
+    told = []
+    if note.seconds and message["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
+        told.append((b"retry-after", b"%d" % note.seconds))
+    if note.unenforced:
+        told.append(
+            (UNENFORCED.lower().encode(), ", ".join(quote(one, safe="$") for one in note.unenforced).encode())
+        )
+    return {**message, "headers": [*message.get("headers", ()), *told]} if told else message
