@@ -111,14 +111,6 @@ def adopt_handlers() -> None:
         ours.setLevel(theirs.level)
 
 
-LEAST, MOST = 1, 60
-"""Seconds that a client is told at least, where nothing is known, and at most, where only a restart helps.
-Clients like `openai` wait no longer than a minute for a server."""
-
-UNENFORCED = "X-Guided-Unenforced"
-"""The header that names keywords, separated by commas."""
-
-
 def frontend_line(options: GuidedConfig, error: GuidedError | None, backends: Iterable[str]) -> str:
     """Of a process that takes requests. `error`: why nothing is guided, if nothing is."""
     take_over = f"take_over {_switch(options.take_over)}"
