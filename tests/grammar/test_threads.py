@@ -18,6 +18,13 @@ def fills(adaptive, work, count, *, overhead=0.0):
     return seen
 
 
+def paced(most, pace=0.02 / 3):
+    """A batch may take 0.3 of the pace: 2 ms."""
+    adaptive = AdaptiveThreads(lambda threads: threads, most)
+    adaptive.pace(pace)
+    return adaptive
+
+
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 12, 64])
 def test_all_threads_work_until_there_is_a_pace(most):
     made = []
@@ -27,22 +34,19 @@ def test_all_threads_work_until_there_is_a_pace(most):
 
 
 def test_a_slow_pace_takes_threads_away_one_size_at_a_time():
-    adaptive = AdaptiveThreads(lambda threads: threads, 12)
-    adaptive.pace(0.02 / 3)  # 2 ms for a batch
+    adaptive = paced(12)
     seen = fills(adaptive, 0.004, 32 * 3)
     assert list(dict.fromkeys(seen)) == [12, 8, 4]
     assert seen.count(12) == seen.count(8) == 32
 
 
 def test_small_fills_that_gain_nothing_by_threads_end_with_one():
-    adaptive = AdaptiveThreads(lambda threads: threads, 12)
-    adaptive.pace(0.0017)  # half a millisecond for a batch
+    adaptive = paced(12, 0.0017)  # half a millisecond for a batch
     assert fills(adaptive, 0.0, 200, overhead=3e-4)[-1] == 1
 
 
 def test_a_trial_that_came_out_badly_is_not_made_again_soon():
-    adaptive = AdaptiveThreads(lambda threads: threads, 8)
-    adaptive.pace(0.02 / 3)
+    adaptive = paced(8)
     seen = fills(adaptive, 0.005, 20_000)  # 1.25 ms with 4, 2.5 ms with 2
     changes = [i for i, (before, now) in enumerate(itertools.pairwise(seen)) if before != now]
     assert set(seen) == {8, 4, 2}
@@ -54,8 +58,7 @@ def test_a_trial_that_came_out_badly_is_not_made_again_soon():
 
 
 def test_one_late_fill_brings_as_many_as_it_takes():
-    adaptive = AdaptiveThreads(lambda threads: threads, 12)
-    adaptive.pace(0.02 / 3)
+    adaptive = paced(12)
     fills(adaptive, 1e-5, 300)
     assert adaptive.threads == 1
     adaptive.took(0.005)  # 5 ms with one thread where 2 are allowed
@@ -65,8 +68,7 @@ def test_one_late_fill_brings_as_many_as_it_takes():
 
 
 def test_who_was_caught_with_few_threads_keeps_more_of_them():
-    adaptive = AdaptiveThreads(lambda threads: threads, 8)
-    adaptive.pace(0.02 / 3)
+    adaptive = paced(8)
     assert fills(adaptive, 1e-4, 200)[-1] == 1
     caught = 0
     for _ in range(50):
@@ -77,8 +79,7 @@ def test_who_was_caught_with_few_threads_keeps_more_of_them():
 
 
 def test_trials_that_come_out_well_bring_the_next_ones_sooner():
-    adaptive = AdaptiveThreads(lambda threads: threads, 8)
-    adaptive.pace(0.02 / 3)
+    adaptive = paced(8)
     fills(adaptive, 1e-4, 200)
     adaptive.took(0.02)
     assert adaptive.threads == 8
@@ -89,8 +90,7 @@ def test_trials_that_come_out_well_bring_the_next_ones_sooner():
 
 
 def test_a_faster_pace_brings_them_back():
-    adaptive = AdaptiveThreads(lambda threads: threads, 8)
-    adaptive.pace(1.0)
+    adaptive = paced(8, 1.0)
     fills(adaptive, 0.01, 300)
     assert adaptive.threads == 1
     adaptive.pace(0.02 / 3)
@@ -99,30 +99,26 @@ def test_a_faster_pace_brings_them_back():
 
 
 def test_fills_near_the_limit_change_nothing():
-    adaptive = AdaptiveThreads(lambda threads: threads, 8)
-    adaptive.pace(0.02 / 3)
+    adaptive = paced(8)
     for seconds in [1.9e-3, 0.9e-3] * 100:
         adaptive.took(seconds)
         assert adaptive.threads == 8
 
 
 def test_work_that_does_not_spread_ends_at_all_threads():
-    adaptive = AdaptiveThreads(lambda threads: threads, 8)
-    adaptive.pace(0.02 / 3)
+    adaptive = paced(8)
     assert fills(adaptive, 1e-4, 200)[-1] == 1
     assert fills(adaptive, 0.0, 50, overhead=0.004)[-1] == 8
 
 
 def test_what_all_threads_are_too_slow_for_puts_no_trial_off():
-    adaptive = AdaptiveThreads(lambda threads: threads, 8)
-    adaptive.pace(0.02 / 3)
+    adaptive = paced(8)
     fills(adaptive, 1.0, 50)  # a cold start
     assert fills(adaptive, 1e-4, 200)[-1] == 1
 
 
 def test_tokens_count_as_well():
-    adaptive = AdaptiveThreads(lambda threads: threads, 8)
-    adaptive.pace(0.02 / 3)
+    adaptive = paced(8)
     for _ in range(200):
         adaptive.accepted(1.3e-3)
         adaptive.took(2e-4)

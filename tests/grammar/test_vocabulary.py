@@ -23,6 +23,13 @@ def spelled(vocabulary: Vocabulary, ids: list[int]) -> bytes:
     return b"".join(vocabulary.tokens[token] for token in ids)
 
 
+def tokenizer(ids: dict[str, int], eos: int | None) -> Any:
+    """The part of a Hugging Face tokenizer that is read."""
+    special = () if eos is None else (eos,)
+    members = {"eos_token_id": eos, "all_special_ids": special, "get_vocab": lambda self: ids}
+    return type("Tokenizer", (), members)()
+
+
 class TestByteLevel:
     @pytest.mark.parametrize("text", TEXTS)
     def test_tokens_concatenate_to_the_text(self, demo_tokenizer, demo_vocabulary, text):
@@ -167,14 +174,7 @@ class TestTiktoken:
 
 class TestOthers:
     def test_gaps_in_the_ids_are_empty(self):
-        class Gaps:
-            eos_token_id = 5
-            all_special_ids = (5,)
-
-            def get_vocab(self) -> dict[str, int]:
-                return {"▁a": 1, "b": 3, "</s>": 5}
-
-        vocabulary = Vocabulary.from_tokenizer(Gaps())
+        vocabulary = Vocabulary.from_tokenizer(tokenizer({"▁a": 1, "b": 3, "</s>": 5}, 5))
         assert vocabulary.tokens == (b"", b" a", b"", b"b", b"", b"</s>")
         assert (vocabulary.size, vocabulary.words) == (6, 1)
 
@@ -183,37 +183,19 @@ class TestOthers:
             Vocabulary.from_tokenizer({})
 
     def test_word_level_is_refused_not_guessed(self):
-        class WordPiece:
-            eos_token_id = 0
-
-            def get_vocab(self) -> dict[str, int]:
-                return {"[SEP]": 0, "hello": 1, "##ing": 2}
-
-        with pytest.raises(VocabularyError, match="WordPiece: can't tell how its tokens map to bytes"):
-            Vocabulary.from_tokenizer(WordPiece())
+        with pytest.raises(VocabularyError, match="Tokenizer: can't tell how its tokens map to bytes"):
+            Vocabulary.from_tokenizer(tokenizer({"[SEP]": 0, "hello": 1, "##ing": 2}, 0))
 
     def test_no_tokens(self):
-        class Empty:
-            eos_token_id = 0
-
-            def get_vocab(self) -> dict[str, int]:
-                return {}
-
-        with pytest.raises(VocabularyError, match="Empty: the tokenizer has no tokens"):
-            Vocabulary.from_tokenizer(Empty())
+        with pytest.raises(VocabularyError, match="Tokenizer: the tokenizer has no tokens"):
+            Vocabulary.from_tokenizer(tokenizer({}, 0))
 
 
 class TestStopTokens:
     def test_none_known(self):
-        class NoEnd:
-            eos_token_id = None
-
-            def get_vocab(self) -> dict[str, int]:
-                return {"▁a": 0}
-
         with pytest.raises(VocabularyError, match=r"has no stop token \(pass stop_token_ids"):
-            Vocabulary.from_tokenizer(NoEnd())
-        assert Vocabulary.from_tokenizer(NoEnd(), stop_token_ids=0).stop_token_ids == (0,)
+            Vocabulary.from_tokenizer(tokenizer({"▁a": 0}, None))
+        assert Vocabulary.from_tokenizer(tokenizer({"▁a": 0}, None), stop_token_ids=0).stop_token_ids == (0,)
 
     @pytest.mark.parametrize("stop", [-1, 2, 10**9])
     def test_outside_the_vocabulary(self, stop):

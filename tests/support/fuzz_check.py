@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -78,6 +79,9 @@ class Mode(NamedTuple):
     def text(self, instance: str) -> str:
         """The whole output that holds the text of an instance."""
         return f"{BEGIN}{instance}{END}" if self.tag else instance
+
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +206,8 @@ def _walk(subject: Subject, source: Random, outcome: Outcome) -> str | None:
         outcome.unfinished += 1
         return None
     instance = subject.instance_in(text)
+    if subject.mode.whitespace == "compact" and re.search(r"\s", _STRING.sub("", instance)):
+        outcome.findings.append(Finding("wrong accept", text))
     try:
         allowed = subject.allows(instance)
     except OracleError:
