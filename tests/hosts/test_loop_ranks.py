@@ -102,7 +102,7 @@ def test_all_ranks_produce_the_same(start, size, mode, late, where):
         assert all(one[2] == "" for batch in other for one in batch)
     for batch in found[0]:
         assert batch[-1][:2] == [[], True]
-        assert "lookahead" in batch[-1][2]
+        assert "regex: " in batch[-1][2]
 
 
 @pytest.mark.parametrize(
