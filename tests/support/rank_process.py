@@ -113,10 +113,10 @@ def started(*command):
 
 
 def finish(ranks):
-    """The lines that each rank printed from here on, and what it logged. All ended well."""
+    """The lines that each rank printed from here on. All ended well."""
     results = [rank.communicate(timeout=500) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * len(ranks), [errors[-3000:] for _, errors in results]
-    return [[json.loads(line) for line in out.splitlines()] for out, _ in results], results[0][1]
+    return [[json.loads(line) for line in out.splitlines()] for out, _ in results]
 
 
 def shared_memory():
@@ -150,7 +150,8 @@ def main(
     )
     pipe.runtime.ready.wait(300)
     supervisor = getattr(pipe.runtime, "supervisor", None)
-    print(json.dumps([os.getpid()] + ([supervisor.worker_pid] if supervisor else [])), flush=True)
+    workers = [supervisor.worker_pid, supervisor._server.pid] if supervisor else []
+    print(json.dumps([os.getpid(), *workers]), flush=True)
     made = Steps(pipe, device, late=late, late_cycles=late_cycles)
     dist.barrier()
     if steps is None:

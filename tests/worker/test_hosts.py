@@ -2,14 +2,13 @@
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
+from worker_runs import gone, until
 
 pytestmark = pytest.mark.slow
 
@@ -69,19 +68,8 @@ def finish(process, timeout=60):
     return [json.loads(line) for line in out.splitlines()], err
 
 
-def gone(pid):
-    try:
-        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
-
-
-def assert_gone(pids, seconds=3.0):
-    end = time.monotonic() + seconds
-    while not all(map(gone, pids)):
-        assert time.monotonic() < end, [pid for pid in pids if not gone(pid)]
-        time.sleep(0.02)
+def assert_gone(pids):
+    until(lambda: all(map(gone, pids)), 3.0)
 
 
 @pytest.mark.parametrize("how", ["raises", "hard exit"])

@@ -82,7 +82,7 @@ def test_a_machine_may_be_as_late_as_a_rank(share, alone):
 
 def test_a_rank_that_closes_leaves_the_copy_to_the_others_of_its_machine(share, alone, monkeypatch):
     """Which may be late: masks that they have not used stay in their places."""
-    monkeypatch.setattr(leader, "_MIRROR_CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(leader, "CLOSE_SECONDS", 0.1)
     near, first, late = share("abb")
     add(near, first, late, alone, spec=SPECS[1])
     same(0, near, first)

@@ -1,7 +1,6 @@
 """Two ranks as two processes, on the CPU and on one CUDA device. `-m gpu` runs what needs the device."""
 
 import json
-import signal
 
 import pytest
 import rank_process
@@ -68,7 +67,7 @@ def alone(drafts=0):
 
 def finished(ranks):
     """The steps of each rank."""
-    return [lines[1:] for lines in finish(ranks)[0]]
+    return [lines[1:] for lines in finish(ranks)]
 
 
 LATE_HOST = {"late": 0.02}
@@ -104,39 +103,48 @@ def test_a_rank_whose_device_cannot_wait_for_memory(start, device, without):
     assert first == second == alone()
 
 
-@BOTH
-@MACHINES
-def test_rank_0_dies(start, device, where):
-    """The other does not wait for it, nor does its device; nothing is left."""
-    before = shared_memory()
-    ranks = start(device, steps=None, where=where)
+def running(start, device, where, mode):
+    """Two ranks in the middle of their steps, and the processes of rank 0."""
+    ranks = start(device, steps=None, where=where, mode="process" if device == "cuda" else mode)
     pids = json.loads(ranks[0].stdout.readline())
     for rank in ranks:
         for _ in range(3):
             assert rank.stdout.readline()
-    ranks[0].send_signal(signal.SIGKILL)
+    return ranks, pids
+
+
+@BOTH
+@MACHINES
+@pytest.mark.parametrize("mode", ["inline", "process"])
+def test_rank_0_dies(start, device, where, mode):
+    """The other does not wait for it, nor does its device; nothing is left."""
+    before = shared_memory()
+    ranks, pids = running(start, device, where, mode)
+    ranks[0].kill()
     _, errors = ranks[1].communicate(timeout=120)
     assert ranks[1].returncode == 1
-    assert "rank 0 has ended" in errors
+    assert "rank 0 has ended" in errors  # "or cannot be reached any more", on another machine
     until(lambda: all(map(gone, pids)), 60)
     assert shared_memory() == before
 
 
 @BOTH
-def test_rank_1_dies(start, device):
-    """Rank 0 goes on."""
-    ranks = start(device, steps=None)
-    ranks[0].stdout.readline()
-    for rank in ranks:
-        for _ in range(3):
-            assert rank.stdout.readline()
-    ranks[1].send_signal(signal.SIGKILL)
+@pytest.mark.parametrize(("where", "mode"), [("aa", "process"), ("ab", "inline")])
+def test_rank_1_dies(start, device, where, mode):
+    """Rank 0 goes on; nothing is left when it ends."""
+    before = shared_memory()
+    ranks, pids = running(start, device, where, mode)
+    ranks[1].kill()
     ranks[1].wait(60)
     for _ in range(20):
         assert ranks[0].stdout.readline()
-    ranks[0].kill()
+    ranks[0].terminate()
     _, errors = ranks[0].communicate(timeout=60)
-    assert "rank 1 has ended; it is not waited for" in errors
+    assert (
+        "rank 1 has ended; it is not waited for" if where == "aa" else "is not sent to any more"
+    ) in errors
+    until(lambda: all(map(gone, pids)), 60)
+    assert shared_memory() == before
 
 
 @BOTH

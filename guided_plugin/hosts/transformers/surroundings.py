@@ -21,8 +21,6 @@ DECODERS = {"_beam_search": "beam search", "_assisted_decoding": "assisted gener
 
 ONE_BY_ONE = "guide sampling or greedy decoding: num_beams=1, no assistant_model, no prompt_lookup_num_tokens"
 
-_MAX_FRAMES = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -54,9 +52,7 @@ class Surroundings:
 def surroundings(processor: object) -> Surroundings:
     """Read them from the frame of the decoding method that is calling a processor."""
     frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MAX_FRAMES):
-        if frame is None:
-            break
+    while frame is not None:
         names = frame.f_code.co_varnames
         if "generation_config" in names and "logits_processor" in names:
             local = frame.f_locals

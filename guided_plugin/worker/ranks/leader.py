@@ -29,13 +29,11 @@ from guided_plugin.worker.layout import (
 )
 from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
 from guided_plugin.worker.ranks.peers import PATIENCE, Peer, wait_until
-from guided_plugin.worker.ranks.sender import ENDED, IDLE, Head, Incoming, Sender
+from guided_plugin.worker.ranks.sender import CLOSE_SECONDS, ENDED, IDLE, Head, Incoming, Sender
 
 _log = logging.getLogger(__name__)
 
 _TAGS = itertools.count()
-
-_MIRROR_CLOSE_SECONDS = 2.0
 
 
 class Followers:
@@ -182,7 +180,7 @@ class Mirror:
         if self._thread is None:
             self._followers.end(End.LOST)
         else:
-            self._thread.join(_MIRROR_CLOSE_SECONDS)
+            self._thread.join(CLOSE_SECONDS)
 
     def _run(self, group: RankGroup) -> None:
         end = End.LOST

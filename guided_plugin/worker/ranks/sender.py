@@ -43,7 +43,8 @@ _DEEP = 4
 _IDLE_SECONDS = 10.0
 """After which other machines are told that rank 0 is there: who waits for a message has a limit of time."""
 
-_CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 2.0
+"""For which a pipeline that closes waits for its thread."""
 
 
 class Head(IntEnum):
@@ -173,7 +174,7 @@ class Sender:
         self._closing = True
         self._steps.put(None)
         if self._thread.ident is not None:
-            self._thread.join(_CLOSE_SECONDS)
+            self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
         try:
