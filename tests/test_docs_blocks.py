@@ -23,6 +23,9 @@ ALL = {page.relative_to(ROOT).as_posix(): blocks(page) for page in PAGES}
 HERE = [
     name for name, found in ALL.items() if any(block.language and not block.needs_vllm for block in found)
 ]
+SLOW = ("README.md", "docs/transformers.md")
+"""Pages whose blocks take more than ten seconds."""
+
 NOT_RUN: dict[str, str] = {
     "docs/vllm-versions.md": "downloads 330 MB; `make vllm-next-test` does the same",
 }
@@ -51,7 +54,9 @@ def _kind(block: Block) -> str:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in HERE]
+)
 def test_blocks_run(name: str, tmp_path: Path, quiet_transformers: object) -> None:
     with Session(tmp_path, setup=SETUP.get(name, ""), after=AFTER.get(name, "")) as session:
         for block in ALL[name]:

@@ -12,6 +12,7 @@ SEED, SECONDS = 7, 20.0
 COUNTS = {"compile": 300, "lower": 600, "tags": 600, "regex": 500}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_inputs_at_random(name):
     end = time.process_time() + SECONDS
