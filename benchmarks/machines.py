@@ -95,7 +95,6 @@ def _decode(options: Any, vocabulary: Vocabulary, schema: dict[str, Any]) -> dic
     with StepPipeline(
         GrammarCompiler(vocabulary), max_slots=options.rows, mode=options.mode, ranks=TorchRanks()
     ) as pipe:
-        pipe.runtime.ready.wait(300)
         slots = [pipe.add_request(f"r{row}", OutputSpec.json_schema(schema)) for row in range(options.rows)]
         random = torch.randn(_LOGITS, vocabulary.size, generator=torch.Generator().manual_seed(1))
         filled, thread = [], []

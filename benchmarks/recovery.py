@@ -1,11 +1,12 @@
 """How long steps wait when grammar workers are killed, with a vocabulary of your choice.
 
     python benchmarks/recovery.py [--tokenizer FOLDER] [--kills 30] [--pause 8] [--rows 12] [--what worker]
-        [--no-spare] [--out FILE]
+        [--out FILE]
 
 Decodes rows of a JSON schema from random logits on the CPU, a step every 10 ms, and sends SIGKILL every
-`pause` seconds: to the grammar worker, or to its fork server, which ends the worker too. Afterwards a fresh
-matcher accepts the tokens of each row. Prints JSON; exit code 1 if a row failed or a token was wrong.
+`pause` seconds: to the grammar worker, or to its template, which ends the worker too, and the rows that run.
+Afterwards a fresh matcher accepts the tokens of each row. Prints JSON; exit code 1 if a row failed or a token
+was wrong.
 """
 
 from __future__ import annotations
@@ -56,8 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--pause", type=float, default=8.0, help="seconds between two kills")
     parser.add_argument("--rows", type=int, default=12)
-    parser.add_argument("--what", choices=["worker", "fork-server"], default="worker")
-    parser.add_argument("--no-spare", action="store_true", help="worker_spare=False")
+    parser.add_argument("--what", choices=["worker", "template"], default="worker")
     parser.add_argument("--out", help="also write the JSON here")
     options = parser.parse_args(arguments)
     # So many deaths in a minute would have requests refused, which is not what is measured.
@@ -79,7 +79,7 @@ class _Run:
 
         self._options = options
         self._vocabulary = Vocabulary.from_tokenizer(AutoTokenizer.from_pretrained(options.tokenizer))
-        self._compiler = self._make_compiler(worker_spare=not options.no_spare)
+        self._compiler = self._make_compiler()
         self._checker = self._make_compiler()
         self._random = torch.Generator().manual_seed(0)
         self._slots: dict[str, int] = {}

@@ -34,7 +34,7 @@ class SpecLimits:
     """What is refused, so that no spec costs others their time or memory."""
 
     compile_seconds: float = 10.0
-    """Upper bound of one compile, in seconds."""
+    """Upper bound of one compile, in seconds of processor time. Requests wait twice as long for it."""
     compile_bytes: int = 2048 * _MIB
     """Upper bound of one compile's memory, in bytes."""
     compile_processes: int = 4
@@ -65,8 +65,6 @@ class WorkerLimits:
     """How long a step waits for a grammar that is still compiling before that row fails closed."""
     row_ms: int = 200
     """Processor time that one mask of one request may take where its backend has no bound of its own."""
-    worker_spare: bool = True
-    """Keep a second worker that has read the vocabulary, and takes the place of one that ends."""
     worker_spin_us: int = 50
     """How long the grammar worker polls without a pause after work; it sleeps in between later on."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 # Tests run next to each other, and their models are tiny: more threads than one only wait for each other.
@@ -41,21 +40,9 @@ def byte_stop(byte_vocabulary: Vocabulary) -> int:
     return byte_vocabulary.stop_token_ids[0]
 
 
-@pytest.fixture(scope="session")
-def fork_server() -> Iterator[Any]:
-    """Keeps the fork server between pipelines in process mode: its imports take seconds."""
-    from guided_plugin.worker.engine.start import borrow_server, return_server
-
-    server = borrow_server()
-    yield server
-    return_server(server)
-
-
 @pytest.fixture(params=["inline", "process"])
 def mode(request: pytest.FixtureRequest) -> str:
     """Both places where grammars can work."""
-    if request.param == "process":
-        request.getfixturevalue("fork_server")
     return str(request.param)
 
 

@@ -35,7 +35,6 @@ def test_defaults():
         "worker_step_ms": 2_000,
         "worker_grammar_ms": 10_000,
         "row_ms": 200,
-        "worker_spare": True,
         "worker_spin_us": 50,
         "take_over": False,
         "tools_strict": False,

@@ -185,8 +185,7 @@ class FileBench:
         return f"no token is allowed at token {position}" if stuck else ""
 
     def _warm_up(self, backend: str) -> None:
-        """Make backends build what they keep per vocabulary and start a helper, as a server does at start."""
-        self._compiler.start()
+        """Make backends build what they keep per vocabulary, as a server does at start."""
         names = [backend] if backend != "auto" else self._compiler.plugins.backends
         for name in names:
             # Not every backend takes every schema, and each may have a part of its own for strings.

@@ -114,9 +114,9 @@ async def kill_worker(target: Target) -> None:
     await _every(target, target.pause, signal.SIGKILL, "worker")
 
 
-async def kill_fork_server(target: Target) -> None:
-    """kill -9 of the fork server, which ends the worker too."""
-    await _every(target, target.pause, signal.SIGKILL, "fork server")
+async def kill_template(target: Target) -> None:
+    """kill -9 of the templates, which ends their children too."""
+    await _every(target, target.pause, signal.SIGKILL, "template")
 
 
 async def kill_helpers(target: Target) -> None:
@@ -125,8 +125,8 @@ async def kill_helpers(target: Target) -> None:
 
 
 async def kill_all(target: Target) -> None:
-    """kill -9 of the fork server, its worker and all compile processes at once."""
-    await _every(target, target.pause, signal.SIGKILL, "fork server", "worker", "helpers")
+    """kill -9 of the templates, the worker and all compile processes at once."""
+    await _every(target, target.pause, signal.SIGKILL, "template", "worker", "helpers")
 
 
 async def _stopped(target: Target, pause: float, *roles: str) -> None:
@@ -152,8 +152,8 @@ async def stop_helpers(target: Target) -> None:
     await forever(_stopped(target, 4 * _QUICK_PAUSE, "helpers"), many_schemas(target))
 
 
-async def stop_fork_server(target: Target) -> None:
-    """SIGSTOP of the fork server, then kill -9 of the worker: the next one can't be forked."""
+async def stop_template(target: Target) -> None:
+    """SIGSTOP of the templates, then kill -9 of the worker: the next one can't be forked."""
 
     async def worker() -> None:
         await asyncio.sleep(1.5)
@@ -161,7 +161,7 @@ async def stop_fork_server(target: Target) -> None:
             target.signal(signal.SIGKILL, "worker")
             await asyncio.sleep(target.pause)
 
-    await forever(_stopped(target, target.pause - 0.5, "fork server"), worker())
+    await forever(_stopped(target, target.pause - 0.5, "template"), worker())
 
 
 async def full_shm(target: Target) -> None:
@@ -180,7 +180,7 @@ ATTACKS: dict[str, Attack] = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
         *(compile_bombs, mask_bombs, lexer_bombs, suite, big_bodies, many_schemas, leavers),
-        *(kill_worker, kill_fork_server, kill_helpers, kill_all),
-        *(stop_worker, stop_fork_server, stop_helpers, full_shm),
+        *(kill_worker, kill_template, kill_helpers, kill_all),
+        *(stop_worker, stop_template, stop_helpers, full_shm),
     )
 }

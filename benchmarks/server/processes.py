@@ -1,8 +1,8 @@
 """The processes of a server by role, and what they take, from /proc. Depends on psutil.
 
 Roles: `frontend` (the API server), `engine` (all of vLLM's other processes), and those of the plugin: the
-grammar `worker`, its `fork server`, the `spare` worker with its server, and `helpers` (compile processes, of
-the frontend and of the worker).
+`template`s of the frontend and of the engine, the grammar `worker` and `helpers` (compile processes, of the
+frontend and of the worker).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-ROLES = ("frontend", "engine", "fork server", "spare", "worker", "helpers")
+ROLES = ("frontend", "engine", "template", "worker", "helpers")
 _MEASURES = ("memory_mb", "shared_mb", "threads", "descriptors", "processes")
 
 
@@ -33,11 +33,6 @@ def by_role(server: int) -> dict[str, list[psutil.Process]]:
                 role = _role(child)
                 if role:
                     found[role].append(child)
-        used = {worker.ppid() for worker in found["worker"]}
-        servers = found["fork server"]
-        if used:
-            found["fork server"] = [server for server in servers if server.pid in used]
-            found["spare"] += [server for server in servers if server.pid not in used]
     return found
 
 
@@ -46,13 +41,9 @@ def _role(process: psutil.Process) -> str:
     text = " ".join(command)
     if not command or "resource_tracker" in text:
         return ""
-    if "guided_plugin.compiling.guard_process" in text:
-        return "helpers"
-    if "guided_plugin.worker.child.forkserver" in text:
-        # A worker is a fork of the fork server: it has the same command line.
-        if process.parent().cmdline() != command:
-            return "fork server"
-        return "spare" if process.name() == "guided-spare" else "worker"
+    if "guided_plugin.compiling.template_process" in text:
+        # Workers and helpers are forks of the template: they have the same command line.
+        return {"guided-template": "template", "guided-worker": "worker"}.get(process.name(), "helpers")
     return "engine"
 
 

@@ -2,7 +2,7 @@
 
 Specs compile once: identical ones that arrive together wait for the first, and the results stay in a
 cache bounded in bytes. A spec that was refused is refused at once when it comes again. All but small specs
-compile in helper processes (guard.py). What a helper made is kept, so that another process can load it.
+compile in helper processes (pool.py). What a helper made is kept, so that another process can load it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import logging
 import math
 import threading
 import time
@@ -22,13 +23,16 @@ from typing import Any, TypeVar
 from guided_plugin.compiling.background import Background, at_low_priority
 from guided_plugin.compiling.cache import GrammarCache
 from guided_plugin.compiling.chooser import Chooser
-from guided_plugin.compiling.guard import Allowance, CompileGuard
+from guided_plugin.compiling.helper import Allowance
 from guided_plugin.compiling.limits import check_limits, is_small
+from guided_plugin.compiling.pool import CompilePool
+from guided_plugin.compiling.template_process import MODULE, Greeting
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import CompileLimitError, GrammarError, GuidedError, PluginError
+from guided_plugin.errors import BusyError, CompileLimitError, GrammarError, GuidedError, PluginError
 from guided_plugin.grammar.base import Backend, Grammar, Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc import processors
+from guided_plugin.ipc.template import Template
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec, identity_of, language_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
@@ -47,8 +51,14 @@ _QUICK_BYTES = 1 << 16
 _QUARANTINE_SECONDS = 600.0
 """For how long a spec is refused whose masks took too long."""
 
-_DEFECT_SECONDS = 30.0
-"""For how long a spec is refused on which a plugin failed: it may be well again."""
+_AGAIN_SECONDS = 60.0
+"""For how long a spec is refused that went over a limit, or on which a plugin failed: it may be well again,
+but each try may cost seconds."""
+
+_PATIENCE = 2.0
+"""A request waits for so many times the processor time that its spec may take, unless it says until when."""
+
+_log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -75,14 +85,23 @@ class GrammarCompiler:
     """Compiles specs for one vocabulary, each with the backend that it names or the first that can."""
 
     def __init__(
-        self, vocabulary: Vocabulary, *, config: GuidedConfig | None = None, plugins: Plugins | None = None
+        self,
+        vocabulary: Vocabulary,
+        *,
+        config: GuidedConfig | None = None,
+        plugins: Plugins | None = None,
+        built: tuple[Chooser, Template] | None = None,
     ) -> None:
+        """`built`: what a template has built, and that template, in a process that it forked."""
         self.vocabulary = vocabulary
         self.config = config or GuidedConfig.from_environment()
         self.plugins = plugins or Plugins(disabled=self.config.disabled_plugins)
-        self._chooser = Chooser(vocabulary, self.config, self.plugins)
-        self._guard = CompileGuard(vocabulary, self.config, self.plugins)
-        weakref.finalize(self, self._guard.close)
+        if built is None:
+            greeting = Greeting(vocabulary, self.config, self.plugins.disabled, self.plugins.entry_points)
+            built = Chooser(vocabulary, self.config, self.plugins), Template(MODULE, greeting)
+        self._chooser, self.template = built
+        self._pool = CompilePool(self.template, self.config, self.plugins)
+        weakref.finalize(self, _close, self._pool, self.template)
         self._background: Background[Grammar] = Background()
         self._lock = threading.Lock()
         self._cache: GrammarCache[Grammar] = GrammarCache(self.config.cache_bytes)
@@ -96,39 +115,25 @@ class GrammarCompiler:
         """Specs that were refused: until when (of `time.monotonic`), and why."""
         self._misses = self._waits = 0
 
-    def start(self, helpers: int = 1, *, every_backend: bool = False) -> None:
-        """Start helper processes in the background, so that the first large spec doesn't wait for one. They
-        make the preferred backend of schemas, or each that schemas may get."""
-        if self.config.isolate_compiles:
-            found = self.usual_backends()
-            helpers = min(helpers, self.config.compile_processes)
-            self._guard.start(found if every_backend else found[:1], helpers)
+    def warm_up(self) -> None:
+        """Make the backends that schemas may get, and have them build what the first request would wait for.
 
-    def usual_backends(self) -> list[str]:
-        """The backends that schemas may get: those that are made before the first request comes."""
+        What fails is left to the first spec that needs it, which gets the error.
+        """
         try:
-            return [one.backend for one in self._chooser.candidates(OutputSpec.json_schema({}))]
-        except GrammarError:  # there is none
-            return []
-
-    @property
-    def starts_first_helper(self) -> bool:
-        """Whether the first helper process is being started."""
-        return self._guard.starts_first
-
-    def wait_started(self) -> None:
-        """Wait until no helper process is being started in the background."""
-        self._guard.wait_started()
-
-    def warm_up(self, name: str) -> None:
-        """Have a backend build what the first request would wait for."""
-        with contextlib.suppress(GrammarError):  # it may not take choices
-            self.compile(OutputSpec.choice(["a"], backend=name))
-        self._chooser.warm_up(name)
+            for candidate in self._chooser.candidates(OutputSpec.json_schema({})):
+                with contextlib.suppress(GrammarError):  # it may not take choices
+                    self.compile(OutputSpec.choice(["a"], backend=candidate.backend))
+                self._chooser.warm_up(candidate.backend)
+        except GuidedError as error:
+            _log.warning("a backend could not get ready: %s", error)
 
     def close(self) -> None:
-        """End the helper processes; their compiles fail. Grammars in the cache are still given out."""
-        self._guard.close()
+        """End the helper processes and all else that the template has forked; compiles fail.
+
+        Grammars in the cache are still given out.
+        """
+        _close(self._pool, self.template)
 
     def keep(self, spec: OutputSpec, prepared: Prepared) -> None:
         """A spec has compiled within the limits in another process: here it is only loaded."""
@@ -142,12 +147,12 @@ class GrammarCompiler:
 
     def admit(self, spec: OutputSpec, *, deadline: float | None = None) -> Prepared | None:
         """Make sure that a spec compiles, for another process: returns what that process loads it from, or
-        None where it compiles it in place. Raises what `compile` raises."""
+        None where it compiles it in place. `deadline` and errors: as in `compile`."""
 
         def found(key: OutputSpec) -> Grammar | Prepared | None:
             return self._kept.get(key) or self._cache.get(key)
 
-        made = self._once(spec, "admission", found, self._made)
+        made = self._once(spec, "admission", found, self._made, deadline)
         return made if isinstance(made, Prepared) else None
 
     def admit_here(self, spec: OutputSpec) -> tuple[Prepared | None] | None:
@@ -171,13 +176,15 @@ class GrammarCompiler:
         except GrammarError:  # there is no backend
             return False
 
-    def compile_async(self, spec: OutputSpec) -> Future[Grammar]:
+    def compile_async(self, spec: OutputSpec, *, deadline: float | None = None) -> Future[Grammar]:
         """The same in the background. Never blocks, and the future can be cancelled until it runs."""
-        return self._background.submit(lambda: self.compile(spec))
+        return self._background.submit(lambda: self.compile(spec, deadline=deadline))
 
-    def compile(self, spec: OutputSpec) -> Grammar:
-        """The grammar of a spec; from any thread. Raises a GrammarError or PluginError."""
-        return self._once(spec, "grammar", self._cache.get, self._grammar)
+    def compile(self, spec: OutputSpec, *, deadline: float | None = None) -> Grammar:
+        """The grammar of a spec; from any thread. Raises a GrammarError or PluginError, and BusyError if it
+        gets no helper process until `deadline` (of `time.monotonic`): by default twice `compile_seconds` from
+        now. A compile that has begun goes on, within its limit."""
+        return self._once(spec, "grammar", self._cache.get, self._grammar, deadline)
 
     def cached(self, spec: OutputSpec) -> Grammar | None:
         """The grammar of a spec if it is there; never waits for a compile."""
@@ -246,10 +253,13 @@ class GrammarCompiler:
         spec: OutputSpec,
         what: str,
         found: Callable[[OutputSpec], R | None],
-        make: Callable[[OutputSpec], R],
+        make: Callable[[OutputSpec, float], R],
+        deadline: float | None = None,
     ) -> R:
         """What is found of a spec, or made of it; who asks meanwhile waits for that."""
         key = language_of(spec)
+        if deadline is None:
+            deadline = time.monotonic() + _PATIENCE * self.config.compile_seconds
         with self._lock:
             ready = found(key)
             if ready is not None:
@@ -264,9 +274,9 @@ class GrammarCompiler:
             else:
                 self._waits += 1
         if running is not None:
-            return running.result()
+            return _awaited(running, deadline)
         try:
-            made = make(key)
+            made = make(key, deadline)
         except BaseException as error:
             with self._lock:
                 del self._running[key, what]
@@ -281,19 +291,19 @@ class GrammarCompiler:
     def _remember(self, key: OutputSpec, error: BaseException) -> None:
         """The same spec would be refused again. What says nothing of the spec is not remembered: that there
         was no room, or no helper."""
-        seconds = _DEFECT_SECONDS if isinstance(error, PluginError) else math.inf
+        seconds = _AGAIN_SECONDS if isinstance(error, PluginError | CompileLimitError) else math.inf
         if isinstance(error, GrammarError | PluginError):
             # Without its traceback, which holds all that was at work.
             self._refuse(identity_of(key), seconds, copy.copy(error))
 
-    def _grammar(self, key: OutputSpec) -> Grammar:
-        return self._loaded(key, self.kept(key) or self._made(key))
+    def _grammar(self, key: OutputSpec, deadline: float) -> Grammar:
+        return self._loaded(key, self.kept(key) or self._made(key, deadline))
 
-    def _small(self, key: OutputSpec) -> Grammar:
+    def _small(self, key: OutputSpec, deadline: float) -> Grammar:
         kept = self.kept(key)
         if kept is not None and not _is_quick(kept):
             raise _NeedsTime
-        return self._loaded(key, kept or self._made(key, here=True))
+        return self._loaded(key, kept or self._made(key, deadline, here=True))
 
     def _loaded(self, key: OutputSpec, made: Grammar | Prepared) -> Grammar:
         if isinstance(made, Grammar):
@@ -305,11 +315,11 @@ class GrammarCompiler:
             self._cache.put(key, grammar, grammar.size_bytes)
         return grammar
 
-    def _made(self, key: OutputSpec, *, here: bool = False) -> Grammar | Prepared:
+    def _made(self, key: OutputSpec, deadline: float, *, here: bool = False) -> Grammar | Prepared:
         """What a helper made of a spec, or its grammar where it needs none; both are kept. `here`: raises
         _NeedsTime where it needs one."""
         check_limits(key, self.config)
-        allowed = Allowance(self.config.compile_seconds)
+        allowed = Allowance(self.config.compile_seconds, deadline)
 
         def make(backend: str, last: bool) -> Grammar | Prepared:
             # The last candidate gets all the time that is left, those before it half of it.
@@ -338,7 +348,25 @@ class GrammarCompiler:
             return None
         if here:
             raise _NeedsTime
-        return self._guard.prepare(backend, spec, self._chooser, allowed, share)
+        return self._pool.prepare(backend, spec, self._chooser, allowed, share)
+
+
+def _close(pool: CompilePool, template: Template) -> None:
+    pool.close()
+    template.close()
+
+
+def _awaited(running: Future[R], deadline: float) -> R:
+    try:
+        return running.result(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
+    except TimeoutError:
+        if running.done():
+            raise
+        raise BusyError(
+            "the spec is still being compiled, and the request's time is over",
+            where="compiling",
+            hint="try again: the compile goes on",
+        ) from None
 
 
 def _is_quick(prepared: Prepared) -> bool:

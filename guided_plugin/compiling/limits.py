@@ -1,7 +1,7 @@
 """What is refused before it is compiled: specs too large, too deep or too often repeated.
 
 Depends on config, errors and spec. Iterative, and quick next to any compile. These bounds are for specs that
-no compiler can handle; time and memory have limits of their own (guard.py).
+no compiler can handle; time and memory have limits of their own (helper.py).
 """
 
 from __future__ import annotations
@@ -35,9 +35,6 @@ _SMALL_PATTERN = 256
 _SMALL_LENGTH = 2_000
 _SMALL_BRANCHES = 32
 _SMALL_STOPS = 512
-# What takes xgrammar seconds: a class of a pattern costs it up to 40 ms, a bounded length less.
-_HEAVY_CLASSES = 64
-_LENGTHS_PER_CLASS = 8
 # Keywords whose cost doesn't follow from the length of a schema: products of alternatives, remainders.
 _ENTANGLING = frozenset(
     {
@@ -156,30 +153,6 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
         schemas = (schema for _, schema in schemas_of_tag(document))
         return _is_small_free_text(document) and all(map(_is_small_schema, schemas))
     return spec.kind == "choice" or (spec.kind == "json_schema" and _is_small_schema(spec.document()))
-
-
-def is_heavy(spec: OutputSpec, backend: str) -> bool:
-    """Whether a backend is likely to take seconds for a spec that is within the limits."""
-    if backend != "xgrammar":
-        return False
-    if spec.kind in ("regex", "grammar"):
-        return unrolled(spec.text, grammar=spec.kind == "grammar", letter=0)[0] > _HEAVY_CLASSES
-    if spec.kind not in ("json_schema", "structural_tag"):
-        return False
-    document = spec.document()
-    schemas = [document] if spec.kind == "json_schema" else [one for _, one in schemas_of_tag(document)]
-    classes = 0
-    for _, node in (found for schema in schemas for found in walk(schema)):
-        if not isinstance(node, dict):
-            continue
-        if isinstance(node.get("pattern"), str):
-            classes += unrolled(node["pattern"], letter=0)[0]
-        for key in _LENGTHS.intersection(node):
-            if isinstance(node[key], int | float):
-                classes += int(node[key] // _LENGTHS_PER_CLASS)
-        if classes > _HEAVY_CLASSES:
-            return True
-    return False
 
 
 def unrolled(pattern: str, *, grammar: bool = False, letter: int = 1) -> tuple[int, int]:

@@ -51,8 +51,14 @@ class AdaptiveThreads(Generic[T]):
         self._tried = False
         """Whether the last change was a trial."""
         self._accept_seconds = 0.0
-        self.executor = self._executors[most] = make(most)
-        """To be used for the next batch."""
+
+    @property
+    def executor(self) -> T:
+        """To be used for the next batch. The first one is made then: a process that forks has no threads."""
+        size = self.threads
+        if size not in self._executors:
+            self._executors[size] = self._make(size)
+        return self._executors[size]
 
     @property
     def threads(self) -> int:
@@ -103,4 +109,4 @@ class AdaptiveThreads(Generic[T]):
                 _log.warning("no executor with %d threads: %s", size, error)
                 self._fast, self._needed = 0, _MOST_FAST_FILLS
                 return
-        self._at, self._fast, self._since, self.executor = at, 0, 0, self._executors[size]
+        self._at, self._fast, self._since = at, 0, 0

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import ERRORS, GuidedError, rebuild
 from guided_plugin.grammar.base import Prepared
-from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc.decoding import plain_decoder
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.triggers import Trigger
@@ -17,20 +15,8 @@ from guided_plugin.worker.layout import Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
-    """Engine, first to a worker: what it needs to get ready."""
-
-    vocabulary: Vocabulary
-    config: GuidedConfig
-    entry_points: bool
-    sys_path: tuple[str, ...]
-    spare: bool = False
-    """Its turn comes later, if ever: the others go first."""
-
-
-@dataclass(frozen=True, slots=True)
 class Hello:
-    """Engine, first of a session: where a worker begins, or continues where another one ended."""
+    """Engine, first to a worker: where a worker begins, or continues where another one ended."""
 
     shape: Shape
     identity: bytes
@@ -85,15 +71,10 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Worker: it runs, and this is what its plugins offer."""
+    """Worker, first: it runs, with what its plugins offer, and its backends have read the vocabulary."""
 
     backends: frozenset[str]
     lowerings: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Warm:
-    """Worker: its backends have read the vocabulary, which may take longer than a step is allowed to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +122,6 @@ class Crashed:
 from_worker = plain_decoder(
     (
         Ready,
-        Warm,
         Verdict,
         Failed,
         Synced,

@@ -209,7 +209,7 @@ def test_a_stop_token_before_the_trigger_fails_the_request(mode):
 
 
 @pytest.mark.parametrize("mode", ["inline", "process"])
-def test_both_modes_agree_on_any_tokens(fork_server, mode):
+def test_both_modes_agree_on_any_tokens(mode):
     chance = random.Random(5)
     compiler = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=2))
     with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipe:

@@ -32,8 +32,9 @@ compiler = gp.GrammarCompiler(model_vocabulary(tokenizer, model), config=config)
 specs = [*(gp.OutputSpec.json_schema(demo.schema) for demo in DEMOS), gp.OutputSpec.regex("a(?=b)c")]
 prompts = [tokenizer.encode(demo.prompt) for demo in (*DEMOS, DEMOS[0])]
 loop = LateLoop(model, compiler, mode=mode, ranks=gp.TorchRanks())
-dist.barrier()  # the worker starts meanwhile
-loop.pipeline.runtime.ready.wait(300)
+if getattr(loop.pipeline.runtime, "supervisor", None):
+    loop.pipeline.prepare(specs[0]).result(300)
+dist.barrier()
 for number in range(2):
     sampling = gp.Sampling(temperature=1.0 if number % 2 else 0.0, seed=number)
     outputs = loop.run(prompts, specs, max_new_tokens=60, sampling=sampling)

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from guided_plugin.compiling.guard_process import Answer, from_helper
+from guided_plugin.compiling.helper_process import Answer, from_helper
 from guided_plugin.errors import ERRORS, CompileLimitError, GuidedError, PipelineError
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc import decoding
@@ -24,14 +24,13 @@ from guided_plugin.worker.messages import (
     Retires,
     Synced,
     Verdict,
-    Warm,
     from_worker,
 )
 
 ERROR = CompileLimitError("took long", where="x", hint="y", request_id="r")
 SPEC = OutputSpec.regex("a", start_after=[1, 2], stop_token_ids=[3])
 FROM_WORKER = [
-    *(Ready(frozenset({"a", "b"}), frozenset()), Warm(), Synced(1, frozenset({2, 3}))),
+    *(Ready(frozenset({"a", "b"}), frozenset()), Synced(1, frozenset({2, 3}))),
     *(Verdict(3, Admission("b", 0.5, ("w",), "r")), Failed(7, ERROR, 12), Retires("é\ud800"), Crashed("")),
 ]
 FROM_HELPER = [
@@ -126,8 +125,8 @@ def test_a_message_has_a_bounded_number_of_parts(monkeypatch):
 def test_a_channel_with_a_decoder_turns_nonsense_into_its_error(tmp_path):
     ours, theirs = socket.socketpair()
     channel, other = Channel(ours, from_worker), Channel(theirs)
-    other.send(Warm())
-    assert channel.receive() == [Warm()]
+    other.send(Retires("r"))
+    assert channel.receive() == [Retires("r")]
     other.send(Runs(os.mkdir, str(tmp_path / "ran")))
     with pytest.raises(PipelineError, match=r"cannot read a message.*mkdir is no part of a message"):
         channel.receive()

@@ -15,7 +15,7 @@ from tag_forms import FORMS
 from vocabularies import BYTES
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.compiling.guard_process import Answer, from_helper
+from guided_plugin.compiling.helper_process import Answer, from_helper
 from guided_plugin.compiling.limits import check_limits
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import (
@@ -35,7 +35,7 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.ecma import parse
 from guided_plugin.spec.keywords import KEYWORDS
 from guided_plugin.step import Admission
-from guided_plugin.worker.messages import Crashed, Failed, Ready, Retires, Synced, Verdict, Warm, from_worker
+from guided_plugin.worker.messages import Crashed, Failed, Ready, Retires, Synced, Verdict, from_worker
 
 __all__ = ["TARGETS", "Target"]
 
@@ -236,7 +236,7 @@ def _compile_target() -> Target:
 
 _ERROR = BudgetError("took long", where="x", hint="y", request_id="r")
 _FROM_WORKER = (
-    *(Ready(frozenset({"a"}), frozenset()), Warm(), Verdict(3, Admission("llguidance", 0.5, ("w",), "r"))),
+    *(Ready(frozenset({"a"}), frozenset()), Verdict(3, Admission("llguidance", 0.5, ("w",), "r"))),
     *(Verdict(4, _ERROR), Failed(7, _ERROR, 12), Synced(1, frozenset({2})), Retires("r"), Crashed("c")),
 )
 _FROM_HELPER = (

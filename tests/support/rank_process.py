@@ -148,9 +148,11 @@ def main(
     pipe = gp.StepPipeline(
         compiler(), max_slots=REQUESTS, device=device, mode=mode, drafts=drafts, ranks=gp.TorchRanks()
     )
-    pipe.runtime.ready.wait(300)
     supervisor = getattr(pipe.runtime, "supervisor", None)
-    workers = [supervisor.worker_pid, supervisor._server.pid] if supervisor else []
+    workers = []
+    if supervisor is not None:
+        pipe.prepare(gp.OutputSpec.choice(["a"])).result(300)
+        workers = [supervisor.worker_pid, pipe.compiler.template.pid]
     print(json.dumps([os.getpid(), *workers]), flush=True)
     made = Steps(pipe, device, late=late, late_cycles=late_cycles)
     dist.barrier()

@@ -30,6 +30,8 @@ class Strange:
         what = spec.text
         if "sleep" in what:
             time.sleep(600)
+        while "spin" in what:
+            pass
         if "kill" in what:
             os.kill(os.getpid(), signal.SIGKILL)
         if "stop" in what:

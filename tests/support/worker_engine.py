@@ -21,10 +21,10 @@ __all__ = ["ABC", "END", "XYZ", "Engine"]
 END = BYTES.stop_token_ids[0]
 
 
-ABC = gp.OutputSpec.choice(["abcdef"], backend="xgrammar")
+ABC = gp.OutputSpec.choice(["abcdef"], backend="llguidance")
 
 
-XYZ = gp.OutputSpec.choice(["xyzxyz"], backend="xgrammar")
+XYZ = gp.OutputSpec.choice(["xyzxyz"], backend="llguidance")
 
 
 class Engine:
@@ -47,7 +47,8 @@ class Engine:
         """A new worker, as after a death."""
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours, from_worker)
-        arguments = theirs.detach(), os.dup(self.region.fd)
+        compiler = self.client.compiler
+        arguments = compiler._chooser, compiler.template, theirs.detach(), os.dup(self.region.fd)
         self.thread = threading.Thread(target=lambda: self.codes.append(process.main(*arguments)))
         self.thread.start()
         self.session.begin(self.channel, isolate=isolate)

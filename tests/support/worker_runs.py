@@ -19,10 +19,10 @@ END = BYTES.stop_token_ids[0]
 WIDTH = BYTES.size + 3
 
 
-LONG = gp.OutputSpec.regex("[a-c]{12,14}", backend="xgrammar")
+LONG = gp.OutputSpec.regex("[a-c]{12,14}", backend="llguidance")
 
 
-PAREN = gp.OutputSpec.grammar('root ::= "(" root ")" | "x"', backend="xgrammar")
+PAREN = gp.OutputSpec.grammar('start: "(" start ")" | "x"', "lark")
 
 
 def faulty(directive, marker=None):
@@ -70,8 +70,8 @@ class Run:
         for name, spec in self.specs.items():
             counted = self.pipe.tokens(name)
             # Not with `faulty`: it would do here what it is told.
-            grammar = compiler.compile(dataclasses.replace(spec, backend="xgrammar"))
-            matcher = compiler.backend("xgrammar").start(grammar, (END,))
+            grammar = compiler.compile(dataclasses.replace(spec, backend="llguidance"))
+            matcher = compiler.backend("llguidance").start(grammar, (END,))
             assert all(matcher.accept(token) for token in counted), (name, counted)
             if name not in failed:
                 end = self.out[name].index(END) + 1 if END in self.out[name] else None

@@ -35,17 +35,17 @@ def go_on(monkeypatch):
     compile = gp.GrammarCompiler.compile
     go_on = threading.Event()
 
-    def slow(self, spec):
+    def slow(self, spec, **options):
         if "slow" in spec.text:
             go_on.wait(20)
-        return compile(self, spec)
+        return compile(self, spec, **options)
 
     monkeypatch.setattr(gp.GrammarCompiler, "compile", slow)
     return go_on
 
 
 @pytest.fixture
-def make(fork_server, monkeypatch):
+def make(monkeypatch):
     """Makes pipelines whose workers know the backend `faulty`; ends them."""
     monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "support" / "faults"))
     made = []

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import threading
 import time
 
 import pytest
@@ -204,7 +203,7 @@ def test_a_stopped_worker_never_makes_the_host_wait_to_send(make, monkeypatch):
     run = Run(pipe, one=LONG)
     pid = pipe.runtime.supervisor.worker_pid
     os.kill(pid, signal.SIGSTOP)
-    big = [gp.OutputSpec.choice([f"{i}-{'x' * 2000}"], backend="xgrammar") for i in range(400)]
+    big = [gp.OutputSpec.choice([f"{i}-{'x' * 2000}"], backend="llguidance") for i in range(400)]
     start = time.monotonic()
     verdicts = [pipe.prepare(spec) for spec in big]
     for spec in big[:60]:
@@ -213,7 +212,7 @@ def test_a_stopped_worker_never_makes_the_host_wait_to_send(make, monkeypatch):
     assert time.monotonic() - start < 10.0
     assert pipe.runtime.client.channel.pending
     os.kill(pid, signal.SIGCONT)
-    assert {verdict.result(60).backend for verdict in verdicts} == {"xgrammar"}
+    assert {verdict.result(60).backend for verdict in verdicts} == {"llguidance"}
     run.steps(16)
     run.check()
     assert pipe.runtime.supervisor.worker_pid == pid
@@ -246,33 +245,6 @@ def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
     assert run.out["one"][-1] == END
     with pytest.raises(RequestError, match="header is damaged"):
         pipe.add_request("two", LONG)
-
-
-def test_two_pipelines_replace_the_fork_server_that_they_share(fork_server, make, monkeypatch):
-    """The second asks the old server how its worker ended after the first has replaced that server."""
-    first, second = make(), make()
-    runs = [Run(pipe, one=LONG, two=PAREN) for pipe in (first, second)]
-    for run in runs:
-        run.steps(2)
-    watching = [pipe.runtime.supervisor for pipe in (first, second)]
-    old = watching[0]._server
-    assert watching[1]._server is old
-    ask, asked = old.exit_code, []
-
-    def exit_code(pid, wait=0.5):
-        if threading.current_thread() is watching[1].thread:
-            until(lambda: watching[0]._server not in (None, old))
-            asked.append(pid)
-        return ask(pid, wait)
-
-    monkeypatch.setattr(old, "exit_code", exit_code)
-    os.kill(old.pid, signal.SIGKILL)
-    for run in runs:
-        run.steps(14)
-        run.check()
-    assert len(asked) == 1
-    assert watching[0]._server is watching[1]._server
-    assert [supervisor.thread.is_alive() for supervisor in watching] == [True, True]
 
 
 def failing(monkeypatch, owner, name, times):

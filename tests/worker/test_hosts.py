@@ -35,9 +35,9 @@ def decode(pipe, slot, steps):
 
 def pids(pipe):
     supervisor = pipe.runtime.supervisor
-    return [supervisor.worker_pid, supervisor._server.pid]
+    return [supervisor.worker_pid, pipe.compiler.template.pid]
 
-ABC = gp.OutputSpec.regex("[a-c]{40}", backend="xgrammar")
+ABC = gp.OutputSpec.regex("[a-c]{40}", backend="llguidance")
 
 def say(**values):
     print(json.dumps(values), flush=True)

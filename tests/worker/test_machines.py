@@ -111,7 +111,6 @@ def test_two_pipelines_of_one_group():
         pipe.close()
 
 
-@pytest.mark.usefixtures("fork_server")
 def test_drafts_on_two_machines(share):
     drafts = 2
     with pipeline(mode="inline", drafts=drafts) as alone:

@@ -1,13 +1,9 @@
 """The shared memory, the channel and the order of messages and steps; worker mode against inline mode."""
 
 import functools
-import gc
-import json
 import os
 import pathlib
 import random
-import socket
-import subprocess
 import threading
 import time
 
@@ -19,7 +15,6 @@ import guided_plugin as gp
 from guided_plugin.errors import PipelineError, RequestError, VocabularyError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.pipeline import runtime
-from guided_plugin.worker.child import forkserver
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region, Shape, unwrap
 
@@ -40,7 +35,7 @@ def compiler():
 
 
 @pytest.fixture
-def pipe(compiler, fork_server):
+def pipe(compiler):
     with gp.StepPipeline(compiler, max_slots=8, mode="process") as pipe:
         yield pipe
 
@@ -114,7 +109,7 @@ def test_step_numbers_wrap(near):
 
 
 @pytest.mark.parametrize("first", [0, 2**31 - 20, 2**32 - 20])
-def test_both_modes_do_the_same_for_a_long_time(compiler, fork_server, monkeypatch, first):
+def test_both_modes_do_the_same_for_a_long_time(compiler, monkeypatch, first):
     """Adds, aborts, slot reuse, skipped steps, replays, tokens from elsewhere: step by step the same."""
     monkeypatch.setattr(runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
     shuffle, generator = random.Random(first), torch.Generator().manual_seed(3)
@@ -257,7 +252,7 @@ def test_figures_of_the_worker(pipe):
     assert 0 < found.main_thread < 5
 
 
-def test_closing_is_final_and_can_be_repeated(compiler, fork_server):
+def test_closing_is_final_and_can_be_repeated(compiler):
     pipe = gp.StepPipeline(compiler, max_slots=2, mode="process")
     slot = pipe.add_request("one", SPECS[0])
     pipe.plan([slot])
@@ -274,38 +269,3 @@ def test_closing_is_final_and_can_be_repeated(compiler, fork_server):
 def test_an_unknown_mode_is_refused(compiler):
     with pytest.raises(gp.errors.ConfigError, match="did you mean 'inline'"):
         gp.StepPipeline(compiler, max_slots=1, mode="inlin")
-
-
-def test_the_fork_server_answers_reaps_and_ends_with_its_host(monkeypatch):
-    """In a thread, with children that only sleep: a process with threads must not fork."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    children = []
-
-    def fork():
-        children.append(subprocess.Popen(["sleep", "0.3" if not children else "60"]))
-        return children[-1].pid
-
-    monkeypatch.setattr(forkserver.os, "fork", fork)
-    thread = threading.Thread(target=forkserver.main, args=(theirs, os.getppid()))
-    thread.start()
-    with ours:
-        read, write = os.pipe()
-        socket.send_fds(ours, [b"17"], [read, write])
-        data, handles, _, _ = socket.recv_fds(ours, 1024, 1)
-        assert json.loads(data) == {"number": 17, "pid": children[0].pid}
-        os.close(write)
-        # The descriptors are the worker's, not the server's: what was passed on is closed there.
-        assert os.read(read, 1) == b""
-        os.close(read)
-        assert json.loads(ours.recv(1024)) == {"exited": children[0].pid, "code": 0}
-        for handle in handles:
-            os.close(handle)
-        socket.send_fds(ours, [b"18"], [0, 0])
-        assert json.loads(ours.recv(1024))["number"] == 18
-    thread.join(10)
-    assert not thread.is_alive()
-    for child in children:
-        with pytest.raises(ChildProcessError):  # reaped, the one that still ran as well
-            os.waitpid(child.pid, os.WNOHANG)
-        child.returncode = 0
-    gc.unfreeze()

@@ -160,7 +160,6 @@ def test_ranks_that_plan_other_rows_are_found(share, mode, where):
             step(near, [0, 1], 2)
 
 
-@pytest.mark.usefixtures("fork_server")
 def test_worker_deaths_change_nothing(share):
     """The next worker goes on, and all ranks mask alike."""
     pipes = share("aa", "process")
@@ -173,7 +172,6 @@ def test_worker_deaths_change_nothing(share):
 
 
 @WHERE
-@pytest.mark.usefixtures("fork_server")
 def test_step_numbers_wrap(share, where, monkeypatch):
     """Across 32 bits: a copy begins where rank 0 does, and goes on with it."""
     first = 2**32 - 3

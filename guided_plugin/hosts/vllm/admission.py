@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.limits import check_size
-from guided_plugin.compiling.readiness import get_ready
 from guided_plugin.config import SpecLimits
 from guided_plugin.errors import BusyError, GuidedError, SpecError, VocabularyError, printable
 from guided_plugin.grammar.native import native
@@ -257,11 +256,15 @@ class Gate:
             return self._compiler
 
     def warm_up(self) -> None:
-        """Read the vocabulary, and make backends and helper processes, in the background."""
+        """Read the vocabulary and make backends in the background, where requests are likely to come; else
+        the first one does that."""
         if self.unsupported_reason is not None:
             _log.info("%s", telling.frontend_line(self.options, self.unsupported_reason, ()))
-        else:
+        elif self.options.take_over:
             self._ready = in_background(self._warm, "guided-gate")
+        else:
+            line = telling.frontend_line(self.options, None, ())
+            _log.info("%s; it starts with the first guided request", line)
 
     def wait_ready(self) -> None:
         """Wait for that, for a bounded time. The engine is there: it has said so."""
@@ -274,7 +277,7 @@ class Gate:
             with native():  # reading a tokenizer is native work, too
                 compiler = self.compiler
                 _log.info("%s", telling.frontend_line(self.options, None, compiler.plugins.backends))
-            get_ready(compiler)
+            compiler.warm_up()
         except GuidedError as error:
             if isinstance(error, VocabularyError):
                 self.unsupported_reason = error

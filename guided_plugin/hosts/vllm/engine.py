@@ -15,14 +15,12 @@ import threading
 import time
 from collections.abc import Container, Iterable, Mapping
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.compiling.readiness import get_ready
 from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import (
@@ -58,6 +56,9 @@ _ASKED_SECONDS = 60.0
 
 _OWN = "vllm-"
 """Begins the ids of requests that vLLM's scheduler does not name."""
+
+_FIRST = OutputSpec.choice(["a"])
+"""A spec that starts the grammar worker."""
 
 _FOUND = "_guided_engine"
 """Keeps a worker's engine."""
@@ -107,10 +108,7 @@ class Engine:
             try:
                 self._pipeline = self._make_pipeline(device, max_requests)
                 compiler = self._pipeline.compiler
-                self._ready = self._pipeline.runtime.ready
-                if self._pipeline.mode == "inline" and self.leads:
-                    compiler.start()
-                    self._ready = in_background(partial(get_ready, compiler, helpers=False), "guided-engine")
+                self._start(self._pipeline)
                 if compiler.plugins.listens_to_steps:
                     self.hooks = StepHooks(compiler.plugins)
             except GuidedError as error:
@@ -121,6 +119,16 @@ class Engine:
             self.options, self.unsupported_reason, mode, max_requests, shared, leads=self.leads
         )
         _log.info("%s", line)
+
+    def _start(self, pipeline: StepPipeline) -> None:
+        """Make what the first request would wait for, where requests are likely to come."""
+        if not self.options.take_over or not self.leads:
+            self._ready.set()
+        elif pipeline.mode == "inline":
+            self._ready = in_background(pipeline.compiler.warm_up, "guided-engine")
+        else:
+            self._ready = pipeline.runtime.ready
+            pipeline.prepare(_FIRST)
 
     def _make_pipeline(self, device: torch.device, max_requests: int) -> StepPipeline:
         """Where there are several ranks, all of them get one, or none does."""
@@ -315,7 +323,7 @@ class Engine:
 
     def wait_ready(self) -> None:
         """Wait until guided requests need not, for a bounded time."""
-        if self.unsupported_reason is None and self._pipeline is not None:
+        if self.unsupported_reason is None and self._pipeline is not None and self.options.take_over:
             self._started |= wait_for(self._ready, self._what, "guided requests get status 503 until it is")
 
     @property

@@ -111,7 +111,7 @@ def adopt_handlers() -> None:
         ours.setLevel(theirs.level)
 
 
-def frontend_line(options: GuidedConfig, error: GuidedError | None, backends: Iterable[str]) -> str:
+def frontend_line(options: GuidedConfig, error: GuidedError | None, backends: Collection[str]) -> str:
     """Of a process that takes requests. `error`: why nothing is guided, if nothing is."""
     take_over = f"take_over {_switch(options.take_over)}"
     if error is not None:
@@ -121,7 +121,7 @@ def frontend_line(options: GuidedConfig, error: GuidedError | None, backends: It
         helpers = "compiles in this process"
     return (
         f"guided_plugin {__version__} is on in this frontend: {take_over}, {helpers}, "
-        f"backend {options.backend} of {_versions(backends)}"
+        f"backend {options.backend}" + (f" of {_versions(backends)}" if backends else "")
     )
 
 
@@ -153,7 +153,7 @@ def _switch(on: bool) -> str:
     return "on" if on else "off"
 
 
-def _versions(backends: Iterable[str]) -> str:
+def _versions(backends: Collection[str]) -> str:
     found = []
     for name in backends:
         with contextlib.suppress(PackageNotFoundError):

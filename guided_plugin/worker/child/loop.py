@@ -82,7 +82,6 @@ class GrammarWorker:
 
     def run(self) -> NoReturn:
         """Serve until the engine hangs up, which raises ChannelClosedError."""
-        self._compiler.start()
         while True:
             received = self._receive()
             accepted = self._steps.accept()
@@ -138,8 +137,6 @@ class GrammarWorker:
         """Tell the engine what happened, and that the worker makes progress. May raise WorkerRetires."""
         if self._requests.table.failures:
             self._requests.report_failures()
-        if self._compiles.warming:
-            self._compiles.report_warm()
         for sync in list(self._syncs):
             if sync.after <= self._rings.accepted and sync.filled <= self._rings.filled:
                 self._syncs.remove(sync)
@@ -160,7 +157,7 @@ class GrammarWorker:
         if quiet < self._spin:
             return
         pause = self._longest_pause
-        if self._requests or self._syncs or self._compiles.warming:
+        if self._requests or self._syncs:
             pause = next(pause for until, pause in _PAUSES if quiet < until)
         select.select([self._channel], [], [], pause)
 

@@ -101,7 +101,7 @@ class WorkerRequests:
         now = time.monotonic()
         waiting = False
         for starting in filter(None, map(self.starting.get, slots)):
-            if starting.wanted_since is None or self._compiles.not_yet:
+            if starting.wanted_since is None:
                 starting.wanted_since = now
             if now - starting.wanted_since < self._patience:
                 waiting = True

@@ -65,6 +65,7 @@ class WorkerClient:
         self._settled: tuple[_Moment, frozenset[int]] = ((-1, -1, -1), frozenset())
         self._refusal: GuidedError | None = None
         self._refused_until = 0.0
+        self._suspended = False
         _clients.add(self)
 
     # Requests
@@ -83,7 +84,7 @@ class WorkerClient:
                 return earlier
             verdict, question = self.admissions.open(next(self.numbers), spec)
             refusal = self._refused()
-            if refusal is None:
+            if refusal is None or self._suspended:  # the worker that comes is asked
                 self.send(question)
             else:
                 self.admissions.refuse(refusal)
@@ -150,17 +151,33 @@ class WorkerClient:
         """Fail every request, and refuse new ones for a while. What is planned gets closed masks at once."""
         with self.steps.lock:
             self._refusal, self._refused_until = error, time.monotonic() + seconds
-            self.steps.refusing = True
+            self._suspended, self.steps.refusing = False, True
             with contextlib.ExitStack() as end:  # all of it happens, whatever a part raises
                 end.callback(self._end_syncs)
                 end.callback(self.admissions.refuse, error)
                 end.callback(self.requests.fail_all, error)
                 self.close_outstanding(error)
 
+    def suspend(self, error: GuidedError, seconds: float) -> None:
+        """Fail every request, and refuse new ones until `resume`, which is likely to come within so many
+        seconds. Specs wait for their verdicts."""
+        with self.steps.lock:
+            if self._refusal is None:
+                self._refusal, self._refused_until = error, time.monotonic() + seconds
+                self._suspended = self.steps.refusing = True
+            self.requests.fail_all(self._refusal)
+            self.close_outstanding(self._refusal)
+
+    def resume(self) -> None:
+        """There is a worker again."""
+        with self.steps.lock:
+            if self._suspended:
+                self._refusal, self._suspended, self.steps.refusing = None, False, False
+
     @property
     def refusing(self) -> bool:
-        """Whether guided requests are refused."""
-        return self._refusal is not None
+        """Whether guided requests are refused, and no worker is being started."""
+        return self._refusal is not None and not self._suspended
 
     def refusal(self) -> GuidedError | None:
         """Why a new request would be refused now. From any thread."""
@@ -174,7 +191,7 @@ class WorkerClient:
         if self.steps.forked:
             return math.inf
         with self.steps.lock:
-            return 0.0 if self._refused() is None else self._refused_until - time.monotonic()
+            return 0.0 if self._refused() is None else max(0.0, self._refused_until - time.monotonic())
 
     def close_outstanding(self, error: GuidedError) -> None:
         """Fail the rows of the steps that are not filled, and let the device go on. No worker may run."""
@@ -223,7 +240,7 @@ class WorkerClient:
     def _refused(self) -> GuidedError | None:
         if self.steps.forked:
             return forked()
-        if self._refusal is not None and time.monotonic() >= self._refused_until:
+        if self.refusing and time.monotonic() >= self._refused_until:
             self._refusal, self.steps.refusing = None, False
             self.wake()
         return self._refusal

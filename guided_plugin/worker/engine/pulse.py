@@ -10,11 +10,9 @@ from __future__ import annotations
 import time
 
 from guided_plugin.ipc.stopped import LOOK_SECONDS, StopWatch
+from guided_plugin.ipc.template import START_SECONDS
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.layout import Counter
-
-START_SECONDS = 120.0
-"""Until a worker must be there, imports on a cold machine included."""
 
 
 class Pulse:

@@ -4,15 +4,12 @@ answer. The supervisor's thread calls this.
 
 from __future__ import annotations
 
-import os
-import sys
-
 from guided_plugin.errors import BudgetError, GuidedError, PluginError, RequestError
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.step import UNGUIDED
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.layout import Counter
-from guided_plugin.worker.messages import Failed, Hello, Prepare, Ready, Synced, Verdict, Warm
+from guided_plugin.worker.messages import Failed, Hello, Ready, Synced, Verdict
 
 
 class Session:
@@ -21,15 +18,9 @@ class Session:
     def __init__(self, client: WorkerClient) -> None:
         self.client = client
 
-    def preparation(self, *, spare: bool) -> Prepare:
-        """What each worker is told first."""
-        compiler = self.client.compiler
-        path = tuple(os.path.abspath(entry) for entry in sys.path)
-        return Prepare(self.client.vocabulary, compiler.config, compiler.plugins.entry_points, path, spare)
-
-    def begin(self, channel: Channel, *, isolate: bool, prepared: bool = False) -> None:
-        """Tell a new worker everything: the vocabulary, unless it is `prepared`, the live requests, the steps
-        in flight. With `isolate` it works on the rows of those steps one by one.
+    def begin(self, channel: Channel, *, isolate: bool) -> None:
+        """Tell a new worker everything: the live requests, the steps in flight. With `isolate` it works on
+        the rows of those steps one by one.
 
         The plans of those steps are rewritten before the `Hello`: a worker reads them as soon as it has that,
         and a plan of the session before says how many messages that one had.
@@ -50,8 +41,6 @@ class Session:
                 # All requests are told; some that were planned have left since.
                 slots = [r.slot if client.requests.runs(r) else UNGUIDED for r in published.requests]
                 steps.rewrite(step, slots, client.next_plan_id())
-            if not prepared:
-                channel.send(self.preparation(spare=False))
             isolate_until = steps.planned + 1 if isolate else min(filled, accepted)
             channel.send(Hello(region.shape, region.identity, filled, accepted, isolate_until))
             for message in news:
@@ -91,9 +80,8 @@ class Session:
                 waiting = client.syncs.pop(message.ticket, None)
                 if waiting is not None:
                     waiting[0].set_result(message.starting)
-            elif isinstance(message, Warm):
-                client.ready.set()
             elif isinstance(message, Ready):
+                client.ready.set()
                 self._compare_plugins(message)
 
     def blame(self, slot: int | None, reason: str, *, hung: bool = False) -> bool:

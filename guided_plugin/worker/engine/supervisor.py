@@ -1,9 +1,11 @@
 """Watches over the worker of one client: starts it, reads from it, replaces it. A thread of the engine.
 
-A dead worker is noticed at once, by its handle and its channel. A hung one is noticed by its heartbeat:
-without a beat for `worker_step_ms` it is killed, which makes sure that it writes no more, the rows it owed
-fail closed, and the device goes on. One that was stopped from outside is noticed by its state, within a third
-of a second, and killed too. The next worker takes over the steps of one that died, within the same time.
+A dead worker is noticed at once, by its channel. A hung one is noticed by its heartbeat: without a beat for
+`worker_step_ms` it is killed, which makes sure that it writes no more, the rows it owed fail closed, and the
+device goes on. One that was stopped from outside is noticed by its state, within a third of a second, and
+killed too. The next worker, forked from the compiler's template, takes over the steps of one that died. Where
+the template has ended too, the next one takes a second: the requests that run fail at once, so that no row
+waits for it, and new ones are refused until it is there.
 """
 
 from __future__ import annotations
@@ -17,23 +19,16 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 
-from guided_plugin.errors import GuidedError, PipelineError, RequestError
+from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.ipc.template import Forked, TemplateLost
 from guided_plugin.worker.engine.client import WorkerClient
-from guided_plugin.worker.engine.pulse import START_SECONDS, Pulse
+from guided_plugin.worker.engine.pulse import Pulse
 from guided_plugin.worker.engine.session import Session
-from guided_plugin.worker.engine.spare import Spare
-from guided_plugin.worker.engine.start import (
-    ForkServer,
-    WorkerProcess,
-    borrow_server,
-    return_server,
-)
 from guided_plugin.worker.layout import Counter
-from guided_plugin.worker.messages import Crashed, Ready, Retires, Warm, from_worker
+from guided_plugin.worker.messages import Crashed, Ready, Retires, from_worker
 
 _log = logging.getLogger(__name__)
 
@@ -41,12 +36,10 @@ DEATHS = 3
 WINDOW_SECONDS = 60.0
 """So many deaths within this time, and guided requests are refused until it is over."""
 
-SPARE_SECONDS = 5.0
-"""Seconds after a worker's start until its spare is started: that takes processor time which the first
-requests need, and a pipeline that ends soon needs no spare."""
+_AGAIN_SECONDS = 2.0
+"""What a request that is refused meanwhile is told: a template starts within this time."""
 
-SPARE_RETRY_SECONDS = 60.0
-"""The same after a spare that could not be started."""
+_ROLE = "guided_plugin.worker.child.process"
 
 _PAUSE = 0.5
 """Seconds between two failures of the supervisor itself, once requests are refused."""
@@ -59,18 +52,13 @@ class Supervisor:
         self._client = client
         self._session = Session(client)
         self._pulse = Pulse(client)
-        self._server: ForkServer | None = None
-        self._worker: WorkerProcess | None = None
+        self._template = client.compiler.template
+        self._worker: Forked | None = None
         self._channel: Channel | None = None
         self._last_words = self._retires = ""
         self._deaths: deque[float] = deque()
         self.restarts = 0
         """Workers started after the first."""
-        self._spare: Spare | None = None
-        self._second: ForkServer | None = None
-        """Where there are no spare workers: a server that has done its imports when the first one ends."""
-        self._spare_at = math.inf
-        """When the next spare is due, while there is none."""
         self._closing = False
         self._pid = os.getpid()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -98,17 +86,15 @@ class Supervisor:
         self._closing = True
         self.wake()
         self.thread.join()
+        self._client.wake = lambda: None  # no circle keeps the compiler, and with it the template
         return True
 
     def _run(self) -> None:
-        step: Callable[[], None] = partial(self._start, isolate=False)
+        step = self._begin
         with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
             end.callback(self._close_wake)
-            end.callback(self._return_server)
-            end.callback(self._return_second)
             end.callback(self._client.close)
             end.callback(self._end_worker)
-            end.callback(self._drop_spare)
             while not self._closing:
                 try:
                     step()
@@ -118,6 +104,12 @@ class Supervisor:
                 ) as error:  # a defect of ours: requests and devices must not wait for ever
                     _log.exception("the supervisor of the grammar worker failed")
                     step = partial(self._recover, error)
+
+    def _begin(self) -> None:
+        """Start the first worker when something waits for it."""
+        while not self._closing and not self._client.busy:
+            self._poll(None)
+        self._start(isolate=False)
 
     def _recover(self, error: BaseException) -> None:
         """Replace the worker after a step of this thread raised `error`. A step that keeps failing counts as
@@ -131,11 +123,6 @@ class Supervisor:
             self._count_death(f"was ended, because its supervisor failed: {error!r}")
         self._restart()
 
-    def _return_server(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            return_server(server)
-
     def _close_wake(self) -> None:
         with self._wake_lock:
             os.close(self._wake)
@@ -144,61 +131,37 @@ class Supervisor:
     def _start(self, *, isolate: bool) -> None:
         while not self._closing and not self._client.refusing:
             try:
-                worker, channel, ready = self._spare_worker() or self._new_worker()
-                self._worker, self._channel = worker, channel
+                self._worker = self._template.fork(_ROLE, self._client.region.fd, given_up=self._no_longer)
+                self._channel = Channel(self._worker.sock, from_worker)
                 self._last_words = self._retires = ""
-                self._pulse.begin(worker.pid)
-                self._session.begin(channel, isolate=isolate, prepared=ready is not None)
-                if ready is not None:
-                    self._session.received(ready)
-                    self._is_warm()
+                self._pulse.begin(self._worker.pid)
+                self._session.begin(self._channel, isolate=isolate)
+                self._client.resume()
                 return
+            except TemplateLost as lost:
+                self._count_death(f"could not be started: its template ended ({lost})")
             except (GuidedError, OSError) as error:
                 self._end_worker()
-                if self._server is not None and self._server.hung:
-                    _log.warning("the fork server of the grammar worker is replaced: it stopped answering")
+                if self._template.closed and isinstance(error, GuidedError):
+                    self._client.refuse(error, math.inf)  # its compiler was closed
                 elif not self._closing:
                     self._count_death(f"could not be started: {error}")
 
-    def _spare_worker(self) -> tuple[WorkerProcess, Channel, Ready] | None:
-        """The spare, if it is ready, with what it offers."""
-        taken = None if self._spare is None else self._spare.take()
-        if taken is None:
-            return None
-        self._spare = None
-        self._return_server()
-        self._server = taken.server
-        return taken.process, taken.channel, taken.ready
-
-    def _new_worker(self) -> tuple[WorkerProcess, Channel, None]:
-        worker = self._running_server().fork(self._client.region.fd, START_SECONDS, self._no_longer)
-        return worker, Channel(worker.sock, from_worker), None
-
-    def _running_server(self) -> ForkServer:
-        """The fork server; another one, if it has ended."""
-        ended = self._server
-        if ended is not None and ended.alive:
-            return ended
-        self._server = borrow_server()  # first: the last user of the old one ends the second one, too
-        if ended is not None:
-            return_server(ended)
-        return self._server
-
     def _no_longer(self) -> bool:
-        """Whether a worker that starts is not needed any more. Steps that wait too long for it fail
-        closed."""
-        if self._pulse.owes_too_long():
-            self._client.close_outstanding(
+        """Asked while a worker starts: whether it is not needed any more. What waits for one whose template
+        has to start first is let go."""
+        if self.restarts and not self._template.alive:
+            self._client.suspend(
                 RequestError(
-                    f"there was no grammar worker for {self._pulse.limit:g} s",
-                    hint="only stop tokens were allowed from here on; worker_step_ms sets the limit",
-                )
+                    "the grammar worker and its template have ended, and are being started",
+                    hint="send the request again",
+                ),
+                _AGAIN_SECONDS,
             )
         return self._closing
 
     def _watch(self) -> None:
         """Wait for something to happen, and act on it."""
-        self._look_after_spare()
         if self._channel is None:
             # Refusing. A request that comes when this is over needs a new worker.
             self._poll(None)
@@ -211,7 +174,7 @@ class Supervisor:
         if self._client.busy or not self._pulse.warm:
             self._poll(self._pulse.tick)
         else:
-            self._poll(None if self._spare_at == math.inf else max(0.0, self._spare_at - time.monotonic()))
+            self._poll(None)
         try:
             self._receive()
         except ChannelClosedError:
@@ -230,45 +193,11 @@ class Supervisor:
             # The next worker fills the rows one by one, and shows which of them hangs.
             self._died(f"made no progress for {self._pulse.limit:g} s", hung=True)
 
-    def _look_after_spare(self) -> None:
-        """Start a spare worker, or else a second fork server, when it is due; forget a spare of no use."""
-        now = time.monotonic()
-        if self._spare is not None and not self._spare.of_use(self._server):
-            self._spare_at = now + (SPARE_RETRY_SECONDS if self._spare.failed else SPARE_SECONDS)
-            self._drop_spare()
-        if self._spare is None and now >= self._spare_at:
-            self._spare_at = math.inf
-            if self._client.compiler.config.worker_spare:
-                prepare = self._session.preparation(spare=True)
-                self._spare = Spare(self._client.region.fd, prepare, self._server, self.wake)
-            else:
-                self._return_second()  # it may have ended, or be the first one now
-                with contextlib.suppress(PipelineError):  # tried again after the next start of a worker
-                    self._second = borrow_server(self._server)
-
-    def _return_second(self) -> None:
-        second, self._second = self._second, None
-        if second is not None:
-            return_server(second)
-
-    def _is_warm(self) -> None:
-        """The worker has read the vocabulary."""
-        self._pulse.warm = True
-        if self._spare is None:
-            self._spare_at = time.monotonic() + SPARE_SECONDS
-
-    def _drop_spare(self) -> None:
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.close()
-
     def _poll(self, timeout: float | None) -> None:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._channel is not None:
             poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.pending else 0))
-        if self._spare is not None and self._spare.channel is not None:
-            poll.register(self._spare.channel, select.POLLIN)
         poll.poll(None if timeout is None else timeout * 1e3)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
@@ -279,8 +208,8 @@ class Supervisor:
             return
         channel.flush()
         for message in channel.receive():
-            if isinstance(message, Warm):
-                self._is_warm()
+            if isinstance(message, Ready):
+                self._pulse.warm = True
             elif isinstance(message, Crashed):
                 self._last_words = message.reason
             elif isinstance(message, Retires):
@@ -340,9 +269,7 @@ class Supervisor:
     def _reason(self) -> str:
         if self._last_words:
             return f"gave up: {self._last_words}"
-        code = None
-        if self._server is not None and self._worker is not None:
-            code = self._server.exit_code(self._worker.pid)
+        code = None if self._worker is None else self._worker.exit_code(0.5)
         if code is None:
             return "ended"
         if code < 0:
@@ -354,11 +281,8 @@ class Supervisor:
         worker, self._worker = self._worker, None
         channel, self._channel = self._channel, None
         with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
-            if worker is not None:
-                end.callback(worker.release)
-                end.callback(worker.sock.close)
             if channel is not None:
                 end.callback(channel.close)
             if worker is not None:
-                end.callback(worker.kill)
+                end.callback(worker.stop)
             self._session.end()

@@ -134,7 +134,7 @@ def test_a_closed_guide(tokenizer, model, make_guide, vocabulary):
 
 
 @pytest.mark.parametrize("when", ["processor", "criterion"])
-def test_a_worker_killed_in_a_step(tokenizer, vocabulary, model, make_guide, fork_server, when):
+def test_a_worker_killed_in_a_step(tokenizer, vocabulary, model, make_guide, when):
     guide = make_guide(model, mode="process")
     inputs = encoded(tokenizer, PROMPTS)
     steps = []
@@ -167,7 +167,7 @@ def test_a_worker_killed_in_a_step(tokenizer, vocabulary, model, make_guide, for
     assert same_until_stop(rows[1], generate(model, inputs, do_sample=True)[1])
 
 
-def test_masks_are_asked_for_before_the_forward_pass(tokenizer, vocabulary, model, make_guide, fork_server):
+def test_masks_are_asked_for_before_the_forward_pass(tokenizer, vocabulary, model, make_guide):
     guide = make_guide(model, mode="process")
     kwargs = guide.generate_kwargs(SPECS)
     ahead = []

@@ -61,7 +61,7 @@ DIFFERENT = {"json object": space_after_comma}
 
 
 @pytest.fixture(scope="module")
-def outputs(fork_server):
+def outputs():
     """For each case the output of both to each prompt."""
     llm = LLM(
         str(MODEL_DIR),

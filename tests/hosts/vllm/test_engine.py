@@ -57,7 +57,7 @@ THEIRS = [
 
 
 @pytest.fixture(scope="module")
-def llm(fork_server):
+def llm():
     made = LLM(
         str(MODEL_DIR),
         max_model_len=512,

@@ -83,7 +83,7 @@ def test_a_failure_goes_with_the_first_closed_step_though_outputs_are_fetched_la
     runner.engine.close()
 
 
-def test_a_failure_is_not_told_with_an_earlier_step(fork_server):
+def test_a_failure_is_not_told_with_an_earlier_step():
     """What was sampled before is good; it may have ended the request as it should."""
     names = ["bad", "good"]
     runner = V1(runner_config("process"), names, [params_of(name) for name in names])

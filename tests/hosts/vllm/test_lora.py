@@ -29,7 +29,7 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def llm(fork_server):
+def llm():
     made = LLM(
         str(MODEL_DIR),
         dtype="float32",

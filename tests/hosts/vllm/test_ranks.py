@@ -105,7 +105,7 @@ SHARDED = {"enable_batch_sharded_sampling": True}
 
 @pytest.mark.parametrize("seed", [0, 4])
 @pytest.mark.parametrize("kind", [V2ShardedGame, V2ShardedDraftGame])
-def test_each_rank_samples_a_part(on_two, fork_server, kind, seed):
+def test_each_rank_samples_a_part(on_two, kind, seed):
     """And all plan the whole batch, also a rank that has none of its requests."""
 
     def guides_of(vllm_config, states):

@@ -1,5 +1,6 @@
-"""After a server has said that it is ready, no guided request starts a process, imports a module or waits."""
+"""What a server has made when it says that it is ready, and what its first guided requests start."""
 
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from vllm import SamplingParams
 from vllm_support import VOCABULARY, config, runner_config, runner_params
 
 import guided_plugin as gp
-from guided_plugin.compiling import guard as guard_module
 from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import questions as vllm_ready
 from guided_plugin.hosts.vllm.admission import Gate
@@ -42,38 +42,27 @@ def vocabulary(monkeypatch):
     monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: VOCABULARY)
 
 
-def test_a_gate_that_is_ready_starts_nothing_more(vocabulary, monkeypatch):
-    gate = Gate(config({"compile_processes": 1, "threads": 2}))
+def test_a_gate_that_is_ready_has_made_its_backends_and_starts_processes_when_a_spec_needs_one(
+    vocabulary, monkeypatch
+):
+    gate = Gate(config({"compile_processes": 1, "threads": 2, "take_over": True}))
     gate.warm_up()
     gate.wait_ready()
     assert gate._ready.is_set()
-    helpers = gate.compiler._guard.processes()
-    assert len(helpers) == 1
     calls = []
-    for owner, name in ((guard_module, "Helper"), (vllm_ready, "in_background")):
-        monkeypatch.setattr(owner, name, lambda *args, name=name: calls.append(name))
-    warmed = []
-    for helper in gate.compiler._guard._all:
-        original = helper._ask
-
-        def listen(message, seconds, original=original):
-            warmed.append(type(message).__name__)
-            return original(message, seconds)
-
-        helper._ask = listen
-    modules = set(sys.modules)
+    monkeypatch.setattr(vllm_ready, "in_background", lambda *args: calls.append(args))
+    for spec in ({"json_schema": OBJECT}, {"choice": ["one", "two"]}):
+        assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].fields
+    assert gate.compiler.template.pid is None
     for spec in SPECS:
-        params = gate.admit(SamplingParams(extra_args={"guided": spec}))
-        assert params.extra_args[GUIDED].fields
+        assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].fields
+    assert len(gate.compiler._pool.processes()) == 1
     assert calls == []
-    assert set(warmed) == {"Compile"}  # its backends were there
-    assert {name.split(".")[0] for name in set(sys.modules) - modules} <= {"guided_plugin"}
-    assert gate.compiler._guard.processes() == helpers
     gate.compiler.close()
 
 
 def test_a_first_spec_is_not_prepared_again_once_the_engine_is_ready(vocabulary):
-    gate = Gate(config({"isolate_compiles": False, "threads": 1}))
+    gate = Gate(config({"isolate_compiles": False, "threads": 1, "take_over": True}))
     spec = {"choice": ["alpha", "beta"]}
     early = gate.admit(SamplingParams(extra_args={"guided": {"choice": ["early"]}}))
     assert not early.extra_args[GUIDED].prepared
@@ -83,10 +72,8 @@ def test_a_first_spec_is_not_prepared_again_once_the_engine_is_ready(vocabulary)
 
 
 @pytest.mark.usefixtures("byte_tokenizer")
-def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothing_then(
-    fork_server, monkeypatch
-):
-    runner = V1Runner(runner_config("process"), torch.device("cpu"))
+def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothing_then(monkeypatch):
+    runner = V1Runner(runner_config("process", take_over=True), torch.device("cpu"))
     engine = runner.engine
     try:
         held = threading.Event()
@@ -113,10 +100,10 @@ def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothi
 
 @pytest.mark.usefixtures("byte_tokenizer")
 def test_an_inline_engine_makes_its_backends_before_it_is_ready():
-    engine = V1Runner(runner_config("inline"), torch.device("cpu")).engine
+    engine = V1Runner(runner_config("inline", take_over=True), torch.device("cpu")).engine
     engine.wait_ready()
     assert engine.health() == ""
-    assert set(engine.pipeline.compiler._chooser._backends) == {"llguidance", "xgrammar"}
+    assert set(engine.pipeline.compiler._chooser._backends) == {"llguidance"}
     engine.close()
 
 
@@ -185,7 +172,6 @@ def test_a_real_engine_is_ready_when_it_is_made():
         llm = LLM(str(MODEL_DIR), max_model_len=128, enforce_eager=True, max_num_seqs=4,
                   logits_processors=[GuidedLogitsProcessor])
         found = gate_of(llm.llm_engine)
-        helpers = found.compiler._guard.processes()
         asked = []
         original = type(llm.llm_engine).collective_rpc
         def spy(self, method, *args, **kwargs):
@@ -194,8 +180,7 @@ def test_a_real_engine_is_ready_when_it_is_made():
         type(llm.llm_engine).collective_rpc = spy
         params = SamplingParams(max_tokens=8, extra_args={"guided": {"choice": ["yes", "no"]}})
         (output,) = llm.generate(["x"], params, use_tqdm=False)
-        print("TEXT", output.outputs[0].text, "ASKED", asked, "HELPERS", bool(helpers),
-              helpers == found.compiler._guard.processes())
+        print("TEXT", output.outputs[0].text, "ASKED", asked, "HELPERS", found.compiler._pool.processes())
     """
     environment = {
         **os.environ,
@@ -203,7 +188,7 @@ def test_a_real_engine_is_ready_when_it_is_made():
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
-        "GUIDED_PLUGIN": '{"mode": "process", "worker_step_ms": 60000, "worker_grammar_ms": 60000}',
+        "GUIDED_PLUGIN": json.dumps({"take_over": True, "mode": "process", "worker_step_ms": 60_000}),
     }
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
@@ -215,6 +200,6 @@ def test_a_real_engine_is_ready_when_it_is_made():
     )
     told = next((line for line in done.stdout.splitlines() if line.startswith("TEXT")), done.stderr[-3000:])
     assert told in (
-        "TEXT yes ASKED ['guided_health'] HELPERS True True",
-        "TEXT no ASKED ['guided_health'] HELPERS True True",
+        "TEXT yes ASKED ['guided_health'] HELPERS []",
+        "TEXT no ASKED ['guided_health'] HELPERS []",
     )

@@ -40,7 +40,7 @@ def test_v1_rows_move_come_and_go(seed, placeholders):
     assert guide.runner.engine.pipeline.metrics().failed == 0
 
 
-def test_v1_with_a_grammar_worker(fork_server):
+def test_v1_with_a_grammar_worker():
     guide = GuidedLogitsProcessor(runner_config("process"), torch.device("cpu"), False)
     game = V1Game(guide, 9, placeholders=True)
     for _ in range(250):
@@ -90,7 +90,7 @@ def test_v2_indices_are_used_again_and_batches_skip_requests(seed):
     assert game.guide.runner.engine.pipeline.metrics().failed == 0
 
 
-def test_v2_with_a_grammar_worker(fork_server):
+def test_v2_with_a_grammar_worker():
     game = V2Game(runner_config("process"), 11)
     for _ in range(250):
         game.step()
@@ -110,7 +110,7 @@ def test_v2_drafts_are_judged_by_the_grammar(seed):
     assert game.guide.runner.engine.pipeline.metrics().failed == 0
 
 
-def test_v2_drafts_with_a_grammar_worker(fork_server):
+def test_v2_drafts_with_a_grammar_worker():
     game = V2DraftGame(runner_config("process"), 12)
     for _ in range(200):
         game.step()
@@ -122,7 +122,7 @@ def test_v2_drafts_with_a_grammar_worker(fork_server):
     game.guide.runner.engine.close()
 
 
-def test_v2_drafts_go_on_when_the_grammar_worker_is_killed(fork_server):
+def test_v2_drafts_go_on_when_the_grammar_worker_is_killed():
     game = V2DraftGame(runner_config("process"), 13)
     pipeline = game.guide.runner.engine.pipeline
     for step in range(120):

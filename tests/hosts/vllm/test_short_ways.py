@@ -19,7 +19,7 @@ from vllm_support import WIDTH, runner_config, runner_params, v2_states
 import guided_plugin as gp
 from guided_plugin.vllm import GuidedLogitsProcessor
 
-pytestmark = pytest.mark.usefixtures("byte_tokenizer", "fork_server")
+pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
 PACKAGE = pathlib.Path(gp.__file__).parent
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

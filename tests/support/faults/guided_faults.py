@@ -12,7 +12,7 @@ import signal
 import time
 
 import guided_plugin as gp
-from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
+from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 
 
 @gp.hookimpl
@@ -50,7 +50,7 @@ class FaultyBackend:
     name = "faulty"
 
     def __init__(self, vocabulary, config):
-        self._backend = XGrammarBackend(vocabulary, config)
+        self._backend = LLGuidanceBackend(vocabulary, config)
 
     def compile(self, spec):
         Directive(spec).reached("compile", 1)

@@ -1,4 +1,4 @@
-"""A helper of the compile guard: one process, one request at a time. Started by helper.py.
+"""A compile helper: a process that a template forks, for one spec at a time.
 
 Everything that happens here is an answer: an error, or the way in which this process ends.
 """
@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from guided_plugin.compiling.chooser import Chooser
-from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import ERRORS, CompileLimitError, GuidedError, PipelineError, PluginError, rebuild
 from guided_plugin.grammar.base import Prepared
-from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.decoding import plain_decoder
-from guided_plugin.ipc.spawn import die_first, die_with
-from guided_plugin.plugins import Plugins
+from guided_plugin.ipc.spawn import die_first
+from guided_plugin.ipc.template import Template
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.triggers import Trigger
 
@@ -32,18 +30,8 @@ OUT_OF_MEMORY = 75
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
-    """Guard: what all compiles share."""
-
-    vocabulary: Vocabulary
-    config: GuidedConfig
-    disabled_plugins: frozenset[str]
-    entry_points: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Ready:
-    """Helper: what is registered here."""
+    """Helper, first: what is registered here."""
 
     backends: frozenset[str]
     lowerings: frozenset[str]
@@ -51,14 +39,14 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """Guard: make a backend ready. Not under the limits of a spec, and a failure is not a spec's."""
+    """Pool: make a backend ready. Not under the limits of a spec, and a failure is not a spec's."""
 
     backend: str
 
 
 @dataclass(frozen=True, slots=True)
 class Compile:
-    """Guard: prepare a spec."""
+    """Pool: prepare a spec."""
 
     backend: str
     spec: OutputSpec
@@ -77,21 +65,19 @@ from_helper = plain_decoder((Ready, Answer, Prepared, OutputSpec, Trigger, *ERRO
 """Reads a message of a helper, which may be broken."""
 
 
-def main(sock: socket.socket, parent: int) -> None:
-    """Serve the guard at the other end of the socket."""
-    die_with(parent)
+def main(built: Chooser | GuidedError, template: Template, descriptor: int) -> int:
+    """Serve the pool at the other end of a socket."""
     die_first()
     processors.give_way()
-    channel = Channel(sock)
+    channel = Channel(socket.socket(fileno=descriptor))
+    if isinstance(built, GuidedError):
+        channel.send(Answer(built))
+        channel.drain()
+        return 1
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, messages), daemon=True).start()
-    try:
-        helper = _Helper(messages.get())
-    except GuidedError as error:
-        channel.send(Answer(error))
-        channel.drain()
-        return
-    channel.send(helper.ready())
+    helper = _Helper(built)
+    channel.send(Ready(frozenset(built.plugins.backends), frozenset(built.plugins.lowerings)))
     while channel.drain():
         message: Warm | Compile = messages.get()
         answer = helper.warm(message) if isinstance(message, Warm) else helper.compile(message)
@@ -100,10 +86,11 @@ def main(sock: socket.socket, parent: int) -> None:
         except Exception as error:  # whatever pickling raises for what a backend made
             what = f"its answer cannot be sent to another process: {error!r}"
             channel.send(Answer(PluginError(what, where=f"backend {message.backend!r}")))
+    return 0
 
 
 def _listen(channel: Channel, messages: queue.SimpleQueue[Any]) -> None:
-    """Pass on what arrives, and end with the guard's process where the kernel does not see to that."""
+    """Pass on what arrives, and end when the pool hangs up."""
     while True:
         try:
             for message in channel.wait():
@@ -116,20 +103,14 @@ class _Helper:
     """The backends of this process, and its memory limit: on what it may write to, beyond what its libraries
     and vocabulary take."""
 
-    def __init__(self, greeting: Greeting) -> None:
-        plugins = Plugins(disabled=greeting.disabled_plugins, entry_points=greeting.entry_points)
-        self._chooser = Chooser(greeting.vocabulary, greeting.config, plugins)
-        self._allowed = greeting.config.compile_bytes
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+        self._allowed = chooser.config.compile_bytes
         self._settled = _data_bytes()
         """In use before any compile."""
 
-    def ready(self) -> Ready:
-        """What is registered here."""
-        plugins = self._chooser.plugins
-        return Ready(frozenset(plugins.backends), frozenset(plugins.lowerings))
-
     def warm(self, message: Warm) -> Answer:
-        """A first compile makes what later ones share; importing xgrammar alone takes seconds."""
+        """A first compile makes what later ones share."""
         with contextlib.suppress(GuidedError):
             self._chooser.compile(message.backend, OutputSpec.choice(["a"]))
         self._settled = _data_bytes()

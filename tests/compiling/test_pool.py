@@ -1,29 +1,29 @@
 """Compiles in helper processes: limits that hold, helpers that end, requests that don't wait."""
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from strange_backend import LARGE, VOCABULARY, strange
 
 from guided_plugin import GuidedConfig, OutputSpec
-from guided_plugin.compiling import guard
+from guided_plugin.compiling import compiler as compiler_module
+from guided_plugin.compiling.background import Background, at_low_priority
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.compiling.helper import Helper
 from guided_plugin.errors import (
     BusyError,
     CompileLimitError,
-    GrammarError,
     PipelineError,
     UnsupportedSpecError,
 )
-from guided_plugin.ipc import stopped
+from guided_plugin.ipc.template import Template
 
 
 def alive(pid):
@@ -38,7 +38,7 @@ def test_a_large_schema_comes_back_from_a_helper(make):
     compiler = make()
     grammar = compiler.compile(OutputSpec.json_schema(LARGE))
     assert grammar.backend == "llguidance"
-    assert len(compiler._guard.processes()) == 1
+    assert len(compiler._pool.processes()) == 1
     matcher = compiler.backend(grammar.backend).start(grammar, (256,))
     assert matcher.accept_text(b'{"p0":1,"p7":2')
 
@@ -46,27 +46,49 @@ def test_a_large_schema_comes_back_from_a_helper(make):
 def test_a_small_one_needs_none(make):
     compiler = make()
     assert compiler.compile(OutputSpec.json_schema({"type": "integer"})).backend == "llguidance"
-    assert compiler._guard.processes() == []
+    assert compiler._pool.processes() == []
 
 
 def test_isolation_can_be_switched_off(make):
     compiler = make(isolate_compiles=False)
     compiler.compile(OutputSpec.json_schema(LARGE))
-    assert compiler._guard.processes() == []
+    assert compiler._pool.processes() == []
 
 
-def test_time_is_limited_and_what_went_over_is_remembered(make):
-    compiler = make(compile_seconds=4.0)
-    start = time.monotonic()
-    with pytest.raises(CompileLimitError, match="longer than 4 s"):
-        compiler.compile(strange("sleep"))
-    first = time.monotonic() - start
-    start = time.monotonic()
-    with pytest.raises(CompileLimitError, match="longer than 4 s"):
-        compiler.compile(strange("sleep"))
-    assert time.monotonic() - start < 0.5 < first
-    assert compiler._guard.processes() == []
+def test_processor_time_is_limited_and_what_went_over_is_remembered_for_a_minute(make, monkeypatch):
+    compiler = make(compile_seconds=1.0)
+    for _ in range(2):
+        with pytest.raises(CompileLimitError, match="more than 1 s of processor time"):
+            compiler.compile(strange("spin"))
+        assert compiler.cache_statistics().misses == 1
+    assert compiler._pool.processes() == []
+    later = time.monotonic() + 61
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler_module.time, "monotonic", later.__float__)
+        assert compiler.refusal(strange("spin")) is None
     assert compiler.compile(OutputSpec.json_schema(LARGE)).backend == "llguidance"
+
+
+def test_a_compile_that_gets_no_processor_says_nothing_of_its_spec(make):
+    compiler = make(compile_seconds=0.5)
+    with pytest.raises(BusyError, match=r"a compile got 0(\.\d+)? s of processor time in 2"):
+        compiler.compile(strange("sleep"))
+    assert compiler.refusal(strange("sleep")) is None
+    assert compiler._pool.processes() == []
+
+
+def test_one_deadline_holds_in_the_queue_and_for_those_who_wait_for_the_same_spec(make):
+    compiler = make(compile_seconds=30.0, compile_processes=1)
+    running = compiler.compile_async(strange("sleep"))
+    while not compiler._pool.processes():
+        time.sleep(0.01)
+    for spec in (OutputSpec.json_schema(LARGE), strange("sleep")):
+        start = time.monotonic()
+        with pytest.raises(BusyError, match="the request's time is over"):
+            compiler.admit(spec, deadline=start + 0.3)
+        assert time.monotonic() - start < 2.0
+        assert compiler.refusal(spec) is None
+    assert not running.done()
 
 
 @pytest.mark.parametrize("what", ["kill", "memory"])
@@ -85,62 +107,60 @@ def test_what_a_helper_says_is_told(make, what, says):
     for _ in range(2):
         with pytest.raises(Exception, match=says):
             compiler.compile(strange(what))
-    assert len(compiler._guard.processes()) == 1
+    assert len(compiler._pool.processes()) == 1
 
 
-def test_slow_compiles_hold_no_others_up(make):
-    compiler = make(compile_seconds=30.0, compile_processes=3)
-    compiler.compile(OutputSpec.json_schema(LARGE))
-    slow = [compiler.compile_async(strange(f"sleep {i}")) for i in range(2)]
-    time.sleep(0.5)
-    start = time.monotonic()
-    quick = [compiler.compile_async(OutputSpec.json_schema({"enum": [i]})) for i in range(20)]
-    large = compiler.compile_async(OutputSpec.json_schema({**LARGE, "title": "other"}))
-    assert all(future.result(20).backend == "llguidance" for future in [*quick, large])
-    assert time.monotonic() - start < 20
+def test_slow_specs_leave_quick_ones_a_helper_and_start_again(make):
+    compiler = make(compile_seconds=60.0, compile_processes=2)
+    slow = [compiler.compile_async(strange(f"spin {i}")) for i in range(5)]
+    while len(compiler._pool.processes()) < 2:
+        time.sleep(0.01)
+    for number in range(5):
+        assert compiler.compile(OutputSpec.json_schema({**LARGE, "title": str(number)}))
+    small = [compiler.compile_async(OutputSpec.json_schema({"enum": [i]})) for i in range(20)]
+    assert all(future.result(20).backend == "llguidance" for future in small)
     assert not any(future.done() for future in slow)
+    assert len(compiler._pool.processes()) <= 2
+    assert [turn.slow for turn in compiler._pool._running] == [True]
     compiler.close()
     for future in slow:
         with pytest.raises((CompileLimitError, PipelineError)):
             future.result(10)
 
 
-def test_more_than_there_are_helpers_for_is_said(make):
-    compiler = make(compile_seconds=2.0, compile_processes=1)
-    first = compiler.compile_async(strange("sleep a"))
-    while not compiler._guard.processes():
-        time.sleep(0.01)
-    with pytest.raises((PipelineError, GrammarError)):
-        compiler.compile(strange("sleep b"))
+def test_identical_slow_specs_share_a_helper(make):
+    compiler = make(compile_seconds=1.0, compile_processes=3)
+    same = [compiler.compile_async(strange("spin"), deadline=math.inf) for _ in range(12)]
     with pytest.raises(CompileLimitError):
-        first.result(60)
+        same[0].result(60)
+    assert {str(future.exception(60)) for future in same} == {str(same[0].exception())}
+    assert compiler.cache_statistics().misses == 1
 
 
-@pytest.mark.parametrize(("patience", "one"), [(120.0, True), (0.0, False)])
-def test_specs_that_come_together_wait_for_the_helper_that_is_there(make, monkeypatch, patience, one):
-    monkeypatch.setattr(guard, "_BURST_SECONDS", patience)
-    compiler = make(compile_seconds=60.0)
-    specs = [OutputSpec.json_schema({**LARGE, "title": str(number)}) for number in range(4)]
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(compiler.compile, specs))
-    assert (len(compiler._guard.processes()) == 1) is one
+def test_nothing_is_started_before_a_spec_needs_it(make):
+    compiler = make()
+    compiler.warm_up()
+    compiler.compile(OutputSpec.json_schema({"type": "integer"}))
+    assert compiler.template.pid is None
+    compiler.compile(OutputSpec.json_schema(LARGE))
+    assert alive(compiler.template.pid)
 
 
 def test_a_helper_that_ended_while_idle_is_replaced(make):
     compiler = make()
     compiler.compile(OutputSpec.json_schema(LARGE))
-    (helper,) = compiler._guard._all
-    os.kill(helper.child.pid, signal.SIGKILL)
+    (helper,) = compiler._pool._all
+    os.kill(helper.process.pid, signal.SIGKILL)
     # Until all of its threads have ended its socket is open, and a spec would be taken for the cause.
-    assert helper.child.exit_code(20.0) == -signal.SIGKILL
+    assert helper.process.exit_code(20.0) == -signal.SIGKILL
     assert compiler.compile(OutputSpec.json_schema({**LARGE, "title": "again"})).backend == "llguidance"
-    assert compiler._guard.processes() != [helper.child.pid]
+    assert compiler._pool.processes() != [helper.process.pid]
 
 
 def test_closing_ends_the_helpers(make):
     compiler = make()
     compiler.compile(OutputSpec.json_schema(LARGE))
-    (pid,) = compiler._guard.processes()
+    (pid,) = compiler._pool.processes()
     assert alive(pid)
     compiler.close()
     assert not alive(pid)
@@ -151,7 +171,7 @@ def test_closing_ends_the_helpers(make):
 def test_a_compiler_without_users_ends_its_helpers(make):
     compiler = GrammarCompiler(VOCABULARY)
     compiler.compile(OutputSpec.json_schema(LARGE))
-    (pid,) = compiler._guard.processes()
+    (pid,) = compiler._pool.processes()
     del compiler
     assert not alive(pid)
 
@@ -164,45 +184,53 @@ HOST = """
     compiler = GrammarCompiler(vocabulary, config=GuidedConfig(compile_seconds=60))
     large = {"enum": ["x" * 50 + str(i) for i in range(400)]}
     compiler.compile(OutputSpec.json_schema(large))
-    print(*compiler._guard.processes(), flush=True)
-    spec = OutputSpec.grammar("root ::= sleep" + " # padding" * 200, backend="strange")
+    print(compiler.template.pid, *compiler._pool.processes(), flush=True)
+    spec = OutputSpec.grammar("root ::= spin" + " # padding" * 200, backend="strange")
     threading.Thread(target=lambda: compiler.compile(spec), daemon=True).start()
     time.sleep(0.5)
 """
 
 
-def test_a_helper_that_is_ended_from_outside_costs_its_spec_nothing(make, monkeypatch):
-    monkeypatch.setattr(stopped, "STOPPED_SECONDS", 1e9)
-    compiler = make(compile_seconds=60.0)
-    compiler.compile(OutputSpec.regex(".*b.{80}", backend="xgrammar"))  # a helper with this backend is there
-    (first,) = compiler._guard.processes()
-    slow = OutputSpec.regex(".*a.{90}", backend="xgrammar")
-    os.kill(first, signal.SIGSTOP)
-    with ThreadPoolExecutor(1) as pool:
-        made = pool.submit(compiler.compile, slow)
-        while not compiler._guard._busy:
-            time.sleep(0.001)
-        time.sleep(0.2)  # it has the spec now
+def busy_helper(compiler, spec):
+    """A compile that is under way, and its helper's process id."""
+    made = compiler.compile_async(spec)
+    while not any(helper.seconds_used() > 0.1 for helper in list(compiler._pool._all)):
         assert not made.done()
-        os.kill(first, signal.SIGKILL)
-        assert made.result().backend == "xgrammar"
-    assert compiler.refusal(slow) is None
-    assert first not in compiler._guard.processes()
+        time.sleep(0.01)
+    return made, compiler._pool.processes()[0]
+
+
+def test_a_helper_that_is_ended_from_outside_costs_its_spec_nothing(make, monkeypatch):
+    compiler = make(compile_seconds=60.0)
+    spec = strange("spin")
+    made, first = busy_helper(compiler, spec)
+    os.kill(first, signal.SIGKILL)
+    while not set(compiler._pool.processes()) - {first}:
+        time.sleep(0.01)
+    assert not made.done()
+    assert compiler.refusal(spec) is None
+
+
+def test_a_template_that_is_ended_or_stopped_from_outside_costs_a_spec_nothing(make):
+    compiler = make(compile_seconds=60.0)
+    compiler.compile(OutputSpec.json_schema(LARGE))
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        template = compiler.template.pid
+        os.kill(template, number)
+        os.kill(compiler._pool.processes()[0], signal.SIGKILL)
+        spec = OutputSpec.json_schema({**LARGE, "title": str(number)})
+        assert compiler.compile(spec).backend == "llguidance"
+        assert compiler.template.pid != template
+        assert not alive(template)
 
 
 def test_helpers_that_are_stopped_from_outside_cost_their_spec_nothing(make):
     compiler = make(compile_seconds=60.0)
-    compiler.start(2, every_backend=True)
-    compiler.wait_started()
-    first = set(compiler._guard.processes())
-    for pid in first:
-        os.kill(pid, signal.SIGSTOP)
-    spec = OutputSpec.json_schema(LARGE)
-    started = time.monotonic()
-    assert compiler.compile(spec).backend == "llguidance"
-    assert time.monotonic() - started < 40
-    assert len(first) == 2
-    assert not any(map(alive, first))
+    compiler.compile(OutputSpec.json_schema(LARGE))
+    (first,) = compiler._pool.processes()
+    os.kill(first, signal.SIGSTOP)
+    assert compiler.compile(OutputSpec.json_schema({**LARGE, "title": "again"})).backend == "llguidance"
+    assert not alive(first)
 
 
 def test_a_spec_whose_helpers_are_stopped_again_and_again_is_not_refused(make):
@@ -211,7 +239,7 @@ def test_a_spec_whose_helpers_are_stopped_again_and_again_is_not_refused(make):
     with pytest.raises(BusyError, match="the last one: it was stopped from outside"):
         compiler.compile(stops)
     assert compiler.refusal(stops) is None
-    assert compiler._guard.processes() == []
+    assert compiler._pool.processes() == []
 
 
 @pytest.fixture
@@ -244,19 +272,19 @@ def test_helpers_that_keep_dying_while_they_make_a_backend_are_told_and_not_reme
         compiler.compile(spec)
 
 
-def test_a_death_in_the_start_of_a_helper_is_no_refusal_of_the_spec(make, monkeypatch):
+def test_a_template_that_dies_while_it_starts_is_no_refusal_of_the_spec(make, monkeypatch):
     compiler = make()
     left = ["one"]
-    greet = Helper.greet
+    running = Template._running
 
-    def killed(helper):
+    def killed(template):
+        process = running(template)
         if left:
             left.pop()
-            helper.child.kill()
-            helper.child.exit_code(20.0)
-        return greet(helper)
+            process.child.kill()
+        return process
 
-    monkeypatch.setattr(Helper, "greet", killed)
+    monkeypatch.setattr(Template, "_running", killed)
     assert compiler.compile(OutputSpec.json_schema(LARGE)).backend == "llguidance"
     assert not left
 
@@ -293,9 +321,9 @@ def test_a_spec_that_compiled_elsewhere_needs_no_helper(byte_vocabulary):
     second.keep(large, prepared)
     assert second.compile(large).backend == prepared.backend
     assert second.kept(large) is prepared
-    assert second._guard.processes() == []
+    assert second._pool.processes() == []
     second.compile(OutputSpec.choice([f"other {n:04}" for n in range(2000)]))
-    assert len(second._guard.processes()) == 1
+    assert len(second._pool.processes()) == 1
     first.close()
     second.close()
 
@@ -305,4 +333,41 @@ def test_what_a_small_spec_needs_is_nothing(make):
     small = OutputSpec.json_schema({"type": "integer"})
     assert compiler.admit_here(small) == (None,)
     assert compiler.admit(small) is None
-    assert compiler._guard.processes() == []
+    assert compiler._pool.processes() == []
+
+
+def test_a_queue_with_a_bound_says_that_it_is_full():
+    go_on = threading.Event()
+    background = Background(threads=1, most=3)
+    waiting = [background.submit(go_on.wait) for _ in range(3)]
+    with pytest.raises(BusyError, match="3 specs compile, or wait"):
+        background.submit(go_on.wait)
+    go_on.set()
+    assert all(future.result(10) for future in waiting)
+    end = time.monotonic() + 10
+    while True:
+        try:
+            assert background.submit(lambda: True).result(10)
+            return
+        except BusyError:
+            assert time.monotonic() < end
+
+
+def test_helpers_give_way(make):
+    compiler = make()
+    compiler.compile(OutputSpec.json_schema(LARGE))
+    (pid,) = compiler._pool.processes()
+    assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0) or (
+        os.getpriority(os.PRIO_PROCESS, 0) == 19
+    )
+
+
+def test_what_compiles_again_gives_way_and_tells_its_errors():
+    def priority():
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    here = priority()
+    assert at_low_priority(priority) == min(here + 5, 19)
+    assert priority() == here
+    with pytest.raises(ZeroDivisionError):
+        at_low_priority(lambda: 1 // 0)

@@ -1,0 +1,186 @@
+"""The template's process: imports the package, reads the vocabulary and builds llguidance's tokenizers once,
+then forks grammar workers and compile helpers.
+
+It never has a second thread: that makes forking safe, here and only here.
+
+It ends when the process that started it does, and the kernel ends its children with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+from dataclasses import dataclass
+from typing import NoReturn
+
+from guided_plugin.compiling.chooser import Chooser
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GuidedError
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.ipc.spawn import die_with
+from guided_plugin.ipc.template import Template
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+
+MODULE = "guided_plugin.compiling.template_process"
+
+_BUILT = "llguidance"
+"""The backend that is built before the forks: it starts no thread before its first batch."""
+
+_ROLES = ("guided_plugin.compiling.helper_process", "guided_plugin.worker.child.process")
+"""What children run."""
+
+_PR_SET_NAME = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a template builds for its children."""
+
+    vocabulary: Vocabulary
+    config: GuidedConfig
+    disabled_plugins: frozenset[str]
+    entry_points: bool
+
+
+@dataclass(slots=True)
+class _Fork:
+    status: socket.socket
+    """Where its exit code goes."""
+    asked_by: socket.socket
+    control: socket.socket
+    """This end of what it asks for other children."""
+    handle: int | None
+    """Shows its end, where the kernel has such."""
+
+
+class _Server:
+    def __init__(self, control: socket.socket, host: int, built: Chooser | GuidedError) -> None:
+        self._host = host
+        self._first = control
+        self._built = built
+        self._forks: dict[int, _Fork] = {}
+
+    def serve(self) -> None:
+        """Fork and reap until the host hangs up."""
+        while os.getppid() == self._host:
+            forks = self._forks.values()
+            handles = [fork.handle for fork in forks if fork.handle is not None]
+            controls = [self._first, *(fork.control for fork in forks if fork.control.fileno() >= 0)]
+            # Without a descriptor for each child, poll them; the second is for a host that has ended.
+            watched = len(handles) == len(self._forks)
+            watching: list[socket.socket | int] = [*controls, *handles]
+            ready, _, _ = select.select(watching, [], [], 1.0 if watched else 0.02)
+            self._reap()
+            for control in controls:
+                if control in ready and control.fileno() >= 0 and not self._answer(control):
+                    if control is self._first:
+                        return
+                    control.close()
+                    for pid, fork in self._forks.items():
+                        if fork.asked_by is control:
+                            os.kill(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End all children, and reap them: the process that inherits them may never do it."""
+        for pid in self._forks:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._forks:
+            os.waitpid(pid, 0)
+
+    def _answer(self, control: socket.socket) -> bool:
+        """Fork what a message asks for; whether there was one."""
+        try:
+            role, descriptors, _, _ = socket.recv_fds(control, 256, 8)
+        except ConnectionError:
+            return False
+        if not role:
+            return False
+        channel, status, *others = descriptors
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        module = importlib.import_module(role.decode())
+        template = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            os.close(status)
+            self._become(template, module, theirs, channel, others)
+        theirs.close()
+        for descriptor in (channel, *others):
+            os.close(descriptor)
+        handle = None
+        with contextlib.suppress(AttributeError, OSError):
+            handle = os.pidfd_open(pid)
+        fork = self._forks[pid] = _Fork(socket.socket(fileno=status), control, ours, handle)
+        with contextlib.suppress(OSError):  # nothing waits for it any more: it finds its channel closed
+            socket.send_fds(fork.status, [str(pid).encode()], [] if handle is None else [handle])
+        return True
+
+    def _become(
+        self, template: int, module: object, control: socket.socket, channel: int, others: list[int]
+    ) -> NoReturn:
+        code = 1
+        try:
+            die_with(template)
+            self._first.close()
+            for fork in self._forks.values():
+                fork.status.close()
+                fork.control.close()
+                if fork.handle is not None:
+                    os.close(fork.handle)
+            code = module.main(self._built, Template(MODULE, None, control), channel, *others)  # type: ignore[attr-defined]
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        for pid, fork in list(self._forks.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended:
+                continue
+            del self._forks[pid]
+            with contextlib.suppress(OSError):
+                fork.status.send(str(os.waitstatus_to_exitcode(status)).encode(), socket.MSG_DONTWAIT)
+            fork.status.close()
+            if fork.control.fileno() >= 0:
+                for helper, other in self._forks.items():
+                    if other.asked_by is fork.control:
+                        os.kill(helper, signal.SIGKILL)
+                fork.control.close()
+            if fork.handle is not None:
+                os.close(fork.handle)
+
+
+def build(greeting: Greeting) -> Chooser | GuidedError:
+    """The backends of a vocabulary, with what all requests need of it; or why there are none."""
+    try:
+        plugins = Plugins(disabled=greeting.disabled_plugins, entry_points=greeting.entry_points)
+        chooser = Chooser(greeting.vocabulary, greeting.config, plugins)
+        if _BUILT in plugins.backends:
+            chooser.compile(_BUILT, OutputSpec.choice(["a"]))
+            chooser.warm_up(_BUILT)
+    except GuidedError as error:
+        return error
+    return chooser
+
+
+def main(control: socket.socket, host: int) -> None:
+    """Serve the process at the other end of a socket."""
+    die_with(host)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"guided-template", 0, 0, 0)
+    _, (descriptor,), _, _ = socket.recv_fds(control, 64, 1)
+    with open(descriptor, "rb") as file:
+        file.seek(0)
+        built = build(pickle.load(file))
+    for role in _ROLES:
+        importlib.import_module(role)
+    gc.collect()
+    gc.freeze()
+    with control, contextlib.closing(_Server(control, host, built)) as server:
+        server.serve()

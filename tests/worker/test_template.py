@@ -1,0 +1,204 @@
+"""The template of a compiler: its children, their ends, and what requests see when all of it ends at once."""
+
+import gc
+import os
+import signal
+import threading
+import time
+
+import pytest
+from vocabularies import BYTES
+from worker_runs import END, LONG, PAREN, Run, gone, until
+
+import guided_plugin as gp
+from guided_plugin.compiling.template_process import MODULE, Greeting
+from guided_plugin.errors import PipelineError, RequestError
+from guided_plugin.grammar.table import Phase
+from guided_plugin.ipc.channel import Channel
+from guided_plugin.ipc.template import Template, TemplateLost
+
+HELPER = "guided_plugin.compiling.helper_process"
+
+
+@pytest.fixture
+def template():
+    template = Template(MODULE, Greeting(BYTES, gp.GuidedConfig(threads=1), frozenset(), False))
+    yield template
+    template.close()
+
+
+def greeted(child):
+    """The first message of a child, which has then started completely."""
+    return Channel(child.sock).wait(time.monotonic() + 60.0)[0]
+
+
+def test_nothing_is_started_before_a_child_is_needed(template):
+    assert template.pid is None
+    assert not template.alive
+    child = template.fork(HELPER)
+    assert "llguidance" in greeted(child).backends
+    assert template.alive
+    child.stop()
+
+
+def test_the_next_child_is_there_in_a_moment_and_tells_how_it_ended(template):
+    template.fork(HELPER).stop()
+    start = time.thread_time()
+    children = [template.fork(HELPER) for _ in range(3)]
+    assert time.thread_time() - start < 0.1
+    for child in children:
+        greeted(child)
+    first, second, third = children
+    assert first.exit_code() is None
+    os.kill(first.pid, signal.SIGTERM)
+    assert first.exit_code(20.0) == -signal.SIGTERM
+    second.stop()
+    assert second.exit_code() in (None, -signal.SIGKILL)
+    template.close()
+    until(lambda: gone(third.pid))
+    for child in (first, third):
+        child.stop()
+    with pytest.raises(PipelineError, match="it was closed"):
+        template.fork(HELPER)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_template_that_ends_or_is_stopped_is_replaced_and_takes_its_children_along(template, number):
+    child, first = template.fork(HELPER), template.pid
+    os.kill(first, number)
+    other = template.fork(HELPER)
+    greeted(other)
+    assert template.pid != first
+    until(lambda: gone(first) and gone(child.pid))
+    assert child.exit_code(1.0) is None
+    child.stop()
+    other.stop()
+
+
+def test_one_that_ends_while_it_starts_is_told(template, monkeypatch):
+    running = template._running
+
+    def ended():
+        process = running()
+        process.child.kill()
+        return process
+
+    monkeypatch.setattr(template, "_running", ended)
+    with pytest.raises(TemplateLost, match="SIGKILL"):
+        template.fork(HELPER)
+
+
+def test_a_thread_that_waits_for_a_child_leaves_when_the_template_is_closed(template):
+    told = []
+
+    def fork():
+        try:
+            template.fork(HELPER).stop()
+        except PipelineError as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    until(lambda: template.pid is not None)
+    template.close()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_a_forked_host_leaves_it_to_its_parent(template):
+    template.fork(HELPER).stop()
+    child = os.fork()
+    if child == 0:
+        told = False
+        try:
+            template.fork(HELPER)
+        except PipelineError:
+            told = True
+        template.close()
+        os._exit(0 if told else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert template.alive
+    template.fork(HELPER).stop()
+
+
+def test_it_may_use_more_processors_than_the_thread_that_starts_it(template):
+    """vLLM's CPU build binds its worker's thread to one processor, and never lets it rest."""
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("needs two processors")
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        template.fork(HELPER).stop()
+        assert os.sched_getaffinity(template.pid) == before
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def helpers_of(pipe):
+    """The children of a pipeline's template that are not its worker."""
+    with open(f"/proc/{pipe.compiler.template.pid}/task/{pipe.compiler.template.pid}/children") as children:
+        return {int(pid) for pid in children.read().split()} - {pipe.runtime.supervisor.worker_pid}
+
+
+def large(title):
+    properties = {f"p{i}": {"type": "integer", "title": "x" * 20} for i in range(300)}
+    return gp.OutputSpec.json_schema({"title": title, "properties": properties}, backend="llguidance")
+
+
+def test_a_workers_helpers_are_children_of_the_same_template_and_end_with_it(make):
+    pipe = make()
+    pipe.prepare(large("a")).result(60)
+    (helper,) = helpers_of(pipe)
+    os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
+    until(lambda: gone(helper))
+    pipe.prepare(large("b")).result(60)
+    pid, template = pipe.runtime.supervisor.worker_pid, pipe.compiler.template.pid
+    pipe.close()
+    until(lambda: gone(pid))
+    pipe.compiler.close()
+    assert gone(template)
+
+
+def test_all_processes_are_killed_at_once_and_service_is_back_soon(make):
+    pipe = make(worker_step_ms=60_000)
+    run = Run(pipe, one=LONG, waiting=PAREN)
+    pipe.prepare(large("a")).result(60)
+    run.steps(3)
+    run.slowest = 0.0
+    supervisor = pipe.runtime.supervisor
+    pids = [pipe.compiler.template.pid, supervisor.worker_pid, *helpers_of(pipe)]
+    assert len(pids) == 3
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    start = time.monotonic()
+    run.steps(2)  # no row waits for the next template: guided ones fail, and others go on
+    assert time.monotonic() - start < 1.0
+    run.check(failed=["one", "waiting"])
+    assert run.out["one"][-1] == END
+    with pytest.raises(RequestError, match=r"have ended, and are being started \(send the request again"):
+        pipe.add_request("early", LONG)
+    assert 0 <= pipe.runtime.refused_for() <= 2.0
+    verdict = pipe.prepare(large("b"))  # waits for the next worker
+    until(lambda: pipe.runtime.refusal() is None)
+    assert verdict.result(60).backend == "llguidance"
+    assert len(supervisor._deaths) == 1
+    again = Run(pipe, two=LONG, three=PAREN)
+    again.steps(16)
+    again.check()
+    assert pipe.phase("two") is Phase.DONE
+
+
+def test_a_pipeline_and_its_compiler_may_be_collected_in_any_thread():
+    pipe = gp.StepPipeline(gp.GrammarCompiler(BYTES), max_slots=1, mode="process")
+    pipe.prepare(LONG).result(60)
+    supervisor, template = pipe.runtime.supervisor, pipe.compiler.template.pid
+    worker, served = supervisor.worker_pid, supervisor.thread
+    pipe.itself = pipe
+    del supervisor
+    del pipe
+    thread = threading.Thread(target=gc.collect, name="guided-any")
+    thread.start()
+    thread.join()
+    until(lambda: not served.is_alive())
+    gc.collect()
+    until(lambda: gone(worker) and gone(template))
