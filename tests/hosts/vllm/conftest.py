@@ -45,3 +45,30 @@ def loaded_server(tmp_path_factory):
     with started(launch, log) as server:
         yield server
     print(log.read_text()[-3000:])
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """A server with the options that tests need which neither kill it nor count what it was asked."""
+    from vllm_server import serving
+
+    options = {
+        "take_over": True,
+        "tools_strict": True,
+        "unenforced_keywords": ["uniqueItems", "contains"],
+        "mode": "process",
+        "worker_step_ms": 60_000,
+        "worker_grammar_ms": 60_000,
+        "compile_seconds": 60.0,
+    }
+    arguments = "--served-model-name", "demo", "path/to/model"
+    with serving(tmp_path_factory.mktemp("server"), options, *arguments) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    import openai
+
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300) as made:
+        yield made

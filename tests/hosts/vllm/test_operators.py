@@ -9,24 +9,10 @@ import pytest
 pytest.importorskip("vllm")
 
 import openai
-from vllm_server import serving
 
-OPTIONS = {"take_over": True, "mode": "process", "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
 CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a", "zz"]}
 FINE = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
 MESSAGES = [{"role": "user", "content": "Write a record"}]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("operators"), OPTIONS) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=240) as made:
-        yield made
 
 
 def guided(spec):

@@ -15,22 +15,13 @@ from doc_blocks import DATA, PAGES, blocks
 from doc_session import Session
 from doc_setup import SETUP
 from script_files import ROOT
-from vllm_server import serving
 
 from guided_plugin import GuidedConfig
 
-OPTIONS = {"take_over": True, "tools_strict": True, "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
 # Of the engines that blocks make: what a machine without a GPU needs.
 SMALL = {"max_model_len": 256, "max_num_seqs": 4, "enforce_eager": True, "num_gpu_blocks_override": 20}
 ALL = {page.relative_to(ROOT).as_posix(): blocks(page) for page in PAGES}
 THERE = [name for name, found in ALL.items() if any(block.needs_vllm for block in found)]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    with serving(folder, OPTIONS, "--served-model-name", "path/to/model") as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

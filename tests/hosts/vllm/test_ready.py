@@ -14,6 +14,7 @@ pytest.importorskip("vllm")
 
 import torch
 from vllm import SamplingParams
+from vllm.v1.worker.worker_base import WorkerBase
 from vllm_support import VOCABULARY, config, runner_config, runner_params
 
 import guided_plugin as gp
@@ -21,6 +22,8 @@ from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import questions as vllm_ready
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED
+from guided_plugin.hosts.vllm.names import When
+from guided_plugin.hosts.vllm.patches import named, patch, patch_in
 from guided_plugin.hosts.vllm.v1 import V1Runner
 
 OBJECT = {"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "number"}}}
@@ -127,18 +130,19 @@ def test_work_in_the_background_that_fails_ends_the_wait(caplog):
     assert "no luck" in caplog.text
 
 
-def test_frontends_and_workers_wait_at_the_end_of_their_start():
+def test_frontends_and_workers_wait_at_the_end_of_their_start(monkeypatch):
     told = []
 
     class Frontend:
         def __init__(self, name):
             told.append(name)
+            waits = SimpleNamespace(wait_ready=lambda: told.append("frontend waits"))
+            self.input_processor = SimpleNamespace(_guided_gate=waits)
 
-    class Worker:
-        def compile_or_warm_up_model(self):
-            raise NotImplementedError
+    class Base(WorkerBase):
+        def __init__(self):
+            pass
 
-    class Base(Worker):
         def compile_or_warm_up_model(self):
             told.append("base")
             return 1
@@ -148,9 +152,11 @@ def test_frontends_and_workers_wait_at_the_end_of_their_start():
             told.append("derived")
             return super().compile_or_warm_up_model() + 1
 
+    waits = SimpleNamespace(wait_ready=lambda: told.append("worker waits"))
+    monkeypatch.setattr(vllm_ready, "engine_of", lambda worker: waits)
     for _ in range(2):  # wrapped twice, they wait once
-        vllm_ready.wrap_frontend(Frontend, lambda made: told.append("frontend waits"))
-        vllm_ready.wrap_workers(Worker, lambda worker: told.append("worker waits"))
+        patch_in(Frontend, named("AsyncLLM.__init__"))
+        patch(When.WORKERS)
     Frontend("made")
     assert told == ["made", "frontend waits"]
     told.clear()
