@@ -14,6 +14,8 @@ from stopping import Walker
 
 from guided_plugin.compiling.limits import is_small
 from guided_plugin.errors import GuidedError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark import schema_to_lark
+from guided_plugin.grammar.llguidance.lark.rules import TOGETHER
 from guided_plugin.spec import OutputSpec
 
 WALKER = Walker(COMPILER)
@@ -119,3 +121,18 @@ def test_grammars_without_intersections_are_not_probed() -> None:
         assert "// together" not in backend.prepare(OutputSpec.json_schema(schema, strict=strict)).payload
     entangled = {"properties": {"a": {"format": "hostname", "pattern": "x"}}}
     assert "// together: T" in backend.prepare(OutputSpec.json_schema(entangled)).payload
+
+
+@pytest.mark.parametrize(
+    ("schema", "tried"),
+    [
+        ({"pattern": "^[a-z]+$", "not": {"enum": ["a", 'b"&~(']}}, False),
+        ({"not": {"pattern": "^[a-z]+$"}}, False),
+        ({"pattern": "^[a-z]+$", "maxLength": 9, "not": {"enum": ["a"]}}, True),
+        ({"pattern": "^[a-z]+$", "not": {"pattern": "x"}}, True),
+        ({"not": {"pattern": "^(?=a)(?!.*b)"}}, True),
+    ],
+)
+def test_only_what_must_meet_several_demands_is_tried(schema, tried):
+    text = schema_to_lark({"type": "string", **schema}, strict=True, flexible=False)
+    assert (TOGETHER in text) == tried

@@ -17,6 +17,7 @@ from guided_plugin.spec.formats import LENGTHS
 # Any string but a few: there are always others.
 _ANY_STRING = '/"' + patterns.ANY_CHARACTER.replace("/", "\\/") + '*"/'
 _ANY_BUT = re.compile(re.escape(f"{_ANY_STRING} & ~(") + r"[^()/&]*\)")
+_BUT_TEXTS = re.compile(r" & ~\((?:\"(?:[^\"\\]|\\.)*\"(?: \| )?)+\)$")
 
 NULL, COMMA, COLON = Text('"null"'), Text('","'), Text('":"')
 
@@ -68,8 +69,12 @@ def empty_terminal(body: str) -> bool:
 
 
 def entangled(body: str) -> bool:
-    """Whether a terminal is an intersection that may need much work, as far as its text tells."""
-    return " & " in body and not _ANY_BUT.fullmatch(body) and body not in _lone_formats()
+    """Whether a terminal is an intersection that may need much work, as far as its text tells.
+
+    Texts to leave out add little to one pattern, and one pattern to leave out no more than to take.
+    """
+    body = _BUT_TEXTS.sub("", body).removeprefix(f"{_ANY_STRING} & ")
+    return " & " in body and body not in _lone_formats()
 
 
 @cache
