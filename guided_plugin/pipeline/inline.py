@@ -27,12 +27,13 @@ from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.pipeline.buffers import RING_DEPTH, HostBuffers, make_buffers
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
+from guided_plugin.step import Admission, Closure, StepPlan
 from guided_plugin.worker.layout import End, Region, Shape
 from guided_plugin.worker.ranks.leader import Followers
+from guided_plugin.worker.runtime import GrammarRuntime
 
 
-class InlineRuntime:
+class InlineRuntime(GrammarRuntime):
     """A `GrammarRuntime` without a process: a table of grammars and its buffers."""
 
     mode: Mode = "inline"
@@ -115,10 +116,6 @@ class InlineRuntime:
         self.buffers.download(entry, tokens)
         self._unaccepted = self._plan, entry
 
-    def token_sink(self) -> TokenSink | None:
-        """Tokens are handed over."""
-        return None
-
     def finish(self) -> None:
         """Accept the tokens if they have landed."""
         if self._unaccepted is not None and self.buffers.landed(self._unaccepted[1]):
@@ -153,14 +150,6 @@ class InlineRuntime:
         while self._closed:
             taken.append(self._closed.popleft())
         return taken
-
-    def refusal(self) -> GuidedError | None:
-        """New requests are not refused here."""
-        return None
-
-    def refused_for(self) -> float:
-        """New requests are not refused here."""
-        return 0.0
 
     def metrics(self) -> WorkerMetrics:
         """There is no worker: only what this process has learnt."""

@@ -29,9 +29,10 @@ from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
 from guided_plugin.pipeline.device import checked_device
 from guided_plugin.pipeline.requests import PipelineRequests, Slots
-from guided_plugin.pipeline.runtime import GrammarRuntime, make_runtime, share_runtime
+from guided_plugin.pipeline.runtime import make_runtime, share_runtime
 from guided_plugin.step import UNGUIDED, RequestInfo, StepPlan, TokenSink
 from guided_plugin.worker.ranks.group import RankGroup
+from guided_plugin.worker.runtime import GrammarRuntime
 
 __all__ = ["StepPipeline"]
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
-from guided_plugin.pipeline.runtime import GrammarRuntime
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, RequestInfo
+from guided_plugin.worker.runtime import GrammarRuntime
 
 _MAX_CHOICES = 64
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 import torch
 
 import guided_plugin as gp
@@ -26,7 +25,6 @@ def text_of(tokens):
     return b"".join(VOCABULARY.tokens[token] for token in tokens if token not in VOCABULARY.stop_token_ids)
 
 
-@pytest.mark.parametrize("mode", ["inline", "process"])
 def test_outputs_have_distinct_items(mode):
     compiler = gp.GrammarCompiler(VOCABULARY)
     chance = torch.Generator().manual_seed(3)
@@ -49,7 +47,6 @@ def test_outputs_have_distinct_items(mode):
             assert i % 3 == 2 or len(items) == len(set(items)) > 2
 
 
-@pytest.mark.parametrize("mode", ["inline", "process"])
 def test_drafts_see_what_they_would_repeat(mode):
     compiler = gp.GrammarCompiler(VOCABULARY)
     with gp.StepPipeline(compiler, max_slots=1, mode=mode, drafts=3) as pipeline:
@@ -66,7 +63,6 @@ def test_drafts_see_what_they_would_repeat(mode):
         assert pipeline.tokens("one") == tuple(b'["a"')
 
 
-@pytest.mark.parametrize("mode", ["inline", "process"])
 def test_a_request_goes_on_from_its_history(mode):
     compiler = gp.GrammarCompiler(VOCABULARY)
     with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipeline:

@@ -26,9 +26,10 @@ from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.engine.timing import resident_bytes, worker_metrics
 from guided_plugin.worker.layout import Region
 from guided_plugin.worker.ranks.leader import Followers
+from guided_plugin.worker.runtime import GrammarRuntime
 
 
-class WorkerRuntime:
+class WorkerRuntime(GrammarRuntime):
     """A `GrammarRuntime` over one worker at a time. A step goes from here straight to the rings and the
     device."""
 
@@ -115,9 +116,6 @@ class WorkerRuntime:
         if sink is not None:
             self._steps.scheduled(self._step)
         return sink
-
-    def finish(self) -> None:
-        """The worker accepts as soon as the tokens are there."""
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         """What the request in a slot has produced."""

@@ -20,15 +20,16 @@ from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, Admission, Closure, StepPlan, TokenSink
+from guided_plugin.step import UNGUIDED, Admission, StepPlan
 from guided_plugin.worker.device.buffers import FollowedBuffers, followed_host_buffers
 from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, PlanField, RankWord, Region, fence
 from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
 from guided_plugin.worker.ranks.leader import Mirror
 from guided_plugin.worker.ranks.peers import PATIENCE, LeaderWatch, Peer, left_alone, wait_until, why_gone
+from guided_plugin.worker.runtime import GrammarRuntime
 
 
-class FollowerRuntime:
+class FollowerRuntime(GrammarRuntime):
     """A `GrammarRuntime` over the region of rank 0."""
 
     def __init__(
@@ -113,13 +114,6 @@ class FollowerRuntime:
     def sampled(self, tokens: Tensor) -> None:
         """Rank 0 has sampled the same."""
 
-    def token_sink(self) -> TokenSink | None:
-        """Nothing takes tokens here."""
-        return None
-
-    def finish(self) -> None:
-        """The step is over."""
-
     # What only rank 0 knows
 
     def tokens(self, slot: int) -> tuple[int, ...]:
@@ -130,26 +124,10 @@ class FollowerRuntime:
         """Not known here."""
         raise _not_here("the phase of a request")
 
-    def take_failures(self) -> list[tuple[int, GuidedError]]:
-        """Rank 0 reports them."""
-        return []
-
     @property
     def newest(self) -> int:
         """The number of the newest planned step."""
         return self._step
-
-    def take_closed(self) -> list[Closure]:
-        """Rank 0 reports them."""
-        return []
-
-    def refusal(self) -> GuidedError | None:
-        """Whether requests are refused is for rank 0 to say."""
-        return None
-
-    def refused_for(self) -> float:
-        """Nor for how long."""
-        return 0.0
 
     def metrics(self) -> WorkerMetrics:
         """There is no worker, but its memory."""
