@@ -264,8 +264,3 @@ def test_closing_is_final_and_can_be_repeated(compiler):
         pipe.add_request("two", SPECS[0])
     with pytest.raises(PipelineError, match="is closed"):
         pipe.prepare(SPECS[1]).result(1)
-
-
-def test_an_unknown_mode_is_refused(compiler):
-    with pytest.raises(gp.errors.ConfigError, match="did you mean 'inline'"):
-        gp.StepPipeline(compiler, max_slots=1, mode="inlin")
