@@ -244,7 +244,7 @@ class Gate:
                 self._reasoning = Reasoning(self._reasoner, self._config, vocabulary)
             ends = self._reasoning.ends(note, prompt_token_ids)
             fields = {**fields, "start_after": vocabulary.triggers(ends) or None}
-        telling.admitted(admitted.backend, admitted.unenforced)
+        telling.listener.admitted(admitted.backend, admitted.unenforced)
         extra[GUIDED], extra[ADMITTED] = fields, True
 
     @property
@@ -340,7 +340,7 @@ class Gate:
     def _admitted_spec(self, asked: Asked, spec: OutputSpec, quick: bool, seconds: float) -> Admitted:
         made = self.compiler.kept(spec) or self.compiler.cached(spec)
         backend = "" if made is None else made.backend
-        telling.compiled(backend, seconds)
+        telling.listener.compiled(backend, seconds)
         left = () if made is None else made.unenforced
         named = frozenset() if made is None else made.named
         quick = quick and self._engine_started

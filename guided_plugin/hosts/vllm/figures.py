@@ -56,8 +56,9 @@ _WORKER: Mapping[str, tuple[str, str]] = {
 }
 
 
-class _Metrics:
-    """All metrics of this process. Made once: a registry takes no name twice."""
+class _Metrics(telling.Listener):
+    """All metrics of this process; asks engines while guided requests come. A registry takes no name twice,
+    so it is made once."""
 
     def __init__(self) -> None:
         name = "guided_plugin"
@@ -74,8 +75,12 @@ class _Metrics:
             for key, (title, text) in {**_ENGINE, **_WORKER}.items()
         }
 
+        self._newest = 0.0
+        self._task: asyncio.Task[None] | None = None
+
     def admitted(self, backend: str, unenforced: Iterable[str] = ()) -> None:
         """A request goes to the engine."""
+        self._newest = time.monotonic()
         for keyword in unenforced:
             self.unenforced.labels(keyword).inc()
         self.requests.labels(backend or "unknown", "admitted").inc()
@@ -102,40 +107,6 @@ class _Metrics:
                 if value is not None:
                     gauge.labels(str(index)).set(value)
 
-
-_metrics: _Metrics | None = None
-
-
-class GuidedStatLogger(AggregateStatLoggerBase):
-    """Puts the metrics into vLLM's registry. What vLLM records in each step is no concern of it."""
-
-    def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:
-        global _metrics
-        if _metrics is None:
-            _metrics = _Metrics()
-        telling.listen(_Asking(_metrics))
-
-    def record(self, *args: Any, **kwargs: Any) -> None:
-        """vLLM's own figures of a step."""
-
-    def log_engine_initialized(self) -> None:
-        """vLLM's engine has started."""
-
-
-class _Asking:
-    """Passes on what is noted, and asks engines while guided requests come."""
-
-    def __init__(self, metrics: _Metrics) -> None:
-        self.metrics = metrics
-        self.refused, self.compiled, self.failed = metrics.refused, metrics.compiled, metrics.failed
-        self._newest = 0.0
-        self._task: asyncio.Task[None] | None = None
-
-    def admitted(self, backend: str, unenforced: Iterable[str] = ()) -> None:
-        """A request goes to the engine."""
-        self._newest = time.monotonic()
-        self.metrics.admitted(backend, unenforced)
-
     def on_loop(self, engine: Any) -> None:
         """A guided request comes to an AsyncLLM, on its event loop."""
         if self._task is None or self._task.done():
@@ -153,5 +124,24 @@ class _Asking:
             except Exception as error:  # an engine that ends; the next request asks again
                 _log.debug("no figures of the engine: %s", error)
                 return
-            self.metrics.tell(found for of_worker in answers for found in of_worker)
+            self.tell(found for of_worker in answers for found in of_worker)
             del asked
+
+
+_metrics: _Metrics | None = None
+
+
+class GuidedStatLogger(AggregateStatLoggerBase):
+    """Puts the metrics into vLLM's registry. What vLLM records in each step is no concern of it."""
+
+    def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:
+        global _metrics
+        if _metrics is None:
+            _metrics = _Metrics()
+        telling.listener = _metrics
+
+    def record(self, *args: Any, **kwargs: Any) -> None:
+        """vLLM's own figures of a step."""
+
+    def log_engine_initialized(self) -> None:
+        """vLLM's engine has started."""

@@ -164,7 +164,7 @@ def add_request_async(original: Any) -> Any:
             carried = await gate.admit_async(params, deadline)
             admitted: Admitted = carried.extra_args[GUIDED]
             if admitted is not LEFT:
-                telling.on_loop(self)
+                telling.listener.on_loop(self)
                 await gate.health.check_async(partial(ask_all, self))
                 # Completions are one text: their reasoning would never be told from the rest.
                 whole = request_id.startswith(_COMPLETION)
@@ -270,7 +270,7 @@ def process_outputs(original: Any) -> Any:
         for state, reason in queues:
             if state is not None and state.queue is not None:  # LLM has no queues: it returns `stop_reason`
                 what = f"guided request failed: {printable(reason)}"
-                telling.failed()
+                telling.listener.failed()
                 state.queue.put(GracefulHTTPError(what, HTTPStatus.INTERNAL_SERVER_ERROR))
         return result
 

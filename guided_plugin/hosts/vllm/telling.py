@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMa
 from contextvars import ContextVar
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from guided_plugin._version import __version__
@@ -40,8 +40,8 @@ _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
 
 
-class Listener(Protocol):
-    """Counts what happens. Called from any thread, but for `on_loop`."""
+class Listener:
+    """Counts what happens; this one does not. Called from any thread, but for `on_loop`."""
 
     def admitted(self, backend: str, unenforced: Iterable[str] = ()) -> None:
         """A request goes to the engine. `unenforced`: keywords in it that nothing enforces."""
@@ -59,45 +59,14 @@ class Listener(Protocol):
         """A guided request comes to an AsyncLLM, on its event loop."""
 
 
-_listener: Listener | None = None
-
-
-def listen(listener: Listener) -> None:
-    """Have all that is noted from now on counted."""
-    global _listener
-    _listener = listener
-
-
-def admitted(backend: str, unenforced: Iterable[str] = ()) -> None:
-    """A request goes to the engine. `unenforced`: keywords in it that nothing enforces."""
-    if _listener is not None:
-        _listener.admitted(backend, unenforced)
+listener = Listener()
+"""Of this process: vLLM's metrics where it has some (`figures`)."""
 
 
 def refused(error: GuidedError, request_id: str) -> None:
     """A request got an error instead."""
     _log.info("request %s refused: %s", printable(request_id or "without an id", 200), error)
-    if _listener is not None:
-        outcome = "busy" if isinstance(error, PipelineError) else "refused"
-        _listener.refused(type(error).__name__, outcome)
-
-
-def compiled(backend: str, seconds: float) -> None:
-    """A new spec was admitted."""
-    if _listener is not None:
-        _listener.compiled(backend, seconds)
-
-
-def failed() -> None:
-    """A request failed while it ran."""
-    if _listener is not None:
-        _listener.failed()
-
-
-def on_loop(engine: Any) -> None:
-    """A guided request comes to an AsyncLLM, on its event loop."""
-    if _listener is not None:
-        _listener.on_loop(engine)
+    listener.refused(type(error).__name__, "busy" if isinstance(error, PipelineError) else "refused")
 
 
 def adopt_handlers() -> None:

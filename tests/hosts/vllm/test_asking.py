@@ -12,7 +12,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import AsyncMPClient, DPLBAsyncMPClient
 
 from guided_plugin.hosts.vllm.common import HEALTH, METRICS, PREPARE, RETRY_AFTER
-from guided_plugin.hosts.vllm.figures import GuidedStatLogger, _Asking
+from guided_plugin.hosts.vllm.figures import GuidedStatLogger
 from guided_plugin.hosts.vllm.questions import Health, ask_all
 
 
@@ -79,8 +79,8 @@ def test_the_figures_name_each_engine(monkeypatch):
     llm, _ = frontend(DPLBAsyncMPClient, ANSWERS)
 
     async def ask():
-        asking = _Asking(figures._metrics)
-        asking.on_loop(llm)
+        figures._metrics._task = None
+        figures._metrics.on_loop(llm)
         while steps.labels("1")._value.get() != 5:
             await asyncio.sleep(0.05)
 

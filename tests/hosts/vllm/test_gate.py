@@ -120,7 +120,9 @@ def test_types_and_typed_specs_are_specs():
 def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
     told = []
     monkeypatch.setattr(vllm_admission.telling, "tell_unenforced", told.append)
-    monkeypatch.setattr(vllm_admission.telling, "admitted", lambda backend, keywords: told.append(keywords))
+    monkeypatch.setattr(
+        vllm_admission.telling.listener, "admitted", lambda backend, keywords: told.append(keywords)
+    )
     gate = Gate(config({**SMALL, "unenforced_keywords": ["uniqueItems"]}))
     for schema in ({"type": "array", "uniqueItems": True}, {"type": "boolean"}):
         params = SamplingParams(extra_args={"guided": {"json_schema": schema}})
@@ -585,7 +587,7 @@ def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch, late):
     compiler.go_on.set()
     client.ready = True
     assert asyncio.run(client.add(asking("slow"))) == "added"
-    assert compiler.compiled == ["slow"]
+    assert set(compiler.compiled) == {"slow"}
 
 
 def test_triggers_are_tokenised_once_for_all_requests_of_a_form(monkeypatch):

@@ -19,17 +19,17 @@ from guided_plugin.hosts.vllm.telling import engine_line, frontend_line
 
 @pytest.fixture
 def listening(monkeypatch):
-    monkeypatch.setattr(noted, "_listener", None)
+    monkeypatch.setattr(noted, "listener", None)
     figures.GuidedStatLogger(None, [0]).record()
     return lambda name, **labels: REGISTRY.get_sample_value(f"guided_plugin_{name}", labels) or 0.0
 
 
 def test_requests_are_counted_by_backend_and_outcome(listening):
     cases = {
-        ("llguidance", "admitted"): lambda: noted.admitted("llguidance"),
+        ("llguidance", "admitted"): lambda: noted.listener.admitted("llguidance"),
         ("none", "refused"): lambda: noted.refused(SpecError("wrong"), "one"),
         ("none", "busy"): lambda: noted.refused(BusyError("full"), "two"),
-        ("none", "failed"): noted.failed,
+        ("none", "failed"): lambda: noted.listener.failed(),
     }
     for (backend, outcome), happen in cases.items():
         before = listening("requests_total", backend=backend, outcome=outcome)
@@ -40,14 +40,14 @@ def test_requests_are_counted_by_backend_and_outcome(listening):
 
 def test_keywords_that_nothing_enforces_are_counted(listening):
     before = listening("unenforced_total", keyword="uniqueItems")
-    noted.admitted("llguidance", ("pattern", "uniqueItems"))
+    noted.listener.admitted("llguidance", ("pattern", "uniqueItems"))
     assert listening("unenforced_total", keyword="uniqueItems") == before + 1
 
 
 def test_a_second_stat_logger_in_a_process_is_fine(listening):
     figures.GuidedStatLogger(None, [0])
     before = listening("compile_seconds_count", backend="xgrammar")
-    noted.compiled("xgrammar", 0.2)
+    noted.listener.compiled("xgrammar", 0.2)
     assert listening("compile_seconds_count", backend="xgrammar") == before + 1
 
 
