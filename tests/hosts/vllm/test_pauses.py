@@ -214,7 +214,12 @@ def test_no_stop_tokens_of_a_request_stop_the_loop(engine, stops):
 def test_no_arguments_of_a_chat_template_stop_the_loop(engine):
     for kwargs in ({"a": ["x"] * (MIB // 5)}, {"a": "x" * MIB}, {f"k{i}": 1 for i in range(MIB // 10)}):
         params = SamplingParams(extra_args={"guided": {"regex": "a"}})
-        check(engine, lambda params=params, kwargs=kwargs: engine.add(params, reasoning_parser_kwargs=kwargs))
+        check(
+            engine,
+            lambda params=params, kwargs=kwargs: engine.add(
+                params, reasoning_parser_kwargs={"chat_template_kwargs": kwargs}
+            ),
+        )
 
 
 TOOL = {"type": "function", "function": {"name": "f", "strict": True, "parameters": MANY}}
