@@ -148,7 +148,7 @@ vllm-next-test: vllm-sources
 # vLLM pins an older llguidance than the newest: what masks promise holds with both.
 older-test: $(VLLM_STAMP)
 	$(VLLM)/bin/python -m pytest -o filterwarnings=default tests/grammar/llguidance tests/grammar/test_fuzz.py tests/grammar/test_special_tokens.py \
-		tests/grammar/test_official_suite.py tests/grammar/xgrammar/test_structural_tags.py tests/grammar/test_unbounded.py
+		tests/grammar/test_official_suite.py tests/grammar/test_unbounded.py
 
 $(RELEASE_STAMP): constraints-release.txt
 	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)

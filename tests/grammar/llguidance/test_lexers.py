@@ -108,7 +108,7 @@ def test_a_grammar_may_grow_again_after_a_lexer_could_not_be_made(monkeypatch):
 @pytest.mark.parametrize(("threads", "there"), [(1, False), (2, True)])
 def test_slices_are_cut_before_requests_come(threads, there):
     compiler = GrammarCompiler(VOCABULARY, config=GuidedConfig(threads=threads, isolate_compiles=False))
-    compiler.warm_up("llguidance")
+    compiler.warm_up()
     assert (compiler.backend("llguidance")._tokenizers._fine is not None) == there
 
 

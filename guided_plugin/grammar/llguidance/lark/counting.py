@@ -24,7 +24,7 @@ from guided_plugin.grammar.llguidance.lark.languages import few_strings
 from guided_plugin.grammar.llguidance.lark.patterns import pattern
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.reader import closed
-from guided_plugin.grammar.llguidance.lark.terminals import string_terminal
+from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal, string_terminal
 from guided_plugin.spec.arithmetic import exact
 
 # So deep values are looked at.
@@ -111,7 +111,7 @@ class _Values:
             item = array.at(last)
             if array.unique:
                 last += len(self._all(item))
-            elif not self._algebra.empty(item) and self._all(item):
+            elif self._all(item):
                 raise _Endless
         else:
             last = array.longest
@@ -139,13 +139,22 @@ class _Values:
             return []
         depth = self._depth
         found: dict[Hashable, None] = {}
-        for value in self.of(literals):
-            found[value] = None
-            if len(found) > self._most:
-                # The first of them are enough to have more than is asked for.
-                break
+        try:
+            for value in self.of(literals):
+                found[value] = None
+                if len(found) > self._most:
+                    # The first of them are enough to have more than is asked for.
+                    break
+        except _Endless:
+            # There may be none for a reason that only the grammar shows.
+            if not self._nothing(literals):
+                raise
         self._depth = depth
         return list(found)
+
+    def _nothing(self, literals: Literals) -> bool:
+        emitter = self._emitter.apart()
+        return bool(literals) and not emitter.grammar.productive(emitter.root(literals), empty_terminal)
 
     def _products(
         self, items: Sequence[list[Hashable]], *, unique: bool, before: tuple[Hashable, ...] = ()

@@ -101,6 +101,10 @@ class Emitter:
         """Whether the grammar may lack names that match many patterns: then it doesn't prove that nothing is
         allowed."""
 
+    def apart(self) -> Emitter:
+        """Another one for the same schema, which writes into a grammar of its own."""
+        return Emitter(self.algebra, self.style, self._writers, Grammar())
+
     def root(self, literals: Literals) -> Symbol:
         """The rule of a whole document, everything that it needs included."""
         symbol = self.value(literals)
