@@ -207,7 +207,7 @@ UNIONS = [
     {"items": either(POINT, closed("x", "w", x={"type": "integer"}, w=BOOLEAN))},
     {"items": either({**UNIQUE, "items": matching("^[ab]$")}, {**UNIQUE, "items": BOOLEAN, "maxItems": 1})},
     {"items": {**UNIQUE, "items": {"type": "integer", "minimum": 0, "maximum": 1}}, "minItems": 4},
-    {"items": {**POINT, "additionalProperties": ONE}},
+    {"items": {**POINT, "patternProperties": {"^z?$": ONE}}},
 ]
 
 
@@ -401,3 +401,18 @@ def test_a_client_grammar_is_not_checked_for_what_its_comment_says():
     compiler, walks = walker("bytes")
     grammar = compiler.compile(OutputSpec.grammar('start: "a" "a"\n// distinct\n', syntax="lark"))
     assert walks.walk(grammar, "aa", whole=lambda text: text == b"aa").accepted
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "array", "items": {"type": "string"}, "contains": {"const": 0}},
+        closed("a", "b", a={"type": "string"}, b={**matching("^x$"), "maxLength": 0}),
+    ],
+)
+def test_items_that_nothing_can_be_are_counted_as_none(item):
+    schema = {**UNIQUE, "items": {"type": "array", "items": item}}
+    compiler, walks = walker("bytes")
+    with pytest.raises(UnsatisfiableSpecError):
+        compiler.compile(spec_of({**schema, "minItems": 2}))
+    assert walks.walk(compiler.compile(spec_of(schema)), "[[]]").accepted

@@ -153,8 +153,10 @@ class _Values:
         return list(found)
 
     def _nothing(self, literals: Literals) -> bool:
+        if not literals or self._emitter.is_apart:
+            return False
         emitter = self._emitter.apart()
-        return bool(literals) and not emitter.grammar.productive(emitter.root(literals), empty_terminal)
+        return not emitter.grammar.productive(emitter.root(literals), empty_terminal)
 
     def _products(
         self, items: Sequence[list[Hashable]], *, unique: bool, before: tuple[Hashable, ...] = ()

@@ -97,13 +97,17 @@ class Emitter:
         self._marks: dict[tuple[Constraint, str], int] = {}
         self.distinct = False
         """Whether the output needs the check that items or names are distinct."""
+        self.is_apart = False
+        """Whether it only finds out what may be written."""
         self.narrowed = False
         """Whether the grammar may lack names that match many patterns: then it doesn't prove that nothing is
         allowed."""
 
     def apart(self) -> Emitter:
         """Another one for the same schema, which writes into a grammar of its own."""
-        return Emitter(self.algebra, self.style, self._writers, Grammar())
+        other = Emitter(self.algebra, self.style, self._writers, Grammar())
+        other.is_apart = True
+        return other
 
     def root(self, literals: Literals) -> Symbol:
         """The rule of a whole document, everything that it needs included."""
