@@ -348,15 +348,23 @@ COMPETING = [
         "minContains": 2,
     },
     {"prefixItems": [{}, BOOLEAN, BOOLEAN], "minItems": 3},
+    {"prefixItems": [{}, {}], "items": {"enum": [[]]}, "contains": {"type": "array"}, "minContains": 2},
+    {
+        "prefixItems": [{"enum": [1, "a"]}],
+        "items": {"enum": [1, 2, "b"]},
+        "contains": {"type": "integer"},
+        "maxContains": 1,
+        "minItems": 3,
+    },
 ]
 
 
 @pytest.mark.parametrize("schema", COMPETING)
 def test_items_that_may_take_the_values_of_later_ones_are_refused(schema):
     compiler, _ = walker("bytes")
-    with pytest.raises(UnsupportedSpecError, match="uniqueItems") as caught:
+    with pytest.raises(UnsupportedSpecError) as caught:
         compiler.compile(spec_of({**UNIQUE, **schema}))
-    assert caught.value.where == "#/uniqueItems"
+    assert caught.value.where.removeprefix("#/") in {"uniqueItems", *schema} - {"prefixItems", "items"}
 
 
 @pytest.mark.parametrize(

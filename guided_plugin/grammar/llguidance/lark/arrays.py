@@ -194,6 +194,14 @@ def _refuse_competing(emitter: Emitter, constraint: Array) -> None:
         if few_values(emitter, item, _MAX_COMPETING) is not None:
             raise emitter.refusal("maxContains", "next to another one, of few values that must be distinct")
     first = constraint.prefix_length
+    for contains in constraint.contains if first else ():
+        # The first items may count for less than they could, and for more.
+        item, rest = constraint.at(first), constraint.shortest - first
+        others = item | emitter.algebra.negated(contains.item)
+        if contains.least > 1 and _fewer(emitter, item | contains.item, contains.least):
+            raise emitter.refusal("minContains", "behind prefixItems, of few values that must be distinct")
+        if contains.most is not None and rest > 0 and _fewer(emitter, others, constraint.shortest):
+            raise emitter.refusal("maxContains", "behind prefixItems, of few values that must be distinct")
     shortest = max([constraint.shortest, *(each.start + each.least for each in constraint.contains)])
     for index in {*range(1, min(shortest, first)), max(shortest - 1, 0)}:
         item = constraint.at(index)
