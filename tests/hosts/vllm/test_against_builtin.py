@@ -1,8 +1,6 @@
 """The same prompts, greedy, through vLLM's built-in structured output and through the plugin, both with
 xgrammar in one engine: the same tokens, or a difference that docs/vllm.md explains."""
 
-import json
-
 import pytest
 
 pytest.importorskip("vllm")
@@ -16,14 +14,6 @@ from guided_plugin.demo import MODEL_DIR
 PROMPTS = ["\n", "Write: ", '{"time":"2026-05-12T16:58:23Z",', "level ERROR service auth "]
 
 
-def text_of(maximum):
-    return {
-        "type": "object",
-        "properties": {"a": {"type": "string", "maxLength": maximum}},
-        "required": ["a"],
-    }
-
-
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
@@ -31,23 +21,15 @@ PERSON = {
 }
 LEVEL = {"type": "object", "properties": {"level": {"enum": ["INFO", "ERROR"]}, "n": {"type": "number"}}}
 ITEMS = {"type": "array", "items": {"enum": ["a", "b", 1, None]}, "maxItems": 5}
-TAG = {
-    "type": "tag",
-    "begin": "<a>",
-    "content": {"type": "json_schema", "json_schema": PERSON},
-    "end": "</a>",
-}
 CASES = {
     "schema": {"json": PERSON},
     "optional members": {"json": LEVEL},
     "array": {"json": ITEMS},
-    "bounded text": {"json": text_of(6)},
     "json object": {"json_object": True},
     "regex": {"regex": "[a-f]{3,9}-[0-9]{2}"},
     "regex with classes": {"regex": r"\w+ (is|was) \d+(\.\d)?"},
     "choice": {"choice": ["alpha", "beta", "be"]},
     "ebnf": {"grammar": 'root ::= "(" root ")" | [a-c]+'},
-    "tag": {"structural_tag": json.dumps({"type": "structural_tag", "format": TAG})},
 }
 
 
