@@ -117,6 +117,9 @@ class WorkerRuntime(GrammarRuntime):
             self._steps.scheduled(self._step)
         return sink
 
+    def finish(self) -> None:
+        """Nothing is left to do: the worker has the tokens."""
+
     def tokens(self, slot: int) -> tuple[int, ...]:
         """What the request in a slot has produced."""
         return self.client.request(slot).counted()

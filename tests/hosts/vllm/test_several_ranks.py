@@ -92,7 +92,7 @@ def test_two_ranks(mode, victim, expected):
 
     check_failure(llm)
     if mode == "process":
-        os.kill(ranks[0]["worker"], signal.SIGKILL)
+        os.kill(llm.collective_rpc(facts)[0]["worker"], signal.SIGKILL)
         outputs = llm.generate(*requests(), use_tqdm=False)
         assert [output.outputs[0].token_ids for output in outputs] == expected
         assert llm.collective_rpc("guided_metrics")[0][0]["worker"]["restarts"] == 1

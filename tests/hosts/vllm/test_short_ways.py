@@ -72,4 +72,4 @@ def test_a_v2_step_goes_through_twelve_files_at_most(device, monkeypatch):
     finally:
         guide.runner.engine.close()
     assert "pipeline/pipeline.py" in files
-    assert len(files) <= 12, sorted(files)
+    assert len(files) <= 12, " ".join(sorted(files))

@@ -110,12 +110,16 @@ def test_a_gate_with_the_option_asks_for_it(monkeypatch, wanted):
     assert (When.TOOLS in called) is wanted
 
 
-def test_a_vllm_without_levels_says_so(monkeypatch, caplog):
+def test_a_vllm_without_levels_says_so(monkeypatch):
+    said = []
+    # Servers of other tests in this process may have changed what loggers do.
+    log = SimpleNamespace(warning=lambda form, *values: said.append(form % values), debug=lambda *_: None)
+    monkeypatch.setattr(vllm_contract, "_log", log)
     monkeypatch.setattr(ParserManager, "get_parser", lambda tool_parser_name: None)
     vllm_contract._broken.cache_clear()
     patch(When.TOOLS)
     vllm_contract._broken.cache_clear()
-    assert "refused: the option tools_strict" in caplog.text
+    assert any("refused: the option tools_strict" in line for line in said)
 
 
 def test_tags_are_json(manager):
