@@ -209,7 +209,7 @@ def fails(error):
 def test_all_share_or_none_does(share, monkeypatch, where, target, error, says):
     """A rank that can't take part stops all, with its reason; nothing is left."""
     gc.collect()
-    before = shared_memory()
+    before, others = shared_memory(), set(threading.enumerate())
     monkeypatch.setattr(*target, fails(error))
     for told in share(where):
         assert isinstance(told, Exception)
@@ -218,7 +218,8 @@ def test_all_share_or_none_does(share, monkeypatch, where, target, error, says):
     del told
     gc.collect()
     assert shared_memory() == before
-    assert not {"guided-sender", "guided-mirror"} & {thread.name for thread in threading.enumerate()}
+    new = {thread.name for thread in set(threading.enumerate()) - others}
+    assert not {"guided-sender", "guided-mirror"} & new
 
 
 @pytest.mark.parametrize(
