@@ -64,14 +64,14 @@ demo: $(DEMO_STAMP)
 
 test: lint size figures types unit older-test vllm-test clients-test
 
-# One after the other, also where one fails; the file says how the last run ended.
+# One after the other, also where one fails; the file says how the last run ended. Not $(MAKE): `make -n` would run it.
 NIGHTLY := release-check docs vllm-next-test replicas-test newcomer unit-all coverage
 RESULT := benchmarks/results/nightly.json
 nightly:
 	@failed=; printf '{\n "command": "make nightly",\n "date": "%s",\n "commit": "%s",\n "targets": {' \
 		"$$(date -u +%F)" "$$(git rev-parse HEAD)" > $(RESULT).new; comma=; \
 	for target in $(NIGHTLY); do \
-		start=$$(date +%s); ok=true; $(MAKE) $$target || { ok=false; failed="$$failed $$target"; }; \
+		start=$$(date +%s); ok=true; make $$target || { ok=false; failed="$$failed $$target"; }; \
 		printf '%s\n  "%s": {"ok": %s, "seconds": %s}' "$$comma" $$target $$ok $$(($$(date +%s) - start)) >> $(RESULT).new; \
 		comma=,; \
 	done; printf '\n }\n}\n' >> $(RESULT).new; mv $(RESULT).new $(RESULT); \
