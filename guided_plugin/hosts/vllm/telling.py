@@ -1,4 +1,4 @@
-"""What operators and clients are told: the log, metrics where somebody listens, and headers of a server's
+"""What operators and clients are told: the log, metrics where a collector listens, and headers of a server's
 answers.
 
     admitted, refused, compiled, failed   counted by the `Listener`; `figures` shows them
