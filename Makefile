@@ -114,16 +114,12 @@ $(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
 # vLLM and what it loads warn of much that is not ours: warnings are errors in `unit` alone.
 VLLM_PYTEST := $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900
 vllm-test: $(VLLM_STAMP)
-	$(VLLM_PYTEST) $(addprefix --ignore=tests/hosts/vllm/test_,replicas.py soak.py chaos.py) \
-		--deselect tests/hosts/vllm/test_several_ranks.py::test_two_stages tests/hosts/vllm
+	$(VLLM_PYTEST) $(addprefix --ignore=tests/hosts/vllm/test_,replicas.py soak.py chaos.py) tests/hosts/vllm
 
 # vLLM gives its data-parallel coordinator 120 s, which two engines on a busy machine of two processors
 # may take to start.
-# Nor two pipeline stages: each spins on the one processor that vLLM binds it to, and the worker's template next to it
-# may get none for minutes on a machine of two.
 replicas-test: $(VLLM_STAMP)
-	$(VLLM_PYTEST) tests/hosts/vllm/test_replicas.py \
-		tests/hosts/vllm/test_several_ranks.py::test_two_stages
+	$(VLLM_PYTEST) tests/hosts/vllm/test_replicas.py
 
 # Each a download of 330 MB, of which the Python files are kept.
 vllm-sources: $(VLLM_STAMP)

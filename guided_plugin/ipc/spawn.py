@@ -62,14 +62,14 @@ class Child:
                 except BaseException:
                     ours.close()
                     raise
-            processors.release(process.pid)
             return process, ours
 
         if not sys.executable:
             raise OSError("sys.executable is not set: the Python interpreter is unknown")
         # The same modules as here, in the same order; no device.
         path = [os.path.abspath(p) for p in sys.path if isinstance(p, str) and os.pathsep not in p]
-        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "CUDA_VISIBLE_DEVICES": ""}
+        variables = {name: value for name, value in os.environ.items() if name not in processors.BINDING}
+        variables |= {"PYTHONPATH": os.pathsep.join(path), "CUDA_VISIBLE_DEVICES": ""}
         variables.update(environment or {})
         self._process, self.sock = _starter.run(start)
         self.pid = self._process.pid
@@ -118,6 +118,7 @@ class _Starter:
         return started.result(_START_SECONDS)
 
     def _work(self) -> None:
+        processors.release()  # children inherit what this thread may use
         while True:
             started, start = self._calls.get()
             try:

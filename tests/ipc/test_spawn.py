@@ -1,5 +1,7 @@
 """Processes of this package: they start with the host's modules and end with the host."""
 
+import importlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -36,9 +38,31 @@ def main(sock, parent, *arguments):
 """
 
 
+BOUND_MODULE = """
+import os
+from guided_plugin.ipc.channel import Channel
+
+VARIABLES = "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND"
+
+def main(sock, parent):
+    channel = Channel(sock)
+    channel.send((os.sched_getaffinity(0), [name for name in VARIABLES if name in os.environ]))
+    channel.drain()
+
+def rank(answers):  # a host that is bound before it imports anything
+    os.environ.update(dict.fromkeys(VARIABLES, "0"))
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    from guided_plugin.ipc.spawn import Child
+    child = Child("bound_module")
+    answers.put(Channel(child.sock).wait()[0])
+    child.stop()
+"""
+
+
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     (tmp_path / "spawned_module.py").write_text(MODULE)
+    (tmp_path / "bound_module.py").write_text(BOUND_MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
@@ -73,6 +97,18 @@ def test_a_child_finds_the_hosts_modules_and_sees_no_device(start, capfd):
     with pytest.raises(ChannelClosedError):
         channel.wait()
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="takes two processors")
+def test_a_child_of_a_bound_host_has_the_processors_of_the_program(module):
+    """As vLLM binds its ranks on the CPU: by OpenMP's variables, from their first library on."""
+    context = multiprocessing.get_context("spawn")
+    answers = context.SimpleQueue()
+    host = context.Process(target=importlib.import_module("bound_module").rank, args=(answers,))
+    host.start()
+    assert answers.get() == (os.sched_getaffinity(0), [])
+    host.join(20.0)
+    assert host.exitcode == 0
 
 
 def test_errors_go_where_the_host_says(start, tmp_path):

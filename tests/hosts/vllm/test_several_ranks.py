@@ -43,7 +43,7 @@ def engine(mode, **parallel):
         str(MODEL_DIR),
         **parallel,
         distributed_executor_backend="mp" if parallel else None,
-        additional_config={"guided_plugin": {"mode": mode, "take_over": True, **PATIENT}},
+        additional_config={"guided_plugin": {"mode": mode, **PATIENT}},
         **OPTIONS,
     )
 
