@@ -24,6 +24,7 @@ Attack = Callable[[Target], Awaitable[None]]
 
 _AT_ONCE = 4
 _FLOOD = 16
+_MIB_CLIENTS = 12
 _SCHEMAS = 10_000
 _QUICK_PAUSE = 2.0
 
@@ -74,6 +75,21 @@ async def big_bodies(target: Target) -> None:
             await target.send(COMPLETIONS, next(turns))
 
     await forever(*(client() for _ in range(_AT_ONCE)))
+
+
+def _mib_bodies(name: str) -> Attack:
+    async def attack(target: Target) -> None:
+        """Twelve clients that send bodies of a mebibyte, each another one."""
+        turns, numbers = itertools.cycle(hostile.mib_bodies(name)), itertools.count(10 ** len(hostile.NUMBER))
+
+        async def client() -> None:
+            while True:
+                body = next(turns).replace(hostile.NUMBER, str(next(numbers)).encode())
+                await target.send(COMPLETIONS, body)
+
+        await forever(*(client() for _ in range(_MIB_CLIENTS)))
+
+    return attack
 
 
 async def many_schemas(target: Target) -> None:
@@ -183,4 +199,4 @@ ATTACKS: dict[str, Attack] = {
         *(kill_worker, kill_template, kill_helpers, kill_all),
         *(stop_worker, stop_template, stop_helpers, full_shm),
     )
-}
+} | {name: _mib_bodies(name) for name in hostile.MIB_BODIES}

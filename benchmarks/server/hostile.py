@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.server import judges
@@ -141,6 +141,56 @@ def big_bodies() -> list[bytes]:
     return [json.dumps(ask.body).encode() for ask in asked]
 
 
+MIB = 1 << 20
+NUMBER = b"123454321"
+"""What another number takes the place of in a body, so that no two are the same."""
+
+
+def _mib_bodies(wrap: Callable[[Any], dict[str, Any]], schemas: Sequence[Any]) -> list[bytes]:
+    asked = (completion("big", judges.anything, **wrap(schema)) for schema in schemas)
+    return [json.dumps(ask.body, separators=(",", ":")).encode() for ask in asked]
+
+
+def _many_nodes() -> list[Any]:
+    """Schemas of 240,000 values, over `max_nodes`."""
+    values = [{}, [], 1, "a"] * 60_000
+    return [{"enum": [int(NUMBER), *values]}, {"const": {"a": int(NUMBER), "b": values}}]
+
+
+def _long_texts() -> list[Any]:
+    """Schemas of a mebibyte, of few values and long texts."""
+    number = NUMBER.decode()
+    length = 50
+    return [
+        {"enum": [f"{number}{i:0{length}}" for i in range(MIB // (length + 14))]},
+        {"type": "object", "properties": {f"{number}{i:0{length}}": {"type": "null"} for i in range(10_000)}},
+        {"type": "object", "properties": {number: {"type": "integer", "description": "x" * (MIB - 200)}}},
+        {"const": number + "x" * (MIB - 200)},
+    ]
+
+
+MIB_BODIES: dict[str, Callable[[], list[bytes]]] = {
+    "many-nodes": lambda: [
+        *_mib_bodies(lambda schema: {"response_format": _format(schema)}, _many_nodes()),
+        *_mib_bodies(lambda schema: guided({"json_schema": schema}), _many_nodes()),
+    ],
+    "long-texts": lambda: [
+        *_mib_bodies(lambda schema: {"response_format": _format(schema)}, _long_texts()),
+        *_mib_bodies(lambda schema: guided({"json_schema": schema}), _long_texts()),
+    ],
+    "ignored-nodes": lambda: _mib_bodies(lambda schema: {"no_field": schema, "max_tokens": 1}, _many_nodes()),
+    "ignored-texts": lambda: _mib_bodies(lambda schema: {"no_field": schema, "max_tokens": 1}, _long_texts()),
+}
+"""Bodies of a mebibyte by attack: those of guided requests, and those that hold the same in a field that
+nothing reads. These show what the server itself takes to read them."""
+
+
+@functools.cache
+def mib_bodies(name: str) -> list[bytes]:
+    """Those of one attack."""
+    return MIB_BODIES[name]()
+
+
 @functools.cache
 def suite() -> list[Form]:
     """Every hostile spec of the tests that can be written down at all."""
@@ -154,5 +204,10 @@ def suite() -> list[Form]:
     return forms
 
 
-PREPARED: dict[str, Callable[[], Any]] = {"mask-bombs": mask_bombs, "big-bodies": big_bodies, "suite": suite}
+PREPARED: dict[str, Callable[[], Any]] = {
+    "mask-bombs": mask_bombs,
+    "big-bodies": big_bodies,
+    "suite": suite,
+    **{name: functools.partial(mib_bodies, name) for name in MIB_BODIES},
+}
 """What takes seconds to make, by attack."""

@@ -2,7 +2,7 @@
 
 Hosts bind their processes and threads to processors, and children inherit that: with vLLM's CPU build a
 grammar worker would share one processor with a thread that never rests. So children get what this process had
-when the package was imported, and what its own parent has: vLLM binds a rank before the rank imports anything.
+when the package was imported, and what its parent has: vLLM binds a rank before the rank imports anything.
 In a container the processors may be many and the time on them little: the quota of the control groups counts.
 """
 
