@@ -150,7 +150,7 @@ ERRORS: tuple[type[GuidedError], ...] = tuple(
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """A hint for a misspelt name: the nearest known one, or all of them."""
-    names = sorted(known)
+    names = sorted(set(known))
     text = word[:100] if isinstance(word, str) else shown(word)
     near = difflib.get_close_matches(text, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else "known: " + (", ".join(names) or "none")

@@ -7,7 +7,7 @@ import pytest
 
 from guided_plugin.errors import SpecError
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.whitespace import whitespace_of
+from guided_plugin.spec.forms import whitespace_of
 
 TEXTS = ["".join(text) for count in range(4) for text in itertools.product(" \n\t\r", repeat=count)]
 
