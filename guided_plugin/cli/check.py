@@ -17,6 +17,7 @@ from guided_plugin.errors import GuidedError, printable
 if TYPE_CHECKING:
     from guided_plugin.diagnose.check import CheckReport
     from guided_plugin.spec import OutputSpec
+    from guided_plugin.spec.uses import KeywordUse
 
 _COLOURS = {
     "refused": "red",
@@ -25,6 +26,7 @@ _COLOURS = {
     "annotation": "yellow",
     "structure": "dim",
 }
+"""Of what may become of a keyword, the worst first."""
 
 
 def check(
@@ -119,8 +121,8 @@ def _summarise(reports: dict[Path, CheckReport | GuidedError], json_output: bool
             documents.append({"file": name_of(file), "ok": False, "error": {"what": str(report)}})
         else:
             told = f"refused  {name_of(file)}: {report.error}"
-            if report.ok:
-                told = f"ok       {name_of(file)}: {report.backend}"
+            if report.grammar is not None:
+                told = f"ok       {name_of(file)}: {report.grammar.backend}"
             code = max(code, int(not report.ok))
             documents.append({"file": name_of(file), **report.to_dict()})
         lines.append(told)
@@ -140,23 +142,28 @@ def _show(report: CheckReport) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(" ".join(report.spec.summary().split()), markup=False)
-    if report.error is not None:
+    made = report.grammar
+    if made is None:
         console.print(f"[red]refused[/red]: {escape(str(report.error))}")
     else:
         console.print(
-            f"[green]compiles[/green] with {report.backend} in {report.compile_seconds * 1e3:.1f} ms, "
-            f"{report.memory_bytes / 1024:.1f} KiB"
+            f"[green]compiles[/green] with {made.backend} in {made.seconds * 1e3:.1f} ms, "
+            f"{made.size_bytes / 1024:.1f} KiB"
         )
-        if report.reason:
-            console.print(f"chosen: {escape(report.reason)}")
+        if made.reason:
+            console.print(f"chosen: {escape(made.reason)}")
     for warning in report.warnings:
         console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
-    if report.coverage is not None and report.coverage.keywords:
+    groups: dict[tuple[str, str], list[KeywordUse]] = {}
+    for use in report.keywords or ():
+        groups.setdefault((use.status, use.keyword), []).append(use)
+    if groups:
         table = Table("keyword", "count", "status", Column("first at", overflow="fold"), "note")
-        for group in report.coverage.groups():
-            status = f"[{_COLOURS[group.status]}]{group.status}[/]"
-            place, note = escape(group.first.where), escape(group.first.note)
-            table.add_row(escape(group.keyword), str(group.count), status, place, note)
+        for kind, colour in _COLOURS.items():
+            for (status, keyword), uses in groups.items():
+                if status == kind:
+                    place, note = escape(uses[0].where), escape(uses[0].note)
+                    table.add_row(escape(keyword), str(len(uses)), f"[{colour}]{status}[/]", place, note)
         console.print(table)
     if report.instances:
         table = Table("instance", "verdict")

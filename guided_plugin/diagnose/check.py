@@ -1,25 +1,31 @@
-"""What `check` reports on a spec: whether it compiles, with which backend, and which texts it accepts.
+"""What `check` reports on a spec: whether it compiles, what becomes of each keyword of its schemas, and which
+texts it accepts.
 
-Depends on the compiler.
+Depends on the compiler. A schema that is refused is compiled again without the refused keyword, so that one
+report names all refused keywords and not only the first.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.diagnose.coverage import Coverage, coverage, tag_coverage
 from guided_plugin.diagnose.position import Position, Refusal
 from guided_plugin.errors import GuidedError
+from guided_plugin.grammar.base import Grammar
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.schema import misspelt_keywords
+from guided_plugin.spec.keywords import ASSERTIONS
+from guided_plugin.spec.schema import misspelt_keywords, pointer, walk
+from guided_plugin.spec.uses import KeywordUse, Path, schemas_of, uses_of
 
-_JSON_KINDS = ("json_schema", "json_object")
 _STRING_OR_SPACE = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+')
+
+_MOST_REFUSALS = 12
+"""Refused keywords of one schema that are looked for: each costs a compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +58,13 @@ class CheckReport:
     """A spec, its compile, and the texts that were matched."""
 
     spec: OutputSpec
-    backend: str | None
-    compile_seconds: float
-    memory_bytes: int
+    grammar: Grammar | None
+    """None where the spec is refused."""
+    error: GuidedError | None
     warnings: tuple[str, ...]
     instances: tuple[InstanceReport, ...]
-    error: GuidedError | None = None
-    reason: str = ""
-    """Why this backend."""
-    coverage: Coverage | None = None
-    """What becomes of each keyword; only of JSON schemas, those inside structural tags too."""
+    keywords: tuple[KeywordUse, ...] | None
+    """What becomes of each; only of JSON schemas, those inside structural tags too."""
 
     @property
     def ok(self) -> bool:
@@ -70,24 +73,22 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         """With stable keys, for `--json`."""
-        names = ("name", "accepted", "position", "reason", "text")
-        error = self.error and {
-            "type": type(self.error).__name__,
-            "what": self.error.what,
-            "where": self.error.where,
-            "hint": self.error.hint,
+        made, error = self.grammar, self.error
+        told = error and {"type": type(error).__name__} | {
+            name: getattr(error, name) for name in ("what", "where", "hint")
         }
+        names = ("name", "accepted", "position", "reason", "text")
         return {
             "ok": self.ok,
             "spec": self.spec.to_dict(),
-            "backend": self.backend,
-            "reason": self.reason,
-            "compile_ms": round(self.compile_seconds * 1e3, 3),
-            "memory_bytes": self.memory_bytes,
+            "backend": made and made.backend,
+            "reason": made.reason if made else "",
+            "compile_ms": round(made.seconds * 1e3, 3) if made else 0.0,
+            "memory_bytes": made.size_bytes if made else 0,
             "warnings": list(self.warnings),
-            "error": error,
+            "error": told,
             "instances": [{name: getattr(one, name) for name in names} for one in self.instances],
-            "keywords": self.coverage and [asdict(use) for use in self.coverage.keywords],
+            "keywords": self.keywords and [asdict(use) for use in self.keywords],
         }
 
 
@@ -103,15 +104,12 @@ def check_spec(
     For JSON specs, a text that is JSON is matched in the layout of the spec. `raw` matches it to the letter.
     Texts come from files: a last line end counts only where the spec takes it.
     """
-    of_schema = spec.kind == "json_schema"
-    warnings = misspelt_keywords(spec.document()) if of_schema else []
-    covered = coverage(spec, compiler) if of_schema else None
-    if spec.kind == "structural_tag":
-        covered = tag_coverage(spec, compiler)
+    warnings = misspelt_keywords(spec.document()) if spec.kind == "json_schema" else []
+    keywords = keyword_uses(spec, compiler)
     try:
         grammar = compiler.compile(spec)
     except GuidedError as error:
-        return CheckReport(spec, None, 0.0, 0, tuple(warnings), (), error, coverage=covered)
+        return CheckReport(spec, None, error, tuple(warnings), (), keywords)
     start = Position.start(compiler, spec)
     reports = []
     for name, text in instances:
@@ -120,16 +118,7 @@ def check_spec(
         if not report.accepted and written.endswith("\n"):
             report = match_text(start.fork(), name, written[:-1])
         reports.append(report)
-    return CheckReport(
-        spec,
-        grammar.backend,
-        grammar.seconds,
-        grammar.size_bytes,
-        (*warnings, *grammar.warnings),
-        tuple(reports),
-        reason=grammar.reason,
-        coverage=covered,
-    )
+    return CheckReport(spec, grammar, None, (*warnings, *grammar.warnings), tuple(reports), keywords)
 
 
 def match_text(position: Position, name: str, text: str) -> InstanceReport:
@@ -140,7 +129,7 @@ def match_text(position: Position, name: str, text: str) -> InstanceReport:
 
 
 def _as_written(spec: OutputSpec, text: str) -> str:
-    if spec.kind not in _JSON_KINDS:
+    if not spec.is_json:
         return text
     try:
         json.loads(text)
@@ -152,3 +141,77 @@ def _as_written(spec: OutputSpec, text: str) -> str:
 def _piece_as_written(piece: re.Match[str]) -> str:
     # Numbers and repeated keys stay as they are: json.dumps would change them.
     return "" if piece[0].isspace() else json.dumps(json.loads(piece[0]), ensure_ascii=False)
+
+
+def keyword_uses(spec: OutputSpec, compiler: GrammarCompiler) -> tuple[KeywordUse, ...] | None:
+    """What becomes of each keyword of a spec's schemas; None for kinds that have no schema."""
+    if spec.kind == "json_schema":
+        return tuple(_uses(spec, compiler))
+    if spec.kind != "structural_tag":
+        return None
+    where = why = ""
+    backend = spec.backend
+    try:
+        backend = compiler.compile(spec).backend
+    except GuidedError as error:
+        # Each schema tells more of why, where it would be refused alone.
+        where, why = error.where, error.what
+    found = []
+    for place, schema in schemas_of(spec):
+        try:
+            alone = _schema_spec(spec, schema, backend)
+        except GuidedError:
+            continue  # Malformed: the tag's own error says so.
+        for use in _uses(alone, compiler):
+            use = replace(use, where=place + use.where.removeprefix("#"))
+            found.append(replace(use, status="refused", note=why) if use.where == where else use)
+    return tuple(found)
+
+
+def _schema_spec(spec: OutputSpec, schema: Any, backend: str) -> OutputSpec:
+    return OutputSpec.json_schema(schema, strict=spec.strict, whitespace=spec.whitespace, backend=backend)
+
+
+def _uses(spec: OutputSpec, compiler: GrammarCompiler) -> Iterable[KeywordUse]:
+    """What becomes of each keyword of a `json_schema` spec."""
+    refused: dict[str, str] = {}
+    backend = None
+    remaining, rest = spec, spec.document()
+    while backend is None and len(refused) < _MOST_REFUSALS:
+        try:
+            backend = compiler.compile(remaining).backend
+        except GuidedError as error:
+            path = _refused_keyword(rest, error)
+            if path is None:
+                break
+            refused[pointer(path)] = error.what
+            node = rest
+            for step in path[:-1]:
+                node = node[step]
+            del node[path[-1]]
+            try:
+                remaining = _schema_spec(spec, rest, spec.backend)
+            except GuidedError:
+                break  # a reference needs what was taken out
+    for use in uses_of(spec.document(), compiler.config.unenforced_keywords):
+        if use.where in refused:
+            yield replace(use, status="refused", note=refused[use.where])
+        elif use.status == "enforced" and backend is None:
+            why = "the schema is refused for a reason that names no keyword"
+            yield replace(use, status="undecided", note=why)
+        else:
+            yield replace(use, note=f"by {backend}") if use.status == "enforced" else use
+
+
+def _refused_keyword(document: Any, error: GuidedError) -> Path | None:
+    """The path of the keyword that an error names, if it does."""
+    places = [error.where]
+    holder = error.where.rpartition("/")[0]
+    if holder.endswith("/patternProperties"):
+        # The error is about one pattern of several.
+        places.append(holder)
+    for path, node in walk(document):
+        for keyword in node if isinstance(node, Mapping) else ():
+            if keyword in ASSERTIONS and pointer((*path, keyword)) in places:
+                return (*path, keyword)
+    return None

@@ -11,7 +11,6 @@ from guided_plugin.diagnose.place import NUMBER_OR_WORD, Place, place_of
 from guided_plugin.diagnose.position import Position, Refusal
 from guided_plugin.spec import OutputSpec
 
-_JSON_KINDS = ("json_schema", "json_object")
 _MOST_TOKENS = 20
 _MOST_FORCED = 200
 _MANY_SPACES = 4
@@ -77,7 +76,7 @@ def explain_output(
         taken = ahead.move(next_text)
         next_refused = ahead.refusal(text[:count], next_text, taken) if taken < len(next_text) else None
     characters = position.characters()
-    place = place_of(text[:count]) if spec.kind in _JSON_KINDS else None
+    place = place_of(text[:count]) if spec.is_json else None
     return Explanation(
         text=text[:count],
         refused=refused,
@@ -121,12 +120,7 @@ def _notes(spec: OutputSpec, text: str, place: Place | None, characters: list[st
             "'multipleOf' those of a fraction"
         )
     spaces = len(text) - len(text.rstrip(" \t\r\n"))
-    if (
-        spec.kind in _JSON_KINDS
-        and spec.whitespace != "compact"
-        and spaces >= _MANY_SPACES
-        and " " in characters
-    ):
+    if spec.is_json and spec.whitespace != "compact" and spaces >= _MANY_SPACES and " " in characters:
         notes.append(
             f"{spaces} characters of whitespace, and more are allowed: whitespace is {spec.whitespace!r}; "
             "with 'compact' there is none between JSON's parts"

@@ -175,6 +175,11 @@ class OutputSpec:
                 raise SpecError(f"unknown option {shown(name)}", where=kind, hint=did_you_mean(name, known))
         return cls(kind, text, **options)
 
+    @property
+    def is_json(self) -> bool:
+        """Whether its outputs are JSON documents."""
+        return self.kind in ("json_schema", "json_object")
+
     def document(self) -> Any:
         """`text` as a value: the schema, the list of choices, the tag; the source of the other kinds."""
         if self.kind in ("json_schema", "json_object", "choice", "structural_tag"):

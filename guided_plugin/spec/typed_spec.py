@@ -108,7 +108,7 @@ def reader_of(given: Any, spec: OutputSpec | None) -> Callable[[str], Any] | Non
         return given.read
     if is_python(given):
         return TypedSpec(given).read
-    return _json_value if spec is not None and spec.kind in ("json_schema", "json_object") else None
+    return _json_value if spec is not None and spec.is_json else None
 
 
 def _json_value(text: str) -> Any:

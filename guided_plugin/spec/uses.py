@@ -5,7 +5,7 @@ Depends on keywords, formats and specs. Whether a backend enforces one that coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from guided_plugin.spec.keywords import (
 from guided_plugin.spec.output_spec import OutputSpec
 from guided_plugin.spec.schema import pointer, schemas_of_tag, subschemas
 
-__all__ = ["KeywordUse", "Path", "Status", "left_open", "left_out", "uses_of"]
+__all__ = ["KeywordUse", "Path", "Status", "left_open", "left_out", "schemas_of", "uses_of"]
 
 Status = Literal["refused", "undecided", "enforced", "annotation", "structure"]
 
@@ -44,19 +44,18 @@ class KeywordUse:
     """The reason, where the status alone isn't one."""
 
 
-def left_out(spec: OutputSpec, keywords: Iterable[str]) -> tuple[str, ...]:
+def left_out(spec: OutputSpec, keywords: Collection[str]) -> tuple[str, ...]:
     """Those of an operator's `unenforced_keywords` that a spec asks for, sorted."""
-    wanted = frozenset(keywords)
-    if not wanted:
+    if not keywords:
         return ()
-    uses = (use for _, schema in _schemas(spec) for use in uses_of(schema, wanted))
+    uses = (use for _, schema in schemas_of(spec) for use in uses_of(schema, keywords))
     return tuple(sorted({use.keyword for use in uses if use.note == LEFT_OUT}))
 
 
 def left_open(spec: OutputSpec) -> tuple[str, ...]:
     """What the schemas of a spec say of texts and no backend enforces: unknown formats, contents."""
     found = []
-    for place, schema in _schemas(spec):
+    for place, schema in schemas_of(spec):
         for use in uses_of(schema, ()):
             if use.status == "annotation" and use.keyword in ("format", *_OF_CONTENT):
                 where = place + use.where.removeprefix("#" if place else "")
@@ -64,7 +63,7 @@ def left_open(spec: OutputSpec) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _schemas(spec: OutputSpec) -> Iterator[tuple[str, Any]]:
+def schemas_of(spec: OutputSpec) -> Iterator[tuple[str, Any]]:
     """The schemas of a spec with their places."""
     if spec.kind == "json_schema":
         yield "", spec.document()
@@ -74,10 +73,9 @@ def _schemas(spec: OutputSpec) -> Iterator[tuple[str, Any]]:
                 yield place, schema
 
 
-def uses_of(document: Any, unenforced: Iterable[str]) -> list[KeywordUse]:
+def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:
     """Every keyword in the document's order, by the standard and the configuration."""
     draft, named = draft_of(document), names_draft(document)
-    left_out = frozenset(unenforced)
     found: list[KeywordUse] = []
     # path, schema, and why nothing inside it counts, if that is so
     pending: list[tuple[Path, Any, str]] = [((), document, "")]
@@ -87,7 +85,7 @@ def uses_of(document: Any, unenforced: Iterable[str]) -> list[KeywordUse]:
             continue
         annotations = set()
         for keyword in node:
-            status, note = _status(node, keyword, draft, named, left_out)
+            status, note = _status(node, keyword, draft, named, unenforced)
             if unused and status == "enforced":
                 status, note = "annotation", unused
             if status == "annotation":
@@ -104,7 +102,7 @@ def uses_of(document: Any, unenforced: Iterable[str]) -> list[KeywordUse]:
 
 
 def _status(
-    node: Mapping[str, Any], keyword: str, draft: int, named: bool, unenforced: frozenset[str]
+    node: Mapping[str, Any], keyword: str, draft: int, named: bool, unenforced: Collection[str]
 ) -> tuple[Status, str]:
     if keyword in STRUCTURE:
         return "structure", ""

@@ -148,15 +148,15 @@ def test_a_good_spec_is_reported(byte_compiler):
     found = check_spec(byte_compiler, OutputSpec.regex("ab"), [("1", "ab")])
     assert found.ok
     assert found.error is None
-    assert found.backend == "llguidance"
-    assert found.memory_bytes > 0
-    assert found.compile_seconds > 0
+    assert found.grammar.backend == "llguidance"
+    assert found.grammar.size_bytes > 0
+    assert found.grammar.seconds > 0
 
 
 def test_a_refused_spec_is_reported_and_not_raised(byte_compiler):
     found = check_spec(byte_compiler, OutputSpec.json_schema(False), [("1", "1")])
     assert isinstance(found.error, GrammarError)
-    assert (found.ok, found.backend, found.instances) == (False, None, ())
+    assert (found.ok, found.grammar, found.instances) == (False, None, ())
     error = found.to_dict()["error"]
     assert list(error) == ["type", "what", "where", "hint"]
     assert error["type"] == type(found.error).__name__

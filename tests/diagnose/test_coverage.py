@@ -6,8 +6,7 @@ import pytest
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
-from guided_plugin.diagnose.check import check_spec
-from guided_plugin.diagnose.coverage import coverage
+from guided_plugin.diagnose.check import check_spec, keyword_uses
 from guided_plugin.spec import OutputSpec
 
 CALL = {"type": "tag", "begin": "<f>", "end": "</f>"}
@@ -17,24 +16,25 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
 def statuses(schema, compiler, **options):
     """The status of every keyword, by place."""
-    found = coverage(OutputSpec.json_schema(schema, **options), compiler)
-    return {use.where: use.status for use in found.keywords}
+    return {
+        use.where: use.status for use in keyword_uses(OutputSpec.json_schema(schema, **options), compiler)
+    }
 
 
 def notes(schema, compiler):
     """The note by place, of what is a mere annotation."""
-    found = coverage(OutputSpec.json_schema(schema, strict=False), compiler)
-    assert found.refusals == ()
-    return {use.where: use.note for use in found.keywords if use.status == "annotation"}
+    found = keyword_uses(OutputSpec.json_schema(schema, strict=False), compiler)
+    assert {use.status for use in found} <= {"enforced", "annotation", "structure"}
+    return {use.where: use.note for use in found if use.status == "annotation"}
 
 
 def test_schemas_inside_tags(byte_compiler):
     schema = {"type": "object", "properties": {"a": {"type": "integer", "title": "A"}}}
     form = {**CALL, "content": {"type": "json_schema", "json_schema": schema}}
     spec = OutputSpec.structural_tag({"format": {"type": "star", "content": form}})
-    found = check_spec(byte_compiler, spec).coverage
+    found = keyword_uses(spec, byte_compiler)
     place = "#/format/content/content/json_schema"
-    assert {use.where: (use.status, use.note) for use in found.keywords} == {
+    assert {use.where: (use.status, use.note) for use in found} == {
         f"{place}/type": ("enforced", "by llguidance"),
         f"{place}/properties": ("enforced", "by llguidance"),
         f"{place}/properties/a/type": ("enforced", "by llguidance"),
@@ -48,11 +48,10 @@ def test_what_is_refused_inside_tags(byte_compiler):
     spec = OutputSpec.structural_tag({"structures": structures, "triggers": ["<f"]})
     report = check_spec(byte_compiler, spec)
     assert not report.ok
-    assert [use.where for use in report.coverage.keywords if use.status == "refused"] == [
+    assert [use.where for use in report.keywords if use.status == "refused"] == [
         "#/structures/1/schema/not",
         "#/structures/1/schema/not/uniqueItems",
     ]
-    assert all(refusal.startswith("#/structures/1/schema/") for refusal in report.coverage.refusals)
 
 
 def test_every_keyword_has_its_place_and_status(byte_compiler):
@@ -82,10 +81,8 @@ def test_every_keyword_has_its_place_and_status(byte_compiler):
 
 def test_what_is_enforced_says_by_which_backend(byte_compiler):
     for backend in ("xgrammar", "llguidance"):
-        found = coverage(OutputSpec.json_schema({"type": "integer"}, backend=backend), byte_compiler)
-        assert [use.note for use in found.keywords] == [f"by {backend}"]
-        assert found.backend == backend
-        assert "the spec names it" in found.reason
+        found = keyword_uses(OutputSpec.json_schema({"type": "integer"}, backend=backend), byte_compiler)
+        assert [use.note for use in found] == [f"by {backend}"]
 
 
 @pytest.mark.parametrize(
@@ -132,25 +129,19 @@ def test_every_refused_keyword_is_found_and_the_rest_is_told_apart(byte_compiler
             "c": {"type": "string", "pattern": "^x$"},
         },
     }
-    found = coverage(OutputSpec.json_schema(schema), byte_compiler)
-    refused = {use.where: use.note for use in found.keywords if use.status == "refused"}
+    found = keyword_uses(OutputSpec.json_schema(schema), byte_compiler)
+    refused = {use.where: use.note for use in found if use.status == "refused"}
     assert refused.keys() == {"#/properties/a/pattern", "#/properties/b/pattern"}
     assert all(refused.values())
-    assert len(found.refusals) == 2
-    assert found.backend == "llguidance"
-    enforced = {use.where for use in found.keywords if use.status == "enforced"}
-    assert "#/properties/c/pattern" in enforced
+    enforced = {use.where: use.note for use in found if use.status == "enforced"}
+    assert enforced["#/properties/c/pattern"] == "by llguidance"
 
 
 def test_a_contradiction_is_told_of_the_keyword_that_makes_it(byte_compiler):
     schema = {"type": "string", "not": {"type": "string"}, "title": "nothing at all"}
-    found = coverage(OutputSpec.json_schema(schema), byte_compiler)
-    assert found.refusals[0].startswith(
-        "#/not: allows no output at all: `not` and `type` contradict each other"
-    )
-    by_place = {use.where: use.status for use in found.keywords}
-    assert by_place["#/title"] == "annotation"
-    assert (by_place["#/type"], by_place["#/not"]) == ("enforced", "refused")
+    found = {use.where: use for use in keyword_uses(OutputSpec.json_schema(schema), byte_compiler)}
+    assert found["#/not"].note.startswith("allows no output at all: `not` and `type` contradict each other")
+    assert [found[f"#/{name}"].status for name in schema] == ["enforced", "refused", "annotation"]
 
 
 def test_keywords_that_the_operator_leaves_unenforced(byte_vocabulary, plugins):
@@ -158,18 +149,6 @@ def test_keywords_that_the_operator_leaves_unenforced(byte_vocabulary, plugins):
     compiler = GrammarCompiler(byte_vocabulary, config=config, plugins=plugins)
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
     assert notes(schema, compiler) == {"#/uniqueItems": "left unenforced by the configuration"}
-
-
-def test_groups_put_the_worst_first(byte_compiler):
-    schema = {"title": "t", "allOf": [{"pattern": "(a)\\1"}, {"type": "string", "title": "u"}]}
-    groups = coverage(OutputSpec.json_schema(schema), byte_compiler).groups()
-    assert [(group.keyword, group.status, group.count) for group in groups] == [
-        ("pattern", "refused", 1),
-        ("allOf", "enforced", 1),
-        ("type", "enforced", 1),
-        ("title", "annotation", 2),
-    ]
-    assert groups[-1].first.where == "#/title"
 
 
 def test_the_report_has_it(byte_compiler):

@@ -109,7 +109,7 @@ def outputs(
             continue
         error, parsed = errors.get(row), None
         guided = _text(vocabulary, kept[state.start :])
-        readable = guided or spec.kind not in ("json_schema", "json_object")
+        readable = guided or not spec.is_json
         if complete[row] and error is None and read is not None and readable:
             try:
                 parsed = read(guided)
