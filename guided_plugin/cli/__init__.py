@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from guided_plugin import __version__
-from guided_plugin.cli import bench, check, demo, doctor, explain, generate, vllm_contract
+from guided_plugin.cli import bench, check, demo, doctor, explain, generate
 from guided_plugin.errors import GrammarError, GuidedError, RequestError
 
 __all__ = ["app", "main"]
@@ -30,7 +30,7 @@ for command, summary in (
     (generate.generate, "Guided text from a local model."),
     (check.check, "Does a spec compile, and which texts does it take?"),
     (explain.explain, "Where an output stands: what may come next, and why not."),
-    (vllm_contract.vllm_contract, "Does a vLLM have every name that is relied on?"),
+    (doctor.vllm_contract, "Does a vLLM have every name that is relied on?"),
 ):
     app.command(short_help=summary)(command)
 app.add_typer(bench.app, name="bench")

@@ -5,7 +5,7 @@ part is needed. `Sources` finds names as `hosts/vllm/patches.Installed` does in 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -58,10 +58,8 @@ class Sources:
     def _top(self, module: str, name: str, depth: int = 8) -> tuple[str, ast.AST] | None:
         """A name of a module, through what the module imports: where it is defined, and its definition."""
         tree = self._tree(module)
-        if tree is None or depth == 0:
-            return None
         found: tuple[str, ast.AST] | None = None
-        for node in _statements(tree.body):
+        for node in _statements(tree.body if tree and depth else ()):
             if isinstance(node, ast.ClassDef | _Function) and node.name == name:
                 found = module, node
             elif isinstance(node, ast.ImportFrom):
@@ -81,32 +79,30 @@ class Sources:
 
     def _member(self, module: str, node: ast.AST, name: str) -> tuple[str, ast.AST] | None:
         """A method of a class or of what it derives from."""
-        if not isinstance(node, ast.ClassDef):
-            return None
         for where, one in self._lineage(module, node):
             for inner in reversed(list(_statements(one.body))):
                 if isinstance(inner, ast.ClassDef | _Function) and inner.name == name:
                     return where, inner
         return None
 
-    def _lineage(self, module: str, node: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
+    def _lineage(self, module: str, node: ast.AST) -> Iterator[tuple[str, ast.ClassDef]]:
         """A class and those of vLLM's that it derives from."""
+        if not isinstance(node, ast.ClassDef):
+            return
         yield module, node
         for base in node.bases:
             named = base.value if isinstance(base, ast.Subscript) else base
             found = self._top(module, named.id) if isinstance(named, ast.Name) else None
-            if found is not None and isinstance(found[1], ast.ClassDef) and found[1] is not node:
-                yield from self._lineage(found[0], found[1])
+            if found is not None and found[1] is not node:
+                yield from self._lineage(*found)
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements, and those inside of `if`, `try` and `with`."""
-    for node in body:
+def _statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Statements and what is in them, but for what is in functions and classes."""
+    for node in nodes:
         yield node
-        if isinstance(node, ast.If | ast.Try | ast.With):
-            for field in ("body", "handlers", "orelse", "finalbody"):
-                for inner in getattr(node, field, ()):
-                    yield from _statements(inner.body if isinstance(inner, ast.ExceptHandler) else [inner])
+        if not isinstance(node, ast.ClassDef | _Function):
+            yield from _statements(ast.iter_child_nodes(node))
 
 
 def _parameters(node: ast.AST) -> tuple[str, ...]:
@@ -122,22 +118,9 @@ def _attributes(owner: ast.ClassDef) -> Iterator[str]:
     for node in _statements(owner.body):
         if isinstance(node, ast.ClassDef | _Function):
             yield node.name
-        for target in _targets(node):
-            if isinstance(target, ast.Name):
-                yield target.id
-    for inner in ast.walk(owner):
-        for target in _targets(inner):
-            if isinstance(target, ast.Attribute) and _is_self(target.value):
-                yield target.attr
-
-
-def _is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
-
-
-def _targets(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            yield from target.elts if isinstance(target, ast.Tuple) else (target,)
-    elif isinstance(node, ast.AnnAssign):
-        yield node.target
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+    for node in ast.walk(owner):
+        match node:
+            case ast.Attribute(ast.Name("self"), name, ast.Store()):
+                yield name
