@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks.plotting import plot_ratios
 from guided_plugin.bench.loop import bench_loop
-from guided_plugin.bench.measuring import PROMPT, SCHEMAS, WARM_UP
+from guided_plugin.bench.measuring import PROMPT, SCHEMAS, WARM_UP, Plan
 from guided_plugin.bench.transformers import FORWARDS, bench_transformers
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 from guided_plugin.demo import MODEL_DIR
@@ -57,21 +57,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     model, vocabulary, name = model_of(options)
     schemas = options.schema.split(",")
-    given: dict[str, Any] = {
-        "rows": [int(count) for count in options.rows.split(",")],
-        "schemas": schemas,
-        "steps": options.steps,
-        "repetitions": options.repetitions,
-    }
+    rows = [int(count) for count in options.rows.split(",")]
+    plan = Plan(rows, schemas, options.steps, options.repetitions)
     if options.what == "loop":
         graph = (
             partial(GraphedModel, model, length=PROMPT + WARM_UP + options.steps) if options.graph else None
         )
-        result = bench_loop(model, vocabulary, model_for=graph, **given)
+        result = bench_loop(model, vocabulary, plan, model_for=graph)
     else:
         others = {"xgrammar": xgrammar_keywords(model, vocabulary, schemas)}
         forwards = options.forward.split(",")
-        result = bench_transformers(model, vocabulary, forwards=forwards, others=others, **given)
+        result = bench_transformers(model, vocabulary, plan, forwards=forwards, others=others)
     text = json.dumps({**result, "model": name}, indent=1)
     print(text)
     if options.out is not None:

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from guided_plugin.bench.measuring import (
-    SCHEMAS,
-    WARM_UP,
-    StepCosts,
-    compared,
-    environment,
-    in_turns,
-    prompts,
-    step_ms,
-)
+from guided_plugin.bench.measuring import SCHEMAS, WARM_UP, Plan, StepCosts, Ways, prompts, step_ms
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
@@ -27,77 +19,39 @@ _CALLS = ("plan", "fill_mask", "apply_mask", "schedule_update", "finish_update")
 
 
 def bench_loop(
-    model: Any,
-    vocabulary: Vocabulary,
-    *,
-    rows: Sequence[int],
-    schemas: Sequence[str],
-    steps: int = 64,
-    repetitions: int = 3,
-    model_for: Callable[[int], Any] | None = None,
-    progress: Callable[[], None] = lambda: None,
+    model: Any, vocabulary: Vocabulary, plan: Plan, *, model_for: Callable[[int], Any] | None = None
 ) -> dict[str, Any]:
-    """Decode `steps` tokens a row, unguided and guided in turn; `progress` is called after each run.
+    """Decode some tokens a row, unguided and guided in turn.
 
     `model_for`: what runs batches of one size instead of the model itself, such as its CUDA graph.
     """
     compiler = GrammarCompiler(vocabulary)
-    figures = []
-    for count in rows:
-        loop = DecodeLoop(model if model_for is None else model_for(count), compiler, max_rows=count)
-        for name in schemas:
-            spec = OutputSpec.json_schema(SCHEMAS[name])
-            clock = _Clock()
-            compiler.plugins.register(clock)
-            try:
-                figure = _figure(loop, spec, count, steps, repetitions, clock, progress)
-            finally:
-                compiler.plugins.unregister(clock)
-            figures.append(
-                {"rows": count, "schema": name, "backend": compiler.compile(spec).backend, **figure}
-            )
-    return {
-        "benchmark": "loop",
-        "environment": environment(str(model.device)),
-        "steps": steps,
-        "repetitions": repetitions,
-        "graph": model_for is not None,
-        "vocabulary": vocabulary.size,
-        "figures": figures,
-    }
+    clock = _Clock()
+    compiler.plugins.register(clock)
 
-
-def _figure(
-    loop: DecodeLoop,
-    spec: OutputSpec,
-    rows: int,
-    steps: int,
-    repetitions: int,
-    clock: _Clock,
-    progress: Callable[[], None],
-) -> dict[str, Any]:
-    """One configuration."""
-
-    def run(chosen: OutputSpec | None) -> float:
+    def run(loop: DecodeLoop, rows: int, spec: OutputSpec | None) -> float:
         clock.ends.clear()
-        outputs = loop.run(prompts(rows), [chosen] * rows, max_new_tokens=steps + WARM_UP, ignore_stop=True)
-        for output in outputs:
+        if spec is not None:
+            clock.costs.clear()
+        limit = plan.steps + WARM_UP
+        for output in loop.run(prompts(rows), [spec] * rows, max_new_tokens=limit, ignore_stop=True):
             if output.error is not None:
                 raise output.error
         return step_ms(clock.ends)
 
-    ways = {"unguided": lambda: run(None), "guided": lambda: run(spec)}
-    in_turns(ways, 1, progress)
-    clock.costs.clear()
-    figure = compared(in_turns(ways, repetitions, progress))
-    # all calls of the plugin in a step, on the host's thread
-    microseconds = clock.median_us()
-    return {
-        **figure,
-        "main_thread_us": microseconds,
-        "share": round(microseconds / figure["guided_ms"] / 1e3, 4),
-        "calls_us": {call: clock.median_us(call) for call in _CALLS},
-    }
+    def case(rows: int, name: str) -> tuple[Ways, Callable[[], dict[str, Any]]]:
+        loop = DecodeLoop(model if model_for is None else model_for(rows), compiler, max_rows=rows)
+        spec = OutputSpec.json_schema(SCHEMAS[name])
+        ways = {"unguided": partial(run, loop, rows, None), "guided": partial(run, loop, rows, spec)}
+        return ways, lambda: {
+            "backend": compiler.compile(spec).backend,
+            # of the plugin's calls in a step of the last guided run, on the host's thread
+            "main_thread_us": clock.median_us(),
+            "calls_us": {call: clock.median_us(call) for call in _CALLS},
+        }
+
+    figures = plan.figures(case)
+    return plan.result("loop", str(model.device), vocabulary, graph=model_for is not None, figures=figures)
 
 
 class _Clock(StepCosts):

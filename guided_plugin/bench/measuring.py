@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -27,6 +28,8 @@ WARM_UP = 8
 """Steps at the start of a run that don't count."""
 PROMPT = 3
 """Tokens of a prompt."""
+Ways = Mapping[str, Callable[[], float]]
+"""What is compared, by name: each runs once, and returns its milliseconds a step."""
 _PACKAGES = ("torch", "xgrammar", "llguidance", "transformers", "triton", "vllm")
 
 
@@ -113,9 +116,7 @@ def quantile(values: Sequence[float] | NDArray[Any], share: float) -> float:
     return float(np.partition(values, rank)[rank])
 
 
-def in_turns(
-    ways: Mapping[str, Callable[[], float]], repetitions: int, progress: Callable[[], None]
-) -> dict[str, list[float]]:
+def in_turns(ways: Ways, repetitions: int, progress: Callable[[], None]) -> dict[str, list[float]]:
     """The milliseconds of each way. The order is reversed every other time: it matters."""
     times: dict[str, list[float]] = {way: [] for way in ways}
     for repetition in range(repetitions):
@@ -136,6 +137,47 @@ def compared(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
             # The mean of the median in one order and of that in reverse.
             found[name] = round(statistics.mean(map(statistics.median, orders)), 4)
     return {**found, "runs_ms": dict(times)}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured, and how often."""
+
+    rows: Sequence[int]
+    schemas: Sequence[str]
+    steps: int = 64
+    repetitions: int = 3
+    progress: Callable[[], None] = lambda: None
+    """Called after each run."""
+
+    def runs(self, warm_ups: int = 1) -> int:
+        """How many there are."""
+        return 2 * (self.repetitions + warm_ups) * len(self.rows) * len(self.schemas)
+
+    def figures(
+        self, case: Callable[[int, str], tuple[Ways, Callable[[], dict[str, Any]]]], warm_ups: int = 1
+    ) -> list[dict[str, Any]]:
+        """A figure for each batch size and schema. `case` makes the ways to run it, and what tells more of it
+        after the last run."""
+        found = []
+        for count in self.rows:
+            for name in self.schemas:
+                ways, more = case(count, name)
+                in_turns(ways, warm_ups, self.progress)
+                figure = compared(in_turns(ways, self.repetitions, self.progress))
+                found.append({"rows": count, "schema": name, **more(), **figure})
+        return found
+
+    def result(self, host: str, device: str, vocabulary: Vocabulary, **more: Any) -> dict[str, Any]:
+        """The figures with what a reader needs to judge them."""
+        return {
+            "benchmark": host,
+            "environment": environment(device),
+            "steps": self.steps,
+            "repetitions": self.repetitions,
+            "vocabulary": vocabulary.size,
+            **more,
+        }
 
 
 class StepCosts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,11 +14,10 @@ from transformers import StoppingCriteria
 from guided_plugin.bench.measuring import (
     SCHEMAS,
     WARM_UP,
+    Plan,
     StepCosts,
+    Ways,
     check_outputs,
-    compared,
-    environment,
-    in_turns,
     prompts,
     step_ms,
 )
@@ -27,115 +27,87 @@ from guided_plugin.spec import OutputSpec
 
 FORWARDS = ("eager", "static")
 """How the model runs: as it is, or with a static cache, with which `generate` compiles it on a GPU."""
+WARM_UPS = 2
+"""Runs: with a static cache the first compiles, the second captures."""
 
 
 def bench_transformers(
     model: Any,
     vocabulary: Vocabulary,
+    plan: Plan,
     *,
-    rows: Sequence[int],
-    schemas: Sequence[str],
     forwards: Sequence[str] = ("eager",),
-    steps: int = 64,
-    repetitions: int = 3,
     others: Mapping[str, Callable[[str], dict[str, Any]]] | None = None,
-    progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Generate `steps` tokens a row. `progress` is called after each run.
+    """Generate some tokens a row, unguided and guided in turn.
 
     `others`: further ways by name, each a function from a schema's name to keywords of `generate`.
     """
-    figures = []
-    with Guide(vocabulary, model=model) as guide:
-        for forward in forwards:
-            for count in rows:
-                # Another batch size is another graph: without this, compiled ones pile up.
-                torch.compiler.reset()
-                loop = _Loop(model, vocabulary, count, steps, forward)
-                for name in schemas:
-                    figure = _figure(loop, guide, name, repetitions, others or {}, progress)
-                    figures.append({"rows": count, "schema": name, "forward": forward, **figure})
-    return {
-        "benchmark": "transformers",
-        "environment": environment(str(model.device)),
-        "steps": steps,
-        "repetitions": repetitions,
-        "vocabulary": vocabulary.size,
-        "compiled": model.device.type == "cuda",
-        "figures": figures,
-    }
-
-
-def _figure(
-    loop: _Loop,
-    guide: Guide,
-    name: str,
-    repetitions: int,
-    others: Mapping[str, Callable[[str], dict[str, Any]]],
-    progress: Callable[[], None],
-) -> dict[str, Any]:
-    """One configuration."""
-    spec = OutputSpec.json_schema(SCHEMAS[name])
+    stops = list(vocabulary.stop_token_ids)
     costs = StepCosts()
     outputs: list[Tensor] = []
 
-    def guided() -> float:
-        kwargs = guide.generate_kwargs(spec)
+    def generate(forward: str, rows: int, keywords: dict[str, Any]) -> float:
+        clock = _Clock()
+        inputs = torch.tensor(prompts(rows), device=model.device)
+        static = {"cache_implementation": "static"} if forward == "static" else {}
+        out = model.generate(
+            inputs=inputs,
+            attention_mask=torch.ones_like(inputs),
+            stopping_criteria=[clock, *keywords.pop("stopping_criteria", ())],
+            max_new_tokens=plan.steps + WARM_UP,
+            do_sample=False,
+            eos_token_id=stops,
+            pad_token_id=stops[0],
+            **static,
+            **keywords,
+        )
+        outputs[:] = [out[:, inputs.shape[1] :]]
+        return step_ms(clock.ends)
+
+    def case(guide: Guide, forward: str, rows: int, name: str) -> tuple[Ways, Callable[[], dict[str, Any]]]:
+        # Another batch size is another graph: without this, compiled ones pile up.
+        torch.compiler.reset()
+        run = partial(generate, forward, rows)
+        spec = OutputSpec.json_schema(SCHEMAS[name])
+        checked: list[Tensor] = []
+
+        def guided() -> float:
+            costs.costs.clear()
+            kwargs = guide.generate_kwargs(spec)
+            try:
+                milliseconds = run(dict(kwargs))
+                for error in kwargs.errors.values():
+                    raise error
+            finally:
+                kwargs.call.close()
+            checked[:] = outputs
+            return milliseconds
+
+        ways: dict[str, Callable[[], float]] = {"unguided": lambda: run({}), "guided": guided}
+        for way, keywords in (others or {}).items():
+            ways[way] = lambda keywords=keywords: run(keywords(name))  # type: ignore[misc]
+        return ways, lambda: {
+            "forward": forward,
+            "backend": check_outputs(vocabulary, spec, checked[0].tolist()),
+            # of the pipeline's calls in a step of the last guided run, on the host's thread
+            "main_thread_us": costs.median_us(),
+            # of that run, all accepted by a fresh matcher
+            "checked_tokens": checked[0].numel(),
+        }
+
+    with Guide(vocabulary, model=model) as guide:
         guide.compiler.plugins.register(costs)
         try:
-            milliseconds, out = loop.run(dict(kwargs))
-            for error in kwargs.errors.values():
-                raise error
+            found = [
+                each
+                for one in forwards
+                for each in plan.figures(partial(case, guide, one), warm_ups=WARM_UPS)
+            ]
         finally:
             guide.compiler.plugins.unregister(costs)
-            kwargs.call.close()
-        outputs[:] = [out]
-        return milliseconds
-
-    ways: dict[str, Callable[[], float]] = {"unguided": lambda: loop.run({})[0], "guided": guided}
-    for way, keywords in others.items():
-        ways[way] = lambda keywords=keywords: loop.run(keywords(name))[0]  # type: ignore[misc]
-    in_turns(ways, 2, progress)  # with a static cache the first compiles, the second captures
-    costs.costs.clear()
-    figure = compared(in_turns(ways, repetitions, progress))
-    return {
-        "backend": check_outputs(loop.vocabulary, spec, outputs[0].tolist()),
-        **figure,
-        # all calls of the pipeline in a step, on the host's thread
-        "main_thread_us": costs.median_us(),
-        # of the last guided run, all accepted by a fresh matcher
-        "checked_tokens": outputs[0].numel(),
-    }
-
-
-class _Loop:
-    """`generate` for one batch size, timed."""
-
-    def __init__(self, model: Any, vocabulary: Vocabulary, rows: int, steps: int, forward: str) -> None:
-        self.model = model
-        self.vocabulary = vocabulary
-        self._inputs = torch.tensor(prompts(rows), device=model.device)
-        self._options: dict[str, Any] = {
-            "max_new_tokens": steps + WARM_UP,
-            "do_sample": False,
-            "eos_token_id": list(vocabulary.stop_token_ids),
-            "pad_token_id": vocabulary.stop_token_ids[0],
-        }
-        if forward == "static":
-            self._options["cache_implementation"] = "static"
-
-    def run(self, kwargs: dict[str, Any]) -> tuple[float, Tensor]:
-        """Milliseconds a step, and what was generated."""
-        clock = _Clock()
-        criteria = [clock, *kwargs.pop("stopping_criteria", ())]
-        out = self.model.generate(
-            inputs=self._inputs,
-            attention_mask=torch.ones_like(self._inputs),
-            stopping_criteria=criteria,
-            **self._options,
-            **kwargs,
-        )
-        return step_ms(clock.ends), out[:, self._inputs.shape[1] :]
+    compiled = model.device.type == "cuda"
+    return plan.result("transformers", str(model.device), vocabulary, compiled=compiled, figures=found)
 
 
 class _Clock(StoppingCriteria):

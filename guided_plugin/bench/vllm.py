@@ -9,12 +9,12 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from guided_plugin.bench.measuring import SCHEMAS, check_outputs, compared, environment, in_turns
+from guided_plugin.bench.measuring import SCHEMAS, Plan, Ways, check_outputs
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
@@ -38,47 +38,31 @@ def start_engine(model: str, rows: int, steps: int, arguments: dict[str, Any]) -
     )
 
 
-def bench_vllm(
-    llm: Any,
-    *,
-    rows: Sequence[int],
-    schemas: Sequence[str],
-    steps: int = 256,
-    repetitions: int = 3,
-    progress: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """Generate `steps` tokens a row, unguided and guided in turn; `progress` is called after each run."""
+def bench_vllm(llm: Any, plan: Plan) -> dict[str, Any]:
+    """Generate some tokens a row, unguided and guided in turn."""
     from vllm import SamplingParams
     from vllm.platforms import current_platform
     from vllm.sampling_params import StructuredOutputsParams
 
     vocabulary = Vocabulary.from_tokenizer(llm.get_tokenizer())
     chance = random.Random(1)
-    outputs: list[list[int]] = []
 
-    def run(count: int, asked: Any) -> float:
-        params = SamplingParams(structured_outputs=asked, max_tokens=steps, ignore_eos=True, temperature=1.0)
-        given = [{"prompt_token_ids": chance.choices(range(100, 1000), k=8)} for _ in range(count)]
+    def run(rows: int, asked: Any, outputs: list[list[int]]) -> float:
+        params = SamplingParams(
+            structured_outputs=asked, max_tokens=plan.steps, ignore_eos=True, temperature=1.0
+        )
+        given = [{"prompt_token_ids": chance.choices(range(100, 1000), k=8)} for _ in range(rows)]
         start = time.perf_counter()
         found = llm.generate(given, params, use_tqdm=False)
-        milliseconds = (time.perf_counter() - start) * 1e3 / steps
+        milliseconds = (time.perf_counter() - start) * 1e3 / plan.steps
         outputs[:] = [list(output.outputs[0].token_ids) for output in found]
         return milliseconds
 
-    figures = []
-    for count in rows:
-        for name in schemas:
-            asked = StructuredOutputsParams(json=SCHEMAS[name], disable_any_whitespace=True)
-            ways = {"unguided": partial(run, count, None), "guided": partial(run, count, asked)}
-            in_turns(ways, 1, progress)  # the first round ends with the guided way
-            backend = check_outputs(vocabulary, OutputSpec.json_schema(SCHEMAS[name]), outputs)
-            figure = compared(in_turns(ways, repetitions, progress))
-            figures.append({"rows": count, "schema": name, "backend": backend, **figure})
-    return {
-        "benchmark": "vllm",
-        "environment": environment(current_platform.device_type),
-        "steps": steps,
-        "repetitions": repetitions,
-        "vocabulary": vocabulary.size,
-        "figures": figures,
-    }
+    def case(rows: int, name: str) -> tuple[Ways, Callable[[], dict[str, Any]]]:
+        asked = StructuredOutputsParams(json=SCHEMAS[name], disable_any_whitespace=True)
+        guided: list[list[int]] = []
+        ways = {"unguided": partial(run, rows, None, []), "guided": partial(run, rows, asked, guided)}
+        spec = OutputSpec.json_schema(SCHEMAS[name])
+        return ways, lambda: {"backend": check_outputs(vocabulary, spec, guided)}
+
+    return plan.result("vllm", current_platform.device_type, vocabulary, figures=plan.figures(case))

@@ -31,9 +31,9 @@ for command, summary in (
     (check.check, "Does a spec compile, and which texts does it take?"),
     (explain.explain, "Where an output stands: what may come next, and why not."),
     (doctor.vllm_contract, "Does a vLLM have every name that is relied on?"),
+    (bench.bench, "Milliseconds a step, unguided and guided."),
 ):
     app.command(short_help=summary)(command)
-app.add_typer(bench.app, name="bench")
 
 
 def _show_version(asked: bool) -> None:

@@ -3,121 +3,96 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from guided_plugin.cli import options
 from guided_plugin.cli.loading import InputError, known_names, load_model, load_tokenizer, model_vocabulary
-from guided_plugin.cli.results import check_out, deliver, progress, working
+from guided_plugin.cli.results import check_out, print_json, progress, show_table, working, write_json
 from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import did_you_mean
 
-app = typer.Typer(help="Measure what guiding costs.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from guided_plugin.bench.measuring import Plan
 
-# Fits in 80 columns.
-_COLUMNS = (
-    *(("rows", "{rows}"), ("schema", "{schema}"), ("backend", "{backend}")),
-    *(("unguided ms", "{unguided_ms:.3f}"), ("guided ms", "{guided_ms:.3f}"), ("ratio", "{ratio:.3f}")),
-)
-_PLUGIN = ("plugin us", "{main_thread_us:.0f}")
+_HOSTS = ("loop", "transformers", "vllm")
 
-Rows = Annotated[str, typer.Option(help="Batch sizes, separated by commas.")]
-Schemas = Annotated[str, typer.Option(help="Schemas: plain, maxlength.")]
-Steps = Annotated[int, typer.Option(min=8, help="Measured steps a run.")]
-Repetitions = Annotated[int, typer.Option(min=1, help="Measured runs a figure.")]
-Out = Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")]
+_COLUMNS = {
+    **dict.fromkeys(("forward", "rows", "schema", "backend"), ""),
+    **dict.fromkeys(("unguided_ms", "guided_ms", "ratio"), ":.3f"),
+    "main_thread_us": ":.0f",
+}
+"""Of the table, which fits in 80 characters, with their formats: those that a host's figures have."""
 
 
-@app.callback()
-def _group() -> None:
-    """Measure what guiding costs."""
-
-
-@app.command("loop", short_help="Milliseconds a step of the reference loop.")
-def loop(
-    model: options.Model = MODEL_DIR,
-    rows: Rows = "1,8,32",
-    schema: Schemas = "plain",
-    steps: Steps = 64,
-    repetitions: Repetitions = 3,
-    device: options.Device = "cpu",
-    json_output: options.JsonOutput = False,
-    out: Out = None,
-) -> None:
-    """The reference loop: milliseconds a step unguided and guided, and what the plugin takes of it."""
-    counts, schemas = _asked(rows, schema, out)
-    with working("loading the model"):
-        from guided_plugin.bench.loop import bench_loop
-
-        loaded = load_model(model, device)
-        vocabulary = model_vocabulary(load_tokenizer(model), loaded)
-    with progress("decoding", 2 * (repetitions + 1) * len(counts) * len(schemas)) as advance:
-        result = bench_loop(
-            loaded,
-            vocabulary,
-            rows=counts,
-            schemas=schemas,
-            steps=steps,
-            repetitions=repetitions,
-            progress=advance,
-        )
-    deliver({**result, "model": _name(model)}, out, json_output, (result["figures"], (*_COLUMNS, _PLUGIN)))
-
-
-@app.command("transformers", short_help="Milliseconds a step of generate.")
-def transformers(
-    model: options.Model = MODEL_DIR,
-    rows: Rows = "8,64",
-    schema: Schemas = "plain",
+def bench(
+    host: Annotated[str, typer.Argument(help="loop (the reference loop), transformers or vllm.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Folder of a model with its tokenizer; vllm: or its name.", show_default="the demo's"
+        ),
+    ] = str(MODEL_DIR),
+    rows: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "8,64",
+    schema: Annotated[str, typer.Option(help="Schemas: plain, maxlength.")] = "plain",
+    steps: Annotated[int, typer.Option(min=8, help="Measured steps a run.")] = 128,
+    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
+    device: Annotated[str, typer.Option(help="cpu or cuda; vllm: its own choice.")] = "cpu",
     forward: Annotated[
-        str, typer.Option(help="How the model runs: eager, static (static cache; compiled on a GPU).")
+        str,
+        typer.Option(help="transformers: eager, static (static cache; compiled on a GPU)."),
     ] = "eager",
-    steps: Steps = 64,
-    repetitions: Repetitions = 4,
-    device: options.Device = "cpu",
+    engine: Annotated[str, typer.Option(help="vllm: more arguments of its engine, as a JSON object.")] = "{}",
     json_output: options.JsonOutput = False,
-    out: Out = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
-    """transformers' generate: milliseconds a step unguided and guided."""
-    counts, schemas = _asked(rows, schema, out)
-    with working("loading the model"):
-        from guided_plugin.bench.transformers import FORWARDS, bench_transformers
+    """Measure what guiding costs: milliseconds a step unguided and guided, in turns, in one host."""
+    if host not in _HOSTS:
+        raise InputError(f"unknown host {host!r}", where="bench", hint=did_you_mean(host, _HOSTS))
+    from guided_plugin.bench.measuring import SCHEMAS, Plan
 
-        forwards = known_names(forward, FORWARDS, "--forward")
+    schemas = known_names(schema, SCHEMAS, "--schema")
+    plan = Plan(_counts(rows), schemas, steps, repetitions)
+    check_out(out, "--out")
+    name = "demo" if model == str(MODEL_DIR) else Path(model).resolve().name
+    measured = (
+        _vllm(model, plan, engine) if host == "vllm" else _model(host, Path(model), plan, device, forward)
+    )
+    result = {**measured, "model": name}
+    write_json(result, out)
+    if json_output:
+        print_json(result)
+    else:
+        figures = result["figures"]
+        shown = {key: form for key, form in _COLUMNS.items() if key in figures[0]}
+        show_table(
+            figures,
+            [
+                (key.replace("main_thread", "plugin").replace("_", " "), f"{{{key}{form}}}")
+                for key, form in shown.items()
+            ],
+        )
+
+
+def _model(host: str, model: Path, plan: Plan, device: str, forward: str) -> dict[str, Any]:
+    with working("loading the model"):
+        from guided_plugin.bench import loop, transformers
+
+        forwards = known_names(forward, transformers.FORWARDS, "--forward")
         loaded = load_model(model, device)
         vocabulary = model_vocabulary(load_tokenizer(model), loaded)
-    runs = 2 * (repetitions + 2) * len(counts) * len(schemas) * len(forwards)
-    with progress("generating", runs) as advance:
-        result = bench_transformers(
-            loaded,
-            vocabulary,
-            rows=counts,
-            schemas=schemas,
-            forwards=forwards,
-            steps=steps,
-            repetitions=repetitions,
-            progress=advance,
-        )
-    columns = (("forward", "{forward}"), *_COLUMNS, _PLUGIN)
-    deliver({**result, "model": _name(model)}, out, json_output, (result["figures"], columns))
+    if host == "loop":
+        with progress("decoding", plan.runs()) as advance:
+            return loop.bench_loop(loaded, vocabulary, replace(plan, progress=advance))
+    with progress("generating", plan.runs(transformers.WARM_UPS) * len(forwards)) as advance:
+        plan = replace(plan, progress=advance)
+        return transformers.bench_transformers(loaded, vocabulary, plan, forwards=forwards)
 
 
-@app.command("vllm", short_help="Milliseconds a step of a vLLM engine.")
-def vllm(
-    model: Annotated[str, typer.Option(help="Folder or name of a model.", show_default="the demo's")] = str(
-        MODEL_DIR
-    ),
-    rows: Rows = "8,64",
-    schema: Schemas = "plain",
-    steps: Steps = 256,
-    repetitions: Repetitions = 3,
-    engine: Annotated[str, typer.Option(help="More arguments of the engine, as a JSON object.")] = "{}",
-    json_output: options.JsonOutput = False,
-    out: Out = None,
-) -> None:
-    """A vLLM engine with `take_over`: milliseconds a step unguided, and with structured outputs."""
-    counts, schemas = _asked(rows, schema, out)
+def _vllm(model: str, plan: Plan, engine: str) -> dict[str, Any]:
     try:
         arguments = json.loads(engine)
     except ValueError as error:
@@ -127,29 +102,16 @@ def vllm(
     with working("starting the engine"):
         from guided_plugin.bench.vllm import bench_vllm, start_engine
 
-        started: Any = start_engine(model, max(counts), steps, arguments)
-    with progress("generating", 2 * (repetitions + 1) * len(counts) * len(schemas)) as advance:
-        result = bench_vllm(
-            started, rows=counts, schemas=schemas, steps=steps, repetitions=repetitions, progress=advance
-        )
-    deliver({**result, "model": _name(Path(model))}, out, json_output, (result["figures"], _COLUMNS))
+        started: Any = start_engine(model, max(plan.rows), plan.steps, arguments)
+    with progress("generating", plan.runs()) as advance:
+        return bench_vllm(started, replace(plan, progress=advance))
 
 
-def _asked(rows: str, schema: str, out: Path | None) -> tuple[list[int], list[str]]:
-    """Batch sizes and names of schemas; refuses a file that can't be written before anything is measured."""
-    from guided_plugin.bench.measuring import SCHEMAS
-
-    schemas = known_names(schema, SCHEMAS, "--schema")
+def _counts(rows: str) -> list[int]:
     try:
         counts = [int(part) for part in rows.split(",")]
     except ValueError:
         counts = []
     if not counts or min(counts) < 1:
         raise InputError(f"must be numbers separated by commas, not {rows!r}", where="--rows", hint="8,64")
-    check_out(out, "--out")
-    return counts, schemas
-
-
-def _name(model: Path) -> str:
-    """What the JSON calls the model."""
-    return "demo" if model == MODEL_DIR else model.resolve().name
+    return counts

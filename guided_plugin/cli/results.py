@@ -64,22 +64,6 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def deliver(
-    result: Any,
-    out: Path | None,
-    json_output: bool,
-    *tables: tuple[Sequence[Mapping[str, Any]], Columns],
-) -> None:
-    """Write a result where asked, and print it: as JSON, or those of its tables that have lines."""
-    write_json(result, out)
-    if json_output:
-        print_json(result)
-        return
-    for figures, columns in tables:
-        if figures:
-            show_table(figures, columns)
-
-
 def show_table(
     figures: Iterable[Mapping[str, Any]], columns: Columns, *, padding: Any = (0, 1, 0, 0)
 ) -> None:

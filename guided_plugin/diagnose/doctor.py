@@ -159,7 +159,7 @@ def entries(setup: Setup) -> Iterator[Finding]:
         installed = ""
     missing = []
     for group, (name, value, host) in POINTS.items():
-        if not any(point.name == name and point.value == value for point in entry_points(group=group)):
+        if (name, value) not in {(point.name, point.value) for point in entry_points(group=group)}:
             missing.append(f"{group} ({host})")
             continue
         yield Finding("ok", f"{group}: loaded by {host}" + ("" if served else ", were vLLM installed"))

@@ -42,9 +42,6 @@ def test_the_commands():
         ("explain",),
         ("vllm-contract",),
         ("bench",),
-        ("bench", "loop"),
-        ("bench", "transformers"),
-        ("bench", "vllm"),
     ]
 
 
@@ -67,7 +64,7 @@ def test_help_tells_every_option_and_command(run, path):
     assert str(ROOT) not in result.out  # no path of this machine
 
 
-@pytest.mark.parametrize("path", [(), ("check",), ("bench",), ("bench", "loop")])
+@pytest.mark.parametrize("path", [(), ("check",)])
 def test_help_has_a_short_name(run, path):
     assert run(*path, "-h") == run(*path, "--help")
 

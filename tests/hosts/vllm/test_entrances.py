@@ -23,6 +23,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm_support import TAKES_OVER, config, runner, runner_config
 
 import guided_plugin as gp
+from guided_plugin.bench.measuring import Plan
 from guided_plugin.bench.vllm import bench_vllm
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.hosts.vllm.admission import Gate
@@ -195,7 +196,7 @@ def test_an_engine_in_the_same_process_refuses_what_was_never_admitted(llm, make
 
 
 def test_bench_measures_an_engine(llm):
-    (figure,) = bench_vllm(llm, rows=[2], schemas=["plain"], steps=16, repetitions=1)["figures"]
+    (figure,) = bench_vllm(llm, Plan([2], ["plain"], 16, 1))["figures"]
     assert (figure["rows"], figure["schema"], figure["backend"]) == (2, "plain", "llguidance")
     assert figure["unguided_ms"] > 0
     assert figure["ratio"] == pytest.approx(figure["guided_ms"] / figure["unguided_ms"], rel=2e-3)
