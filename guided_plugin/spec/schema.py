@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean, shown
@@ -74,8 +74,7 @@ def check_schema(schema: Any) -> None:
                 f"a schema is an object or true/false, not {_kind(node)}", where=pointer(path), hint=_WRAP
             )
         for keyword, value in node.items():
-            check = _CHECKS.get(_VALUES.get(keyword, "anything"))
-            complaint = check(value) if check else None
+            complaint = _complaint(_VALUES.get(keyword, "anything"), value)
             if complaint:
                 raise SpecError(complaint[0], where=pointer((*path, keyword)), hint=complaint[1])
         if not path:
@@ -91,8 +90,9 @@ def check_schema(schema: Any) -> None:
 
 
 _WRAP = "check the brackets around it"
-
 _NUMBER = "write the number without quotes, or leave the keyword out"
+_NAMES = 'for example ["name", "age"]'
+_LEAVE_OUT = {"enum": "leave `enum` out to allow every value", "list": "leave the keyword out"}
 
 Complaint = tuple[str, str] | None
 
@@ -104,103 +104,56 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "an object" if isinstance(value, Mapping) else type(value).__name__)
 
 
-def _types(value: Any) -> Complaint:
-    names = value if isinstance(value, list) else [value]
-    if not names:
-        return "an empty list of types allows nothing", "leave `type` out to allow every type"
-    for name in names:
-        if name not in TYPES:
-            return f"unknown type {shown(name)}", did_you_mean(name, TYPES)
+def _complaint(kind: str, value: Any) -> Complaint:
+    """What is wrong with the value of a keyword that takes this kind, and what to do about it."""
+    listed = isinstance(value, list)
+    match kind:
+        case "types":
+            for name in value if listed else [value]:
+                if name not in TYPES:
+                    return f"unknown type {shown(name)}", did_you_mean(name, TYPES)
+            if value == []:
+                return "an empty list of types allows nothing", "leave `type` out to allow every type"
+        case "named schemas" | "named schemas or names" | "named names":
+            if not isinstance(value, Mapping):
+                return f"must be an object, not {_kind(value)}", "write it as {...}"
+            for names in value.values() if kind != "named schemas" else ():
+                if isinstance(names, list) and (found := _complaint("names", names)):
+                    return found
+                if kind == "named names" and not isinstance(names, list):
+                    return "must hold lists of property names", _NAMES
+        case "schemas" | "values":
+            if not listed:
+                return f"must be a list of {kind}, not {_kind(value)}", "put [ ] around it"
+            if not value:
+                name = "enum" if kind == "values" else "list"
+                return f"an empty {name} allows nothing", _LEAVE_OUT[name]
+        # Draft 3 wrote `required: true` on the property itself; it says nothing in later drafts.
+        case "names" if not isinstance(value, bool):
+            if not listed:
+                return f"must be a list of property names, not {_kind(value)}", _NAMES
+            for name in value:
+                if not isinstance(name, str):
+                    return f"must be a list of property names, and {shown(name)} is none", _NAMES
+        case "count":
+            if not _is_number(value) or value < 0 or value % 1:
+                return f"must be a whole number of at least 0, not {shown(value)}", _NUMBER
+        case "bound" if isinstance(value, bool):
+            return None  # as draft 4 has it
+        case "number" | "bound" | "divisor":
+            if not _is_number(value):
+                return f"must be a number, not {_kind(value)}", _NUMBER
+            if kind == "divisor" and value <= 0:
+                return "must be greater than 0", "leave it out where any number will do"
+        case "text":
+            if not isinstance(value, str):
+                return f"must be a string, not {_kind(value)}", "put it in quotes"
     return None
 
 
-def _mapping(value: Any) -> Complaint:
-    return (
-        None
-        if isinstance(value, Mapping)
-        else (f"must be an object, not {_kind(value)}", "write it as {...}")
-    )
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
-
-def _schemas(value: Any) -> Complaint:
-    if not isinstance(value, list):
-        return f"must be a list of schemas, not {_kind(value)}", "put [ ] around it"
-    return None if value else ("an empty list allows nothing", "leave the keyword out")
-
-
-def _names_list(value: Any) -> Complaint:
-    # Draft 3 wrote `required: true` on the property itself; it says nothing in later drafts.
-    if isinstance(value, bool):
-        return None
-    hint = 'for example ["name", "age"]'
-    if not isinstance(value, list):
-        return f"must be a list of property names, not {_kind(value)}", hint
-    for name in value:
-        if not isinstance(name, str):
-            return f"must be a list of property names, and {shown(name)} is none", hint
-    return None
-
-
-def _lists_of_names(value: Any) -> Complaint:
-    complaint = _mapping(value)
-    for names in value.values() if isinstance(value, Mapping) else ():
-        listed = isinstance(names, list)
-        complaint = complaint or (_names_list(names) if listed else ("must hold lists of property names", ""))
-    return complaint
-
-
-def _schemas_or_names(value: Any) -> Complaint:
-    complaint = _mapping(value)
-    for names in value.values() if isinstance(value, Mapping) else ():
-        complaint = complaint or (_names_list(names) if isinstance(names, list) else None)
-    return complaint
-
-
-def _enum(value: Any) -> Complaint:
-    if not isinstance(value, list):
-        return f"must be a list of values, not {_kind(value)}", "put [ ] around it"
-    return None if value else ("an empty enum allows nothing", "leave `enum` out to allow every value")
-
-
-def _count(value: Any) -> Complaint:
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
-    return None if ok else (f"must be a whole number of at least 0, not {shown(value)}", _NUMBER)
-
-
-def _number(value: Any) -> Complaint:
-    ok = isinstance(value, int | float) and not isinstance(value, bool)
-    return None if ok else (f"must be a number, not {_kind(value)}", _NUMBER)
-
-
-def _bound(value: Any) -> Complaint:
-    # Draft 4 had booleans here, later drafts have numbers.
-    return None if isinstance(value, bool) else _number(value)
-
-
-def _divisor(value: Any) -> Complaint:
-    return _number(value) or (
-        None if value > 0 else ("must be greater than 0", "leave it out where any number will do")
-    )
-
-
-def _text(value: Any) -> Complaint:
-    return None if isinstance(value, str) else (f"must be a string, not {_kind(value)}", "put it in quotes")
-
-
-_CHECKS: dict[str, Callable[[Any], Complaint]] = {
-    "types": _types,
-    "values": _enum,
-    "names": _names_list,
-    "named schemas": _mapping,
-    "named schemas or names": _schemas_or_names,
-    "named names": _lists_of_names,
-    "schemas": _schemas,
-    "count": _count,
-    "number": _number,
-    "bound": _bound,
-    "divisor": _divisor,
-    "text": _text,
-}
 
 _BOUNDS = (
     ("minLength", "maxLength"),
