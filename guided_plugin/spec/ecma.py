@@ -157,20 +157,21 @@ _PROPERTY = re.compile(r"[pP]\{([A-Za-z0-9_]+(?:=[A-Za-z0-9_]+)?)\}")
 _POSIX = re.compile(r"\[[:.=][^\]]*[:.=]\]")
 
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
-_REFUSED_ESCAPES = {
-    "b": ("a word boundary", _NOT_REGULAR),
-    "B": ("a word boundary", _NOT_REGULAR),
-    "k": ("a backreference", _NOT_REGULAR),
-    **dict.fromkeys("123456789", ("a backreference", _NOT_REGULAR)),
-    "A": ("\\A, which ECMA 262 has not,", "write ^"),
-    "z": ("\\z, which ECMA 262 has not,", "write $"),
-    "Z": ("\\Z, which ECMA 262 has not,", "write $"),
-    "h": ("\\h, which ECMA 262 has not,", r"write [ \t]"),
-    "R": ("\\R, which ECMA 262 has not,", r"write \r?\n"),
-    "Q": ("\\Q, which ECMA 262 has not,", "escape each character"),
-    "a": ("\\a, which ECMA 262 has not,", r"write \x07"),
-    "e": ("\\e, which ECMA 262 has not,", r"write \x1b"),
+_NOT_REGULAR_ESCAPES = {
+    **dict.fromkeys("bB", "a word boundary"),
+    **dict.fromkeys("k123456789", "a backreference"),
 }
+_OTHERS_ESCAPES = {
+    "A": "write ^",
+    "z": "write $",
+    "Z": "write $",
+    "h": r"write [ \t]",
+    "R": r"write \r?\n",
+    "Q": "escape each character",
+    "a": r"write \x07",
+    "e": r"write \x1b",
+}
+"""Of other dialects, with what says the same here."""
 
 
 class _Parser:
@@ -272,29 +273,30 @@ class _Parser:
         rest = self.pattern[start + 1 : start + 2]
         if not rest:
             self.refuse("a backslash at the end", "write two for one that stands for itself")
-        found = None
+        self.at += 2
         if rest.lower() in _CLASSES and rest.isascii():
             ranges = _CLASSES[rest.lower()]
-            found = Characters(ranges if rest.islower() else complement(ranges))
-        elif rest in _CONTROLS:
-            found = _one(_CONTROLS[rest])
-        elif rest == "b" and in_class:
-            found = _one(8)
-        elif rest == "0" and not self.pattern[start + 2 : start + 3].isdigit():
-            found = _one(0)
-        elif not rest.isalnum():
-            found = _one(ord(rest))
-        if found is not None:
-            self.at = start + 2
-            return found
+            return Characters(ranges if rest.islower() else complement(ranges))
+        if rest in _CONTROLS:
+            return _one(_CONTROLS[rest])
+        if rest == "b" and in_class:
+            return _one(8)
+        if rest == "0" and not self.pattern[start + 2 : start + 3].isdigit():
+            return _one(0)
+        if not rest.isalnum():
+            return _one(ord(rest))
+        self.at = start
         if rest in "pP":
             return self.property()
         if rest in "xuc":
             return _one(self.code())
-        if in_class and rest.isdigit():
+        if rest == "0" or (in_class and rest.isdigit()):
             self.refuse("an octal escape", r"write it as \x and two digits")
-        what, hint = _REFUSED_ESCAPES.get(rest, (f"the unknown escape \\{rest}", _OTHER_DIALECT))
-        return self.refuse("an octal escape" if rest == "0" else what, hint)
+        if rest in _NOT_REGULAR_ESCAPES:
+            self.refuse(_NOT_REGULAR_ESCAPES[rest], _NOT_REGULAR)
+        if rest in _OTHERS_ESCAPES:
+            self.refuse(f"\\{rest}, which ECMA 262 does not have,", _OTHERS_ESCAPES[rest])
+        return self.refuse(f"the unknown escape \\{rest}", _OTHER_DIALECT)
 
     def property(self) -> Characters:
         found = _PROPERTY.match(self.pattern, self.at + 1)

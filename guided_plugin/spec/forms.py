@@ -171,7 +171,7 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
         what = f"more than one constraint: {', '.join(prefix + name for name in named)}"
         if not named:
             what = "no constraint"
-            if absent:
+            if absent and not prefix:
                 way_out = "write true for any JSON object, give another constraint, or leave it out"
                 raise _not_true(False, way_out)
             name = next((key for key in form if key not in (*_VLLM_KEYS, *_VLLM_INTERNAL)), "")

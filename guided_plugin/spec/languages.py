@@ -189,46 +189,26 @@ class _Resolver:
             case _:
                 return nullable(node)
 
-    def language(self, node: Node, start: bool, end: bool) -> Node | None:
-        """What a part matches between two places."""
-        if _free(node):
+    def language(self, node: Node, start: bool, end: bool, *, filled: bool = False) -> Node | None:
+        """What a part matches between two places; `filled`: except the empty text."""
+        free = _free(node)
+        if free and not (filled and nullable(node)):
             self.spend(_size(node))
             return node
-        match node:
-            case Anchor():
-                return EMPTY if self.empty(node, start, end) else None
-            case Alternation(options):
-                return _any_of([self.language(option, start, end) for option in options])
-            case Sequence():
-                return self.chain(_grouped(flat(node)), start, end)
-            case _:
-                blank = EMPTY if self.empty(node, start, end) else None
-                return _any_of([blank, self.filled(node, start, end)])
-
-    def filled(self, node: Node, start: bool, end: bool) -> Node | None:
-        """What a part matches between two places, except the empty text."""
         self.spend(1)
         match node:
             case Alternation(options):
-                return _any_of([self.filled(option, start, end) for option in options])
-            case Sequence(parts) if not _free(node):
-                return self.chain(_grouped(parts), start, end, filled=True)
-            case Sequence(parts) if nullable(node):
-                return self.filled_sequence(parts)
+                return _any_of([self.language(option, start, end, filled=filled) for option in options])
+            case Sequence(parts):
+                return self.chain(list(parts) if free else _grouped(flat(node)), start, end, filled=filled)
             case Repeat(part, low, high):
-                return self.filled_repeat(part, low, high, start, end)
-            case Anchor():
-                return None
-        return self.language(node, start, end)
+                blank = EMPTY if not filled and self.empty(node, start, end) else None
+                return _any_of([blank, self.filled_repeat(part, low, high, start, end)])
+        return EMPTY if not filled and self.empty(node, start, end) else None
 
-    def filled_sequence(self, parts: tuple[Node, ...]) -> Node | None:
-        """For each part: those before it are empty, and it is not."""
-        options: list[Node | None] = []
-        for at, part in enumerate(parts):
-            rest = Sequence(parts[at + 1 :])
-            self.spend(_size(rest))
-            options.append(_joined(self.filled(part, False, False), rest))
-        return _any_of(options)
+    def filled(self, node: Node, start: bool, end: bool) -> Node | None:
+        """What a part matches between two places, except the empty text."""
+        return self.language(node, start, end, filled=True)
 
     def filled_repeat(self, part: Node, low: int, high: int | None, start: bool, end: bool) -> Node | None:
         """Repetitions of which some may be empty: before the first that isn't, or after the last."""
@@ -255,7 +235,7 @@ class _Resolver:
             return None if filled else EMPTY
         head, rest = parts[0], parts[1:]
         if not rest:
-            return (self.filled if filled else self.language)(head, start, end)
+            return self.language(head, start, end, filled=filled)
         depends = start and any(_has(part, Anchor(start=True)) for part in rest)
         head_empty = self.empty(head, start, False)
         rest_empty = all(self.empty(part, False, end) for part in rest)
