@@ -24,7 +24,6 @@ ENVIRONMENT_VARIABLE = "GUIDED_PLUGIN"
 Mode = Literal["auto", "inline", "process"]
 Refused = Literal["error", "vllm"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-_REFUSED: tuple[Refused, ...] = get_args(Refused)
 
 _MIB = 1 << 20
 
@@ -105,31 +104,16 @@ class GuidedConfig(SpecLimits, WorkerLimits):
                 value = float(value)
                 object.__setattr__(self, field.name, value)
             _check_type(field.name, value, type(field.default))
-        if self.mode not in MODES:
-            raise ConfigError(
-                f"unknown mode {self.mode!r}", where="mode", hint=did_you_mean(self.mode, MODES)
-            )
-        if self.refused not in _REFUSED:
-            raise ConfigError(
-                f"unknown choice {self.refused!r}", where="refused", hint=did_you_mean(self.refused, _REFUSED)
-            )
+            least, hint = _LEAST.get(field.name, (1, ""))
+            if isinstance(value, int | float) and not isinstance(value, bool) and value < least:
+                raise ConfigError(f"must be at least {least:,}", where=field.name, hint=hint)
+        for name, known in (("mode", MODES), ("refused", get_args(Refused))):
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(f"unknown {name} {value!r}", where=name, hint=did_you_mean(value, known))
         for name in ("tools_strict", "refused"):
             if not self.take_over and getattr(self, name) != getattr(type(self), name):
                 raise ConfigError("has no effect without take_over", where=name, hint="set take_over")
-        if self.cache_bytes < 0:
-            raise ConfigError("must not be negative", where="cache_bytes", hint="0 keeps nothing")
-        if self.threads < 0:
-            raise ConfigError("must not be negative", where="threads", hint="0 chooses for you")
-        if self.learnt_bytes < 64 * _MIB:
-            raise ConfigError("must be at least 64 MiB", where="learnt_bytes", hint="in bytes")
-        for name in _POSITIVE:
-            if getattr(self, name) <= 0:
-                raise ConfigError("must be more than 0", where=name)
-        for name in ("worker_step_ms", "worker_grammar_ms", "row_ms"):
-            if getattr(self, name) < 1:
-                raise ConfigError("must be at least 1", where=name, hint="in milliseconds")
-        if self.worker_spin_us < 0:
-            raise ConfigError("must not be negative", where="worker_spin_us", hint="0 sleeps at once")
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> GuidedConfig:
@@ -168,18 +152,14 @@ def _no_number(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
 
-_POSITIVE = (
-    "compile_seconds",
-    "compile_bytes",
-    "compile_processes",
-    "compile_queue",
-    "max_spec_bytes",
-    "max_nodes",
-    "max_depth",
-    "max_enum",
-    "max_properties",
-    "max_repetition",
-)
+_LEAST: Mapping[str, tuple[float, str]] = {
+    "cache_bytes": (0, "0 keeps nothing"),
+    "compile_seconds": (0.001, "in seconds"),
+    "learnt_bytes": (64 * _MIB, "64 MiB"),
+    "threads": (0, "0 chooses for you"),
+    "worker_spin_us": (0, "0 sleeps at once"),
+}
+"""The least value of an option that is a number, where it is not 1."""
 
 
 def _check_type(name: str, value: Any, kind: type) -> None:

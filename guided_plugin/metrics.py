@@ -57,12 +57,8 @@ class Recent:
 
     def median(self) -> float:
         """Of those that are kept; 0 where there is none."""
-        return _median(self._values)
-
-
-def _median(values: deque[float]) -> float:
-    copied = list(values)  # another thread may add
-    return statistics.median(copied) if copied else 0.0
+        copied = list(self._values)  # another thread may add
+        return statistics.median(copied) if copied else 0.0
 
 
 class StepFigures:
@@ -75,7 +71,7 @@ class StepFigures:
         """Guided rows in all of them."""
         self._number = 0
         self._last: tuple[int, int, list[float]] | None = None
-        self._seconds: deque[float] = deque(maxlen=RECENT)
+        self._seconds = Recent()
 
     def finish(self, rows: int, clock: list[float]) -> None:
         """A step is over; `clock` has the seconds of the five verbs."""
@@ -83,7 +79,7 @@ class StepFigures:
             self.steps += 1
             self.rows += rows
             self._last = self._number, rows, clock[:]
-            self._seconds.append(sum(clock))
+            self._seconds.add(sum(clock))
         self._number += 1
 
     @property
@@ -96,7 +92,7 @@ class StepFigures:
 
     def main_thread(self) -> float:
         """Median seconds of a step, over the newest `RECENT`."""
-        return _median(self._seconds)
+        return self._seconds.median()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,18 +173,14 @@ def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "
             for one in fields(now.worker):
                 name = one.name if one.name in _COUNTERS - {"steps"} else f"worker_{one.name}"
                 yield family(name, getattr(now.worker, one.name))
-            by_choice = CounterMetricFamily(
-                f"{prefix}_requests", "guided requests by backend and why", labels=["backend", "reason"]
-            )
-            for (backend, reason), count in now.choices.items():
-                by_choice.add_metric([backend, reason], count)
-            yield by_choice
-            unenforced = CounterMetricFamily(
-                f"{prefix}_unenforced", "guided requests by keyword that nothing enforces", labels=["keyword"]
-            )
-            for keyword, count in now.unenforced.items():
-                unenforced.add_metric([keyword], count)
-            yield unenforced
+            for what, labels, counts in (
+                ("requests", ["backend", "reason"], now.choices),
+                ("unenforced", ["keyword"], {(keyword,): count for keyword, count in now.unenforced.items()}),
+            ):
+                found = CounterMetricFamily(f"{prefix}_{what}", _HELP[what], labels=labels)
+                for values, count in counts.items():
+                    found.add_metric(list(values), count)
+                yield found
 
     return Collector()
 
@@ -203,5 +195,7 @@ _HELP = {
     "worker_memory_bytes": "resident memory of the grammar worker",
     "worker_shared_bytes": "memory that the grammar worker shares with the host",
     "worker_learnt_bytes": "bytes that lexers have learnt of their grammars, at most",
+    "requests": "guided requests by backend and why",
+    "unenforced": "guided requests by keyword that nothing enforces",
     "main_thread": "median seconds of the host's thread in a step, over the newest ones",
 }

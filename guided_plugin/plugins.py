@@ -19,8 +19,7 @@ from guided_plugin.errors import GuidedError, PluginError, did_you_mean
 
 if TYPE_CHECKING:
     from guided_plugin.grammar.base import BackendFactory, Lowering
-    from guided_plugin.metrics import StepStatistics
-    from guided_plugin.step import DecodeStep, ProcessorFactory, RequestInfo
+    from guided_plugin.step import DecodeStep, ProcessorFactory
 
 __all__ = ["BUILTIN_PLUGINS", "ENTRY_POINT_GROUP", "Plugins", "SafeStepHooks"]
 
@@ -35,6 +34,22 @@ BUILTIN_PLUGINS = {
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+
+
+def _hook(name: str, argument: str) -> Callable[[Plugins, Any], None]:
+    """A method that calls a hook with one call of pluggy. On failure alone the culprit is looked for."""
+
+    def call(self: Plugins, value: Any) -> None:
+        try:
+            getattr(self._manager.hook, name)(**{argument: value})
+        except GuidedError:
+            raise
+        except Exception as error:
+            culprit = self._culprit(error)
+            where, hint = f"plugin {culprit!r}", _disable(culprit)
+            raise PluginError(f"failed: {error!r}", where=where, hint=hint) from error
+
+    return call
 
 
 class Plugins:
@@ -97,40 +112,12 @@ class Plugins:
         """The registered plugins, by name."""
         return sorted(name for name, _ in self._manager.list_name_plugin())
 
-    # Step hooks: one pluggy call each; on failure, and only then, the culprit is looked for.
-
-    def post_sampling(self, step: DecodeStep) -> None:
-        """See the hook of this name."""
-        self._call(self._manager.hook.post_sampling, step=step)
-
-    def after_stop_criteria(self, step: DecodeStep) -> None:
-        """See the hook of this name."""
-        self._call(self._manager.hook.after_stop_criteria, step=step)
-
-    def request_added(self, request: RequestInfo) -> None:
-        """See the hook of this name."""
-        self._call(self._manager.hook.request_added, request=request)
-
-    def request_finished(self, request: RequestInfo) -> None:
-        """See the hook of this name."""
-        self._call(self._manager.hook.request_finished, request=request)
-
-    def request_failed(self, request: RequestInfo) -> None:
-        """See the hook of this name."""
-        self._call(self._manager.hook.request_failed, request=request)
-
-    def step_finished(self, statistics: StepStatistics) -> None:
-        """See the hook of this name."""
-        self._call(self._manager.hook.step_finished, statistics=statistics)
-
-    def _call(self, hook: pluggy.HookCaller, **arguments: object) -> None:
-        try:
-            hook(**arguments)
-        except GuidedError:
-            raise
-        except Exception as error:
-            name = self._culprit(error)
-            raise PluginError(f"failed: {error!r}", where=f"plugin {name!r}", hint=_disable(name)) from error
+    post_sampling = _hook("post_sampling", "step")
+    after_stop_criteria = _hook("after_stop_criteria", "step")
+    request_added = _hook("request_added", "request")
+    request_finished = _hook("request_finished", "request")
+    request_failed = _hook("request_failed", "request")
+    step_finished = _hook("step_finished", "statistics")
 
     def _look_for_listeners(self) -> None:
         hook = self._manager.hook

@@ -137,11 +137,13 @@ def test_what_the_environment_gets_wrong(text, where, what, hint):
         ({"enabled": "true"}, "must be true or false, not 'true'"),
         ({"backend": None}, "must be a string, not None"),
         ({"cache_bytes": 1.5}, "must be a whole number, not 1.5"),
-        ({"cache_bytes": -1}, "must not be negative"),
-        ({"learnt_bytes": 1 << 20}, "must be at least 64 MiB"),
+        ({"cache_bytes": -1}, "must be at least 0"),
+        ({"learnt_bytes": 1 << 20}, "must be at least 67,108,864"),
+        ({"compile_seconds": 0}, "must be at least 0.001"),
+        ({"row_ms": 0}, "must be at least 1"),
         ({"threads": "3"}, "must be a whole number, not '3'"),
         ({"threads": True}, "must be a whole number, not True"),
-        ({"threads": -1}, "must not be negative"),
+        ({"threads": -1}, "must be at least 0"),
         ({"disabled_plugins": "a"}, "must be a list of strings, not 'a'"),
         ({"disabled_plugins": ["a", 1]}, "must be a list of strings, not ('a', 1)"),
     ],
@@ -167,7 +169,7 @@ def test_zero_threads_leaves_processors_to_others(monkeypatch, count, threads):
 
 def test_what_is_refused_is_an_error_or_left_to_vllm():
     assert GuidedConfig(take_over=True, refused="vllm").refused == "vllm"
-    with pytest.raises(ConfigError, match=r"unknown choice 'vlm'.*did you mean 'vllm'"):
+    with pytest.raises(ConfigError, match=r"unknown refused 'vlm'.*did you mean 'vllm'"):
         GuidedConfig(take_over=True, refused="vlm")
     with pytest.raises(ConfigError, match="refused: has no effect without take_over"):
         GuidedConfig(refused="vllm")

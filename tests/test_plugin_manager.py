@@ -9,7 +9,7 @@ import pytest
 
 import guided_plugin as gp
 from guided_plugin import errors, plugins
-from guided_plugin.errors import ConfigError, PluginError
+from guided_plugin.errors import PluginError
 
 
 def entry_point(name, load):
@@ -127,39 +127,6 @@ def test_what_a_disabled_plugin_offered_is_missed_by_name():
         gp.Plugins(disabled=["xgrammar"], entry_points=False).backend("xgrammar")
     with pytest.raises(PluginError, match="did you mean 'guided'"):
         gp.Plugins(entry_points=False).logits_processor("guide")
-
-
-@pytest.mark.parametrize(
-    ("text", "config"),
-    [
-        ("", gp.GuidedConfig()),
-        ("1", gp.GuidedConfig()),
-        ("0", gp.GuidedConfig(enabled=False)),
-        ('{"threads": 3, "disabled_plugins": ["a"]}', gp.GuidedConfig(threads=3, disabled_plugins=("a",))),
-    ],
-)
-def test_configuration_from_the_environment(text, config):
-    assert gp.GuidedConfig.from_environment({"GUIDED_PLUGIN": text}) == config
-    assert config.thread_count() == (config.threads or config.thread_count()) >= 1
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("yes", "not 0, 1 or a JSON object"),
-        ("[1]", "JSON object"),
-        ('{"thread": 3}', "did you mean 'threads'"),
-        ('{"threads": "3"}', "threads: must be a whole number"),
-        ('{"threads": true}', "whole number"),
-        ('{"threads": -1}', "negative"),
-        ('{"cache_bytes": -1}', "negative"),
-        ('{"disabled_plugins": "a"}', "list of strings"),
-        ('{"enabled": 1}', "true or false"),
-    ],
-)
-def test_wrong_configuration_is_refused(text, says):
-    with pytest.raises(ConfigError, match=says):
-        gp.GuidedConfig.from_environment({"GUIDED_PLUGIN": text})
 
 
 def test_errors_keep_their_fields_and_their_tree():
