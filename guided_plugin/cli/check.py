@@ -59,16 +59,18 @@ def check(
     Several files get a line each. The exit code is 1 if a spec is refused or an instance does not match, 2 if
     a file is not a spec.
     """
-    given: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
-    if open_objects:
-        given["strict"] = False
     files = _expanded(spec_files)
     read_once([*files, *(instance or [])])
     if instance and len(files) > 1:
         raise InputError("is matched with one spec", where="--instance", hint="check the specs one by one")
-    specs = {file: _spec_or_error(file, given) for file in files}
-    if isinstance(error := specs[files[0]], GuidedError) and len(files) == 1:
-        raise error
+    specs: dict[Path, OutputSpec | GuidedError] = {}
+    for file in files:
+        try:
+            specs[file] = load_spec(file, flexible=flexible, open_objects=open_objects)
+        except GuidedError as error:
+            if len(files) == 1:
+                raise
+            specs[file] = error
     instances = [(name_of(path), read_text(path)) for path in instance or []]
     with working("compiling"):
         from guided_plugin.compiling.compiler import GrammarCompiler
@@ -88,13 +90,6 @@ def check(
         _show(report)
     if not report.ok:
         raise typer.Exit(1)
-
-
-def _spec_or_error(file: Path, given: dict[str, Any]) -> OutputSpec | GuidedError:
-    try:
-        return load_spec(file, **given)
-    except GuidedError as error:
-        return error
 
 
 def _expanded(paths: list[Path]) -> list[Path]:

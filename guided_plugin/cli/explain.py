@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -42,10 +42,7 @@ def explain(
     read_once([spec_file, *([text_file] if text_file else [])])
     if html is not None:
         check_out(html, "--html")
-    given: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
-    if open_objects:
-        given["strict"] = False
-    spec = load_spec(spec_file, **given)
+    spec = load_spec(spec_file, flexible=flexible, open_objects=open_objects)
     written = read_text(text_file) if text_file is not None else text or ""
     with working("compiling"):
         from guided_plugin.compiling.compiler import GrammarCompiler
@@ -79,10 +76,8 @@ def _show(found: Explanation, next_text: str | None) -> None:
             lines.append(("complete", ", ".join(found.place.complete)))
     lines.append(("may stop", "yes" if found.may_stop else "no"))
     lines.append(("characters", ranges(list(found.characters))))
-    more = (
-        f" and {found.token_count - len(found.tokens)} more" if found.token_count > len(found.tokens) else ""
-    )
-    lines.append(("tokens", (", ".join(found.tokens) or "none") + more))
+    more = found.token_count - len(found.tokens)
+    lines.append(("tokens", (", ".join(found.tokens) or "none") + (f" and {more} more" if more else "")))
     if found.forced:
         lines.append(("forced", repr(found.forced)))
     if next_text is not None:

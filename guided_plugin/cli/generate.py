@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from guided_plugin.cli import options
 from guided_plugin.cli.loading import (
+    GRAMMARS,
     InputError,
-    load_grammar,
     load_model,
     load_spec,
     load_tokenizer,
@@ -93,9 +93,8 @@ def _spec(
 
     if sum(value is not None for value in (schema, regex, choice, grammar)) > 1:
         raise InputError("give only one of --schema, --regex, --choice and --grammar")
-    given: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
     if schema is not None:
-        return load_spec(schema, **given)
+        return load_spec(schema, flexible=flexible)
     if regex is not None:
         return OutputSpec.regex(regex)
     if choice is not None:
@@ -103,4 +102,7 @@ def _spec(
         if not all(texts):
             raise InputError(f"has an empty text: {choice!r}", where="--choice", hint="yes,no")
         return OutputSpec.choice(texts)
-    return load_grammar(grammar) if grammar is not None else None
+    if grammar is not None and grammar.suffix.lower() not in GRAMMARS:
+        hint = "name it " + ", ".join(GRAMMARS)
+        raise InputError("has no suffix of a grammar syntax", where=str(grammar), hint=hint)
+    return load_spec(grammar) if grammar is not None else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 _FURTHER_TOKENS = ("additional_special_tokens", "extra_special_tokens")
-_GRAMMARS = {".ebnf": "ebnf", ".gbnf": "ebnf", ".lark": "lark"}
+GRAMMARS = {".ebnf": "ebnf", ".gbnf": "ebnf", ".lark": "lark"}
 _STANDARD_INPUT = Path("-")
 
 
@@ -70,8 +70,11 @@ def read_json(path: Path) -> Any:
         raise InputError(f"can't be read as JSON: {error}", where=name_of(path)) from None
 
 
-def load_spec(path: Path, **options: Any) -> OutputSpec:
+def load_spec(path: Path, *, flexible: bool = False, open_objects: bool = False) -> OutputSpec:
     """A spec file: a JSON Schema, any form `OutputSpec.parse` takes, or a grammar (.ebnf, .gbnf, .lark)."""
+    options: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
+    if open_objects:
+        options["strict"] = False
     try:
         return _spec(path, options)
     except SpecError as error:
@@ -79,19 +82,11 @@ def load_spec(path: Path, **options: Any) -> OutputSpec:
         raise SpecError(error.what, where=where, hint=error.hint) from None
 
 
-def load_grammar(path: Path) -> OutputSpec:
-    """A grammar file; the suffix of its name tells the syntax."""
-    if path.suffix.lower() not in _GRAMMARS:
-        hint = "name it " + ", ".join(_GRAMMARS)
-        raise InputError("has no suffix of a grammar syntax", where=name_of(path), hint=hint)
-    return load_spec(path)
-
-
 def _spec(path: Path, options: dict[str, Any]) -> OutputSpec:
     from guided_plugin.spec import OutputSpec
     from guided_plugin.spec.forms import KINDS
 
-    syntax = _GRAMMARS.get(path.suffix.lower())
+    syntax = GRAMMARS.get(path.suffix.lower())
     if syntax is not None:
         return OutputSpec.grammar(read_text(path), syntax, **options)  # type: ignore[arg-type]
     document = read_json(path)
