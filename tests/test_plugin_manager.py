@@ -1,6 +1,5 @@
 """Plugins: loading, naming the broken ones, configuration, imports and public names."""
 
-import pickle
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -127,17 +126,6 @@ def test_what_a_disabled_plugin_offered_is_missed_by_name():
         gp.Plugins(disabled=["xgrammar"], entry_points=False).backend("xgrammar")
     with pytest.raises(PluginError, match="did you mean 'guided'"):
         gp.Plugins(entry_points=False).logits_processor("guide")
-
-
-def test_errors_keep_their_fields_and_their_tree():
-    for name in errors.__all__:
-        kind = getattr(errors, name)
-        if isinstance(kind, type):
-            assert name in errors.__doc__
-            error = kind("what", where="there", hint="do this").for_request("r1")
-            again = pickle.loads(pickle.dumps(error))
-            assert type(again) is kind
-            assert str(again) == "request r1: there: what (do this)"
 
 
 def test_importing_the_package_imports_nothing_else():

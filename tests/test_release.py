@@ -33,11 +33,6 @@ def test_the_image_is_the_tested_vllm_with_the_plugin_switched_on():
     assert GuidedConfig.from_environment({name: value.strip("'")}).take_over
 
 
-def test_the_image_gets_the_checked_wheel_alone():
-    assert (ROOT / ".dockerignore").read_text().split() == ["*", "!dist/*.whl"]
-    assert dict(instructions())["COPY"].startswith("dist/*.whl ")
-
-
 def test_every_tried_python_is_named_and_no_other():
     minors = [text.rpartition(".")[2] for text in PROJECT["classifiers"] if ":: 3." in text]
     assert minors == ["11", "12", "13"]
@@ -99,22 +94,6 @@ def test_builds_that_differ_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(release_check, "build", build)
     with pytest.raises(release_check.CheckError, match="builds other bytes"):
         release_check.build_twice(tmp_path)
-
-
-def test_a_command_that_fails_is_told_with_what_it_said(tmp_path):
-    script = tmp_path / "fails"
-    script.write_text("#!/bin/sh\necho no room >&2\nexit 3\n")
-    script.chmod(0o755)
-    with pytest.raises(release_check.CheckError, match="ended with 3:\nno room"):
-        release_check.run([script])
-    assert release_check.run([script], answers=(3,)) == ""
-
-
-def test_the_tools_of_a_release_are_pinned():
-    lines = (ROOT / "constraints-release.txt").read_text().splitlines()
-    tools = [line for line in lines if not line.startswith("#")]
-    assert [tool.partition("==")[0] for tool in tools] == ["build", "twine", "hatchling"]
-    assert all("==" in tool for tool in tools)
 
 
 def test_make_nightly_checks_the_release():

@@ -67,21 +67,6 @@ def test_quick_training_writes_every_file_and_is_deterministic(script, tmp_path)
     transformers.AutoModelForCausalLM.from_pretrained(first)
 
 
-def test_bad_step_count_is_refused(script, capsys):
-    with pytest.raises(SystemExit):
-        script.parse_arguments(["--steps", "0"])
-    assert "0 is not a positive number" in capsys.readouterr().err
-
-
-def test_corpus_follows_its_seed(script):
-    def take(seed):
-        source = script.corpus(seed)
-        return [next(source) for _ in range(50)]
-
-    assert take(1) == take(1)
-    assert take(1) != take(2)
-
-
 @pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.name)
 def test_tidy_records_satisfy_the_demo_schemas(demo):
     text = load_script("scripts/demo_text.py")
@@ -93,11 +78,6 @@ def test_tidy_records_satisfy_the_demo_schemas(demo):
         record = json.loads(text.spell(topic.make(rng), text.COMPACT))
         validator.validate(record)
         assert list(record) == list(demo.schema["properties"])
-
-
-def test_shipped_folder_is_small_and_complete():
-    assert {path.name for path in MODEL_DIR.iterdir()} == FILES
-    assert sum(path.stat().st_size for path in MODEL_DIR.iterdir()) < 4_000_000
 
 
 def test_shipped_vocabulary_has_every_byte(script, shipped):
@@ -116,13 +96,6 @@ def test_shipped_tokenizer_gives_text_back(shipped, text):
     ids = tokenizer(text).input_ids
     assert ids[0] == tokenizer.bos_token_id
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
-
-
-@pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.name)
-def test_prompt_is_a_token_prefix_of_training_text(shipped, demo):
-    tokenizer, _ = shipped
-    prompt = tokenizer(demo.prompt).input_ids
-    assert tokenizer(demo.prompt + '{"name":"Ana"}').input_ids[: len(prompt)] == prompt
 
 
 def test_shipped_model_predicts_fresh_text(script, shipped):

@@ -13,9 +13,8 @@ import pytest
 
 from benchmarks.maskbench.__main__ import main
 from benchmarks.maskbench.child import FileBench
-from benchmarks.maskbench.result import FileResult, compare, summarise
+from benchmarks.maskbench.result import FileResult, summarise
 from benchmarks.samples import TextTokens, open_sample
-from guided_plugin.bench.measuring import quantile
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, VocabularyError
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -206,16 +205,6 @@ def archive(path, members, mode="w:xz"):
     return path
 
 
-def test_a_folder_and_its_archive_have_the_same_names(folder, tmp_path):
-    members = {f"./maskbench/data/{name}": text.encode() for name, text in SAMPLE.items()}
-    tar = archive(tmp_path / "sample.tar.xz", {**members, "maskbench/README.md": b"no sample"})
-    with open_sample(folder) as from_folder, open_sample(tar) as from_tar:
-        assert list(from_folder) == list(from_tar) == sorted(SAMPLE)
-        assert {name: path.read_text() for name, path in from_tar.items()} == SAMPLE
-    assert not any(path.exists() for path in from_tar.values())
-    assert all(path.exists() for path in from_folder.values())
-
-
 def test_an_archive_writes_nowhere_else(tmp_path):
     members = {"../outside.json": b"1", "/root.json": b"2", "../../outside.json": b"3"}
     with open_sample(archive(tmp_path / "deep.tar", members, "w")) as files:
@@ -309,12 +298,6 @@ def test_texts_as_tokens(byte_vocabulary):
         TextTokens(Vocabulary.from_tokens([b"a", b"</s>"], [1]))("x")
 
 
-def test_quantiles_are_measured_values():
-    values = np.arange(1, 1001)[::-1].copy()
-    assert [quantile(values, share) for share in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]
-    assert quantile(np.array([7]), 0.5) == 7
-
-
 def test_a_summary_weighs_every_mask_the_same():
     long = FileResult("long", first_mask_ms=1.0, mask_ns=np.full(98, 1000))
     short = FileResult("short", "wrong", wrong_accepts=[1], wrong_refusals=[0], mask_ns=np.full(2, 51_000))
@@ -325,22 +308,3 @@ def test_a_summary_weighs_every_mask_the_same():
     assert summary["first_mask_ms"] == {"p50": 1.0, "p90": 1.0, "p99": 1.0}
     counts = ("files", "passing", "wrong_accepts", "wrong_refusals", "refused", "died", "unreadable")
     assert [summary[name] for name in counts] == [3, 1, 1, 1, 0, 1, 0]
-
-
-def test_other_wrong_answers_are_a_flip_and_missing_files_are_not():
-    def result(backend, *files):
-        return {"runs": [{"backend": backend, "files": [file.to_dict() for file in files]}]}
-
-    def wrong(accepts):
-        return FileResult("x", "wrong", wrong_accepts=accepts, wrong_refusals=[4])
-
-    flips = compare(result("a", wrong([1]), FileResult("gone")), result("a", wrong([1, 2])))
-    assert [(flip.before, flip.after, flip.worse) for flip in flips] == [
-        (
-            "wrongly accepts tests 1, wrongly refuses tests 4",
-            "wrongly accepts tests 1, 2, wrongly refuses tests 4",
-            False,
-        )
-    ]
-    assert compare(result("a", wrong([1])), result("a", wrong([1]))) == []
-    assert compare(result("a", wrong([1])), result("b", wrong([2]))) == []

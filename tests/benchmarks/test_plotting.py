@@ -50,12 +50,6 @@ def test_a_line_for_all_that_differs(drawn, tmp_path):
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_steady_steps_are_drawn_where_they_were_measured(drawn, tmp_path):
-    figures = [figure(8, 9.0, steady_ratio=1.25)]
-    plot_ratios({"benchmark": "vllm", "environment": ENVIRONMENT, "figures": figures}, tmp_path / "a.png")
-    assert lines(drawn[0]) == {"plain": [(8, 1.25)]}
-
-
 def test_a_result_without_guided_figures_has_no_picture(tmp_path):
     with pytest.raises(gp.GuidedError, match="no guided figure"):
         plot_ratios({"figures": [figure(8, 1.0, way="unguided")]}, tmp_path / "a.png")

@@ -46,67 +46,37 @@ def test_options_of_the_environment_hold_and_garbage_in_it_is_refused(run, write
         run("check", path).is_error(2, "GUIDED_PLUGIN" if text != '{"max_enums": 2}' else "max_enum")
 
 
-def test_spec_file_that_is_not_there(run, tmp_path):
-    path = tmp_path / "none.json"
-    run("check", path).is_error(2, f"{path}: can't be read: No such file or directory")
-
-
-def test_spec_file_that_is_a_folder(run, tmp_path):
+def test_files_that_cannot_be_read_are_named(run, write, tmp_path, monkeypatch):
+    good, missing = write("s.json", {}), tmp_path / "gone"
+    run("check", missing).is_error(2, f"{missing}: can't be read: No such file or directory")
     run("check", tmp_path).is_error(2, f"{tmp_path}: can't be read: Is a directory")
-
-
-def test_spec_file_that_may_not_be_read(run, write, monkeypatch):
-    path = write("s.json", {})
+    run("check", good, "--instance", missing).is_error(2, f"{missing}: can't be read")
 
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_text", refuse)  # file modes don't bind root, who may run the tests
-    run("check", path).is_error(2, f"{path}: can't be read: Permission denied")
-
-
-def test_instance_that_is_not_there(run, write, tmp_path):
-    missing = tmp_path / "gone"
-    run("check", write("s.json", {}), "--instance", missing).is_error(2, f"{missing}: can't be read")
+    run("check", good).is_error(2, f"{good}: can't be read: Permission denied")
 
 
 def test_generate_refuses_a_schema_that_allows_nothing(run, write):
     run("generate", *MODEL, "--schema", write("s.json", False)).is_error(1, "allows no output")
 
 
-def test_tokenizer_folder_that_is_not_there(run, write, tmp_path):
-    missing = tmp_path / "gone"
-    result = run("check", write("s.json", {}), "--tokenizer", missing)
-    result.is_error(2, f"{missing}: is not a folder")
-
-
-def test_tokenizer_folder_that_is_none(run, write, tmp_path):
-    result = run("check", write("s.json", {}), "--tokenizer", tmp_path)
-    result.is_error(2, f"{tmp_path}: contains no tokenizer (no tokenizer.json in it)")
-
-
-def test_tokenizer_that_is_broken(run, write, tmp_path):
-    write("tokenizer.json", "{")
-    result = run("check", write("s.json", {}), "--tokenizer", tmp_path)
-    result.is_error(2, f"{tmp_path}: contains no tokenizer that transformers can load: ")
-
-
-def test_model_folder_that_is_not_there(run, tmp_path):
-    missing = tmp_path / "gone"
-    run("generate", "--model", missing, "--prompt", "x").is_error(2, f"{missing}: is not a folder")
-
-
-def test_model_folder_that_is_none(run, demo_tokenizer, tmp_path):
-    demo_tokenizer.save_pretrained(tmp_path)
-    result = run("generate", "--model", tmp_path, "--prompt", "x")
-    result.is_error(2, f"{tmp_path}: contains no model (no config.json in it)")
-
-
-def test_model_that_is_broken(run, write, demo_tokenizer, tmp_path):
-    demo_tokenizer.save_pretrained(tmp_path)
-    write("config.json", {"model_type": "llama"})
-    result = run("generate", "--model", tmp_path, "--prompt", "x")
-    result.is_error(2, f"{tmp_path}: contains no model that transformers can load: ")
+def test_folders_of_tokenizers_and_models_are_named(run, write, demo_tokenizer, tmp_path):
+    spec, folder, missing = write("s.json", {}), tmp_path / "some", tmp_path / "gone"
+    folder.mkdir()
+    tokenizer = ("check", spec, "--tokenizer")
+    model = ("generate", "--prompt", "x", "--model")
+    for command in (tokenizer, model):
+        run(*command, missing).is_error(2, f"{missing}: is not a folder")
+    run(*tokenizer, folder).is_error(2, f"{folder}: contains no tokenizer (no tokenizer.json in it)")
+    write("some/tokenizer.json", "{")
+    run(*tokenizer, folder).is_error(2, f"{folder}: contains no tokenizer that transformers can load: ")
+    demo_tokenizer.save_pretrained(folder)
+    run(*model, folder).is_error(2, f"{folder}: contains no model (no config.json in it)")
+    write("some/config.json", {"model_type": "llama"})
+    run(*model, folder).is_error(2, f"{folder}: contains no model that transformers can load: ")
 
 
 @pytest.fixture(scope="session")

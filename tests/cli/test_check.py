@@ -135,37 +135,6 @@ def test_check_takes_every_form(run, write, name, content, instance):
     assert run("check", spec, "--instance", write("bad", "x")).code == 1
 
 
-def test_check_shows_a_grammar_on_one_line(run, write):
-    result = run("check", write("g.ebnf", 'root ::= a\na ::= "b"\n'))
-    assert result.out.startswith('grammar root ::= a\\na ::= "b"\\n\ncompiles with ')
-
-
-def test_check_json(run, write):
-    result = run("check", write("s.json", {"type": "integer", "minmum": 1}), "--json")
-    assert result.code == 0
-    found = result.json
-    assert list(found) == [
-        "ok",
-        "spec",
-        "backend",
-        "reason",
-        "compile_ms",
-        "memory_bytes",
-        "warnings",
-        "error",
-        "instances",
-        "keywords",
-    ]
-    assert (found["ok"], found["backend"], found["error"], found["instances"]) == (
-        True,
-        "llguidance",
-        None,
-        [],
-    )
-    assert found["spec"] == {"json_schema": {"type": "integer", "minmum": 1}}
-    assert any("did you mean 'minimum'" in warning for warning in found["warnings"])
-
-
 @pytest.mark.parametrize(
     ("name", "content", "part"),
     [

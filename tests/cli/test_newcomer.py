@@ -2,7 +2,6 @@
 
 import re
 import sys
-from pathlib import Path
 
 import pytest
 from script_files import ROOT, load_script
@@ -66,46 +65,3 @@ def test_tasks_of_the_server_fail_without_one(walk):
     for name in ("openai", "refused schema", "metrics"):
         with pytest.raises(newcomer.Failed, match="there is no server"):
             newcomer.TASKS[name](walk)
-
-
-@pytest.mark.parametrize(
-    ("status", "message"),
-    [(500, "#/a: x (did you mean 'b'?)"), (400, "it is wrong"), (400, "#/properties/age/type: no")],
-)
-def test_a_message_that_helps_nobody_fails(walk, monkeypatch, status, message):
-    walk.base_url = "http://nowhere"
-    monkeypatch.setattr(newcomer, "_chat", lambda *_, **__: (status, {"error": {"message": message}}))
-    with pytest.raises(newcomer.Failed, match="no way to mend"):
-        newcomer.TASKS["refused schema"](walk)
-
-
-def test_a_note_is_needed_for_a_stuck_output(walk, monkeypatch):
-    monkeypatch.setattr(walk, "plugin", lambda *_, **__: "text  fits\n")
-    with pytest.raises(newcomer.Failed, match="fits"):
-        newcomer.TASKS["explain"](walk)
-
-
-def test_commands_run_in_its_folder(walk):
-    assert (
-        Path(walk.run(sys.executable, "-c", "import os; print(os.getcwd())").strip()) == walk.folder.resolve()
-    )
-
-
-def test_doctor_must_find_the_option_and_be_content_with_the_right_one(walk, monkeypatch):
-    def doctor(found, left):
-        answers = iter([found, left])
-        told = [{"status": "problem", "what": what, "remedy": "change it"} for what in ("", *found, *left)]
-
-        def plugin(*_, **__):
-            wanted = next(answers)
-            problems = [each for each in told if each["what"] in wanted]
-            return newcomer.json.dumps({"sections": {"options": problems, "self-test": told[:1]}})
-
-        monkeypatch.setattr(walk, "plugin", plugin)
-        return newcomer.TASKS["doctor"](walk)
-
-    meant = "unknown option 'take_ovr' (did you mean 'take_over'?)"
-    assert doctor([meant], []) == f"{meant} -> change it"
-    for found, left in (([], []), (["no"], []), ([meant], ["still wrong"])):
-        with pytest.raises(newcomer.Failed):
-            doctor(found, left)
