@@ -108,6 +108,8 @@ class Gate:
         self._slow: Background[Admitted] = Background(slow, slow)
         self._admitting: dict[bytes | None, Future[Admitted]] = {}
         """The specs that take longer."""
+        self.expected: list[Admitted] = []
+        """Specs of requests that `LLM` will add next, which the engine does not have ready yet."""
         outputs = vllm_config.structured_outputs_config
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
         self._reasoning: Reasoning | None = None
@@ -212,17 +214,26 @@ class Gate:
         """The error of a request whose spec was not ready in time."""
         return BusyError(f"its spec was not ready within {self.patience:g} s", hint="try again")
 
-    def prepared(self, admitted: Admitted) -> None:
-        """The engine has a spec ready, or has refused it."""
-        admitted.prepared = self._engine_started = True
-
     def question(self, admitted: Admitted) -> tuple[str, dict[str, Any] | None]:
-        """What `guided_prepare` is first asked about a spec: later on its key is enough."""
+        """What `guided_prepare` is asked about a spec: after the first time its key is enough."""
+        if admitted.told:
+            return admitted.key, None
+        admitted.told = True
         made = self.compiler.kept(admitted.spec)
         return admitted.key, {
             "spec": admitted.fields,
             "prepared": None if made is None else plain_prepared(made),
         }
+
+    def answered(self, asked: list[Admitted], answers: list[list[bool]]) -> bool:
+        """Note which specs the engine has ready, or has refused; whether the first one is among them. Each
+        of its workers has answered for each spec."""
+        for admitted, ready in zip(asked, zip(*answers, strict=True), strict=True):
+            if all(ready):
+                admitted.prepared = self._engine_started = True
+                if admitted in self.expected:
+                    self.expected.remove(admitted)
+        return asked[0].prepared
 
     @property
     def patience(self) -> float:
@@ -351,8 +362,10 @@ class Gate:
             triggers = sum(len(each.tokens) for each in admitted.spec.start_after or ())
             size = 2 * ENTRY_BYTES + texts_bytes(admitted.spec.text) + _ID_BYTES * triggers
             with self._lock:
-                if asked.key not in self._admitted:
-                    self._admitted.put(asked.key, admitted, size)
+                known = self._admitted.get(asked.key)
+                if known is not None and known is not LEFT:
+                    return known
+                self._admitted.put(asked.key, admitted, size)
         return admitted
 
 

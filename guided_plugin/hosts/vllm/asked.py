@@ -62,6 +62,8 @@ class Admitted:
     """Its triggers are token ids: the scheduler has no tokenizer, and no request with it needs one again."""
     prepared: bool
     """Whether its requests may go to the engine at once; else the engine gets it ready first."""
+    told: bool = field(default=False, init=False)
+    """Whether the engine was sent the spec for that."""
     backend: str = ""
     """What it compiled with, for metrics."""
     unenforced: tuple[str, ...] = ()

@@ -134,14 +134,14 @@ def add_request(original: Any) -> Any:
             admitted: Admitted = carried.extra_args[GUIDED]
             if admitted is not LEFT:
                 gate.health.check(lambda method: self.collective_rpc(method))
-            if not admitted.prepared:
-                question, pauses = gate.question(admitted), _pauses()
-                while not all(map(all, self.collective_rpc(PREPARE, args=([question],)))):
+            pauses = _pauses()
+            while not admitted.prepared:
+                wanted = list(dict.fromkeys([admitted, *gate.expected]))
+                questions = [gate.question(one) for one in wanted]
+                if not gate.answered(wanted, self.collective_rpc(PREPARE, args=(questions,))):
                     if time.monotonic() > deadline:
                         raise gate.late()
-                    question = (admitted.key, None)
                     time.sleep(next(pauses))
-                gate.prepared(admitted)
         except GuidedError as error:
             raise refused(error, call.get("request_id", args, kwargs)) from error
         args, kwargs = call.having(carried, args, kwargs)
@@ -172,12 +172,11 @@ def add_request_async(original: Any) -> Any:
                     True if whole else call.get("reasoning_ended", args, kwargs),
                     call.get("reasoning_parser_kwargs", args, kwargs) or {},
                 )
-            if not admitted.prepared:
-                question, pauses = gate.question(admitted), _pauses()
-                while not all(map(all, await ask_all(self, PREPARE, ([question],)))):
-                    question = (admitted.key, None)
+            pauses = _pauses()
+            while not admitted.prepared:
+                answers = await ask_all(self, PREPARE, ([gate.question(admitted)],))
+                if not gate.answered([admitted], answers):
                     await asyncio.sleep(next(pauses))
-                gate.prepared(admitted)
         telling.stop_waiting()
         args, kwargs = call.having(carried, args, kwargs)
         return await original(self, *args, **kwargs)

@@ -290,7 +290,8 @@ def test_until_an_engine_has_compiled_a_spec_every_spec_is_prepared_there(monkey
     one, two = (gate.admit(SamplingParams(extra_args={"guided": {"regex": text}})) for text in "ab")
     assert not one.extra_args["guided"].prepared
     assert not two.extra_args["guided"].prepared
-    gate.prepared(one.extra_args["guided"])
+    assert not gate.answered([one.extra_args["guided"]], [[True], [False]])  # of two workers one
+    assert gate.answered([one.extra_args["guided"]], [[True], [True]])
     assert one.extra_args["guided"].prepared
     assert gate.admit(SamplingParams(extra_args={"guided": {"regex": "c"}})).extra_args["guided"].prepared
     monkeypatch.setattr(vllm_admission, "_SLOW_SECONDS", -1.0)

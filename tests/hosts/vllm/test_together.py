@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -14,55 +13,43 @@ from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm_support import SMALL, VOCABULARY, config
 
 import guided_plugin as gp
-from guided_plugin.errors import BusyError, SpecError
+from guided_plugin.errors import SpecError
 from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import together as vllm_together
 from guided_plugin.hosts.vllm.admission import Gate
-from guided_plugin.hosts.vllm.asked import Admitted
 from guided_plugin.hosts.vllm.common import GUIDED, HEALTH, PREPARE, RETRY_AFTER
+from guided_plugin.hosts.vllm.gate import add_request
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.hosts.vllm.together import Ahead
 
 
-class Compiler:
-    """In place of the gate's. Specs that say `refused` are; `together` compiles that run at a time are waited
-    for."""
-
-    vocabulary = VOCABULARY
+class Compiler(gp.GrammarCompiler):
+    """The gate's. Specs that say `refused` are; `together` compiles that run at a time are waited for."""
 
     def __init__(self, together=1):
+        super().__init__(VOCABULARY, config=gp.GuidedConfig(isolate_compiles=False))
         self._all_run = threading.Barrier(together)
-        self.lock = threading.Lock()
-        self.begun, self.running, self.most = [], 0, 0
+        self.begun = []
 
-    def admit(self, spec, *, deadline):
-        with self.lock:
-            self.begun.append(spec.text)
-            self.running += 1
-            self.most = max(self.most, self.running)
-        try:
-            self._all_run.wait(30)
-            if "refused" in spec.text:
-                raise SpecError("is refused here", where="regex")
-            time.sleep(0.005)
-        finally:
-            with self.lock:
-                self.running -= 1
-
-    def kept(self, spec):
-        return None
-
-    cached = kept
+    def _made(self, key, deadline):
+        self.begun.append(key.text)
+        self._all_run.wait(30)
+        if "refused" in key.text:
+            raise SpecError("is refused here", where="regex")
+        return super()._made(key, deadline)
 
 
 class Engine:
     """An engine of two ranks. Its second has no spec ready before it was asked for so many."""
 
+    vllm_config = None
+
     def __init__(self, monkeypatch, compiler, needs=1, options=SMALL):
         monkeypatch.setattr(Gate, "compiler", property(lambda gate: compiler))
         self.gate = self._guided_gate = Gate(config({"compile_processes": 4, **(options or {})}))
         self.calls, self.made, self._needs, self.refusal = [], {}, needs, ""
+        self.abort_request = lambda ids, internal: None
 
     def collective_rpc(self, method, args=()):
         if method == HEALTH:
@@ -88,64 +75,56 @@ def params_of(*texts):
 def parts(monkeypatch):
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
     monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: VOCABULARY)
+    patch(When.LOADED)
+
+
+def run(engine, params):
+    """What vLLM does: it adds the prompts one after the other."""
+    added, add = [], add_request(lambda self, prompt, params: added.append(params))
+    llm = SimpleNamespace(
+        llm_engine=engine,
+        _resolve_mm_lora=lambda prompt, lora: lora,
+        _add_request=lambda prompt, params, **rest: add(engine, prompt, params=params),
+    )
+    LLM._render_and_add_requests(llm, iter("abcdefgh"[: len(params)]), params)
+    return added
 
 
 def test_specs_of_several_prompts_compile_at_the_same_time(monkeypatch):
     compiler = Compiler(together=4)  # one after the other, none would ever end
     engine = Engine(monkeypatch, compiler)
     texts = [f"a{number}" for number in range(8)]
-    params = list(Ahead(engine, params_of(*texts)))
-    assert sorted(compiler.begun) == texts
-    assert 4 <= compiler.most <= 4 + vllm_together._SPARE
+    added = run(engine, params_of(*texts))
+    assert sorted(compiler.begun) == texts  # each once
+    assert [each.extra_args[GUIDED].spec.text for each in added] == texts
+    assert all(each.extra_args[GUIDED].prepared for each in added)
     assert len(engine.made) == 8
-    for text, each in zip(texts, params, strict=True):
-        admitted = engine.gate.admit(each).extra_args[GUIDED]
-        assert admitted.spec.text == text
-        assert admitted.prepared  # `add_request` asks the engine nothing
-    assert len(compiler.begun) == 8
+    assert engine.gate.expected == []
 
 
-def test_vllm_adds_the_prompts_through_it(monkeypatch):
-    compiler = Compiler(together=3)
-    engine = Engine(monkeypatch, compiler)
-    patch(When.LOADED)
-    added = []
-    llm = SimpleNamespace(
-        llm_engine=engine,
-        _resolve_mm_lora=lambda prompt, lora: lora,
-        _add_request=lambda prompt, params, **rest: added.append((prompt, params)) or prompt,
-    )
-    params = [*params_of("x", "y", "z"), SamplingParams()]
-    assert LLM._render_and_add_requests(llm, iter("abcd"), params) == list("abcd")
-    assert [prompt for prompt, _ in added] == list("abcd")
-    assert added[3][1] is params[3]
-    assert sorted(compiler.begun) == ["x", "y", "z"]
+def test_an_engine_is_asked_for_all_of_them_at_once(monkeypatch):
+    engine = Engine(monkeypatch, Compiler(together=4), needs=4)
+    run(engine, params_of("a", "b", "c", "d"))
+    assert max(map(len, engine.calls)) == 4
 
 
-def test_the_largest_spec_comes_first(monkeypatch):
+def test_the_largest_spec_comes_first_and_there_is_never_too_little_room(monkeypatch):
     compiler = Compiler()
-    engine = Engine(monkeypatch, compiler, options={"compile_processes": 1})
-    monkeypatch.setattr(vllm_together, "_SPARE", 0)
-    list(Ahead(engine, params_of("a", "bb" * 9, "ccc" * 9, "d")))
-    assert compiler.begun == ["ccc" * 9, "bb" * 9, "a", "d"]
+    engine = Engine(monkeypatch, compiler, options={"compile_processes": 1, "compile_queue": 1})
+    texts = ["a", "bb" * 9, "ccc" * 9, "d"]
+    run(engine, params_of(*texts))
+    assert compiler.begun.index("ccc" * 9) < compiler.begun.index("d")
+    assert sorted(compiler.begun) == sorted(texts)
 
 
 def test_one_spec_of_many_prompts_compiles_once_and_known_ones_never(monkeypatch):
     compiler = Compiler()
     engine = Engine(monkeypatch, compiler)
-    list(Ahead(engine, params_of("a", "a", "b", "a")))
+    for texts in (("a", "a", "b", "a"), ("b", "a")):
+        added = run(engine, params_of(*texts))
+        assert [each.extra_args[GUIDED].spec.text for each in added] == list(texts)
     assert sorted(compiler.begun) == ["a", "b"]
-    again = list(Ahead(engine, params_of("b", "a")))
-    assert [type(each.extra_args[GUIDED]) for each in again] == [Admitted, Admitted]
-    assert len(compiler.begun) == 2
     assert len(engine.made) == 2
-
-
-def test_an_engine_is_asked_for_all_of_them_at_once(monkeypatch):
-    compiler = Compiler(together=4)
-    engine = Engine(monkeypatch, compiler, needs=4)
-    list(Ahead(engine, params_of("a", "b", "c", "d")))
-    assert len(engine.calls[-1]) == 4
 
 
 def test_what_is_refused_is_left_to_its_own_request(monkeypatch):
@@ -154,54 +133,28 @@ def test_what_is_refused_is_left_to_its_own_request(monkeypatch):
     wrong = SamplingParams(extra_args={"guided": {"regx": "a"}})
     both = SamplingParams(extra_args={"guided": object()})
     given = [*params_of("good", "refused"), wrong, both, *params_of("fine")]
-    params = list(Ahead(engine, given))
-    assert params[1:4] == given[1:4]
-    assert len(engine.made) == 2
     for index, what in ((1, "is refused here"), (2, "no constraint"), (3, "guided")):
         with pytest.raises((gp.GuidedError, VLLMValidationError), match=what):
-            engine.gate.admit(params[index])
-    assert engine.gate.admit(params[4]).extra_args[GUIDED].prepared
-
-
-def test_where_there_is_no_room_a_request_waits_for_itself(monkeypatch):
-    compiler = Compiler()
-    engine = Engine(monkeypatch, compiler)
-
-    def full(asked):
-        raise BusyError("full")
-
-    monkeypatch.setattr(engine.gate, "admit_in_background", full)
-    given = params_of("a", "b")
-    assert list(Ahead(engine, given)) == given
-    assert compiler.begun == []
-
-
-def test_an_engine_that_stays_silent_is_left_to_each_request(monkeypatch):
-    engine = Engine(monkeypatch, Compiler(), needs=10**9)
-    monkeypatch.setattr(Gate, "patience", 0.05)
-    given = params_of("a", "b")
-    assert list(Ahead(engine, given)) == given
-    assert not engine.gate.admit(given[0]).extra_args[GUIDED].prepared
+            run(engine, [given[0], given[index], given[4]])
+    assert len(run(engine, [given[0], given[4]])) == 2
 
 
 def test_an_engine_that_cannot_guide_is_asked_for_nothing(monkeypatch):
     engine = Engine(monkeypatch, Compiler())
     engine.refusal = "the engine has not loaded the logits processor"
-    given = params_of("a", "b")
-    assert list(Ahead(engine, given)) == given
-    assert engine.calls == []
     with pytest.raises(GracefulHTTPError, match="has not loaded"):
-        engine.gate.health.check(engine.collective_rpc)  # as `add_request` does
+        run(engine, params_of("a", "b"))
+    assert engine.calls == []
 
 
 def test_it_looks_ahead_no_further_than_needed(monkeypatch):
     compiler = Compiler()
     engine = Engine(monkeypatch, compiler)
     monkeypatch.setattr(vllm_together, "_AHEAD", 3)
-    ahead = Ahead(engine, params_of(*(f"a{number}" for number in range(50))))
+    ahead = Ahead(engine.gate, params_of(*(f"a{number}" for number in range(50))))
     assert len(ahead) == 50
     _ = ahead[0]
-    assert set(compiler.begun) <= {"a0", "a1", "a2", "a3"}
+    assert set(compiler.begun) <= {"a0", "a1", "a2"}
     assert ahead[-1] is ahead[49:][0]
 
 
@@ -209,5 +162,5 @@ def test_other_parameters_are_passed_on_as_they_are(monkeypatch):
     compiler = Compiler()
     engine = Engine(monkeypatch, compiler)
     given = [SamplingParams(), object(), SamplingParams(extra_args={"other": 1})]
-    assert list(Ahead(engine, given)) == given
+    assert run(engine, given) == given
     assert engine.calls == []
