@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,87 +38,62 @@ class GuidedRequest:
     """Options by which vLLM itself forbids tokens of it: what is left of a row may then be nothing."""
 
 
-class Fragile(NamedTuple):
-    """A request whose options may leave a row nothing."""
-
-    row: int
-    """Of the logits; with drafts the request's index in the runner."""
-    place: int
-    """Its row among the masks; with drafts in each block of them."""
-    stop: int
-
-
 class ForcedRows:
-    """The rows of one batch that need more than a mask. Not changed once it is used: their numbers go to the
-    device once."""
+    """The rows of one batch that need more than a mask, found on the device by the index of their request: of
+    [rows, width] logits, indices[row] says whose row it is. Not changed once it is used: their numbers go to
+    the device once."""
 
     def __init__(self) -> None:
         self.closed: list[tuple[int, int]] = []
-        """Where closed requests are, with their stop tokens."""
-        self.fragile: list[Fragile] = []
+        """The indices of closed requests, with their stop tokens."""
+        self.fragile: list[tuple[int, int, int]] = []
+        """Those of requests whose options may leave a row nothing, with stop tokens and places: their rows
+        among the masks, with drafts in each block of them."""
         self.limited: list[GuidedRequest] = []
         """Their requests."""
         self._closed_columns: tuple[Tensor, ...] = ()
         self._fragile_columns: tuple[Tensor, ...] = ()
 
-    def add(self, row: int, place: int, request: GuidedRequest) -> None:
-        """A request of the batch: its row of the logits, and its row among the masks if it has one."""
+    def add(self, index: int, place: int, request: GuidedRequest) -> None:
+        """A request of the batch: its index, and its row among the masks if it has one."""
         if request.slot == UNGUIDED:
-            self.closed.append((row, request.stop))
+            self.closed.append((index, request.stop))
         elif request.limits:
-            self.fragile.append(Fragile(row, place, request.stop))
+            self.fragile.append((index, request.stop, place))
             self.limited.append(request)
 
-    def closed_on(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Rows and stop tokens of closed requests, on the device."""
-        self._closed_columns = self._closed_columns or _columns(self.closed, device)
-        return self._closed_columns
+    def close(self, logits: Tensor, indices: Tensor) -> None:
+        """Leave the rows of closed requests a stop token and nothing else."""
+        if self.closed:
+            self._closed_columns = self._closed_columns or _columns(self.closed, logits.device)
+            hit, stop = _find(indices, *self._closed_columns)
+            logits.masked_fill_(hit, -torch.inf)
+            logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
 
-    def fragile_on(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Rows, places and stop tokens of fragile ones, on the device."""
+    def spare(self, logits: Tensor, indices: Tensor) -> None:
+        """Put a stop token into masked rows that have nothing left."""
+        if self.fragile:
+            index, stops, _ = self._fragile_on(logits.device)
+            hit, stop = _find(indices, index, stops)
+            dead = hit & (logits.amax(1, keepdim=True) == -torch.inf)
+            logits.scatter_(1, stop, torch.where(dead, 0.0, logits.gather(1, stop)))
+
+    def refused_stops(self, mask: Tensor, drafts: int = 0) -> Tensor:
+        """Where masks forbid the stop token that `spare` would put there: [drafts + 1, fragile] bool, on the
+        device. The masks are so many blocks."""
+        _, stops, places = self._fragile_on(mask.device)
+        words = mask.view(drafts + 1, -1, mask.shape[1])[:, places, stops // 32]
+        return (words >> (stops % 32) & 1) == 0
+
+    def _fragile_on(self, device: torch.device) -> tuple[Tensor, ...]:
         self._fragile_columns = self._fragile_columns or _columns(self.fragile, device)
         return self._fragile_columns
 
 
-def close_rows(logits: Tensor, forced: ForcedRows) -> None:
-    """Leave the rows of closed requests a stop token and nothing else."""
-    index, stops = forced.closed_on(logits.device)
-    logits.index_fill_(0, index, -torch.inf)
-    logits[index, stops] = 0.0
-
-
-def spare_rows(logits: Tensor, forced: ForcedRows) -> None:
-    """Put a stop token into masked rows that have nothing left."""
-    index, _, stops = forced.fragile_on(logits.device)
-    dead = logits.index_select(0, index).amax(1) == -torch.inf
-    logits[index, stops] = torch.where(dead, 0.0, logits[index, stops])
-
-
-def refused_stops(mask: Tensor, forced: ForcedRows, drafts: int = 0) -> Tensor:
-    """Where masks forbid the stop token that `spare_rows` would put there: [drafts + 1, fragile] bool, on the
-    device. The masks are so many blocks."""
-    _, places, stops = forced.fragile_on(mask.device)
-    words = mask.view(drafts + 1, -1, mask.shape[1])[:, places, stops // 32]
-    return (words >> (stops % 32) & 1) == 0
-
-
-def close_indexed(logits: Tensor, indices: Tensor, forced: ForcedRows) -> None:
-    """`close_rows` where a request has several rows, found on the device by its index: indices[row]."""
-    index, stops = forced.closed_on(logits.device)
+def _find(indices: Tensor, index: Tensor, stops: Tensor) -> tuple[Tensor, Tensor]:
+    """Which rows these requests have, [rows, 1], and the stop token of each."""
     own = indices.unsqueeze(1) == index
-    hit, stop = own.any(1, keepdim=True), (own * stops).sum(1, keepdim=True)
-    logits.masked_fill_(hit, -torch.inf)
-    logits.scatter_(1, stop, torch.where(hit, 0.0, logits.gather(1, stop)))
-
-
-def spare_indexed(logits: Tensor, indices: Tensor, forced: ForcedRows) -> None:
-    """`spare_rows` for those."""
-    index, _, stops = forced.fragile_on(logits.device)
-    own = indices.unsqueeze(1) == index
-    hit, stop = own.any(1), (own * stops).sum(1)
-    dead = hit & (logits.amax(1) == -torch.inf)
-    column = stop.unsqueeze(1)
-    logits.scatter_(1, column, torch.where(dead.unsqueeze(1), 0.0, logits.gather(1, column)))
+    return own.any(1, keepdim=True), (own * stops).sum(1, keepdim=True)
 
 
 def upload(host: Tensor, device: torch.device) -> Tensor:
@@ -126,7 +101,7 @@ def upload(host: Tensor, device: torch.device) -> Tensor:
     return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
 
 
-def _columns(rows: list[tuple[int, int]] | list[Fragile], device: torch.device) -> tuple[Tensor, ...]:
+def _columns(rows: list[Any], device: torch.device) -> tuple[Tensor, ...]:
     return tuple(upload(torch.tensor(rows, dtype=torch.int64).T.contiguous(), device))
 
 
@@ -134,7 +109,7 @@ class PlannedBatch:
     """What is planned for a batch, and what follows from that. Under pipeline parallelism as many batches as
     there are stages take turns, each with requests of its own; else there is one."""
 
-    __slots__ = ("forced", "order", "own", "part", "planned", "ran", "running", "seen", "slots", "table")
+    __slots__ = ("forced", "order", "planned", "ran", "running", "seen", "slots", "table")
 
     def __init__(self, max_requests: int, device: torch.device) -> None:
         self.planned: list[int] = []
@@ -150,10 +125,6 @@ class PlannedBatch:
         is."""
         self.forced = ForcedRows()
         """Which of its rows need more than a mask."""
-        self.part: bytes | None = None
-        """The indices of the requests that this rank samples, where those are a part of it."""
-        self.own = self.forced
-        """Which of those need more than a mask."""
         # [max requests] int32, device: index -> mask row, -1 where there is none
         self.table = torch.full((max_requests,), -1, dtype=torch.int32, device=device)
         # [planned] int64, device
@@ -168,7 +139,7 @@ class PlannedBatch:
 
     def look_again(self) -> None:
         """An index may be another request's now: what was found out about a batch does not hold."""
-        self.seen = self.part = None
+        self.seen = None
 
     def leave(self, index: int) -> None:
         """A request has ended: it is planned no more."""

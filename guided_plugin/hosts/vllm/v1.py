@@ -27,14 +27,7 @@ from torch import Tensor
 from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm.common import GUIDED, REQUEST
 from guided_plugin.hosts.vllm.engine import Engine
-from guided_plugin.hosts.vllm.logits import (
-    ForcedRows,
-    GuidedRequest,
-    close_rows,
-    refused_stops,
-    spare_rows,
-    upload,
-)
+from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, upload
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.kernels import mask_rows
@@ -105,11 +98,12 @@ class V1Runner:
         if self._outputs:
             self.engine.pipeline.apply_mask(logits)
         forced = self._forced
-        if forced.closed:
-            close_rows(logits, forced)
-        if forced.fragile and self.engine.pipeline.mask is not None:
-            spare_rows(logits, forced)
-            self.engine.limited(forced.limited, refused_stops(self.engine.pipeline.mask, forced))
+        if forced.closed or forced.fragile:
+            rows = torch.arange(logits.shape[0], device=logits.device)
+            forced.close(logits, rows)
+            if forced.fragile and (mask := self.engine.pipeline.mask) is not None:
+                forced.spare(logits, rows)
+                self.engine.limited(forced.limited, forced.refused_stops(mask))
         self.engine.seconds.add(self._spent + time.perf_counter() - start)
         return logits
 

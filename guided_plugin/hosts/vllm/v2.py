@@ -30,9 +30,6 @@ from guided_plugin.hosts.vllm.logits import (
     ForcedRows,
     GuidedRequest,
     PlannedBatch,
-    close_rows,
-    refused_stops,
-    spare_rows,
     upload,
 )
 from guided_plugin.hosts.vllm.names import Part, When
@@ -45,8 +42,6 @@ class V2Runner:
     """The processor behind `GuidedLogitsProcessor` in a V2 runner."""
 
     needs: tuple[Part, ...] = (Part.V2,)
-    by_index = False
-    """Whether rows that need more than a mask are found by the index of their request, not by their place."""
 
     def __init__(self, vllm_config: Any, states: Any) -> None:
         self.engine = Engine(vllm_config, states.device, states.max_num_reqs, *self.needs)
@@ -145,8 +140,7 @@ class V2Runner:
             return
         start = time.perf_counter()
         self._mask(logits, context)
-        if self._batch.own.closed:
-            self._close(logits, context)
+        self._batch.forced.close(logits, context.expanded_idx_mapping)
         self._masked = not again
         if self._masked and self._whole is None:
             self._masks = None
@@ -159,14 +153,10 @@ class V2Runner:
         start = time.perf_counter()
         if not self._masked:
             self._mask(logits, context)
-        own = self._batch.own
-        if own.closed:
-            self._close(logits, context)
-        if own.fragile:
-            self._spare(logits, context)
-            if self._whole is None:
-                self._look_at_stops()
+        self._batch.forced.close(logits, context.expanded_idx_mapping)
+        self._batch.forced.spare(logits, context.expanded_idx_mapping)
         if self._whole is None:
+            self._look_at_stops()
             self._masks = None
         self._spent += time.perf_counter() - start
         return logits
@@ -185,8 +175,6 @@ class V2Runner:
     def _mask(self, logits: Tensor, context: Any) -> None:
         if self._whole is None:
             self._see(context.idx_mapping_np)
-        else:
-            self._see_part(context.idx_mapping_np)
         if self._batch.planned:
             if self._masks is None:
                 self._masks = self._take_masks(logits, context)
@@ -198,14 +186,7 @@ class V2Runner:
         batch.ran = True
         if seen != batch.seen:
             self._follow(indices)
-            batch.forced = batch.own = self._forced(indices)
-            batch.seen, batch.part = seen, None
-
-    def _see_part(self, indices: Any) -> None:
-        """Those that this rank samples."""
-        batch, part = self._batch, indices.tobytes()
-        if part != batch.part:
-            batch.own, batch.part = self._forced(indices), part
+            batch.forced, batch.seen = self._forced(indices), seen
 
     def _take_masks(self, logits: Tensor | None, context: Any) -> Tensor:
         masks = self._pipeline.take_masks(logits)
@@ -216,17 +197,11 @@ class V2Runner:
         size = self._pipeline.vocabulary_size
         self._kernels.mask_rows(logits, masks, context.expanded_idx_mapping, self._batch.table, size)
 
-    def _close(self, logits: Tensor, context: Any) -> None:
-        close_rows(logits, self._batch.own)
-
-    def _spare(self, logits: Tensor, context: Any) -> None:
-        spare_rows(logits, self._batch.own)
-
     def _look_at_stops(self) -> None:
         """Which stop tokens the grammars forbid, of rows that may have been given one."""
         forced = self._batch.forced
         if forced.fragile and (mask := self._pipeline.mask) is not None:
-            self.engine.limited(forced.limited, refused_stops(mask, forced, self._pipeline.drafts))
+            self.engine.limited(forced.limited, forced.refused_stops(mask, self._pipeline.drafts))
 
     def _turn(self) -> None:
         if len(self._turns) > 1:
@@ -310,10 +285,10 @@ class V2Runner:
         """Which of these requests need more than a mask."""
         forced = ForcedRows()
         places = {index: place for place, index in enumerate(self._batch.planned)}
-        for row, index in enumerate(indices.tolist()):
+        for index in indices.tolist():
             request = self._requests.get(index)
             if request is not None:
-                forced.add(index if self.by_index else row, places.get(index, -1), request)
+                forced.add(index, places.get(index, -1), request)
         return forced
 
     @property

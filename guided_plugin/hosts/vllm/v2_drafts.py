@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.hosts.vllm.logits import close_indexed, spare_indexed
 from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.v2 import V2Runner
 from guided_plugin.step import NEVER
@@ -26,7 +25,6 @@ class V2DraftRunner(V2Runner):
     """The processor behind `GuidedLogitsProcessor` in a V2 runner with a speculative config."""
 
     needs = (Part.V2, Part.DRAFTS)
-    by_index = True
 
     def apply_staged_writes(self) -> None:
         """Before a forward pass."""
@@ -58,13 +56,6 @@ class V2DraftRunner(V2Runner):
         indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
         size, batch = self._pipeline.vocabulary_size, self._batch
         self._kernels.mask_rows(logits, masks, indices, batch.table, size, positions, len(batch.planned))
-
-    def _close(self, logits: Tensor, context: Any) -> None:
-        """A request has several rows: they are found by its index."""
-        close_indexed(logits, context.expanded_idx_mapping, self._batch.own)
-
-    def _spare(self, logits: Tensor, context: Any) -> None:
-        spare_indexed(logits, context.expanded_idx_mapping, self._batch.own)
 
     def _follow(self, indices: Any) -> None:
         """Adapt to the requests of a batch."""
