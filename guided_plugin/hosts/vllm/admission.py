@@ -35,9 +35,9 @@ from guided_plugin.hosts.vllm.asked import (
     REASONING,
     Admitted,
     Asked,
-    Leaving,
     constraint,
     digest_of,
+    may_leave,
     refused,
 )
 from guided_plugin.hosts.vllm.common import (
@@ -45,7 +45,6 @@ from guided_plugin.hosts.vllm.common import (
     GUIDED,
     is_within,
     options_of,
-    plain_prepared,
     read_spec,
     vocabulary_of,
 )
@@ -91,7 +90,6 @@ class Gate:
         if self.unsupported_reason is None:
             note_version()
         self.health = Health()
-        self._leaving = Leaving(wanted=self.options.refused == "vllm")
         self._config = vllm_config
         self._lock = threading.Lock()
         self._compiler: GrammarCompiler | None = None
@@ -222,7 +220,7 @@ class Gate:
         made = self.compiler.kept(admitted.spec)
         return admitted.key, {
             "spec": admitted.fields,
-            "prepared": None if made is None else plain_prepared(made),
+            "prepared": None if made is None else dataclasses.asdict(made),
         }
 
     def answered(self, asked: list[Admitted], answers: list[list[bool]]) -> bool:
@@ -315,8 +313,9 @@ class Gate:
         try:
             return judge(asked)
         except GuidedError as error:
-            if asked.own or not self._leaving.takes(error):
+            if asked.own or self.options.refused != "vllm" or not may_leave(error):
                 raise
+            _log.warning("left to vLLM's own structured output: %s", error.reason)
             self._remember(asked, LEFT)
             return LEFT
 

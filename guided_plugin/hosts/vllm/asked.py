@@ -11,11 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import logging
 import marshal
-import threading
-import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,16 +21,11 @@ from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, CONSTRAINTS
 from guided_plugin.spec import OutputSpec, identity_of
 
-_log = logging.getLogger(__name__)
-
 REASONING = "guided_reasoning"
 """The key of `extra_args` for what the caller of AsyncLLM says about the reasoning, until `Gate.complete`."""
 
 MARK = "guided_left"
 """Set by the gate in `extra_args` of each request that is left to vLLM, so that its engine counts it."""
-
-_LINES = 20
-"""Lines in the log a minute about specs that are left to vLLM."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,40 +77,10 @@ LEFT = Admitted(OutputSpec.json_object(), True)
 """In place of an admitted spec: its requests are left to vLLM's own manager."""
 
 
-class Leaving:
-    """`refused: "vllm"`: what one frontend leaves to vLLM's own manager. Thread-safe.
-
-    A spec that is malformed, or that no backend of the plugin enforces, is left. One over a limit is not: the
-    limits protect the server.
-    """
-
-    def __init__(self, *, wanted: bool) -> None:
-        self._wanted = wanted
-        self._lock = threading.Lock()
-        self._logged: deque[float] = deque(maxlen=_LINES)
-        """When the newest lines were written."""
-        self._silent = 0
-        """Specs since then that had none."""
-
-    def takes(self, error: GuidedError) -> bool:
-        """Whether a spec that was refused is left to vLLM; the log says why."""
-        if not self._wanted or isinstance(error, CompileLimitError):
-            return False
-        if not isinstance(error, GrammarError | SpecError):
-            return False
-        with self._lock:
-            self._say(error)
-        return True
-
-    def _say(self, error: GuidedError) -> None:
-        now = time.monotonic()
-        if len(self._logged) == _LINES and now - self._logged[0] < 60:
-            self._silent += 1
-            return
-        self._logged.append(now)
-        more = f" ({self._silent} more specs since the last line)" if self._silent else ""
-        self._silent = 0
-        _log.warning("left to vLLM's own structured output: %s%s", error.reason, more)
+def may_leave(error: GuidedError) -> bool:
+    """Whether `refused: "vllm"` leaves a spec that was refused to vLLM: one that is malformed, or that no
+    backend of the plugin enforces. One over a limit is not left: the limits protect the server."""
+    return isinstance(error, GrammarError | SpecError) and not isinstance(error, CompileLimitError)
 
 
 def refusal(error: GuidedError) -> Exception:

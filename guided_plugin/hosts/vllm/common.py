@@ -14,7 +14,6 @@ the gate wrote it in the engine. Everything else follows from vLLM's own configu
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -189,24 +188,10 @@ def is_within(form: Any, limits: SpecLimits) -> bool:
     return True
 
 
-def plain_prepared(prepared: Prepared) -> dict[str, Any]:
-    """What a helper made, as vLLM can send it."""
-    return {**_shallow(prepared), "spec": _shallow(prepared.spec)}
-
-
 def prepared_from(plain: Mapping[str, Any]) -> Prepared:
-    """The same, received."""
-    # Tuples and sets are sent as lists.
-    spec, unenforced, named = (
-        OutputSpec(**plain["spec"]),
-        tuple(plain["unenforced"]),
-        frozenset(plain["named"]),
-    )
-    return Prepared(**{**plain, "spec": spec, "unenforced": unenforced, "named": named})
-
-
-def _shallow(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    """What a helper made, from its fields as vLLM has sent them: tuples and sets are lists."""
+    spec, unenforced = OutputSpec(**plain["spec"]), tuple(plain["unenforced"])
+    return Prepared(**{**plain, "spec": spec, "unenforced": unenforced, "named": frozenset(plain["named"])})
 
 
 _NOT_OURS = f"leave {ADMITTED} out of extra_args"

@@ -213,13 +213,7 @@ class Engine:
     def close_request(self, params: Any, error: GuidedError, request_id: str = "") -> GuidedRequest:
         """A request that is not guided at all, and will end as an error."""
         request_id = request_id or params.extra_args.get(REQUEST, _OWN)
-        if not self.leads:
-            pass  # rank 0 tells
-        elif request_id.startswith(_OWN):
-            _log.error(
-                "output cut off, and vLLM cannot be told: request %s: %s", printable(request_id), error.reason
-            )
-        else:
+        if self.leads:  # rank 0 tells
             self._ledger.add(request_id, AT_ONCE, error.reason)
         return GuidedRequest(request_id, UNGUIDED, min(params.all_stop_token_ids, default=0))
 

@@ -20,8 +20,8 @@ import logging
 import threading
 import weakref
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable
+from functools import cache
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -64,8 +64,6 @@ _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 AT_ONCE = -1
 """In place of a step: the request was closed before its first one."""
 
-_REMEMBERED = 8192
-
 
 class Left:
     """The requests of the schedulers of this process that were left to vLLM."""
@@ -97,25 +95,22 @@ def refused_unseen(vllm_config: Any, options: GuidedConfig) -> GuidedError | Non
 
 def attach(output: Any, failures: Failures) -> Any:
     """An output that will carry its failures when its tokens are on the host."""
-    kind = _kinds.get(type(output)) or _kind_of(type(output))
+    kind = _kind_of(type(output))
     if kind == "asynchronous":
         setattr(output, _WATCH, failures)  # not a bound method: that would keep the output's tensors alive
         return output
     return _with_failures(output, failures) if kind == "complete" else output
 
 
-_kinds: dict[type, str] = {}
-"""What each class of output is: `complete`, `asynchronous`, or `other`. Looked up in each step."""
-
-
+@cache
 def _kind_of(output: type) -> str:
+    """What a class of output is: `complete`, `asynchronous`, or `other`. Asked in each step."""
     from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
     kind = "complete" if issubclass(output, ModelRunnerOutput) else "other"
     if issubclass(output, AsyncModelRunnerOutput):
         kind = "asynchronous"
         patch_in(output, named(".get_output"))
-    _kinds[output] = kind
     return kind
 
 
@@ -290,26 +285,21 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.pending: dict[str, tuple[int, str]] = {}
-        self._reported: OrderedDict[str, None] = OrderedDict()
-        """Ids of the newest requests that were reported: one failure may be noticed in several places."""
 
     def add(self, request_id: str, step: int, reason: str) -> None:
         """A request is closed from a step on. The first reason stays."""
         with self._lock:
-            if request_id not in self._reported:
-                self.pending.setdefault(request_id, (step, reason))
+            self.pending.setdefault(request_id, (step, reason))
 
     def due(self, step: int) -> dict[str, str]:
-        """The reasons of requests that are closed in a step, by id. Each is returned once."""
+        """The reasons of requests that are closed in a step, by id. Each is returned once, or once more where
+        a request that has ended is noticed in another place: the scheduler passes over that."""
         if not self.pending:
             return {}
         with self._lock:
             due = {one: reason for one, (first, reason) in self.pending.items() if first <= step}
             for one in due:
                 del self.pending[one]
-                self._reported[one] = None
-            while len(self._reported) > _REMEMBERED:
-                self._reported.popitem(last=False)
         return due
 
 

@@ -7,7 +7,6 @@ read from a parser's attributes, and it is asked whether they are ends: one that
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,8 +49,9 @@ class Reasoning:
         self._name = name
         self._config = vllm_config
         self._vocabulary = vocabulary
-        self._parsers: OrderedDict[str, tuple[Any, tuple[Trigger, ...] | None]] = OrderedDict()
-        """By their arguments, each with its ends once they were needed."""
+        self._parsers: dict[str, tuple[Any, tuple[Trigger, ...] | None]] = {}
+        """By their arguments, each with its ends once they were needed. To make one takes as long as its
+        tokenizer takes to list its vocabulary."""
 
     def ends(self, said: Said | None, prompt_token_ids: list[int] | None) -> tuple[Trigger, ...]:
         """What ends the reasoning part of an output; empty if it has none. Raises RequestError."""
@@ -65,10 +65,9 @@ class Reasoning:
         if not over and ends is None:
             ends = self._ends(parser, kwargs)
         if key is not None:
+            if known is None and len(self._parsers) >= _MOST_PARSERS:
+                self._parsers.clear()
             self._parsers[key] = parser, ends
-            self._parsers.move_to_end(key)
-            if len(self._parsers) > _MOST_PARSERS:
-                self._parsers.popitem(last=False)
         return () if over or ends is None else ends
 
     def _parser(self, kwargs: Mapping[str, Any]) -> Any:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -307,16 +308,18 @@ class V2Runner:
         """Load the kernels now: the first time takes a tenth of a second and waits for the device."""
         device, vocabulary = self._states.device, self._pipeline.compiler.vocabulary
         mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
-        none = torch.zeros(1, dtype=torch.int64, device=device)  # as vLLM's own indices are
-        for logits in self._examples():
-            self._kernels.mask_rows(logits, mask, none, self._batch.table, vocabulary.size)
+        # Of the types that vLLM's own have.
+        none = torch.zeros(1, dtype=torch.int64, device=device)
+        first = torch.zeros(1, dtype=torch.int32, device=device)
+        context = SimpleNamespace(expanded_idx_mapping=none, expanded_local_pos=first)
+        # The model's logits, and those that vLLM has copied.
+        for kind in {torch.float32, getattr(self.engine.config.model_config, "dtype", torch.float32)}:
+            logits = torch.zeros(1, self._states.vocab_size, dtype=kind, device=device)
+            self._mask_rows(logits, mask, context)
+        self._warm_up_tokens(none, first)
+
+    def _warm_up_tokens(self, none: Tensor, first: Tensor) -> None:
         tokens = self._kernels.gather_tokens(none, *self._histories)
         if self._kernels.write_tokens is not None:
             sink = TokenSink(tokens.data_ptr(), none.data_ptr(), 0)
             self._kernels.write_tokens(none, *self._histories, sink)
-
-    def _examples(self) -> list[Tensor]:
-        """Logits of the types that may come: the model's, and those that vLLM has copied."""
-        types = {torch.float32, getattr(self.engine.config.model_config, "dtype", torch.float32)}
-        width, device = self._states.vocab_size, self._states.device
-        return [torch.zeros(1, width, dtype=each, device=device) for each in types]

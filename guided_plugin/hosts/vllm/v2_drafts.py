@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from guided_plugin.hosts.vllm.names import Part
@@ -64,15 +63,6 @@ class V2DraftRunner(V2Runner):
         if set(planned) != set(self._batch.planned):
             self._plan(planned)
 
-    def _warm_up(self) -> None:
-        """Load the kernels now, as the runner without drafts does."""
-        super()._warm_up()
-        device, vocabulary = self._states.device, self._pipeline.compiler.vocabulary
-        mask = torch.zeros(1, vocabulary.words, dtype=torch.int32, device=device)
-        # Of the types that vLLM's own have.
-        none = torch.zeros(1, dtype=torch.int64, device=device)
-        first = torch.zeros(1, dtype=torch.int32, device=device)
-        for logits in self._examples():
-            self._kernels.mask_rows(logits, mask, none, self._batch.table, vocabulary.size, first, 1)
+    def _warm_up_tokens(self, none: Tensor, first: Tensor) -> None:
         places = self._batch.table, none, first, first, self._pipeline.drafts
         self._kernels.gather_drafts(none, *self._histories, *places)

@@ -186,4 +186,4 @@ def test_parsers_are_kept_by_their_arguments_but_not_without_end(reasoning):
     for number in range(100):
         parts.ends(Said(None, {"chat_template_kwargs": {"n": number}}), [1])
     parts.ends(Said(None, {"chat_template_kwargs": {"text": "x" * 10_000}}), [1])
-    assert len(parts._parsers) == 32
+    assert 0 < len(parts._parsers) <= 32

@@ -15,6 +15,7 @@ import torch
 pytest.importorskip("vllm")
 
 from vllm import SamplingParams
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
@@ -22,6 +23,7 @@ from vllm_games import SPECS, Request, V1Game, V2DraftGame, V2Game
 from vllm_support import END, WIDTH, parallel, runner_config, runner_params
 
 import guided_plugin as gp
+from guided_plugin.hosts.vllm.failures import FAILED
 from guided_plugin.step import UNGUIDED
 from guided_plugin.vllm import GuidedLogitsProcessor
 
@@ -206,6 +208,8 @@ def test_an_engine_that_cannot_guide_closes_what_reaches_it(change, says, caplog
     masked = guide.apply(logits)
     assert masked[0].isfinite().nonzero().tolist() == [[END]]
     assert torch.equal(masked[1], before[1])
+    output = ModelRunnerOutput(["a"], {"a": 0}, sampled_token_ids=[[END]])
+    assert says in str(getattr(guide.runner.engine.watch(output), FAILED))
     assert says in caplog.text
 
 
