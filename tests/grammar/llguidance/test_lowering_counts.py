@@ -24,7 +24,6 @@ CASES = [
     ({"items": {"const": 1}, **ONE, "maxContains": 2}, ["[1]", "[1,1]"], ["[1,1,1]", "[]"]),
     ({"allOf": [{"contains": {"const": i}} for i in range(5)]}, ["[4,2,3,1,0]"], ["[0,1,2,3]", "[]"]),
     ({"prefixItems": [{"const": 2}], **ONE, "maxItems": 2}, ["[2,1]"], ["[2]", "[2,2]", "[1]"]),
-    ({**ONE, "minContains": 90, "maxItems": 100}, [str([1] * 90).replace(" ", "")], ["[1]"]),
     ({**OBJECT, "minProperties": 2}, ['{"a":1,"b":1}'], ['{"a":1,"a":1}', '{"a":1}']),
     ({"properties": {"a": {}}, "minProperties": 2}, ['{"a":1,"b":1}'], ['{"b":1,"b":1}', '{"a":1}']),
     ({**OBJECT, "required": ["a"], "maxProperties": 1}, ['{"a":1}'], ['{"b":1}', '{"a":1,"b":1}']),
@@ -148,15 +147,9 @@ def test_crossed_bounds_are_named_where_nothing_else_is_left(backend):
     assert caught.value.where == "#/properties/a/minItems"
 
 
-@pytest.mark.parametrize(
-    ("schema", "good"),
-    [
-        ({**ONE, "minContains": 100, "maxItems": 70_000}, str([1] * 100).replace(" ", "")),
-        ({**OBJECT, "maxProperties": 1_000_000}, '{"a":1}'),
-    ],
-)
-def test_large_counts(backend, schema, good):
-    assert takes(backend, OutputSpec.json_schema(schema, strict=False), good)
+def test_large_counts(backend):
+    spec = OutputSpec.json_schema({**OBJECT, "maxProperties": 1_000_000}, strict=False)
+    assert takes(backend, spec, '{"a":1}')
 
 
 NAMES = {"properties": {name: {"const": 1} for name in "abc"}, "additionalProperties": False}

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from guided_plugin.grammar.llguidance.lark.algebra import Algebra
+from guided_plugin.grammar.llguidance.lark.algebra import Algebra, Shape
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Array,
     Boolean,
+    Constraint,
     Contains,
     Literals,
     Null,
+    Object,
     String,
 )
-from guided_plugin.grammar.llguidance.lark.counting import few_values
 from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, PLAIN, Emitter
+from guided_plugin.grammar.llguidance.lark.languages import few_strings
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.spelling import ONE_SPELLING
-from guided_plugin.grammar.llguidance.lark.terminals import COMMA
+from guided_plugin.grammar.llguidance.lark.terminals import COMMA, string_terminal
+from guided_plugin.spec.arithmetic import exact
 
 OPEN, CLOSE = Text('"["'), Text('"]"')
 
@@ -34,9 +37,8 @@ _MAX_VALUES = 48
 _MAX_CONTAINS = 8
 # How many states of counts and lengths are rules of their own.
 _MAX_STATES = 2_000
-_MAX_COUNT = 1_000_000
-# Values of items are listed up to so many, to see whether items compete for them.
-_MAX_COMPETING = 100
+# Numbers between bounds are listed up to so many, to see whether there are enough that are distinct.
+_MAX_MEMBERS = 10_000
 
 
 def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
@@ -139,9 +141,7 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     if values is None or len(values) > _MAX_VALUES or constraint.prefix_length or constraint.contains:
         # The grammar can't remember them: tokens that would repeat one are taken out of its masks.
         emitter.distinct = True
-        if _too_few(emitter, constraint):
-            return emitter.grammar.define(emitter.grammar.name("u"), [])
-        _refuse_competing(emitter, constraint)
+        _refuse_scarce(emitter, constraint)
         with emitter.compared(ONE_SPELLING):
             return _plain(emitter, constraint)
     if constraint.shortest > len(values):
@@ -164,64 +164,83 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     return emitter.grammar.rule(filled, *([(OPEN, CLOSE)] if constraint.shortest == 0 else []))
 
 
-def _too_few(emitter: Emitter, constraint: Array) -> bool:
-    """Whether there are surely fewer values than distinct items are asked for."""
-    item = constraint.at(constraint.prefix_length)
-    rest = constraint.shortest - constraint.prefix_length
-    if _fewer(emitter, item, rest):
-        return True
-    if constraint.prefix_length:
-        return False
-    for contains in constraint.contains:
-        if contains.least > 1 and _fewer(emitter, item | contains.item, contains.least):
-            return True
-        if contains.most is not None and not contains.start:
-            others = item | emitter.algebra.negated(contains.item)
-            if _fewer(emitter, others, rest - contains.most):
-                return True
-    return False
-
-
-def _fewer(emitter: Emitter, item: Literals, count: int) -> bool:
-    """Whether there are fewer values than so many."""
-    return count > 0 and (emitter.algebra.empty(item) or few_values(emitter, item, count - 1) is not None)
-
-
-def _refuse_competing(emitter: Emitter, constraint: Array) -> None:
-    """Refuse arrays whose first items may take the only values that a later one can be."""
-    if sum(each.most is not None for each in constraint.contains) > 1 and constraint.shortest > 1:
-        item = constraint.at(constraint.prefix_length)
-        if few_values(emitter, item, _MAX_COMPETING) is not None:
-            raise emitter.refusal("maxContains", "next to another one, of few values that must be distinct")
-    first = constraint.prefix_length
-    for contains in constraint.contains if first else ():
-        # The first items may count for less than they could, and for more.
-        item, rest = constraint.at(first), constraint.shortest - first
-        others = item | emitter.algebra.negated(contains.item)
-        if contains.least > 1 and _fewer(emitter, item | contains.item, contains.least):
-            raise emitter.refusal("minContains", "behind prefixItems, of few values that must be distinct")
-        if contains.most is not None and rest > 0 and _fewer(emitter, others, constraint.shortest):
-            raise emitter.refusal("maxContains", "behind prefixItems, of few values that must be distinct")
-    shortest = max([constraint.shortest, *(each.start + each.least for each in constraint.contains)])
-    for index in {*range(1, min(shortest, first)), max(shortest - 1, 0)}:
+def _refuse_scarce(emitter: Emitter, constraint: Array) -> None:
+    """Refuse arrays in which earlier items may take all values that a later one can be."""
+    for each in constraint.contains:
+        if each.least > 1 or each.most is not None or each.start:
+            raise emitter.refusal("contains", "can't be counted for items that must be distinct")
+    if emitter.is_apart:
+        return
+    first, last = constraint.prefix_length, constraint.shortest - 1
+    for index in {*range(1, min(first, last)), *range(max(last, 1), last + 1)}:
         item = constraint.at(index)
-        values = few_values(emitter, item, index)
-        if values is None:
-            continue
-        taken = max(index - first, 0)
-        taken += sum(_share(emitter, constraint.at(i), item, values) for i in range(min(index, first)))
-        if taken and taken >= len(values):
-            raise emitter.refusal(
-                "uniqueItems", f"can't be enforced: the items before item {index} may take all its values"
-            )
+        before = [constraint.at(i) for i in range(min(index, first))]
+        taken = max(index - first, 0) + sum(not emitter.algebra.empty(item | one) for one in before)
+        if taken and least_count(emitter, item, taken + 1) <= taken:
+            why = f"can't be enforced: the items before item {index} may take all its values"
+            raise emitter.refusal("uniqueItems", why)
 
 
-def _share(emitter: Emitter, one: Literals, two: Literals, values: frozenset[Hashable]) -> bool:
-    """Whether an item may be a value of another item, which has these."""
-    if emitter.algebra.empty(one | two):
-        return False
-    own = few_values(emitter, one, _MAX_COMPETING)
-    return own is None or not own.isdisjoint(values)
+def least_count(emitter: Emitter, literals: Literals, most: int) -> int:
+    """How many values satisfy literals at least, up to `most`."""
+    found: dict[Literals, int] = {}
+
+    def of(literals: Literals) -> int:
+        if not literals:
+            return most
+        if literals not in found:
+            found[literals] = 0  # inside itself
+            shape = emitter.algebra.shape(literals)
+            # Alternatives may have values in common.
+            compound = [max(map(of_compound, shape[kind]), default=0) for kind in ("array", "object")]
+            found[literals] = min(most, _count_scalars(shape, most) + sum(compound))
+        return found[literals]
+
+    def of_compound(constraint: Constraint) -> int:
+        if not emitter.apart().satisfies(constraint):
+            return 0
+        match constraint:
+            case Array(contains=()) if constraint.longest != 0 and not (
+                constraint.unique and constraint.prefix_length
+            ):
+                return (constraint.shortest == 0) + of(constraint.at(0))
+            case Object(exists=()):
+                free = constraint.longest is None and not constraint.names
+                if free and not any(
+                    each.others is not None for each in emitter.limited(constraint).properties
+                ):
+                    return most
+                listed = [name for each in constraint.properties for name, _ in each.named] if free else []
+                names = dict.fromkeys((*constraint.required, *listed)).keys() - {*constraint.forbidden}
+                counts = [of(constraint.of(name)) + (name not in constraint.required) for name in names]
+                return max(1, math.prod(counts) - (constraint.shortest > len(constraint.required)))
+        return 1
+
+    return of(literals)
+
+
+def _count_scalars(shape: Shape, most: int) -> int:
+    """How many scalars a shape has, up to `most`."""
+    found: set[tuple[str, Hashable]] = set()
+    for kind, constraint in ((kind, each) for kind, every in shape.items() for each in every):
+        some: Iterable[Hashable] | None = ()
+        match constraint:
+            case Null():
+                some = [None]
+            case Boolean():
+                some = constraint.values
+            case Number(values=None):
+                some = constraint.members(_MAX_MEMBERS)
+            case Number():
+                some = map(exact, constraint.values or ())
+            case String(values=None):
+                some = few_strings(string_terminal(constraint), most)
+            case String():
+                some = constraint.values
+        if some is None:
+            return most
+        found.update((kind, value) for value in some)
+    return min(most, len(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +259,8 @@ def _containing(emitter: Emitter, constraint: Array, contains: list[Contains]) -
     states = (last + 1) * math.prod(_last_count(each) + 1 for each in contains)
     if len(contains) > _MAX_CONTAINS:
         raise emitter.refusal("contains", f"can be enforced {_MAX_CONTAINS} times in one array at most")
-    if states > _MAX_STATES and (loop or len(contains) > 1):
-        raise emitter.refusal("contains", "with counts or length bounds too large to remember")
     if states > _MAX_STATES:
-        return _counting(emitter, constraint, contains[0])
+        raise emitter.refusal("contains", "with counts or length bounds too large to remember")
     grammar, name = emitter.grammar, emitter.grammar.name("c")
     start = _State(0, (0,) * len(contains))
     numbers, pending = {start: 0}, [start]
@@ -307,37 +324,6 @@ def _chosen_item(
             literals.append(emitter.algebra.negated(each.item))
     item = TRUE.union(*literals)
     return None if emitter.algebra.empty(item) else _item(emitter, constraint, index, item)
-
-
-def _counting(emitter: Emitter, constraint: Array, contains: Contains) -> Symbol:
-    """Large counts, in the fields of a parameter: items that count, items that don't, and all of them."""
-    algebra, grammar, name = emitter.algebra, emitter.grammar, emitter.grammar.name("c")
-    least, most, shortest, longest = contains.least, contains.most, constraint.shortest, constraint.longest
-    if max(least, most or 0, shortest, longest or 0) > _MAX_COUNT:
-        raise emitter.refusal("contains", "with counts or length bounds too large to remember")
-    counted, others, length = "[0:20]", "[20:40]", "[40:60]"
-    fits = "" if longest is None else f"lt({length}, {longest})"
-    counts = all_of([fits, "" if most is None else f"lt({counted}, {most})"])
-    # Room is kept for those that must still come.
-    counts_not = all_of([fits, "" if longest is None else f"lt({others}, {longest - least})"])
-    item = constraint.at(0)
-    # Known not to count, so that one text is counted in one way.
-    other = item | algebra.negated(contains.item)
-    first, later = [], []
-    for literals, field, condition in (
-        (item | contains.item, counted, counts),
-        (other, others, counts_not),
-    ):
-        if not algebra.empty(literals):
-            functions = [f"incr({field})", f"incr({length})"]
-            step = remembering(emitter, _item(emitter, constraint, 0, literals), f"{name}t", functions)
-            first.append(Alternative(step, condition))
-            later.append(Alternative((COMMA, *step), condition))
-    ends = [f"ge({counted}, {least})" if least else "", f"ge({length}, {shortest})" if shortest else ""]
-    grammar.define(f"{name}t", [Alternative((), all_of(ends)), *later], parameter=True)
-    grammar.define(name, first, parameter=True)
-    empty = [(OPEN, CLOSE)] if shortest == least == 0 else []
-    return grammar.rule((OPEN, Reference(name, "0x0"), CLOSE), *empty)
 
 
 def _known_values(algebra: Algebra, literals: Literals) -> list[object] | None:

@@ -15,6 +15,7 @@ from typing import Any
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.constraints import (
+    TRUE,
     Array,
     Boolean,
     Constraint,
@@ -26,6 +27,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
 from guided_plugin.grammar.llguidance.lark.numbers import number_body
 from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.ranges import Number
+from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.rules import (
     Alternative,
     Grammar,
@@ -39,6 +41,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,
     NULL,
+    empty_terminal,
     entangled,
     lead,
     string_terminal,
@@ -112,11 +115,21 @@ class Emitter:
     def root(self, literals: Literals) -> Symbol:
         """The rule of a whole document, everything that it needs included."""
         symbol = self.value(literals)
-        while self._pending:
-            name, literals, self.comparing = self._pending.pop()
-            alternatives = dict.fromkeys(self._constraints(literals))
-            self.grammar.define(name, [Alternative((symbol,)) for symbol in alternatives])
+        self._finish()
         return symbol
+
+    def satisfies(self, constraint: Constraint) -> bool:
+        """Whether anything satisfies a constraint, as its rules tell."""
+        symbol = self._constraint(constraint)
+        self._finish()
+        return self.grammar.productive(symbol, empty_terminal)
+
+    def limited(self, constraint: Object) -> Object:
+        """The same objects, without properties that are not described where the style says that."""
+        opened = any(properties.others is not None for properties in constraint.properties)
+        if not self.style.closed or opened or not (constraint.declared or constraint.properties):
+            return constraint
+        return closed(constraint, self.algebra.negated(TRUE))
 
     def value(self, literals: Literals) -> Symbol:
         """A value that satisfies all of them. Its rule is written later, so recursion is fine."""
@@ -202,6 +215,12 @@ class Emitter:
         """Have terminals tried that may come next at one place, where that may take long."""
         if any(map(entangled, bodies)):
             self.grammar.together(bodies)
+
+    def _finish(self) -> None:
+        while self._pending:
+            name, literals, self.comparing = self._pending.pop()
+            alternatives = dict.fromkeys(self._constraints(literals))
+            self.grammar.define(name, [Alternative((symbol,)) for symbol in alternatives])
 
     def _constraints(self, literals: Literals) -> list[Symbol]:
         shape = self.algebra.shape(literals)

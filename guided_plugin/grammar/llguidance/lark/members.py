@@ -7,7 +7,6 @@ answered by one of several properties needs a rule for each state.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guided_plugin.grammar.llguidance.lark.arrays import all_of, remembering
@@ -24,8 +23,6 @@ _COUNTER = "[40:62]"
 _MAX_EXISTS = 5
 # How many states of demands and counts are rules of their own.
 _MAX_STATES = 500
-# How many for properties in their order.
-_MAX_ORDERED = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,42 +131,6 @@ class AnyOrder:
     def _needed(self) -> tuple[Symbol, ...]:
         """What must be possible for any object to be."""
         return tuple(each.value for each in self.members if each.name in self.required and not each.exists)
-
-
-def counted_in_order(
-    emitter: Emitter,
-    members: Sequence[tuple[bool, tuple[Symbol, ...]]],
-    others: Sequence[tuple[Symbol, ...]],
-    fewest: int,
-    most: int | None,
-) -> Symbol:
-    """Properties in their order, with whether they are required, and others behind them.
-
-    A rule for each state. `fewest` and `most` count those that are not required.
-    """
-    grammar, name = emitter.grammar, emitter.grammar.name("o")
-    last = fewest if most is None else most
-    if (len(members) + 1) * (last + 1) > _MAX_ORDERED:
-        keyword = "minProperties" if most is None else "maxProperties"
-        raise emitter.refusal(keyword, "counts too far, for items that must be distinct")
-    for index, count, later in itertools.product(range(len(members) + 1), range(last + 1), (False, True)):
-        comma = (COMMA,) if later else ()
-        required, member = members[index] if index < len(members) else (False, ())
-        after = min(count + (not required), last)
-        fits = required or most is None or count < most
-        alternatives = []
-        if member:
-            if fits:
-                alternatives.append((*comma, *member, Reference(f"{name}s{index + 1}x{after}x1")))
-            if not required:
-                alternatives.append((Reference(f"{name}s{index + 1}x{count}x{later:d}"),))
-        else:
-            alternatives += [()] if count >= fewest else []
-            more = Reference(f"{name}s{index}x{after}x1")
-            alternatives += [(*comma, *other, more) for other in others] if fits else []
-        rule = f"{name}s{index}x{count}x{later:d}"
-        grammar.define(rule, [Alternative(symbols) for symbols in alternatives])
-    return Reference(f"{name}s0x0x0")
 
 
 def _fresh(member: Member) -> str:

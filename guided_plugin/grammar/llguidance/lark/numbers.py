@@ -8,7 +8,6 @@ intersection of all that apply.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -23,17 +22,13 @@ from guided_plugin.grammar.llguidance.lark.spelling import (
     WRITTEN_OUT,
     ZEROS,
     Spelling,
-    tens,
     with_power,
     with_powers,
 )
-from guided_plugin.spec.arithmetic import Value, exact, plain, power_of_ten
+from guided_plugin.spec.arithmetic import exact, plain, power_of_ten
 
 # Longer expressions have a name: other ranges may need them too, and llguidance reads them once.
 _SHORT_TERM = 100
-
-# So many multiples between two bounds are written one by one.
-_MAX_LISTED = 300
 
 _MOST = 10**40
 """Bounds beyond it have more digits than multiples are counted over."""
@@ -56,9 +51,6 @@ def _body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
     refused = {one for one in number.no_multiples if power_of_ten(exact(one)) is None}
     if not counted and not refused:
         return " & ".join(_terms(number, spelling, fragment))
-    listed = number.members(_MAX_LISTED)
-    if listed is not None:
-        return f"/{_any_of(listed, spelling, negative=number.ends()[0] != 0)}/"
     steps = [number.step] if counted and number.step is not None else []
     others = [exact(one) for one in sorted(refused)]
     digits = _whole_digits(number, [*steps, *others])
@@ -74,7 +66,7 @@ def _body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
     kept = frozenset() if counted else number.multiples
     low = Bound(0, exclusive=False) if steps and number.ends()[0] == 0 else number.low
     rest = replace(number, low=low, multiples=kept, no_multiples=number.no_multiples - refused)
-    return " & ".join([*parts, *_terms(rest, replace(spelling, exponents=False), fragment)])
+    return " & ".join([*parts, *_terms(rest, spelling, fragment)])
 
 
 def _whole_digits(number: Number, steps: list[Fraction]) -> int | None:
@@ -99,105 +91,39 @@ def _terms(number: Number, spelling: Spelling, fragment: Fragment) -> list[str]:
 @lru_cache(maxsize=1024)
 def number_terms(number: Number, spelling: Spelling) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Expressions of which all must match and of which none may. Multiples are those of powers of ten."""
-    exponents = spelling.exponents
     if number.values is not None:
-        return ("|".join(_spellings(value, spelling) for value in number.values),), ()
-    low = number.low
+        zeros = spelling.fraction_zero
+        return ("|".join(_equal(plain(value), zeros=zeros) for value in number.values),), ()
+    low, high = number.low, number.high
     if low is not None and number.step is not None and number.ends()[0] == 0:
         low = Bound(0, exclusive=False)
+    # Numbers that are only between bounds may have an exponent.
+    exponents = spelling.exponents and number == Number(low=low, high=high)
     terms = [
-        _whole(fraction_zero=spelling.fraction_zero, exponents=exponents) if number.whole else None,
-        _fractional(exponents=exponents) if number.whole is False else None,
-        *(_multiples(exact(one), exponents=exponents) for one in sorted(number.multiples)),
+        rf"-?{INTEGER}{ZEROS if spelling.fraction_zero else ''}" if number.whole else None,
+        FRACTIONAL if number.whole is False else None,
+        *(_multiples(exact(one)) for one in sorted(number.multiples)),
         _at_least(low, exponents=exponents) if low is not None else None,
-        _at_most(number.high, exponents=exponents) if number.high is not None else None,
+        _at_most(high, exponents=exponents) if high is not None else None,
     ]
-    required = [*filter(None, terms)]
-    excluded = [_equal(plain(value), exponents=exponents) for value in sorted(number.excluded)]
-    excluded += [_multiples(exact(one), exponents=False) for one in sorted(number.no_multiples)]
-    if excluded:
-        required.append(_comparable(number, exponents=exponents))
-    return tuple(required or [ANY]), tuple(excluded)
+    excluded = [_equal(plain(value)) for value in sorted(number.excluded)]
+    excluded += [_multiples(exact(one)) for one in sorted(number.no_multiples)]
+    required = [*filter(None, terms)] or [WRITTEN_OUT if excluded else ANY]
+    return tuple(required), tuple(excluded)
 
 
-def _multiples(divisor: Fraction, *, exponents: bool) -> str:
+def _multiples(divisor: Fraction) -> str:
     """Multiples of a power of ten: a matter of where the digits end."""
     power = power_of_ten(divisor) or 0
-    scaled = f"|{tens(power)}" if exponents else ""
     if power > 0:
-        return rf"-?(?:0|[1-9][0-9]*0{{{power}}}){ZEROS}{scaled}"
-    return rf"-?{INTEGER}" + (rf"(?:\.[0-9]{{1,{-power}}}0*)?" if power else ZEROS) + scaled
+        return rf"-?(?:0|[1-9][0-9]*0{{{power}}}){ZEROS}"
+    return rf"-?{INTEGER}" + (rf"(?:\.[0-9]{{1,{-power}}}0*)?" if power else ZEROS)
 
 
-def _comparable(number: Number, *, exponents: bool) -> str:
-    """Numbers in the spellings in which it is known what they are equal to, and multiples of."""
-    if not exponents:
-        return WRITTEN_OUT
-    # What is nearer to zero than a power of ten is no multiple of it.
-    powers = [power_of_ten(exact(one)) or 0 for one in number.no_multiples]
-    scaled = with_powers(most=min(powers) - 1 if powers else None)
-    return f"{WRITTEN_OUT}|-?(?:{scaled})" if scaled else WRITTEN_OUT
-
-
-def _whole(*, fraction_zero: bool, exponents: bool) -> str:
-    written_out = rf"-?{INTEGER}{ZEROS if fraction_zero else ''}"
-    return f"{written_out}|{tens(0)}" if fraction_zero and exponents else written_out
-
-
-def _fractional(*, exponents: bool) -> str:
-    if not exponents:
-        return FRACTIONAL
-    scaled = "|".join([with_powers(most=-1), *with_power(r"[1-9]\.[0-9]*[1-9][0-9]*", 0)])
-    return f"{FRACTIONAL}|-?(?:{scaled})"
-
-
-def _spellings(value: Value, spelling: Spelling) -> str:
-    """The spellings of one value."""
-    text = plain(value)
-    if spelling.fraction_zero or "." in text:
-        return _equal(text, exponents=spelling.exponents)
-    return ("-?" if text == "0" else "") + text
-
-
-def _equal(text: str, *, exponents: bool) -> str:
-    """The spellings of a number that is given written out."""
-    tail = "0*" if "." in text else ZEROS
-    written_out = ("-?" if text == "0" else "") + re.escape(text) + tail
-    if not exponents or text == "0":
-        return written_out
-    mantissa, power = _scientific(text.lstrip("-"))
-    tail = "0*" if "." in mantissa else ZEROS
-    sign = "-" if text.startswith("-") else ""
-    return "|".join([written_out, *with_power(f"{sign}{re.escape(mantissa)}{tail}", power)])
-
-
-def _any_of(numbers: Iterable[Fraction], spelling: Spelling, *, negative: bool) -> str:
-    """The spellings of many numbers, those with one power of ten together. `negative`: zero may be -0."""
-    whole: list[str] = []
-    others: list[str] = []
-    powers: dict[tuple[str, int], list[str]] = {}
-    for number in numbers:
-        text = plain(number)
-        (others if "." in text else whole).append(text)
-        if text != "0" and spelling.exponents and spelling.fraction_zero:
-            mantissa, power = _scientific(text.lstrip("-"))
-            powers.setdefault((text[: -len(text.lstrip("-"))], power), []).append(mantissa)
-    options = [_one_of(whole) + (ZEROS if spelling.fraction_zero else "")] if whole else []
-    options += [_one_of(others) + "0*"] if others else []
-    options += ["-0" + (ZEROS if spelling.fraction_zero else "")] if negative and "0" in whole else []
-    for (sign, power), mantissas in powers.items():
-        digits = [_one_of(some) + zeros for some, zeros in _by_point(mantissas) if some]
-        options += with_power(f"{sign}(?:{'|'.join(digits)})", power)
-    return "|".join(options)
-
-
-def _by_point(texts: list[str]) -> list[tuple[list[str], str]]:
-    """Texts without and with a point, and which zeros may follow them."""
-    return [([t for t in texts if "." not in t], ZEROS), ([t for t in texts if "." in t], "0*")]
-
-
-def _one_of(texts: list[str]) -> str:
-    return f"(?:{'|'.join(map(re.escape, texts))})"
+def _equal(text: str, *, zeros: bool = True) -> str:
+    """The spellings of a number that is given written out. `zeros`: an integer may be written as 1.0."""
+    tail = "0*" if "." in text else ZEROS if zeros else ""
+    return ("-?" if text == "0" else "") + re.escape(text) + tail
 
 
 def _at_least(bound: Bound, *, exponents: bool) -> str:

@@ -28,7 +28,6 @@ from guided_plugin.grammar.llguidance.lark.members import (
     NAMED_AND_COUNTED,
     AnyOrder,
     Member,
-    counted_in_order,
 )
 from guided_plugin.grammar.llguidance.lark.patterns import (
     ANY_CHARACTER,
@@ -37,7 +36,6 @@ from guided_plugin.grammar.llguidance.lark.patterns import (
     matches,
     pattern,
 )
-from guided_plugin.grammar.llguidance.lark.reader import closed
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
@@ -71,10 +69,7 @@ _Group = tuple[str, ...]
 
 def object_rule(emitter: Emitter, constraint: Object) -> Symbol:
     """The rule of an object constraint."""
-    opened = any(properties.others is not None for properties in constraint.properties)
-    if emitter.style.closed and not opened and (constraint.declared or constraint.properties):
-        constraint = closed(constraint, emitter.algebra.negated(TRUE))
-    writer = _Writer(emitter, constraint)
+    writer = _Writer(emitter, emitter.limited(constraint))
     unanswered = writer.listed_answers()
     if unanswered is None:
         return writer.rule()
@@ -142,6 +137,8 @@ class _Writer:
         most = self.object.longest
         if most is not None:
             most -= len(required)
+        if most == 0:
+            self.live, self.open, most = [name for name in self.live if name in required], [], None
         free = len(self.live) - len(required)
         if most is not None and not self.open and most >= free:
             most = None
@@ -152,18 +149,16 @@ class _Writer:
         # Of objects that are compared, each must have one text, but where new names can always come:
         # nothing else says that one is new.
         unique = bool(self.emitter.comparing) and (most is not None or not self.open)
-        if unique and self.open and (self.object.exists or (most is not None and most > 1)):
-            why = "next to names that are not listed can't be enforced for items that must be distinct"
-            raise self.emitter.refusal("maxProperties", why)
         if unique and not plain:
-            return self.counted(fewest, most)
+            keyword = "not" if self.object.exists else "maxProperties" if fewest == 0 else "minProperties"
+            raise self.emitter.refusal(keyword, "can't be enforced for items that must be distinct")
         ordered = self.emitter.style.ordered or unique
         if plain and (ordered or not self.live or len(required) > NAMED):
             return self.ordered()
         remembered = NAMED if not fewest and most is None else NAMED_AND_COUNTED
         if len(required) > remembered:
             raise self.emitter.refusal("required", f"over {remembered} names, next to counts or negations")
-        filled = () if most == 0 and not required else self.any_order(fewest, most, remembered)
+        filled = self.any_order(fewest, most, remembered)
         empty = not required and not fewest and not self.object.exists
         return self.grammar.rule(*filled, *([(OPEN, CLOSE)] if empty else []))
 
@@ -326,16 +321,6 @@ class _Writer:
                 tail = (Repeated((COMMA, *member), 0, 1), *tail)
             tail = (self.grammar.rule(tail),)
         return self.grammar.rule(*((OPEN, *head, CLOSE) for head in reversed(heads)))
-
-    def counted(self, fewest: int, most: int | None) -> Symbol:
-        """The same with bounds for how many there are that are not required."""
-        members = [
-            (name in self.required, (Text(key_text(name)), COLON, self.emitter.value(self.object.of(name))))
-            for name in self.live
-        ]
-        others = [(self.emitter.name(each.key), COLON, each.value) for each in self.open]
-        counted = counted_in_order(self.emitter, members, others, fewest, most)
-        return self.grammar.rule((OPEN, counted, CLOSE))
 
     def marked(self, member: Member) -> Member:
         return replace(member, key=self.emitter.marked(member.key, CHANGING))

@@ -25,9 +25,6 @@ _LEAST_POWER, _MOST_POWER = -323, 307
 _LEAST = "5"
 _MOST = r"1(?:\.(?:[0-6][0-9]{0,15}|7(?:[0-8][0-9]{0,14}|9769313486231(?:[0-4][0-9]?|5[0-7]?)?)?))?"
 
-_DIGITS = 16
-"""So many digits a mantissa has after the point."""
-
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
@@ -39,10 +36,6 @@ class Spelling:
     """Numbers under a demand may have an exponent. Integers may where both are set."""
     only: str = ""
     """If not empty, an expression that every number must match too."""
-
-
-NOTHING = r"[^\x00-\U0010FFFF]"
-"""An expression that matches nothing."""
 
 
 def scaled(mantissa: str, least: int, most: int) -> list[str]:
@@ -69,19 +62,6 @@ def with_powers(least: int | None = None, most: int | None = None) -> str:
 def with_power(mantissa: str, power: int) -> list[str]:
     """A mantissa with one power; nothing where no double has it."""
     return scaled(mantissa, power, power) if power + 1 >= _LEAST_POWER and power <= _MOST_POWER + 1 else []
-
-
-def tens(power: int) -> str:
-    """Multiples of a power of ten, above or below zero, with an exponent."""
-    more = ""
-    # Each digit after the point asks for one power more, but for zeros at the end.
-    for digits in range(_DIGITS - 1, -1, -1):
-        zeros, digit = ("0*", "[0-9]") if digits else (ZEROS, r"\.[0-9]")
-        ends = scaled(zeros, power + digits, min(power + _DIGITS - 1, _MOST_POWER))
-        options = [*ends, *([digit + more] if more else [])]
-        more = f"(?:{'|'.join(options)})" if options else ""
-    options = [*([f"[1-9]{more}"] if more else []), *filter(None, [with_powers(power + _DIGITS)])]
-    return f"-?(?:{'|'.join(options)})" if options else NOTHING
 
 
 def _beyond(least: int | None, most: int | None) -> list[str]:
