@@ -5,7 +5,7 @@ Depends on keywords, formats and specs. Whether a backend enforces one that coun
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,11 +44,9 @@ class KeywordUse:
     """The reason, where the status alone isn't one."""
 
 
-def left_out(spec: OutputSpec, keywords: Collection[str]) -> tuple[str, ...]:
-    """Those of an operator's `unenforced_keywords` that a spec asks for, sorted."""
-    if not keywords:
-        return ()
-    uses = (use for _, schema in schemas_of(spec) for use in uses_of(schema, keywords))
+def left_out(schemas: Iterable[Any], keywords: Collection[str]) -> tuple[str, ...]:
+    """Those of an operator's `unenforced_keywords` that some schemas ask for, sorted."""
+    uses = (use for schema in schemas for use in uses_of(schema, keywords))
     return tuple(sorted({use.keyword for use in uses if use.note == LEFT_OUT}))
 
 

@@ -29,6 +29,8 @@ from guided_plugin.errors import (
 )
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.llguidance.sources import source_text
+from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
+from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
@@ -170,9 +172,15 @@ def _ecma_target() -> Target:
     return Target("ecma", _PATTERNS, parse, (UnsupportedSpecError,), mutate_text)
 
 
+_NAMES = [b"<|end|>", b"<|pad|>", b"<|call|>"]
+_TOKENIZERS = Tokenizers(
+    Vocabulary.from_tokens([*(bytes([i]) for i in range(256)), *_NAMES], [256], [257, 258])
+)
+
+
 def _lower(spec: OutputSpec) -> None:
     check_limits(spec, CONFIG)
-    source_text(spec, unenforced=(), impossible_token=None, controls={258: "<|call|>"})
+    source_text(spec, _TOKENIZERS)
 
 
 def _lower_target() -> Target:

@@ -17,7 +17,7 @@ import numpy as np
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
-from guided_plugin.grammar.llguidance.client import tokens_in
+from guided_plugin.grammar.llguidance.client import inner_schemas, tokens_in
 from guided_plugin.grammar.llguidance.complaints import complaint
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
@@ -44,7 +44,7 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import texts_bytes
-from guided_plugin.spec.uses import left_out
+from guided_plugin.spec.uses import left_out, schemas_of
 
 # An object of n optional properties needs n items in a row: llguidance's own limit of 2,000 would end such
 # requests in the middle. A mask of so many takes 10 ms. Its verbose errors tell what a lexer has spent. They
@@ -55,6 +55,10 @@ _LIMITS: dict[str, Any] = {
     **FUEL,
     "verbose_errors": True,
 }
+
+# The check that items are distinct works over bytes, whose masks are small, on a grammar that may have a mark
+# before each name: that makes four items of one.
+_ITEMS_WITH_MARKS = 4
 
 # Grammars that clients write may be ambiguous: a mask then costs the square of the items in a row. With these
 # limits a mask of the worst takes 70 ms, with those above 700. A rule may call itself 500 times at its end.
@@ -96,10 +100,7 @@ class LLGuidanceBackend:
 
         self._ll = llguidance
         self._stops = vocabulary.stop_token_ids
-        self._stop_set = frozenset(self._stops)
         self._unenforced = config.unenforced_keywords
-        self._limits = llguidance.LLParserLimits(**_LIMITS)
-        self._client_limits = llguidance.LLParserLimits(**_LIMITS | {"max_items_in_row": _CLIENT_ITEMS})
         self._threads = config.thread_count()
         self._executors: AdaptiveThreads[Any] = AdaptiveThreads(llguidance.LLExecutor, self._threads)
         self._lexers = LexerPool(self._threads)
@@ -119,8 +120,8 @@ class LLGuidanceBackend:
         text = self._text(spec)
         self._first(spec, text)
         self._probe(spec, text)
-        left = left_out(spec, self._unenforced)
-        return Prepared(spec, self.name, text, unenforced=left, named=self._named(spec, text))
+        left, named = self._left_out(spec), self._named(spec, text)
+        return Prepared(spec, self.name, text, unenforced=left, named=named)
 
     def load(self, prepared: Prepared) -> Grammar:
         """The grammar of a text."""
@@ -137,31 +138,26 @@ class LLGuidanceBackend:
         check_starts(spec, text, make, self._stops)
 
     def _text(self, spec: OutputSpec) -> str:
-        return source_text(
-            spec,
-            unenforced=self._unenforced,
-            impossible_token=self._tokenizers.impossible_token,
-            controls=self._tokenizers.controls,
-            ends_output=lambda token: not self._stop_set.isdisjoint(self._ids(token)),
-        )
+        return source_text(spec, self._tokenizers, self._unenforced)
 
-    def _ids(self, token: str) -> list[int]:
-        """What llguidance takes for a token that a grammar names."""
-        matcher = self._ll.LLMatcher(self._tokenizers.plain, f"start: {token}", log_level=0)
-        if matcher.is_error():
-            return []  # it has no such token, which compiling tells with its place
-        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        return [int(one) for one in np.flatnonzero(np.unpackbits(mask, bitorder="little"))]
+    def _left_out(self, spec: OutputSpec) -> tuple[str, ...]:
+        """Those of `unenforced_keywords` that it asks for."""
+        if not self._unenforced:
+            return ()
+        schemas = inner_schemas(spec.text) if spec.kind == "grammar" else (s for _, s in schemas_of(spec))
+        return left_out(schemas, self._unenforced)
 
     def _named(self, spec: OutputSpec, text: str) -> frozenset[int]:
         """The control tokens that a client's grammar or tag names."""
         if spec.kind not in ("grammar", "structural_tag"):
             return frozenset()
-        found = {one for token in tokens_in(text) for one in self._ids(token)}
+        found = {one for token in tokens_in(text) for one in self._tokenizers.ids(token)}
         return frozenset(found & self._tokenizers.controls.keys())
 
-    def _matcher(self, spec: OutputSpec, text: str, tokenizer: Any) -> Any:
-        limits = self._client_limits if spec.kind in ("grammar", "regex") else self._limits
+    def _matcher(self, spec: OutputSpec, text: str, tokenizer: Any, times: int = 1) -> Any:
+        """`times`: how many items of a row it has for one."""
+        most = _CLIENT_ITEMS if spec.kind in ("grammar", "regex") else _LIMITS["max_items_in_row"]
+        limits = self._ll.LLParserLimits(**_LIMITS | {"max_items_in_row": times * most})
         return self._ll.LLMatcher(tokenizer, text, log_level=0, limits=limits)
 
     def _first(self, spec: OutputSpec, text: str) -> Any:
@@ -192,26 +188,21 @@ class LLGuidanceBackend:
         # Grammars that clients write may name any control token, and structural tags those that they know.
         impossible = self._tokenizers.impossible_token
         never = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
-        checked = spec.kind in ("json_schema", "structural_tag") and text.endswith(DISTINCT)
-        distinct = self._distinct_rules(spec) if checked else None
+        distinct = self._distinct_rules(spec) if text.endswith(DISTINCT) else None
         compiled = _Compiled(text, lexers, impossible if never else None, distinct)
         seconds = time.perf_counter() - start
         size = _BYTES_PER_CHARACTER * len(text) + texts_bytes(spec.text)
-        left = left_out(spec, self._unenforced)
-        named = self._named(spec, text)
+        left, named = self._left_out(spec), self._named(spec, text)
         return Grammar(spec, self.name, compiled, size, seconds, bounded=True, unenforced=left, named=named)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
-        controls = self._tokenizers.controls
-        text = source_text(
-            spec, unenforced=self._unenforced, impossible_token=None, controls=controls, marked=True
-        )
-        first = self._matcher(spec, text, self._byte_tokenizers.plain)
+        text = source_text(spec, self._tokenizers, self._unenforced, marked=True)
+        first = self._matcher(spec, text, self._byte_tokenizers.plain, _ITEMS_WITH_MARKS)
         if first.is_error():
             raise too_entangled(spec, text, first_line(first.get_error()))
         # What the first check would wait for.
         _ = self._spellings.table(Mode.BETWEEN), self._spellings.opening
-        return DistinctRules(first.deep_copy, self._spellings, frozenset(controls))
+        return DistinctRules(first.deep_copy, self._spellings, frozenset(self._tokenizers.controls))
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLGuidanceMatcher:
         """A matcher at the beginning; it shares the lexer states that others have built."""

@@ -6,91 +6,136 @@ refused, each with its line.
     %llguidance {...}    only `no_forcing`, which every grammar here has
     stop=, temperature=, %lark  not supported
 
-Depends on lark and spec. Nothing here compiles.
+Depends on lark, tokenizer and spec. Nothing here compiles.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
 
 from guided_plugin.errors import GrammarError, GuidedError, SpecError, UnsupportedSpecError, shown
-from guided_plugin.grammar.llguidance.lark import HEADER, lower_schema
+from guided_plugin.grammar.llguidance.lark import DISTINCT, HEADER, Lowered, lower_schema
+from guided_plugin.grammar.llguidance.lark.emitter import CONTROL
 from guided_plugin.grammar.llguidance.lark.rules import Grammar
+from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.schema import check_schema, pointer, walk
+from guided_plugin.spec.schema import check_schema
 
-__all__ = ["client_lark", "tokens_in"]
+__all__ = ["client_lark", "inner_schemas", "tokens_in"]
 
 _PIECE = re.compile(
     r"""(?P<skip>(?:\#|//)[^\n]*|[ \t]+) | (?P<text>"(?:\\.|[^"\\\n])*"i?)
     | (?P<regex>/(?:\\.|[^/\\])+/[imslux]*)
-    | (?P<directive>%[a-z]+) | (?P<token><[^<>\s]+>) | (?P<option>(?:stop|temperature)[ \t]*=)
+    | (?P<directive>%[a-z]+) | (?P<token><[^<>\s]+>) | (?P<option>(?:stop|temperature|max_tokens)[ \t]*=)
     | (?P<word>[\w-]+) | (?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
 """What llguidance's own lexer tells apart, as far as it matters here."""
 
 
-def client_lark(spec: OutputSpec, ends_output: Callable[[str], bool]) -> str:
+class _Piece(NamedTuple):
+    """A part of a grammar, with the value behind it where a directive has one."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+    value: Any = None
+
+
+def client_lark(
+    spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str] = (), *, marked: bool = False
+) -> str:
     """The grammar that llguidance is given: one line, then a client's own lines, then inner schemas.
 
-    `ends_output`: whether a token, as it is written in a grammar, may be one that ends an output.
+    `marked`: with marks, for the check that items are distinct.
     """
     source, parts = spec.text, [HEADER]
+    schemas, ids = Grammar(), cache(tokens.ids)
     inner: list[str] = []
+    distinct = False
+    uncounted: list[tuple[str, int]] = []
+    """What stands in the way of that check, which follows an output by its bytes."""
     # A rule's name that the client doesn't use.
     prefix = next(name for n in range(len(source)) if (name := f"json{n}-") not in source)
-    done, lines = 0, 0
-    for found in _pieces(source):
-        kind, start, end, text = str(found.lastgroup), found.start(), found.end(), found[0]
-        if start < done:
-            continue  # in the JSON behind a directive
-        parts.append(source[done:start])
-        done = end
+    lines = 0
+    for piece in _pieces(source):
+        kind, text, start, end, value = piece
         if kind == "other" and text == "\n":
             # What was on several lines is one name: those behind it stay where they were.
             text, lines = "\n" * (lines + 1), 0
-        elif kind == "directive" and text in ("%json", "%llguidance"):
-            value, done = _json_behind(source, start, end)
-            lines += source.count("\n", end, done)
-            if text == "%llguidance":
-                _check_options(value, _place(source, start))
-                text = ""
-            else:
-                text = f"{prefix}{len(inner)}"
-                inner.append(f"{text}: %lark {{\n{_inner(spec, value, _place(source, start))}}}\n")
+        elif value is not None:
+            lines += source.count("\n", start, end)
+        if text == "%llguidance":
+            _check_options(value, _place(source, start))
+            text = ""
+        elif text == "%json":
+            lowered = _lowered(spec, piece, schemas, unenforced, marked=marked)
+            text = f"{prefix}{len(inner)}"
+            body = schemas.lark(lowered.symbol, "", spaced=spec.whitespace == "flexible")
+            inner.append(f"{text}: %lark {{\n{body}}}\n")
+            distinct |= lowered.distinct
         elif text == "%lark":
             raise UnsupportedSpecError(
                 "%lark, a grammar inside the grammar, is not supported",
                 where=_place(source, start),
                 hint="write its rules next to the others",
             )
+        elif kind == "option" and text.startswith("max_tokens"):
+            uncounted.append((text, start))
         elif kind == "option":
             raise UnsupportedSpecError(
                 f"`{text}` of a rule is not enforced",
                 where=_place(source, start),
                 hint="leave it out; a text that ends a rule is written with suffix=",
             )
-        elif kind == "token" and (text.startswith(("<[^", "<[*")) or ends_output(text)):
-            raise UnsupportedSpecError(
-                f"{shown(text)} may be a token that ends the output, in the middle of it",
-                where=_place(source, start),
-                hint="leave it out, also at the end: an output ends with one where its grammar is complete",
-            )
+        elif kind == "token":
+            named = ids(text)
+            if text.startswith(("<[^", "<[*")) or not tokens.stops.isdisjoint(named):
+                raise UnsupportedSpecError(
+                    f"{shown(text)} may be a token that ends the output, in the middle of it",
+                    where=_place(source, start),
+                    hint="leave it out, also at the end: outputs end with one where the grammar is complete",
+                )
+            if not tokens.controls.keys() >= named:
+                uncounted.append((text, start))
+            if marked:
+                text = " | ".join(f'<[{CONTROL}]> "{token};"' for token in sorted(named)).join("()")
         parts.append(text)
-    return "".join([*parts, source[done:], "\n", *inner])
+    if distinct and uncounted:
+        text, start = uncounted[0]
+        raise UnsupportedSpecError(
+            f"{shown(text)} is not supported next to a schema whose items or names must differ",
+            where=_place(source, start),
+            hint="leave it out, or `uniqueItems` and the counts of unlisted properties",
+        )
+    return "".join([*parts, "\n\n", *inner, DISTINCT if distinct else ""])
 
 
 def tokens_in(text: str) -> set[str]:
     """The tokens that a grammar names, as they are written."""
-    return {found[0] for found in _pieces(text) if found.lastgroup == "token"} if "<" in text else set()
+    return {piece.text for piece in _pieces(text) if piece.kind == "token"} if "<" in text else set()
 
 
-def _pieces(source: str) -> Iterator[re.Match[str]]:
-    return _PIECE.finditer(source)
+def inner_schemas(source: str) -> Iterator[Any]:
+    """The schemas in a grammar."""
+    return (piece.value for piece in _pieces(source) if piece.text == "%json")
+
+
+def _pieces(source: str) -> Iterator[_Piece]:
+    at = 0
+    while piece := _PIECE.match(source, at):
+        kind, text, end = str(piece.lastgroup), piece[0], piece.end()
+        if text in ("%json", "%llguidance"):
+            value, end = _json_behind(source, at, end)
+            yield _Piece(kind, text, at, end, value)
+        else:
+            yield _Piece(kind, text, at, end)
+        at = end
 
 
 def _json_behind(source: str, start: int, end: int) -> tuple[Any, int]:
@@ -120,30 +165,21 @@ def _check_options(value: Any, where: str) -> None:
         raise UnsupportedSpecError(f"%llguidance: {shown(other)} is not supported", where=where, hint=hint)
 
 
-def _inner(spec: OutputSpec, schema: Any, place: str) -> str:
-    """The grammar of an inner schema."""
-    grammar = Grammar()
+def _lowered(
+    spec: OutputSpec, piece: _Piece, grammar: Grammar, unenforced: Iterable[str], *, marked: bool
+) -> Lowered:
+    """An inner schema's rules."""
+    schema, strict = piece.value, spec.strict
     try:
         check_schema(schema)
-        found = lower_schema(schema, grammar, closed=spec.strict, ordered=spec.strict)
-        if found.distinct:
-            places = [
-                (*path, key)
-                for path, node in walk(schema)
-                if isinstance(node, dict)
-                for key in ("uniqueItems", "minProperties")
-                if node.get(key)
-            ]
-            raise UnsupportedSpecError(
-                "items or names that must differ are not enforced inside a grammar",
-                where=pointer(next(iter(places), ())),
-                hint="leave it out, or ask for the schema as json_schema",
-            )
+        return lower_schema(
+            schema, grammar, closed=strict, ordered=strict, unenforced=unenforced, marked=marked
+        )
     except GuidedError as error:
         kind = GrammarError if isinstance(error, SpecError) else type(error)
+        place = _place(spec.text, piece.start)
         where = f"{place}, {error.where}" if error.where.startswith("#") else place
         raise kind(error.what, where=where, hint=error.hint) from None
-    return grammar.lark(found.symbol, "", spaced=spec.whitespace == "flexible")
 
 
 def _place(source: str, position: int) -> str:

@@ -2,13 +2,13 @@
 
 JSON Schemas are lowered: llguidance's own reading of them means something else in too many places (patterns,
 formats, numbers, the order of properties). Structural tags become one grammar with their schemas.
-Depends on spec, lark and tags. Nothing here compiles.
+Depends on spec, lark, client and tags. Nothing here compiles.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.client import client_lark
@@ -16,6 +16,7 @@ from guided_plugin.grammar.llguidance.lark import HEADER, schema_to_lark
 from guided_plugin.grammar.llguidance.lark.patterns import whole_text
 from guided_plugin.grammar.llguidance.lark.rules import literal
 from guided_plugin.grammar.llguidance.tags import tag_to_lark
+from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
 
 MAX_DEPTH = 2_000
@@ -31,21 +32,14 @@ _PART = re.compile(
 
 
 def source_text(
-    spec: OutputSpec,
-    *,
-    unenforced: Iterable[str],
-    impossible_token: int | None,
-    controls: Mapping[int, str] | None = None,
-    ends_output: Callable[[str], bool] = lambda token: False,
-    marked: bool = False,
+    spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str] = (), *, marked: bool = False
 ) -> str:
     """The grammar of a spec; raises a GrammarError where Lark doesn't express it.
 
-    `controls`: names of the control tokens that a structural tag may name, by id. `ends_output`: whether a
-    token, as a client's grammar names it, may end an output. `marked`:
-    as the check that items are distinct needs it.
+    `tokens`: of the vocabulary, for the control tokens that tags and grammars name. `marked`: as the check
+    that items are distinct needs it.
     """
-    text = _text(spec, unenforced, impossible_token, controls or {}, ends_output, marked)
+    text = _text(spec, tokens, unenforced, marked)
     # Each line and each bracket nests at most one deeper.
     most = text.count("\n") + text.count("(") + text.count("[")
     depth = nesting(text) if most > MAX_DEPTH else most
@@ -89,21 +83,14 @@ def nesting(text: str) -> int:
     return deepest
 
 
-def _text(
-    spec: OutputSpec,
-    unenforced: Iterable[str],
-    impossible_token: int | None,
-    controls: Mapping[int, str],
-    ends_output: Callable[[str], bool],
-    marked: bool,
-) -> str:
+def _text(spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marked: bool) -> str:
     if spec.kind in ("json_schema", "json_object"):
         return schema_to_lark(
             spec.document() if spec.kind == "json_schema" else {"type": "object"},
             strict=spec.strict and spec.kind == "json_schema",
             flexible=spec.whitespace == "flexible",
             unenforced=unenforced,
-            impossible_token=impossible_token,
+            impossible_token=None if marked else tokens.impossible_token,
             marked=marked,
         )
     if spec.kind == "regex":
@@ -111,17 +98,9 @@ def _text(
     if spec.kind == "choice":
         return f"{HEADER}start: {' | '.join(map(literal, spec.document()))}"
     if spec.kind == "grammar" and spec.syntax == "lark":
-        return client_lark(spec, ends_output)
+        return client_lark(spec, tokens, unenforced, marked=marked)
     if spec.kind == "structural_tag":
-        return tag_to_lark(
-            spec.document(),
-            strict=spec.strict,
-            flexible=spec.whitespace == "flexible",
-            controls=controls,
-            unenforced=unenforced,
-            impossible_token=impossible_token,
-            marked=marked,
-        )
+        return tag_to_lark(spec, tokens, unenforced, marked=marked)
     raise UnsupportedSpecError(
         "EBNF grammars are not supported by llguidance",
         where=spec.kind,

@@ -75,6 +75,21 @@ class Tokenizers:
         ids = sorted(vocabulary.special_ids.difference(vocabulary.stop_token_ids))
         return {token: vocabulary.tokens[token].decode(errors="replace") for token in ids}
 
+    @property
+    def stops(self) -> frozenset[int]:
+        """The tokens that end an output."""
+        return frozenset(self._vocabulary.stop_token_ids)
+
+    def ids(self, token: str) -> frozenset[int]:
+        """What llguidance takes for a token as a grammar writes it; nothing where there is no such token."""
+        import llguidance
+
+        matcher = llguidance.LLMatcher(self.plain, f"start: {token}", log_level=0)
+        if matcher.is_error():
+            return frozenset()
+        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        return frozenset(np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist())
+
     @cached_property
     def impossible_token(self) -> int | None:
         """A token that no mask may show: padding, else a special token that doesn't stop."""

@@ -43,6 +43,10 @@ _NOT_TOLD_APART = (
     "can't be enforced: what it allows matches more patterns of names, or more branches of anyOf, at once "
     "than are told apart"
 )
+_ONLY_OTHERWISE = (
+    "can't be enforced: what it may allow is written in ways that are left out here, of a format, or of "
+    "numbers like 1.0 that draft 4 takes for no integers"
+)
 
 _FLEXIBLE_HEADER = """%llguidance {"no_forcing": true, "ignore_once": true}
 %ignore /[\\x20\\x0A\\x0D\\x09]+/
@@ -134,6 +138,8 @@ def lower_schema(
         found = contradiction(algebra, nothing, opened if closed else lambda: False)
         if emitter.narrowed or algebra.incomplete:
             raise UnsupportedSpecError(_NOT_TOLD_APART, where=found.where, hint="use fewer of them")
+        if not nothing(algebra.opposite, root):
+            raise UnsupportedSpecError(_ONLY_OTHERWISE, where=found.where, hint=found.hint)
         raise found
     return Lowered(start, types, emitter.distinct)
 

@@ -77,7 +77,7 @@ class Algebra:
     ) -> None:
         """`read`: the shape of a numbered schema, or of its negation, from its keywords."""
         self.wide = opposite is not None
-        """Whether a value is in a shape if any reading of the formats puts it there, not all of them."""
+        """Whether a value is in a shape if any reading puts it there, not all of them."""
         self._opposite = opposite
         self.document = document
         self._read = read
@@ -95,8 +95,9 @@ class Algebra:
 
     @property
     def opposite(self) -> Algebra:
-        """The algebra that reads formats the other way: what isn't in its shapes satisfies the negation."""
-        if not self.document.formats:
+        """The algebra that reads formats, and draft 4's integers, the other way: what isn't in its shapes
+        satisfies the negation."""
+        if not self.document.formats and self.document.draft > 4:
             return self
         if self._opposite is None:
             self._opposite = Algebra(self.document, self._read, closing=self._closing, opposite=self)

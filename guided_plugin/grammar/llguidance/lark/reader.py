@@ -132,7 +132,9 @@ class _Reader:
         if "object" in named and self.positive:
             shape["object"] = (Object(declared=True),)
         if "integer" in named and "number" not in named:
-            shape["number"] = (Number(whole=self.positive),)
+            # Draft 4 takes 1.0 for no integer: where any reading counts, that may be what is meant.
+            either = self.draft <= 4 and self.algebra.wide and not self.positive
+            shape["number"] = (Number(whole=None if either else self.positive),)
         return shape
 
     def values(self, values: list[Any]) -> Shape:
