@@ -92,6 +92,14 @@ class TestInnerSchemas:
                 walk = Walker(compiler).walk(grammar, tokens, whole=lambda _: True, named={THINK, THOUGHT})
                 assert (walk.accepted, walk.early, walk.leaks) == (taken, [], [])
 
+    def test_have_distinct_items_behind_text_that_began_like_some(self, compiler):
+        anything = json.dumps(
+            {"type": "array", "items": {"type": ["integer", "string"]}, "uniqueItems": True}
+        )
+        source = f'start: (a | "[\\"x;") ";" b\na: %json {anything}\nb: %json {anything}'
+        texts = ['["x;;[1,2]', '["x;;[1,1]', '["x;;["[","a"]', '["x;;["[","["]']
+        assert taken(compiler, lark(source), texts) == texts[::2]
+
     def test_leave_out_what_the_operator_does_not_want_enforced(self, compiler):
         config = GuidedConfig(threads=1, isolate_compiles=False, unenforced_keywords=("uniqueItems",))
         other = GrammarCompiler(compiler.vocabulary, config=config, plugins=Plugins(entry_points=False))

@@ -28,7 +28,7 @@ ENDS = b",]} "
 """What ends a number: a space stands for all whitespace."""
 
 _OPENS = re.compile(rb"[\[{]")
-_PLAIN = re.compile(rb'[^"\\]+')
+_PLAIN = re.compile(rb'[^"\\[{]+')
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +86,8 @@ class Track:
                 found = _OPENS.search(data, at)
                 at, begins = found.end() if found else len(data), found is not None
             elif state.mode >= Mode.STRING:
-                at, begins = self._in_string(state, data, at), False
+                at = self._in_string(state, data, at)
+                begins = data[at - 1] in b"[{"
             else:
                 fine, begins = self._outside(state, data[at : at + 1]), data[at] in b"[{,"
                 at += 1
@@ -206,6 +207,11 @@ class Track:
     def _begin(self, state: State, byte: bytes) -> None:
         """Behind a bracket or comma, where an item may begin that must differ from those before it."""
         marks, frame = _marks(self._matcher), state.frame
+        if state.mode >= Mode.STRING:
+            if marks in (0, PLAIN):
+                return
+            # Strings hold no items: what began like one was another text of a client's grammar.
+            frame, state.mode = None, Mode.BETWEEN
         if byte != b"," and (frame is not None or marks not in (0, PLAIN)):
             frame = state.frame = Frame(frame, byte == b"{", active=frame is not None and frame.active)
         if frame is None or marks in (0, PLAIN):
