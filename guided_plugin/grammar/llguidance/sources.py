@@ -84,13 +84,14 @@ def nesting(text: str) -> int:
 
 
 def _text(spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marked: bool) -> str:
+    impossible = None if marked else tokens.impossible_token
     if spec.kind in ("json_schema", "json_object"):
         return schema_to_lark(
             spec.document() if spec.kind == "json_schema" else {"type": "object"},
             strict=spec.strict and spec.kind == "json_schema",
             flexible=spec.whitespace == "flexible",
             unenforced=unenforced,
-            impossible_token=None if marked else tokens.impossible_token,
+            impossible_token=impossible,
             marked=marked,
         )
     if spec.kind == "regex":
@@ -100,7 +101,8 @@ def _text(spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marke
     if spec.kind == "grammar" and spec.syntax == "lark":
         return client_lark(spec, tokens, unenforced, marked=marked)
     if spec.kind == "structural_tag":
-        return tag_to_lark(spec, tokens, unenforced, marked=marked)
+        controls = tokens.controls
+        return tag_to_lark(spec, controls, unenforced, impossible_token=impossible, marked=marked)
     raise UnsupportedSpecError(
         "EBNF grammars are not supported by llguidance",
         where=spec.kind,

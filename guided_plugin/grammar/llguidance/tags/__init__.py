@@ -9,7 +9,7 @@ lexing.py      whether a lexer reads all that as it is meant
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
@@ -32,7 +32,6 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
     Until,
 )
 from guided_plugin.grammar.llguidance.tags.reader import read_tag
-from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import pointer
 
@@ -42,18 +41,23 @@ _NOT_EMPTY = "/(?s:.+)/"
 
 
 def tag_to_lark(
-    spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str] = (), *, marked: bool = False
+    spec: OutputSpec,
+    controls: Mapping[int, str],
+    unenforced: Iterable[str] = (),
+    *,
+    impossible_token: int | None = None,
+    marked: bool = False,
 ) -> str:
     """A grammar, in llguidance's Lark, of the texts of a structural tag.
 
-    `tokens`: of the vocabulary, for the control tokens that it names. `marked`: with marks, for the check
-    that items are distinct. Raises an UnsupportedSpecError with a place in the whole tag.
+    `controls`: the names of the control tokens that it may name, by id. The other options are those of
+    `schema_to_lark`. Raises an UnsupportedSpecError with a place in the whole tag.
     """
-    flexible, impossible = spec.whitespace == "flexible", None if marked else tokens.impossible_token
+    flexible = spec.whitespace == "flexible"
     try:
-        node = read_tag(spec.document(), tokens.controls, flexible=flexible, strict=spec.strict)
-        named = impossible in _tokens(node)
-        writer = _Writer(spec.strict, tuple(unenforced), None if named else impossible, marked)
+        node = read_tag(spec.document(), controls, flexible=flexible, strict=spec.strict)
+        named = impossible_token in _tokens(node)
+        writer = _Writer(spec.strict, tuple(unenforced), None if named else impossible_token, marked)
         clash = misread(node, lambda schema: writer.lowered(schema).types)
         if clash is not None:
             raise UnsupportedSpecError(
