@@ -56,13 +56,16 @@ def demo(
     prompts = [tokenizer.encode(entry.prompt) for entry in DEMOS]
     sampling = Sampling(temperature=temperature, seed=seed)
 
+    def text_of(output: Any) -> str:
+        return str(tokenizer.decode(output.tokens, skip_special_tokens=True))
+
     def decode(asked: list[Any]) -> tuple[list[str], float]:
         """The texts, and milliseconds a step."""
         start = time.perf_counter()
         outputs = loop.run(prompts, asked, sampling=sampling)
         steps = max(len(output.tokens) + output.stopped for output in outputs)
         milliseconds = round((time.perf_counter() - start) * 1e3 / steps, 3)
-        return [tokenizer.decode(output.tokens, skip_special_tokens=True) for output in outputs], milliseconds
+        return list(map(text_of, outputs)), milliseconds
 
     with working("decoding"):
         for warm_up in (specs, free):
@@ -74,23 +77,15 @@ def demo(
             loop.run(prompts[:1], [OutputSpec.json_schema(keyword.schema)], sampling=sampling)[0]
             for keyword in KEYWORDS
         ]
-    shown: list[dict[str, Any]] = [
-        {
-            "name": entry.name,
-            "prompt": entry.prompt,
-            **{
-                how: {"text": text, "valid": why is None, "why": why}
-                for how, text in (("unguided", before), ("guided", after))
-                for why in [_verdict(compiler, spec, text)]
-            },
-        }
-        for entry, spec, before, after in zip(DEMOS, specs, unguided, guided, strict=True)
-    ]
+    shown: list[dict[str, Any]] = []
+    for entry, spec, *texts in zip(DEMOS, specs, unguided, guided, strict=True):
+        reasons = [_verdict(compiler, spec, text) for text in texts]
+        both = [
+            {"text": text, "valid": not why, "why": why} for text, why in zip(texts, reasons, strict=True)
+        ]
+        shown.append({"name": entry.name, "prompt": entry.prompt, "unguided": both[0], "guided": both[1]})
     keywords = [
-        {
-            "added": {keyword.member: keyword.added} if keyword.member else {},
-            "text": tokenizer.decode(output.tokens, skip_special_tokens=True),
-        }
+        {"added": {keyword.member: keyword.added} if keyword.member else {}, "text": text_of(output)}
         for keyword, output in zip(KEYWORDS, changed, strict=True)
     ]
     if json_output:
@@ -122,13 +117,14 @@ def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
     console = Console(highlight=False)
     for demo, entry in zip(DEMOS, shown, strict=True):
         table = Table(title=f"{demo.title} - prompt: {demo.prompt!r}", expand=True)
-        pair = entry["unguided"], entry["guided"]
+        cells = []
         for heading in ("unguided", "guided"):
             table.add_column(heading, ratio=1, overflow="fold")
-        table.add_row(*(escape(one["text"]) for one in pair))
-        table.add_row(
-            *("[green]valid[/green]" if one["valid"] else f"[red]{escape(one['why'])}[/red]" for one in pair)
-        )
+            one = entry[heading]
+            told = "[green]valid[/green]" if one["valid"] else f"[red]{escape(one['why'])}[/red]"
+            cells.append((escape(one["text"]), told))
+        for row in zip(*cells, strict=True):
+            table.add_row(*row)
         console.print(table)
     table = Table(title="One keyword more - the same prompt and seed", expand=True)
     table.add_column("added to the schema", ratio=1, overflow="fold")

@@ -63,8 +63,9 @@ def picture(steps: list[Step], spec: OutputSpec, vocabulary_size: int) -> str:
     forced = sum(step.forced for step in steps)
     fit = sum(step.fits for step in steps)
     legend = "".join(
-        f'<span class="s{shade}">{1 if not shade else f"&le;{_upper(shade, vocabulary_size)}"}</span> '
+        f'<span class="shade" style="--shade: {shade}">{"&le;" if shade else ""}{most}</span> '
         for shade in range(_SHADES)
+        for most in [math.ceil(math.pow(vocabulary_size, shade / (_SHADES - 1)))]
     )
     body = "".join(_span(step, vocabulary_size) for step in steps)
     counts = f"{len(steps)} tokens, {forced} forced"
@@ -74,25 +75,18 @@ def picture(steps: list[Step], spec: OutputSpec, vocabulary_size: int) -> str:
 
 
 def _span(step: Step, size: int) -> str:
+    shade = 0
     if not step.fits:
         kind, told = "refused", f"refused, {step.allowed} allowed" if step.allowed else "not looked at"
     elif step.forced:
-        kind, told = "s0 forced", f"forced, {step.allowed} allowed"
+        kind, told = "shade forced", f"forced, {step.allowed} allowed"
     else:
-        kind, told = f"s{_shade(step.allowed, size)}", f"{step.allowed} allowed"
-    return f'<span class="{kind}" title="token {step.token}: {told}">{_shown(step.text)}</span>'
-
-
-def _shade(allowed: int, size: int) -> int:
-    """0 for one token, then by the logarithm up to all of them."""
-    if allowed <= 1:
-        return 0
-    share = math.log(allowed) / math.log(max(size, 3))
-    return min(_SHADES - 1, 1 + int(share * (_SHADES - 1)))
-
-
-def _upper(shade: int, size: int) -> int:
-    return math.ceil(math.pow(size, shade / (_SHADES - 1)))
+        kind, told = "shade", f"{step.allowed} allowed"
+        if step.allowed > 1:  # by the logarithm, up to all of them
+            share = math.log(step.allowed) / math.log(max(size, 3))
+            shade = min(_SHADES - 1, 1 + int(share * (_SHADES - 1)))
+    title = f"token {step.token}: {told}"
+    return f'<span class="{kind}" title="{title}" style="--shade: {shade}">{_shown(step.text)}</span>'
 
 
 def _shown(text: str) -> str:
@@ -112,21 +106,18 @@ def _text(names: Names, token: int) -> str:
 
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b1b1b; --page: #ffffff; --bad: #c62828; --hue: 210 80%; }
+:root { color-scheme: light dark; --ink: #1b1b1b; --page: #ffffff; --bad: #c62828;
+  --hue: 210 80%; --from: 97%; --by: -6.5%; }
 body { color: var(--ink); background: var(--page); font: 15px/1.6 system-ui, sans-serif; margin: 2rem; }
 pre { font: 14px/1.9 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
 code { overflow-wrap: anywhere; }
 pre span, p span { border-radius: 3px; padding: 1px 1px; margin-right: 1px; }
-.s0 { background: hsl(var(--hue) 97%); } .s1 { background: hsl(var(--hue) 92%); }
-.s2 { background: hsl(var(--hue) 86%); } .s3 { background: hsl(var(--hue) 79%); }
-.s4 { background: hsl(var(--hue) 72%); } .s5 { background: hsl(var(--hue) 64%); }
+.shade { background: hsl(var(--hue) calc(var(--from) + var(--by) * var(--shade))); }
 .forced { border-bottom: 2px dotted currentColor; }
 .refused { color: #ffffff; background: var(--bad); }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e8e8e8; --page: #161616; --bad: #b71c1c; --hue: 210 60%; }
-  .s0 { background: hsl(var(--hue) 12%); } .s1 { background: hsl(var(--hue) 17%); }
-  .s2 { background: hsl(var(--hue) 22%); } .s3 { background: hsl(var(--hue) 28%); }
-  .s4 { background: hsl(var(--hue) 35%); } .s5 { background: hsl(var(--hue) 42%); }
+  :root { --ink: #e8e8e8; --page: #161616; --bad: #b71c1c;
+    --hue: 210 60%; --from: 12%; --by: 6%; }
 }
 """
 

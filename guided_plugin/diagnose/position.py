@@ -37,14 +37,11 @@ class Refusal:
     @property
     def reason(self) -> str:
         """One line for people."""
+        expected = f"expected: {self.expected}" + " or the end" * self.may_stop
         if not self.found:
-            return (
-                f"refused at the end (character {self.position}): more is needed; expected: {self.expected}"
-            )
-        stop = " or the end" if self.may_stop else ""
-        expected = (
-            f"expected: {self.expected}{stop}" if self.expected != "none" else "only the end may follow"
-        )
+            return f"refused at the end (character {self.position}): more is needed; {expected}"
+        if self.expected == "none":
+            expected = "only the end may follow"
         what = f"{self.before!r} can't be followed by {self.found!r}"
         return f"refused at character {self.position}: {what}; {expected}"
 
@@ -195,26 +192,17 @@ class Position:
 
 def ranges(characters: list[str]) -> str:
     """Characters as people read them: runs of letters and digits as `a-z`, bytes beyond ASCII as one word."""
-    plain = [each for each in characters if len(each) == 1]
-    found = [
-        f"{run[0]}-{run[-1]}" if len(run) > 2 and run.isalnum() else " ".join(map(_readable, run))
-        for run in _runs(plain)
-    ]
-    if len(plain) < len(characters):
-        found.append("beyond ASCII")
-    return " ".join(found) or "none"
-
-
-def _runs(characters: list[str]) -> list[str]:
     runs: list[str] = []
-    for each in characters:
+    for each in filter(lambda each: len(each) == 1, characters):
         last = runs[-1][-1] if runs else ""
-        together = last and each.isalnum() and last.isalnum() and ord(each) == ord(last) + 1
-        if together:
+        if last and each.isalnum() and last.isalnum() and ord(each) == ord(last) + 1:
             runs[-1] += each
         else:
             runs.append(each)
-    return runs
+    found = [f"{run[0]}-{run[-1]}" if len(run) > 2 else " ".join(map(_readable, run)) for run in runs]
+    if len("".join(runs)) < len(characters):
+        found.append("beyond ASCII")
+    return " ".join(found) or "none"
 
 
 def _readable(character: str) -> str:

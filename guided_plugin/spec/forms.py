@@ -185,7 +185,8 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
         if name not in (*known, *_VLLM_INTERNAL):
             hint = did_you_mean(name, (*known, *OPTIONS))
             raise SpecError(f"unknown key {shown(name)}", where=str(name), hint=hint)
-    kind, value = named[0], form[named[0]]
+    value = form[named[0]]
+    kind = next((kind for kind in KINDS if kind == named[0]), None)  # None: vLLM's `json`
     if "whitespace_pattern" in form:
         where = f"{prefix}whitespace_pattern"
         allowed = whitespace_of(form["whitespace_pattern"], where)
@@ -202,14 +203,16 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
         guess = "ebnf" if not isinstance(value, str) or "::=" in value else "lark"
         return Form("grammar", value, {**options, "syntax": form.get("syntax") or guess})
     if "syntax" in form:
-        raise SpecError(f"says how a grammar is written, not a {kind}", where="syntax", hint="leave it out")
+        raise SpecError(
+            f"says how a grammar is written, not a {named[0]}", where="syntax", hint="leave it out"
+        )
     if kind == "json_schema":
         return _schema(value, options)
     if kind == "json_object":
         if value is not True:
             raise _not_true(value, 'a schema is passed as {"json_schema": {...}}')
         return Form("json_object", None, options)
-    return Form("json_schema" if kind == "json" else kind, value, options)
+    return Form(kind or "json_schema", value, options)
 
 
 def _not_true(value: Any, hint: str) -> SpecError:
