@@ -53,29 +53,23 @@ __all__ = [
     "shared_compiler",
 ]
 
-_LAZY = {
-    "UNGUIDED": "step",
-    "DecodeLoop": "hosts.loop",
-    "DecodeStep": "step",
-    "GrammarCompiler": "compiling.compiler",
-    "Guide": "hosts.transformers.guide",
-    "GuidedConfig": "config",
-    "GuidedError": "errors",
-    "Output": "hosts.loop",
-    "OutputSpec": "spec",
-    "Plugins": "plugins",
-    "RequestInfo": "step",
-    "Sampling": "hosts.loop",
-    "StepPipeline": "pipeline.pipeline",
-    "StepStatistics": "metrics",
-    "ToolCall": "spec",
-    "TorchRanks": "worker.ranks.group",
-    "TypedSpec": "spec",
-    "Vocabulary": "grammar.vocabulary",
-    "explain_output": "diagnose.explain",
-    "hookimpl": "hookspecs",
-    "shared_compiler": "compiling.compiler",
+_NAMES = {
+    "compiling.compiler": ("GrammarCompiler", "shared_compiler"),
+    "config": ("GuidedConfig",),
+    "diagnose.explain": ("explain_output",),
+    "errors": ("GuidedError",),
+    "grammar.vocabulary": ("Vocabulary",),
+    "hookspecs": ("hookimpl",),
+    "hosts.loop": ("DecodeLoop", "Output", "Sampling"),
+    "hosts.transformers.guide": ("Guide",),
+    "metrics": ("StepStatistics",),
+    "pipeline.pipeline": ("StepPipeline",),
+    "plugins": ("Plugins",),
+    "spec": ("OutputSpec", "ToolCall", "TypedSpec"),
+    "step": ("UNGUIDED", "DecodeStep", "RequestInfo"),
+    "worker.ranks.group": ("TorchRanks",),
 }
+_LAZY = {name: module for module, names in _NAMES.items() for name in names}
 """Where each name lies that is imported on first use."""
 
 

@@ -6,7 +6,8 @@ Depends on errors, references and specs. Backends know a schema or a grammar, no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from guided_plugin.errors import (
@@ -54,38 +55,25 @@ def told(error: GuidedError, kind: str, document: Any) -> GuidedError:
 
 def tool_at(document: Any, where: str) -> str | None:
     """The tool in whose part of a spec's document a place is; None outside of tools."""
-    found = None
-    for node in _on_the_way(document, where):
-        if not isinstance(node, Mapping):
-            continue
-        begin = node.get("begin")
-        if isinstance(begin, str) and begin.strip():
-            names = (match[1] for pattern in _NAMES if (match := pattern.search(begin)))
-            name = next(names, None)
-            found = f"tool {name[:80]!r}" if name else found
-        else:
-            name = _called(node)
-            found = f"tool {name[:80]!r}" if name else found
-    return found
-
-
-def _on_the_way(document: Any, where: str) -> Iterator[Any]:
-    yield document
-    try:
+    found = _named(document)
+    with suppress(KeyError, IndexError, TypeError, ValueError):  # the place may be of a schema as rewritten
         for _, node in pointer_steps(document, where[1:]):
-            yield node
-    except (KeyError, IndexError, TypeError, ValueError):  # the place may be of a schema as it was rewritten
-        return
+            found = _named(node) or found
+    return f"tool {found[:80]!r}" if found else None
 
 
-def _called(node: Mapping[str, Any]) -> str | None:
-    """The tool whose call a schema describes: an object with its name and its arguments."""
+def _named(node: Any) -> str | None:
+    """The tool that a tag calls, or whose call a schema describes: an object with its name and arguments."""
+    if not isinstance(node, Mapping):
+        return None
+    begin = node.get("begin")
+    if isinstance(begin, str) and begin.strip():
+        return next((match[1] for pattern in _NAMES if (match := pattern.search(begin))), None)
     properties = node.get("properties")
     if not isinstance(properties, Mapping) or not {"parameters", "arguments"} & properties.keys():
         return None
     name = properties.get("name")
-    values = (name.get("enum"), [name.get("const")]) if isinstance(name, Mapping) else ()
-    for value in values:
-        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
-            return value[0]
+    for values in (name.get("enum"), [name.get("const")]) if isinstance(name, Mapping) else ():
+        if isinstance(values, list) and len(values) == 1 and isinstance(values[0], str):
+            return values[0]
     return None
