@@ -301,7 +301,7 @@ POWERS = [
     "e20",
     "e300",
 ]
-POWERS += ["e-0", "e-1", "e-2", "e-3", "e-10", "e-01", "e-300"]
+POWERS += ["e-1", "e-2", "e-3", "e-10", "e-01", "e-300"]
 EVERY_NUMBER = [sign + digits + power for sign in ("", "-") for digits in MANTISSAS for power in POWERS]
 DEMANDS = [
     {keyword: value}

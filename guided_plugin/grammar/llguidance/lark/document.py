@@ -66,7 +66,9 @@ class Document:
             if identity in self._by_identity:
                 return self._by_identity[identity]
             base = self._references.enter(schema, base)
-            key = (base, repr(schema))
+            keywords = self._keywords(schema, path)
+            # Schemas that differ only in what decides nothing, as descriptions, are equal.
+            key = (base, repr(schema if isinstance(schema, bool) else keywords))
             if key in seen:
                 raise UnsupportedSpecError(
                     "refers to itself and to nothing else",
@@ -74,7 +76,6 @@ class Document:
                     hint="end the recursion",
                 )
             seen.add(key)
-            keywords = self._keywords(schema, path)
             if keywords.keys() != {"$ref"}:
                 break
             target = self.resolve("$ref", keywords["$ref"], base, (*path, "$ref"))

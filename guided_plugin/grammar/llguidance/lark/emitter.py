@@ -24,7 +24,7 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     String,
 )
-from guided_plugin.grammar.llguidance.lark.numbers import number_body
+from guided_plugin.grammar.llguidance.lark.numbers import Spelling, number_body
 from guided_plugin.grammar.llguidance.lark.patterns import expression
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.reader import closed
@@ -36,7 +36,6 @@ from guided_plugin.grammar.llguidance.lark.rules import (
     Symbol,
     Text,
 )
-from guided_plugin.grammar.llguidance.lark.spelling import Spelling
 from guided_plugin.grammar.llguidance.lark.terminals import (
     COLON,
     COMMA,

@@ -1,37 +1,51 @@
 """Numbers as regular expressions over their JSON text. Depends on constraints and remainders.
 
-Ranges are compared digit by digit: over numbers that are written out, and over those with an exponent
-and a short mantissa, where the exponents are compared first. One expression a bound; a terminal is the
-intersection of all that apply.
+Ranges are compared digit by digit. One expression a bound; a terminal is the intersection of all that apply.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
 from guided_plugin.grammar.llguidance.lark.ranges import Bound, Number
 from guided_plugin.grammar.llguidance.lark.remainders import Fragment, multiples, usual_digits
-from guided_plugin.grammar.llguidance.lark.spelling import (
-    ANY,
-    FRACTION,
-    FRACTIONAL,
-    INTEGER,
-    WRITTEN_OUT,
-    ZEROS,
-    Spelling,
-    with_power,
-    with_powers,
-)
 from guided_plugin.spec.arithmetic import exact, plain, power_of_ten
+
+INTEGER = "(?:0|[1-9][0-9]*)"
+FRACTION = r"(?:\.[0-9]+)?"
+ZEROS = r"(?:\.0+)?"
+ANY = rf"-?{INTEGER}{FRACTION}(?:[eE][+-]?[0-9]+)?"
+WRITTEN_OUT = rf"-?{INTEGER}{FRACTION}"
+FRACTIONAL = rf"-?{INTEGER}\.[0-9]*[1-9][0-9]*"
+ONE_SPELLING = rf"{INTEGER}|-[1-9][0-9]*|(?:0|-?[1-9][0-9]*)\.0|-?{INTEGER}\.[0-9]*[1-9]"
+"""Every number in one way, written out without zeros at the end, and integers also as 1.0."""
+
+# Doubles with one digit before the point, as 1.5e+300 has: from 1 on, and between 0 and 1.
+_MANTISSA = r"[1-9](?:\.[0-9]{1,16})?"
+_LARGE = rf"{_MANTISSA}[eE]\+?(?:0?[0-9]|[1-9][0-9]|[12][0-9][0-9]|30[0-7])"
+_SMALL = rf"{_MANTISSA}[eE]-(?:0?[1-9]|[1-9][0-9]|[12][0-9][0-9]|3[01][0-9]|32[0-3])"
 
 # Longer expressions have a name: other ranges may need them too, and llguidance reads them once.
 _SHORT_TERM = 100
 
 _MOST = 10**40
 """Bounds beyond it have more digits than multiples are counted over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """Which spellings of a number are taken besides the shortest one."""
+
+    fraction_zero: bool = False
+    """Integers may be written with a fraction of zero, as 1.0."""
+    exponents: bool = False
+    """Numbers that are only between bounds may have an exponent, where all with such a one are between them.
+    Those without a demand may have any."""
+    only: str = ""
+    """If not empty, an expression that every number must match too."""
 
 
 def number_body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
@@ -56,9 +70,9 @@ def _body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
     digits = _whole_digits(number, [*steps, *others])
     if digits is None:
         return None
-    zeros = spelling.fraction_zero or not number.whole
-    taken = [multiples(one, digits, fraction_zero=zeros, fragment=fragment) for one in steps]
-    left = [multiples(one, digits, fraction_zero=True, fragment=fragment) for one in others]
+    zeros = ZEROS if spelling.fraction_zero or not number.whole else ""
+    taken = [multiples(one, digits, zeros, fragment) for one in steps]
+    left = [multiples(one, digits, ZEROS, fragment) for one in others]
     if None in taken or None in left:
         return None
     parts = [f"(/-?/ {one})" for one in taken] or [rf"/-?(?:0|[1-9][0-9]{{0,{digits - 1}}}){FRACTION}/"]
@@ -130,8 +144,8 @@ def _at_least(bound: Bound, *, exponents: bool) -> str:
     text = plain(bound.value)
     if text.startswith("-"):
         # Everything without a sign, and what is nearer to zero.
-        any_sign = f"|{with_powers()}" if exponents else ""
-        return f"{WRITTEN_OUT[2:]}{any_sign}|-(?:{_below(text[1:], bound.exclusive, exponents=exponents)})"
+        scaled = f"|{_SMALL}|{_LARGE}" if exponents else ""
+        return f"{WRITTEN_OUT[2:]}{scaled}|-(?:{_below(text[1:], bound.exclusive, exponents=exponents)})"
     # Not -0: some who read numbers without a sign refuse it.
     return _above(text, bound.exclusive, exponents=exponents)
 
@@ -144,39 +158,21 @@ def _at_most(bound: Bound, *, exponents: bool) -> str:
         # -0 is zero.
         below = rf"-(?:{_above('0', True, exponents=exponents)})"
         return below if bound.exclusive else rf"{below}|-?0{ZEROS}"
-    negative = rf"-{WRITTEN_OUT[2:]}" + (f"|-(?:{with_powers()})" if exponents else "")
+    negative = rf"-{WRITTEN_OUT[2:]}" + (f"|-(?:{_SMALL}|{_LARGE})" if exponents else "")
     return f"{negative}|{_below(text, bound.exclusive, exponents=exponents)}"
 
 
 def _above(text: str, exclusive: bool, *, exponents: bool) -> str:
     """Numbers without a sign that are at least, or above, one without a sign."""
     options = _above_written_out(text, exclusive)
-    if exponents and text == "0":
-        options.append(with_powers())
-    elif exponents:
-        mantissa, power = _scientific(text)
-        same = "|".join(_above_written_out(mantissa, exclusive)[1:])
-        options += [with_powers(power + 1), *(with_power(f"(?:{same})", power) if same else [])]
-    return "|".join(filter(None, options))
+    options += [_LARGE] if exponents and (text.startswith("0") or (text == "1" and not exclusive)) else []
+    return "|".join([*options, _SMALL] if exponents and text == "0" else options)
 
 
 def _below(text: str, exclusive: bool, *, exponents: bool) -> str:
     """Numbers without a sign that are at most, or below, one above zero."""
     options = _below_written_out(text, exclusive)
-    if exponents:
-        mantissa, power = _scientific(text)
-        same = "|".join(_below_written_out(mantissa, exclusive, least=1))
-        options += [with_powers(most=power - 1), *(with_power(f"(?:{same})", power) if same else [])]
-    return "|".join(filter(None, options))
-
-
-def _scientific(text: str) -> tuple[str, int]:
-    """A number above zero as a mantissa of one digit before the point, and its power of ten."""
-    whole, _, fraction = text.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    power = len(digits) - len(fraction) - 1
-    digits = digits.rstrip("0")
-    return digits[0] + ("." + digits[1:] if digits[1:] else ""), power
+    return "|".join([*options, _SMALL] if exponents and not text.startswith("0") else options)
 
 
 def _above_written_out(text: str, exclusive: bool) -> list[str]:
@@ -201,15 +197,15 @@ def _above_written_out(text: str, exclusive: bool) -> list[str]:
     return options
 
 
-def _below_written_out(text: str, exclusive: bool, *, least: int = 0) -> list[str]:
-    """`least`: the least first digit of one that has one digit before the point."""
+def _below_written_out(text: str, exclusive: bool) -> list[str]:
+    """Numbers with fewer digits before the point, and those with as many."""
     whole, _, fraction = text.partition(".")
     digits = len(whole)
     options = []
     if digits > 1:
         options.append(rf"(?:0|[1-9][0-9]{{0,{digits - 2}}}){FRACTION}")
     for i, digit in enumerate(whole):
-        lowest = 0 if i else max(least, int(digits > 1))
+        lowest = int(i == 0 and digits > 1)
         if int(digit) > lowest:
             rest = digits - i - 1
             options.append(rf"{whole[:i]}[{lowest}-{int(digit) - 1}]{_digits(rest)}{FRACTION}")

@@ -158,9 +158,12 @@ class _Writer:
         remembered = NAMED if not fewest and most is None else NAMED_AND_COUNTED
         if len(required) > remembered:
             raise self.emitter.refusal("required", f"over {remembered} names, next to counts or negations")
-        filled = self.any_order(fewest, most, remembered)
-        empty = not required and not fewest and not self.object.exists
-        return self.grammar.rule(*filled, *([(OPEN, CLOSE)] if empty else []))
+        members = self.any_order(fewest, most, remembered)
+        if not required and not fewest and not self.object.exists:
+            members = (Repeated(members, 0, 1),) if members else ()
+        elif not members:
+            return self.grammar.define(self.grammar.name("o"), [])
+        return self.grammar.rule((OPEN, *members, CLOSE))
 
     # What properties there may be
 
@@ -188,7 +191,7 @@ class _Writer:
     def alive(self, name: str) -> bool:
         return (
             name not in self.object.forbidden
-            and self.algebra.allows_name(self.object, name)
+            and (not self.object.names or self.algebra.allows_name(self.object, name))
             and not self.algebra.empty(self.object.of(name))
         )
 
@@ -203,7 +206,9 @@ class _Writer:
             base = allowed if len(allowed) == 1 else [any_of(allowed)]
         groups = self.patterns()
         listed: dict[frozenset[_Group], list[str]] = {}
-        for name in self.listed:
+        if not groups:
+            listed[frozenset()] = self.listed
+        for name in self.listed if groups else ():
             found = frozenset(group for group in groups if any(matches(source, name) for source in group))
             listed.setdefault(found, []).append(name)
         for class_ in self.classes(groups, base):
@@ -280,12 +285,11 @@ class _Writer:
         order = sorted(self.live, key=lambda name: name not in self.required)
         bits = {name: bit for bit, name in enumerate(order[:remembered])}
         for name in self.live:
-            value = self.object.of(name)
+            value, key = self.object.of(name), Text(key_text(name))
             possible = [i for i, exists in enumerate(self.object.exists) if self.answers_as(exists, name)]
             for chosen in _all_subsets(possible):
-                combined = value.union(*(self.object.exists[i].value for i in chosen))
+                combined = value.union(*(self.object.exists[i].value for i in chosen)) if chosen else value
                 if not chosen or not self.algebra.empty(combined):
-                    key = Text(key_text(name))
                     yield Member(key, self.emitter.value(combined), chosen, name, bits.get(name))
 
     def answers_as(self, exists: Exists, name: str) -> bool:
@@ -325,14 +329,14 @@ class _Writer:
     def marked(self, member: Member) -> Member:
         return replace(member, key=self.emitter.marked(member.key, CHANGING))
 
-    def any_order(self, fewest: int, most: int | None, remembered: int) -> list[tuple[Symbol, ...]]:
-        """Objects with at least one property, as alternatives: none, or one.
+    def any_order(self, fewest: int, most: int | None, remembered: int) -> tuple[Symbol, ...]:
+        """At least one property; nothing where none is possible.
 
         `fewest` and `most` count the properties that are not required.
         """
         members = [*self.named_members(remembered), *self.open]
         if not members:
-            return []
+            return ()
         limit = fewest if most is None else most
         if limit > MAX_COUNT:
             raise self.emitter.refusal("minProperties" if most is None else "maxProperties", "is too large")
@@ -342,7 +346,7 @@ class _Writer:
             self.emitter.distinct = True
             members = [each if each.bit is not None else self.marked(each) for each in members]
         rules = AnyOrder(self.emitter, members, list(self.required), len(self.object.exists))
-        return [(OPEN, rules.rule(fewest, most), CLOSE)]
+        return (rules.rule(fewest, most),)
 
 
 def _may_answer(exists: Exists, matched: tuple[str, ...]) -> bool:

@@ -271,6 +271,8 @@ class _Reader:
 
     def unevaluated(self, shape: Shape) -> Shape:
         """With `unevaluatedProperties` and `unevaluatedItems`, which apply to each alternative."""
+        if self.keywords.keys().isdisjoint(("unevaluatedProperties", "unevaluatedItems")):
+            return shape
         if "unevaluatedProperties" in self.keywords:
             rest = self.literals(True, self.keywords["unevaluatedProperties"], "unevaluatedProperties")
             shape = {**shape, "object": tuple(closed(cast("Object", o), rest) for o in shape["object"])}

@@ -1,4 +1,4 @@
-"""Multiples as an automaton over the digits of a number. Depends on spelling and arithmetic.
+"""Multiples as an automaton over the digits of a number. Depends on arithmetic.
 
 Steps are scaled to integers. After each digit a state holds the remainder, and becomes a fragment of a
 terminal in which each digit leads to another fragment. States that reach no multiple are left out.
@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from guided_plugin.grammar.llguidance.lark.spelling import ZEROS
 from guided_plugin.spec.arithmetic import places, plain
 
 # A state takes 30 microseconds here and as long in llguidance, as a text of 100 characters.
@@ -42,15 +41,15 @@ def usual_digits(step: Fraction) -> int | None:
     return max(digits, 1) if cases <= _MOST_CASES else None
 
 
-def multiples(step: Fraction, digits: int, *, fraction_zero: bool, fragment: Fragment) -> str | None:
+def multiples(step: Fraction, digits: int, zeros: str, fragment: Fragment) -> str | None:
     """A part of a terminal for multiples of a step without a sign, with so many digits before the point.
 
-    None where there are too many states. `fraction_zero`: whole ones may be written as 1.0.
+    None where there are too many states. `zeros`: what may follow a whole multiple.
     """
     if places(step) > _MAX_DECIMALS:
         return None
     try:
-        return _Digits(step, digits, fragment, ZEROS if fraction_zero else "").body()
+        return _Digits(step, digits, fragment, zeros).body()
     except _TooManyStatesError:
         return None
 
@@ -106,7 +105,6 @@ class _Digits:
     """
 
     def __init__(self, step: Fraction, longest: int, fragment: Fragment, zeros: str) -> None:
-        """`zeros`: what may follow a whole multiple."""
         self._decimals = places(step)
         self._divisor = _Divisor(int(step * 10**self._decimals))
         self._longest = longest

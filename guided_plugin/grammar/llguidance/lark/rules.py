@@ -205,10 +205,12 @@ class Grammar:
 
     def lark(self, start: Symbol, header: str, *, spaced: bool = False) -> str:
         """The text of the grammar. `spaced`: whitespace may be next to JSON's punctuation only."""
-        words = _SPACED if spaced else {}
+        words = _SPACED | self._renamed() if spaced else self._renamed()
         lines = [header + f"start: {_symbol(start, words)}"]
         rules, terminals = _reachable(self.rules, start)
         for name in rules:
+            if name in words:
+                continue
             rule = self.rules[name]
             head = f"{name}::_" if rule.parameter else name
             alternatives = [self._with_condition(each) for each in rule.alternatives]
@@ -223,6 +225,19 @@ class Grammar:
         groups = {tuple(name for name in group if name in terminals) for group in self._together}
         lines += [TOGETHER + " ".join(group) for group in sorted(groups) if group]
         return "\n".join(lines) + "\n"
+
+    def _renamed(self) -> dict[str, str]:
+        """Rules that are another one, with that one's name."""
+        renamed: dict[str, str] = {}
+        for name, rule in self.rules.items():
+            match rule.alternatives:
+                case [Alternative((Reference(other, ""),), "", "")] if not rule.parameter:
+                    renamed[name] = other
+        for name, other in renamed.items():
+            while other in renamed:
+                other = renamed[other]
+            renamed[name] = other
+        return renamed
 
     def _with_condition(self, alternative: Alternative) -> Alternative:
         """An alternative whose condition says that what comes later is possible."""
@@ -338,11 +353,11 @@ def _alternative(alternative: Alternative, words: Mapping[str, str]) -> str:
 
 
 def _symbol(symbol: Symbol, words: Mapping[str, str]) -> str:
-    """`words`: how some literals are written instead."""
+    """`words`: how some literals and rules are written instead."""
     if isinstance(symbol, Text):
         return words.get(symbol.text, symbol.text)
     if isinstance(symbol, Reference):
-        return symbol.rule + (f"::{symbol.argument}" if symbol.argument else "")
+        return words.get(symbol.rule, symbol.rule) + (f"::{symbol.argument}" if symbol.argument else "")
     inner = " ".join(_symbol(each, words) for each in symbol.symbols)
     match symbol.low, symbol.high:
         case 0, 1:
