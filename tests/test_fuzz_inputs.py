@@ -17,7 +17,7 @@ COUNTS = {"compile": 300, "lower": 600, "tags": 600, "regex": 500}
 def test_inputs_at_random(name):
     end = time.process_time() + SECONDS
     report = fuzz_inputs(
-        TARGETS[name](), SEED, range(COUNTS.get(name, 1500)), enough=lambda: time.process_time() > end
+        TARGETS[name], SEED, range(COUNTS.get(name, 1500)), enough=lambda: time.process_time() > end
     )
     print(report.row())
     assert [fault.line() for fault in report.faults] == []

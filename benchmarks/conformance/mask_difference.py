@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from engines import Engine, refusal
-from equality_oracle import OracleError, oracle, read_exactly
+from oracle import OracleError, oracle, read_exactly
 
 from benchmarks.samples import TextTokens
 from guided_plugin.grammar.base import Grammar

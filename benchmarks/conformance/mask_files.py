@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from engines import BEGIN, Engine, refusal
-from fuzz_check import is_whole
 from stopping import is_json
+from subjects import is_whole
 
 from benchmarks.samples import TextTokens
 from guided_plugin.grammar.base import Grammar

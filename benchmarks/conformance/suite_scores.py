@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import urldefrag, urljoin
 
 from engines import Engine, refusal
-from equality import near
-from equality_oracle import OracleError, oracle, read_exactly
-from fuzz_check import is_whole
+from instances import near
 from official_suite import DRAFTS, Group, groups
+from oracle import OracleError, oracle, read_exactly
 from stopping import Walker, is_json, special_vocabulary
+from subjects import is_whole
 
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.schema import walk

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from random import Random
 
 import pytest
-from fuzz import SERIOUS, Fault, fuzz, smallest
-from fuzz_check import Finding, Mode, Subject, check, is_whole
-from fuzz_shrink import shrink
+from fuzz import SERIOUS, Fault, fuzz, shrink, smallest
+from subjects import Finding, Mode, Subject, check, is_whole
 
-SEED, COUNT, SECONDS = 20, 700, 40.0
-
-# Faults known today, by kind: this many at most in this seed. They can only become fewer.
-KNOWN = {"wrong accept": 0, "dead end": 0, "early stop": 0, "crash": 0}
+SEED, COUNT = 20, 300
 
 
-@pytest.mark.timeout(120)
 def test_random_schemas() -> None:
-    end = time.monotonic() + SECONDS
-    report = fuzz(range(COUNT), SEED, enough=lambda: time.monotonic() > end)
+    report = fuzz(range(COUNT), SEED)
     print(*report.lines(), sep="\n")
-    assert report.totals["checked"] > 20
-    assert report.totals["valid instances"] > 100
-    for kind in SERIOUS:
-        found = [fault.line() for fault in report.faults if fault.finding.kind == kind]
-        assert len(found) <= KNOWN[kind], found
+    assert report.totals["checked"] > 150
+    assert report.totals["valid instances"] > 1_000
+    assert [fault.line() for fault in report.faults if fault.finding.kind in SERIOUS] == []
 
 
 def test_the_same_seed_gives_the_same_schemas() -> None:
-    runs = [fuzz(range(25), seed, instances=10) for seed in (1, 1, 2)]
+    runs = [fuzz(range(12), seed, instances=10) for seed in (1, 1, 2)]
     totals = [run.totals for run in runs]
     assert totals[0] == totals[1] != totals[2]
 
@@ -38,7 +29,7 @@ def test_the_same_seed_gives_the_same_schemas() -> None:
 @pytest.mark.parametrize(("allowed", "kind"), [(True, "wrong refusal"), (False, "wrong accept")])
 def test_a_fault_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch, allowed, kind, tag) -> None:
     # An oracle that allows everything, or nothing, is at odds with every grammar.
-    monkeypatch.setattr("fuzz_check.oracle", lambda schema: lambda value: allowed)
+    monkeypatch.setattr("subjects.oracle", lambda schema: lambda value: allowed)
     schema = {"type": "array", "items": {"type": "boolean"}, "maxItems": 2, "title": "t"}
     mode = Mode(tag=tag)
     found = [one for one in check(schema, mode, Random(3)).findings if one.kind == kind]

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from equality_schemas import FAMILIES, Case
+from schema_families import FAMILIES, Case
 from stopping import Walk, Walker, special_vocabulary
 
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -19,7 +19,7 @@ from guided_plugin.errors import GrammarError
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
-# The families of `equality_schemas` hold the keywords; these are patterns that are searched for, and
+# The families of `schema_families` hold the keywords; these are patterns that are searched for, and
 # what else needs a token that can never come.
 SEARCHED: dict[str, Case] = {
     "searched": Case({"type": "string", "pattern": "a+"}, ("xxaayy", "b")),

@@ -9,7 +9,7 @@ import re
 
 import pytest
 from llguidance_specs import terminal_takes
-from random_patterns import TEXTS, random_pattern
+from schemas import TEXTS, random_pattern
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns

@@ -8,8 +8,8 @@ from random import Random
 from typing import Literal
 
 import pytest
+from stopping import Walker
 from typed_classes import Color, Person, Point, weather
-from typed_walks import random_output
 
 import guided_plugin as gp
 from guided_plugin import OutputSpec, ToolCall, TypedSpec
@@ -26,7 +26,7 @@ def compiler(byte_vocabulary):
 
 def test_a_regex_gives_its_match_back(compiler):
     typed = TypedSpec(re.compile(r"(?P<year>[0-9]{4})-(?P<month>0[1-9]|1[0-2])"))
-    found = typed.read(random_output(compiler, typed.spec, Random(0)))
+    found = typed.read(Walker(compiler).output(typed.spec, Random(0)))
     assert found["year"].isdigit()
     with pytest.raises(OutputError, match="does not match"):
         typed.read("2026-13")
@@ -67,7 +67,7 @@ def test_a_call_of_a_function(compiler):
     assert call.function(**call.arguments) == "Oslo 1 blue"
     assert TypedSpec(Service().find).read('{"name":"find","arguments":{"key":"a"}}').arguments == {"key": "a"}
     for seed in range(10):
-        made = typed.read(random_output(compiler, typed.spec, Random(seed)))
+        made = typed.read(Walker(compiler).output(typed.spec, Random(seed)))
         assert weather(**made.arguments)
 
 
@@ -75,7 +75,7 @@ def test_calls_of_several_functions(compiler):
     typed = TypedSpec.tools(weather, register)
     seen = set()
     for seed in range(12):
-        call = typed.read(random_output(compiler, typed.spec, Random(seed)))
+        call = typed.read(Walker(compiler).output(typed.spec, Random(seed)))
         call.function(**call.arguments)
         seen.add(call.name)
     assert seen == {"weather", "register"}
@@ -85,7 +85,7 @@ def test_calls_of_several_functions(compiler):
 
 def test_calls_between_texts(compiler):
     typed = TypedSpec.tools(weather, begin="<tool_call>\n", end="\n</tool_call>")
-    text = random_output(compiler, typed.spec, Random(1))
+    text = Walker(compiler).output(typed.spec, Random(1))
     assert text.startswith('<tool_call>\n{"name":"weather"')
     assert text.endswith("}\n</tool_call>")
     assert isinstance(typed.read(text), ToolCall)

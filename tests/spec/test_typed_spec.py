@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
+from stopping import Walker
 from typed_classes import (
     Color,
     Level,
@@ -33,7 +34,6 @@ from typed_classes import (
     Tree,
     weather,
 )
-from typed_walks import random_output
 
 import guided_plugin as gp
 from guided_plugin import OutputSpec, TypedSpec
@@ -64,7 +64,7 @@ def test_every_output_of_a_type_is_read_as_a_value_of_it(compiler, of):
     typed = TypedSpec(of)
     chance = Random(str(of))
     for _ in range(12):
-        text = random_output(compiler, typed.spec, chance)
+        text = Walker(compiler).output(typed.spec, chance)
         value = typed.read(text)
         assert pydantic.TypeAdapter(of).validate_python(value) == value, text
 
@@ -195,7 +195,7 @@ def test_what_no_grammar_holds_is_told(of, told):
 def test_sets_are_held_or_refused(compiler, byte_vocabulary):
     typed = TypedSpec(set[bool])
     for seed in range(20):
-        items = json.loads(random_output(compiler, typed.spec, Random(seed)))
+        items = json.loads(Walker(compiler).output(typed.spec, Random(seed)))
         assert len(items) == len(set(items))
     with pytest.raises(GrammarError, match="uniqueItems"):
         compiler.compile(TypedSpec(set[bool], backend="xgrammar").spec)
@@ -203,7 +203,7 @@ def test_sets_are_held_or_refused(compiler, byte_vocabulary):
 
 def test_decimals_are_numbers_with_their_places_and_digits(compiler):
     for seed in range(20):
-        text = random_output(compiler, TypedSpec(Money).spec, Random(seed))
+        text = Walker(compiler).output(TypedSpec(Money).spec, Random(seed))
         money = TypedSpec(Money).read(text)
         assert 0 < money.price < 1000
         assert money.price == round(money.price, 2)
@@ -258,7 +258,7 @@ RANDOM_TYPES = st.recursive(
 @given(RANDOM_TYPES, st.integers(0, 1000))
 def test_random_types_and_their_outputs(compiler, of, seed):
     typed = TypedSpec(of)
-    text = random_output(compiler, typed.spec, Random(seed))
+    text = Walker(compiler).output(typed.spec, Random(seed))
     value = typed.read(text)
     assert pydantic.TypeAdapter(of).validate_python(value) == value
 

@@ -4,7 +4,7 @@
 
 Each schema is compiled in a mode of its own (strict or not, compact or flexible whitespace, by itself, in a
 structural tag or in a Lark grammar). Instances around it, and outputs at random from its masks, are judged by
-`equality_oracle`.
+`oracle`.
 Prints a table, and of each kind of fault the smallest schemas found. The exit status is 1 after a wrong
 accept, a dead end, an early stop or a crash.
 """
@@ -24,14 +24,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from equality_oracle import OracleError, oracle, read_exactly
-from fuzz_check import Finding, Mode, Outcome, Subject, check, instance_in, says_unsatisfiable
-from fuzz_schemas import random_schema
-from fuzz_shrink import shrink
+from oracle import OracleError, oracle, read_exactly
+from schemas import random_schema
+from subjects import Finding, Mode, Outcome, Subject, check, says_unsatisfiable
 
 from guided_plugin.errors import GuidedError
 
-__all__ = ["SERIOUS", "Fault", "Report", "fuzz", "smallest"]
+__all__ = ["SERIOUS", "Fault", "Report", "fuzz", "shrink", "smallest"]
 
 SERIOUS = ("wrong accept", "dead end", "early stop", "crash")
 """Faults that no output may ever meet."""
@@ -123,19 +122,10 @@ def reason_kind(reason: str) -> str:
     return text.splitlines()[0][:100] if text else "no reason given"
 
 
-def fuzz(
-    numbers: Iterable[int],
-    seed: int,
-    *,
-    backend: str = "auto",
-    instances: int = 60,
-    enough: Callable[[], bool] = lambda: False,
-) -> Report:
-    """Check the schemas of these numbers; `enough` ends it early."""
+def fuzz(numbers: Iterable[int], seed: int, *, backend: str = "auto", instances: int = 60) -> Report:
+    """Check the schemas of these numbers."""
     report = Report()
     for number in numbers:
-        if enough():
-            break
         source = Random(f"{seed}:{number}")
         schema, mode = random_schema(source), _random_mode(source, backend)
         start = time.perf_counter()
@@ -155,45 +145,87 @@ def _random_mode(source: Random, backend: str) -> Mode:
 
 def smallest(fault: Fault) -> Fault:
     """The same fault of a smaller schema."""
-    again = Random(f"shrink:{fault.number}").randrange(2**32)
-
-    def fails(schema: Any) -> bool:
-        return isinstance(schema, dict) and _fails(schema, fault, again)
-
     # First in a plainer mode, if it fails there too.
-    parts = ({"strict": False}, {"whitespace": "compact"})
-    for part in parts:
+    for part in ({"strict": False}, {"whitespace": "compact"}):
         other = replace(fault, mode=fault.mode._replace(**part))
-        fault = other if _fails(fault.schema, other, again) else fault
-    return replace(fault, schema=shrink(fault.schema, fails))
+        fault = other if _fails(fault.schema, other) else fault
+    return replace(fault, schema=shrink(fault.schema, lambda schema: _fails(schema, fault)))
 
 
-def _fails(schema: Any, fault: Fault, seed: int) -> bool:
+def _fails(schema: Any, fault: Fault) -> bool:
     kind, text = fault.finding.kind, fault.finding.text
+    if not isinstance(schema, dict):
+        return False
+    if kind in ("crash", "early stop"):
+        outcome = check(schema, fault.mode, Random(fault.number), count=20, walks=6)
+        return any(finding.kind == kind for finding in outcome.findings)
     try:
-        if kind == "called unsatisfiable":
-            return _called_unsatisfiable(schema, fault)
-        if kind in ("crash", "early stop"):
-            outcome = check(schema, fault.mode, Random(seed), count=20, walks=6)
-            return any(finding.kind == kind for finding in outcome.findings)
         subject = Subject(schema, fault.mode)
         if kind == "dead end":
             return subject.stuck(text.encode())
-        instance = subject.instance_in(text)
-        return subject.allows(instance) == (kind == "wrong refusal") != subject.takes(text)
-    except (GuidedError, OracleError, ValueError):
-        return False
-    except Exception:
-        return kind == "crash"
-
-
-def _called_unsatisfiable(schema: Any, fault: Fault) -> bool:
-    instance = read_exactly(instance_in(fault.finding.text) if fault.mode.tag else fault.finding.text)
-    try:
-        Subject(schema, fault.mode)
+        allowed = subject.allows(fault.mode.instance_in(text))
+        wrong = {"wrong refusal": allowed, "wrong accept": not allowed}
+        return wrong.get(kind, False) and subject.takes(text) != allowed
     except GuidedError as error:
-        return says_unsatisfiable(error) and oracle(schema)(instance)
-    return False
+        return kind == "called unsatisfiable" and says_unsatisfiable(error) and _allowed(schema, fault)
+    except (OracleError, ValueError):
+        return False
+
+
+def _allowed(schema: Any, fault: Fault) -> bool:
+    try:
+        return oracle(schema)(read_exactly(fault.mode.instance_in(fault.finding.text)))
+    except (OracleError, ValueError):
+        return False
+
+
+def shrink(value: Any, fails: Callable[[Any], bool], *, attempts: int = 1_500) -> Any:
+    """A smaller JSON value that still fails; the same one where none is found."""
+    left = iter(range(attempts))
+    while True:
+        for smaller in _smaller(value):
+            if next(left, None) is None:
+                return value
+            if fails(smaller):
+                value = smaller
+                break
+        else:
+            return value
+
+
+def _smaller(value: Any) -> Iterator[Any]:
+    """Values with one thing less, the largest steps first."""
+    found = {_key(other): other for other in _steps(value)}
+    size = len(_key(value))
+    yield from (found[key] for key in sorted(found, key=len) if len(key) < size)
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value)
+
+
+def _steps(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for name, child in value.items():
+            rest = {other: value[other] for other in value if other != name}
+            yield rest
+            yield child
+            # Branches may move up, next to what stands there.
+            for part in child if isinstance(child, list) else (child,):
+                if isinstance(part, dict):
+                    yield {**rest, **part}
+            for step in _steps(child):
+                yield {**value, name: step}
+    elif isinstance(value, list):
+        yield from value
+        for place, child in enumerate(value):
+            yield value[:place] + value[place + 1 :]
+            for step in _steps(child):
+                yield [*value[:place], step, *value[place + 1 :]]
+    elif isinstance(value, str) and value:
+        yield from (value[1:], value[:-1], value[: len(value) // 2])
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield from (0, 1, int(value), round(value, 1))
 
 
 def main() -> int:

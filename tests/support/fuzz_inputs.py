@@ -227,7 +227,7 @@ def main() -> int:
     print(f"seed {seed}\n{HEADER}", flush=True)
     faults = []
     for name in options.target or sorted(TARGETS):
-        report = fuzz_inputs(TARGETS[name](), seed, range(options.count))
+        report = fuzz_inputs(TARGETS[name], seed, range(options.count))
         faults += report.faults
         print(report.row(), flush=True)
     print(*(fault.line() for fault in faults), sep="\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import socket
 from collections.abc import Callable
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from fuzz_mutations import mutate_bytes, mutate_text, mutate_value
-from fuzz_schemas import random_schema
+from mutations import mutate_bytes, mutate_text, mutate_value, nodes
+from schemas import random_schema
 from tag_forms import FORMS
 from vocabularies import BYTES
 
@@ -98,78 +99,100 @@ _FORMS = (
 )
 _WORDS = [
     *KEYWORDS,
-    *(
-        "type",
-        "value",
-        "schema",
-        "name",
-        "format",
-        "json",
-        "regex",
-        "choice",
-        "grammar",
-        "structural_tag",
-        "syntax",
-    ),
-    *(
-        "stop_token_ids",
-        "start_after",
-        "whitespace",
-        "backend",
-        "begin",
-        "end",
-        "content",
-        "tags",
-        "triggers",
-        "elements",
-    ),
-    *(
-        "separator",
-        "at_least_one",
-        "stop_after_first",
-        "excludes",
-        "pattern",
-        "json_schema",
-        "style",
-        "token",
-        "string",
-    ),
+    *("type", "value", "schema", "name", "format", "json", "regex", "choice", "grammar", "structural_tag"),
+    *("syntax", "stop_token_ids", "start_after", "whitespace", "backend", "begin", "end", "content", "tags"),
+    *("triggers", "elements", "separator", "at_least_one", "stop_after_first", "excludes", "pattern"),
+    *("json_schema", "style", "token", "string", 7, None, ("a",), "a\n\x1b[1m"),
 ]
 
 
-def _values(random: Random, value: Any, corpus: list[Any]) -> Any:
-    return mutate_value(random, value, corpus, _WORDS)
+class Odd:
+    """A value that no message can show."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
 
 
-def _parse_target() -> Target:
-    def run(value: Any) -> None:
-        spec = OutputSpec.parse(value)
-        if spec is None:
-            return
-        again = OutputSpec.parse(spec.to_dict())
-        if again != spec or hash(again) != hash(spec) or pickle.loads(pickle.dumps(spec)) != spec:
-            raise AssertionError("another spec comes back")
-        if not spec.summary().isprintable():
-            raise AssertionError("a summary that no log should hold")
-
-    return Target("parse", _FORMS, run, (SpecError,), _values)
+def _deep(depth: int, wrap: str = "") -> Any:
+    value: Any = {}
+    for _ in range(depth):
+        value = {wrap: value} if wrap else [value]
+    return value
 
 
-_PATTERNS = (
+def _circle() -> Any:
+    circle: dict[str, Any] = {"type": "object"}
+    circle["properties"] = {"a": circle}
+    return circle
+
+
+_ODD: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1.5, 1e308, 2**63, -(2**31), 10**400, 10**5000),
+    *(float("nan"), float("inf"), -0.0, 1e-320, 0.1, 3.0, 1e22),
+    *("", "a", "\n\x1b[31m\x00", "\ud800", "é\u202e", "a" * 5000, "#", "#/", "^$"),
+    *(b"{}", b"\xff", (1, 2), frozenset({1}), int, Odd(), object(), 1j),
+    *([], {}, set(), bytearray(), {1: 2}, {(): 1}, {None: None}, [[]], [{}], {"type": "object"}),
+    *(_deep(depth) for depth in (90, 400, 980, 3000)),
+    *(_deep(300, wrap) for wrap in ("not", "items", "properties", "additionalProperties", "elements")),
+    *(_deep(5000, "items"), _circle(), list(range(3000)), {f"k{i}": {} for i in range(300)}),
+)
+_PIECES = (
+    *"()[]{}*+?|^$\\.-\x00\ud800\U0001f600é\u2028\n\r\"',:/&~",
     *(
-        r"^[a-z]{2,5}$",
-        r"a|b(?:c)?",
-        r"\p{Lu}\P{Script=Greek}+",
-        r"(?=a)[^b]{3}$",
-        r"(?!x).*?y",
-        r"\u{1F600}|\ud83d\ude00",
+        "{2,3}",
+        "{0,999999999}",
+        "{1000}",
+        "(?=",
+        "(?!",
+        "(?<=",
+        "(?:",
+        "[^",
+        "a-z",
+        r"\d",
+        r"\p{L}",
+        r"\b",
+        r"\1",
     ),
-    *(r"^(?<n>\d{3}-)?\w+@\S+\.[a-z]$", r"[\d\-\]a-f]{0,9}", r"", r"^$", r"(a*)*", r"\cA\x41\0"),
+    *(r"\u{1F600}", r"\ud83d", "\x1b[2J", "[[:alpha:]]", "(?i)", r"\c", r"\x", "root ::= ", "start: ", "::="),
+    *(
+        "%llguidance {}",
+        "%json {}",
+        "%ignore /a/",
+        "<tool>",
+        "#/$defs/a",
+        "~1",
+        "%25",
+        "null",
+        "true",
+        "1e999",
+    ),
+    *("0" * 500, "|" * 50, "((((", "a{1,9}{1,9}", "(" * 2000, "[a" * 150, "a*" * 2000),
 )
 
 
-def _ecma_target() -> Target:
-    return Target("ecma", _PATTERNS, parse, (UnsupportedSpecError,), mutate_text)
+def _values(chance: Random, value: Any, corpus: list[Any]) -> Any:
+    """Some changes; what is new is odd, or a part of another input."""
+    pool = [*chance.sample(_ODD, 4), *chance.sample(nodes(chance.choice(corpus)), 1)]
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        value = mutate_value(chance, value, pool, _WORDS)
+    return value
+
+
+def _texts(chance: Random, text: str, corpus: list[str]) -> str:
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        text = mutate_text(chance, text, _PIECES, corpus)
+    return text[:20_000]
+
+
+def _parse(value: Any) -> None:
+    spec = OutputSpec.parse(value)
+    if spec is None:
+        return
+    again = OutputSpec.parse(spec.to_dict())
+    if again != spec or hash(again) != hash(spec) or pickle.loads(pickle.dumps(spec)) != spec:
+        raise AssertionError("another spec comes back")
+    if not spec.summary().isprintable():
+        raise AssertionError("a summary that no log should hold")
 
 
 _NAMES = [b"<|end|>", b"<|pad|>", b"<|call|>"]
@@ -183,64 +206,41 @@ def _lower(spec: OutputSpec) -> None:
     source_text(spec, _TOKENIZERS)
 
 
-def _lower_target() -> Target:
-    """Schemas as the llguidance backend writes them."""
-
-    def run(schema: Any) -> None:
-        options = (
-            {"strict": False, "whitespace": "flexible"}
-            if isinstance(schema, dict) and len(schema) % 2
-            else {}
-        )
-        _lower(OutputSpec.json_schema(schema, **options))
-
-    seeds = (_SCHEMA, *(random_schema(Random(number)) for number in range(60)))
-    return Target("lower", seeds, run, (SpecError, GrammarError), _values)
+def _lower_schema(schema: Any) -> None:
+    """As the llguidance backend writes it."""
+    wide = isinstance(schema, dict) and len(schema) % 2
+    options = {"strict": False, "whitespace": "flexible"} if wide else {}
+    _lower(OutputSpec.json_schema(schema, **options))
 
 
-def _tags_target() -> Target:
-    return Target(
-        "tags", _TAGS, lambda tag: _lower(OutputSpec.structural_tag(tag)), (SpecError, GrammarError), _values
-    )
+@functools.cache
+def _compiler() -> GrammarCompiler:
+    return GrammarCompiler(BYTES, config=CONFIG, plugins=Plugins(entry_points=False))
 
 
-def _regex_target() -> Target:
-    return Target(
-        "regex",
-        _PATTERNS,
-        lambda text: _lower(OutputSpec.regex(text)),
-        (SpecError, GrammarError),
-        mutate_text,
-    )
+def _compile(form: Any) -> None:
+    """Down to a grammar."""
+    spec = OutputSpec.parse(form)
+    if spec is None:
+        return
+    try:
+        _compiler().compile(spec)
+    except PluginError as error:
+        if not error.what.startswith("no backend named"):  # a defect of a backend
+            raise AssertionError(str(error)) from error
+        raise SpecError(error.what) from error
 
 
-def _compile_target() -> Target:
-    """Specs of every kind, with every backend in turn, down to a grammar."""
-    compiler = GrammarCompiler(BYTES, config=CONFIG, plugins=Plugins(entry_points=False))
-
-    def run(form: Any) -> None:
-        spec = OutputSpec.parse(form)
-        if spec is None:
-            return
-        try:
-            compiler.compile(spec)
-        except PluginError as error:
-            if not error.what.startswith("no backend named"):  # a defect of a backend
-                raise AssertionError(str(error)) from error
-            raise SpecError(error.what) from error
-
-    grammars = (
-        *('root ::= "a" root | [b-d]{2,3}', 'root ::= x*\nx ::= "y" | "z" x', 'root ::= "(" root ")" | "x"'),
-        *(
-            'start: "a" start | B\nB: /[b-d]+/',
-            'start: %json {"type": "integer"}',
-            "start: A*\nA[capture]: /a|b/",
-        ),
-    )
-    forms = (*_FORMS, *({"grammar": text} for text in grammars), *({"regex": text} for text in _PATTERNS))
-    forms += tuple({"json_schema": random_schema(Random(number))} for number in range(30))
-    return Target("compile", forms, run, (SpecError, GrammarError), _values)
-
+_PATTERNS = (
+    *(r"^[a-z]{2,5}$", r"a|b(?:c)?", r"\p{Lu}\P{Script=Greek}+", r"(?=a)[^b]{3}$", r"(?!x).*?y"),
+    r"\u{1F600}|\ud83d\ude00",
+    *(r"^(?<n>\d{3}-)?\w+@\S+\.[a-z]$", r"[\d\-\]a-f]{0,9}", r"", r"^$", r"(a*)*", r"\cA\x41\0"),
+)
+_GRAMMARS = (
+    *('root ::= "a" root | [b-d]{2,3}', 'root ::= x*\nx ::= "y" | "z" x', 'root ::= "(" root ")" | "x"'),
+    *('start: "a" start | B\nB: /[b-d]+/', 'start: %json {"type": "integer"}', "start: A*\nA: /a|b/"),
+)
+_SCHEMAS = (_SCHEMA, *(random_schema(Random(number)) for number in range(60)))
 
 _ERROR = BudgetError("took long", where="x", hint="y", request_id="r")
 _FROM_WORKER = (
@@ -254,57 +254,6 @@ _FROM_HELPER = (
 )
 
 
-def _channel_target() -> Target:
-    """Frames of a worker and of a helper that went wrong, as they arrive on a socket."""
-    frames = [
-        *(("worker", _frame(message)) for message in _FROM_WORKER),
-        *(("helper", _frame(message)) for message in _FROM_HELPER),
-        ("worker", b"".join(map(_frame, _FROM_WORKER))),
-        ("worker", _frame_of(b"\x80\x04N\x72\xff\xff\xff\x7f.")),
-        ("worker", _frame_of(b"cos\nsystem\n(S'true'\ntR.")),
-        ("worker", b"\xff" * 8),
-    ]
-    decoders = {"worker": from_worker, "helper": from_helper}
-    known = tuple(type(message) for message in (*_FROM_WORKER, *_FROM_HELPER))
-
-    def run(input_: tuple[str, bytes]) -> None:
-        sender, data = input_
-        ours, theirs = socket.socketpair()
-        with ours:
-            with theirs:
-                theirs.setblocking(False)
-                theirs.send(data)
-            channel = Channel(ours, decoders[sender])
-            while messages := channel.receive():
-                if not all(isinstance(message, (*known, *_PLAIN)) for message in messages):
-                    raise AssertionError(f"a message of another kind: {messages!r}")
-
-    def mutate(random: Random, value: Any, corpus: list[Any]) -> Any:
-        sender, data = value
-        if random.random() < 0.7 and len(data) > 8:  # the frame stays whole
-            return sender, _frame_of(mutate_bytes(random, data[8:], [other[8:] for _, other in corpus]))
-        return sender, mutate_bytes(random, data, [other for _, other in corpus])
-
-    return Target("channel", tuple(frames), run, (PipelineError, ChannelClosedError), mutate)
-
-
-_PLAIN = (
-    str,
-    bytes,
-    int,
-    float,
-    tuple,
-    list,
-    frozenset,
-    type(None),
-    GuidedError,
-    OutputSpec,
-    Prepared,
-    Admission,
-    type,
-)
-
-
 def _frame(message: object) -> bytes:
     return _frame_of(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
@@ -313,12 +262,57 @@ def _frame_of(body: bytes) -> bytes:
     return len(body).to_bytes(8, "little") + body
 
 
-TARGETS: dict[str, Callable[[], Target]] = {
-    "parse": _parse_target,
-    "ecma": _ecma_target,
-    "regex": _regex_target,
-    "lower": _lower_target,
-    "tags": _tags_target,
-    "compile": _compile_target,
-    "channel": _channel_target,
+_FRAMES: tuple[tuple[str, bytes], ...] = (
+    *(("worker", _frame(message)) for message in _FROM_WORKER),
+    *(("helper", _frame(message)) for message in _FROM_HELPER),
+    ("worker", b"".join(map(_frame, _FROM_WORKER))),
+    ("worker", _frame_of(b"\x80\x04N\x72\xff\xff\xff\x7f.")),
+    ("worker", _frame_of(b"cos\nsystem\n(S'true'\ntR.")),
+    ("worker", b"\xff" * 8),
+)
+_PLAIN = (str, bytes, int, float, tuple, list, frozenset, type(None), type)
+_KNOWN = (*_PLAIN, GuidedError, OutputSpec, Prepared, Admission, *map(type, (*_FROM_WORKER, *_FROM_HELPER)))
+
+
+def _receive(input_: tuple[str, bytes]) -> None:
+    """Frames of a worker or of a helper that went wrong, as they arrive on a socket."""
+    sender, data = input_
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.setblocking(False)
+            theirs.send(data)
+        channel = Channel(ours, {"worker": from_worker, "helper": from_helper}[sender])
+        while messages := channel.receive():
+            if not all(isinstance(message, _KNOWN) for message in messages):
+                raise AssertionError(f"a message of another kind: {messages!r}")
+
+
+def _frames(chance: Random, value: Any, corpus: list[Any]) -> Any:
+    sender, data = value
+    if chance.random() < 0.7 and len(data) > 8:  # the frame stays whole
+        return sender, _frame_of(mutate_bytes(chance, data[8:], [other[8:] for _, other in corpus]))
+    return sender, mutate_bytes(chance, data, [other for _, other in corpus])
+
+
+_REFUSED = (SpecError, GrammarError)
+TARGETS = {
+    "parse": Target("parse", _FORMS, _parse, (SpecError,), _values),
+    "ecma": Target("ecma", _PATTERNS, parse, (UnsupportedSpecError,), _texts),
+    "regex": Target("regex", _PATTERNS, lambda text: _lower(OutputSpec.regex(text)), _REFUSED, _texts),
+    "lower": Target("lower", _SCHEMAS, _lower_schema, _REFUSED, _values),
+    "tags": Target("tags", _TAGS, lambda tag: _lower(OutputSpec.structural_tag(tag)), _REFUSED, _values),
+    "compile": Target(
+        "compile",
+        (
+            *_FORMS,
+            *({"grammar": text} for text in _GRAMMARS),
+            *({"regex": text} for text in _PATTERNS),
+            *({"json_schema": schema} for schema in _SCHEMAS[:30]),
+        ),
+        _compile,
+        _REFUSED,
+        _values,
+    ),
+    "channel": Target("channel", _FRAMES, _receive, (PipelineError, ChannelClosedError), _frames),
 }

@@ -17,7 +17,9 @@ from vocabularies import MULTI_BYTE_TOKENS
 from benchmarks.samples import TextTokens
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec import OutputSpec
 
 __all__ = ["AWKWARD_SPECIALS", "Walk", "Walker", "is_json", "special_vocabulary"]
 
@@ -107,14 +109,19 @@ class Walker:
         *,
         begin: str = "",
         finish: int = 0,
+        likely: bytes = b"",
     ) -> Walk:
         """Tokens at random, of those that the masks allow; those that may end something come more often.
 
         `begin`: a text to start with. `finish`: so many steps more to end the output, if it may end.
+        `likely`: tokens of these bytes alone come before others.
         """
         left, more = iter(range(steps)), iter(range(finish))
         first = iter(self._tokens(begin))
-        ending = {i for i, name in enumerate(self._names) if name and set(name) <= set(b'"]}')}
+        ending, plain = (
+            {i for i, name in enumerate(self._names) if name and set(name) <= set(some)}
+            for some in (b'"]}', likely)
+        )
 
         def choose(allowed: set[int]) -> int | None:
             token = next(first, None)
@@ -124,12 +131,18 @@ class Walker:
             late = next(left, None) is None
             if late and (not allowed.isdisjoint(self._stops) or next(more, None) is None):
                 return None
-            likely = sorted(allowed & ending)
-            return chance.choice(
-                likely if likely and chance.random() < (0.9 if late else 0.4) else candidates
-            )
+            for some, share in ((ending, 0.9 if late else 0.4), (plain, 0.95)):
+                if chance.random() < share and (found := sorted(allowed & some)):
+                    return chance.choice(found)
+            return chance.choice(candidates)
 
         return self._walk(grammar, choose, whole, named)
+
+    def output(self, spec: OutputSpec, chance: Random) -> str:
+        """A random output of a spec that comes to its end."""
+        walk = self.wander(self._compiler.compile(spec), chance, 25, finish=4_000)
+        assert walk.accepted, walk
+        return walk.text.decode()
 
     def _walk(
         self,
@@ -138,32 +151,33 @@ class Walker:
         whole: Whole,
         named: Collection[int],
     ) -> Walk:
-        backend = self._compiler.backend(grammar.backend)
-        matcher = backend.start(grammar, self._stops)
-        batch = backend.batch([matcher])
+        table = GrammarTable(self._compiler.vocabulary)
+        table.add(0, "walk", grammar.spec, grammar, self._compiler.backend(grammar.backend))
         found = Walk(False)
         unnamed = self._unnamed - set(named)
-        before = b""
         while True:
-            batch.fill(self._row, [0])
-            allowed = self._allowed()
+            table.fill((0,), self._row)
+            if table.failures:
+                found.stuck = "allows no token" in str(table.failures[0][1])
+                return found
+            allowed, before = self._allowed(), found.text
             stops, others = allowed & set(self._stops), allowed & unnamed
             where = f"after {before!r}"
+            matcher = table.requests[0].matcher
             if bool(stops) != matcher.complete or (stops and stops != set(self._stops)):
                 found.early.append(f"{where}: stops {self._shown(stops)}, complete {matcher.complete}")
             elif stops and not whole(before):
                 found.early.append(f"{where}: complete, and no whole output")
             if others:
                 found.leaks.append(f"{where}: {self._shown(others)}")
-            found.stuck = not allowed
             token = choose(allowed)
             if token is None:
                 found.accepted = bool(stops)
                 return found
-            if token not in allowed or not batch.accept([token])[0]:
+            table.accept((0,), [token])
+            if token not in allowed or table.failures:
                 return found
-            before += self._names[token]
-            found.text = before
+            found.text += self._names[token]
 
     def _allowed(self) -> set[int]:
         return set(np.flatnonzero(np.unpackbits(self._row.view(np.uint8), bitorder="little")).tolist())

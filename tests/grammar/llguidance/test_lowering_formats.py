@@ -6,9 +6,10 @@ import string
 
 import jsonschema
 import pytest
-from equality_formats import FORMATS, SAMPLES
+from instances import SAMPLES
 from llguidance_specs import VOCABULARY, terminal_takes
 from official_suite import ARCHIVE, groups
+from oracle import FORMATS
 
 from guided_plugin import OutputSpec
 from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError

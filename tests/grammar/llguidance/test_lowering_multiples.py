@@ -6,13 +6,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from equality import BYTES, COMPILER
+from distinct_walks import BYTES, walker
 
 from guided_plugin.errors import SpecError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.arithmetic import exact, plain
 
+COMPILER, _ = walker("bytes")
 DIVISORS = [2, 3, 5, 6, 7, 15, 60, 100, 365, 1024, 3600, 86400, 0.25, 0.05, 0.3, 2.5, 0.125, 3.14, 1e-3, 4.0]
 
 

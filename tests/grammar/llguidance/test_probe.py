@@ -6,19 +6,15 @@ import json
 from random import Random
 
 import pytest
-from equality_oracle import oracle
-from fuzz_check import COMPILER, Subject
-from fuzz_check import Mode as FuzzMode
-from fuzz_entangled import entangled_schema
-from stopping import Walker
+from oracle import OracleError, oracle
+from schemas import entangled_schema
+from subjects import COMPILER, WALKER, Subject
 
 from guided_plugin.compiling.limits import is_small
 from guided_plugin.errors import GuidedError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.grammar.llguidance.lark.rules import TOGETHER
 from guided_plugin.spec import OutputSpec
-
-WALKER = Walker(COMPILER)
 
 
 def compiled(schema):
@@ -33,16 +29,14 @@ def test_random_entangled_schemas_have_no_dead_ends(part) -> None:
         chance = Random(f"entangled:{number}")
         schema = entangled_schema(chance)
         try:
-            grammar = compiled(schema)
-        except GuidedError:
+            grammar, valid = compiled(schema), oracle(schema)
+        except (GuidedError, OracleError):
             continue
         checked += 1
-        valid = oracle(schema)
         for _ in range(2):
             walk = WALKER.wander(grammar, chance, 40, finish=200)
             assert not walk.stuck, (schema, walk.text)
-            # Python's `re` takes exponential time for some longer texts.
-            if walk.accepted and len(walk.text) < 16:
+            if walk.accepted:
                 assert valid(json.loads(walk.text)), (schema, walk.text)
     assert checked > 12
 
@@ -83,7 +77,7 @@ def test_opposites_of_patterns_next_to_formats_are_enforced(name, demand) -> Non
     ],
 )
 def test_parts_that_take_any_bytes_take_no_other_strings(schema, texts) -> None:
-    subject = Subject({"type": "string", **schema}, FuzzMode())
+    subject = Subject({"type": "string", **schema})
     for text in texts:
         literal = json.dumps(text, ensure_ascii=False)
         assert subject.takes(literal) == subject.allows(literal), text

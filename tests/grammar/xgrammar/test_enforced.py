@@ -8,7 +8,7 @@ import re
 
 import jsonschema
 import pytest
-from random_patterns import TEXTS, random_pattern
+from schemas import TEXTS, random_pattern
 from xgrammar_specs import accepts, stops_of
 
 from guided_plugin.errors import GrammarError, UnsupportedSpecError

@@ -1,0 +1,102 @@
+"""Which instances a JSON Schema allows, of any draft from 4 on: what grammars are judged by.
+
+`jsonschema-rs` decides, which shares nothing with this package. Numbers are exact where they are read with
+`read_exactly`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import jsonschema_rs
+
+from guided_plugin.spec.schema import walk
+
+__all__ = ["FORMATS", "OracleError", "oracle", "read_exactly"]
+
+_MOST_DIGITS = 5_000
+"""Numbers with a larger exponent are not written out."""
+_NAMES = ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+FORMATS: dict[str, Callable[[str], bool]] = {
+    name: jsonschema_rs.validator_for({"format": name}, validate_formats=True).is_valid for name in _NAMES
+}
+"""The formats that are enforced, in every draft: some came with 2019-09."""
+
+
+def _email(text: str, mailbox: Callable[[str], bool] = FORMATS["email"]) -> bool:
+    """RFC 5321, of any length in all: what it says of that is about paths."""
+    local, at, domain = text.rpartition("@")
+    labels = [domain] if domain.startswith("[") else domain.split(".")
+    return bool(at) and mailbox(f"{local}@a") and all(mailbox(f"a@{label}") for label in labels)
+
+
+FORMATS["email"] = _email
+_PIECES = re.compile(r"\\[pPu]\{[^}]*\}|\\.|\[\^\]|\{\d+(?:,\d*)?\}|.", re.DOTALL)
+
+_IN_RUST = {r"\0": r"\x00", "[^]": r"[\s\S]", "{": r"\{", "}": r"\}"}
+
+
+class OracleError(Exception):
+    """This schema, or this instance, is beyond the oracle."""
+
+
+def oracle(schema: Any) -> Callable[[Any], bool]:
+    """Whether an instance is valid. Siblings of $ref count from 2019-09 on."""
+    try:
+        validator = jsonschema_rs.validator_for(
+            _readable(schema), formats=FORMATS, validate_formats=True, offline=True
+        )
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+        raise OracleError(f"no valid schema: {str(error)[:200]}") from error
+    return validator.is_valid
+
+
+def _readable(schema: Any) -> Any:
+    """A copy in which lists of `items` have the name of 2020-12, and patterns are in Rust's syntax."""
+    result = copy.deepcopy(schema)
+    latest = "2020-12" in str(schema.get("$schema", "2020-12")) if isinstance(schema, dict) else False
+    for _, node in walk(result):
+        if not isinstance(node, dict):
+            continue
+        if latest and isinstance(node.get("items"), list):
+            node["prefixItems"] = node.pop("items")
+            if "additionalItems" in node:
+                node["items"] = node.pop("additionalItems")
+        if isinstance(node.get("pattern"), str):
+            node["pattern"] = _for_rust(node["pattern"])
+        if isinstance(node.get("patternProperties"), dict):
+            pairs = node["patternProperties"].items()
+            node["patternProperties"] = {_for_rust(source): child for source, child in pairs}
+    return result
+
+
+def _for_rust(pattern: str) -> str:
+    """A pattern with what Rust reads otherwise spelt out: classes in classes, lone braces, NUL."""
+    result, inside = "", False
+    for piece in _PIECES.findall(pattern):
+        if inside and piece in "[&~":
+            result += f"\\{piece}"
+            continue
+        result += _IN_RUST.get(piece, piece)
+        inside = piece == "[" or (inside and piece != "]")
+    return result
+
+
+def read_exactly(text: str | bytes, **options: Any) -> Any:
+    """The value of a JSON text, with numbers as the text has them."""
+    return json.loads(text, parse_float=_decimal, **options)
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise OracleError(f"the number {text[:80]}") from None
+    if value and abs(value.adjusted()) > _MOST_DIGITS:
+        raise OracleError(f"the number {text[:80]}")
+    return value

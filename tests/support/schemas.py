@@ -1,0 +1,415 @@
+"""Random JSON Schemas: nested combinations of all keywords that are enforced, in each draft's own form.
+
+Names, values and patterns come from small pools, so that keywords meet each other. A random generator
+decides everything: the same state makes the same schema.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+from oracle import FORMATS
+
+__all__ = ["TEXTS", "distinct_schema", "entangled_schema", "random_pattern", "random_schema"]
+
+_DRAFTS = {
+    4: "http://json-schema.org/draft-04/schema#",
+    6: "http://json-schema.org/draft-06/schema#",
+    7: "http://json-schema.org/draft-07/schema#",
+    2019: "https://json-schema.org/draft/2019-09/schema",
+    2020: "https://json-schema.org/draft/2020-12/schema",
+}
+_NAMES = ["a", "b", "c", "ab", "x1", "é", 'q"', "$ref", "\x7f", "\x1f"]
+_NAME_WEIGHTS = [10, 10, 8, 4, 3, 1, 1, 1, 1, 1]
+_TEXTS = ["", "a", "b", "ab", "abc", "x", "1", "é€", "😀", 'q"\\', "a b", "\n", "/", "a\x7f", "\x00"]
+_NUMBERS: list[Any] = [0, 1, 2, 3, 5, 7, 10, 12, 99, 100, -1, -3, -10, 0.5, 1.5, -2.5, 0.1, 2.25, 1e3, 1e-3]
+_BOUNDS = [
+    *_NUMBERS,
+    *_NUMBERS,
+    *_NUMBERS,
+    1000000,
+    2**31,
+    2**53,
+    2**63,
+    -(2**63),
+    1e10,
+    1.5e-7,
+    0.123456789,
+    1e22,
+]
+_DIVISORS: list[Any] = [1, 2, 3, 4, 5, 7, 10, 12, 100, 0.5, 0.25, 0.1, 0.01, 1.5, 2.5, 0.3, 2.0]
+_DIVISORS += [*_DIVISORS, *_DIVISORS, 365, 1024, 86400, 0.125, 0.001, 3.75, 1e-6, 12345, 2**32]
+_PATTERNS = [
+    *("^a", "b$", "a", "^a$", "^[a-c]+$", "^[^a]*$", "a|b", "^(a|bc){1,3}$", r"\d", r"^\d{2,3}$", r"^\S+$"),
+    *(r"^\w*$", "^.{2,4}$", "^$", "", "^(?:)$", r"^[^\"]*$", r"\\", "é", "^[é€]", "^x-", "^(?!a)", r"\bab\b"),
+    *("^a?b*c+$", "^(?:^a|b)$", "^[a-z]([a-z0-9]|-)*$", "[^]", "^.$", r"\u0061", r"^\s", "^[A-Z]{2}$|^$"),
+]
+
+_ATOMS = [
+    *(("a", "a"), ("b", "b"), ("[ab]", "[ab]"), ("[^a]", "[^a]"), (".", "[^\n\r\u2028\u2029]")),
+    *(("^", r"\A"), ("$", r"\Z"), ("c", "c"), ('"', '"')),
+]
+TEXTS = ["".join(text) for length in range(5) for text in itertools.product('ab"', repeat=length)]
+TEXTS += ["c", "ac", "ca", "\n", "a\n", "\\a", "aaaaa", "aaaaaa", "ababab"]
+"""Texts that random patterns of the plain atoms tell apart."""
+_MORE_ATOMS = [(atom, atom) for atom in (r"\d", r"\w", "é", r"\\", "[a-f0-9]", r"\.", "x-", "@", "[A-Z0-9]")]
+_TIMES = ["*", "+", "?", "{2}", "{1,2}", "{0,2}", "{2,}"]
+
+
+def random_pattern(
+    chance: Random, depth: int, looks: bool, atoms: Sequence[tuple[str, str]] = _ATOMS
+) -> tuple[str, ...]:
+    """A regular expression of ECMA 262, and the same for Python's `re`."""
+
+    def part() -> tuple[str, ...]:
+        return random_pattern(chance, depth - 1, looks, atoms)
+
+    kind = chance.random()
+    pieces: list[Any]
+    if depth == 0 or kind < 0.3:
+        return chance.choice(atoms)
+    if kind < 0.5:
+        pieces = ["", part(), part()]
+    elif kind < 0.65:
+        pieces = ["(?:", part(), "|", part(), ")"]
+    elif kind < 0.85:
+        pieces = ["(?:", part(), ")", chance.choice(_TIMES)]
+    elif kind < 0.93 and looks:
+        pieces = [chance.choice(["(?=", "(?!"]), part(), ")"]
+    else:
+        pieces = [part(), part(), part()]
+    return tuple("".join(p if isinstance(p, str) else p[side] for p in pieces) for side in (0, 1))
+
+
+def random_schema(source: Random) -> Any:
+    """A schema, of any draft; most name it. Some are arrays of distinct items, or texts with many demands."""
+    roll = source.random()
+    if roll < 0.1:
+        return distinct_schema(source)
+    if roll < 0.13:
+        return entangled_schema(source)
+    return _Maker(source, source.choices(list(_DRAFTS), [1, 1, 4, 2, 8])[0]).document()
+
+
+class _Keyword(NamedTuple):
+    """A keyword, in how many schemas of its type it stands, its value below a depth, and its drafts."""
+
+    name: str
+    share: float
+    make: Callable[[_Maker, int], Any]
+    since: int = 4
+    until: int = 2020
+
+
+def _some(low: int, high: int) -> Callable[[_Maker, int], Any]:
+    return lambda maker, inner: [maker.schema(inner) for _ in range(maker.chance.randint(low, high))]
+
+
+def _count(low: int, high: int) -> Callable[[_Maker, int], int]:
+    return lambda maker, inner: maker.chance.randint(low, high)
+
+
+def _one(maker: _Maker, inner: int) -> Any:
+    return maker.schema(inner)
+
+
+def _by_name(maker: _Maker, inner: int) -> dict[str, Any]:
+    return {name: maker.schema(inner) for name in maker.names(1, 4)}
+
+
+def _needs(maker: _Maker, inner: int) -> dict[str, list[str]]:
+    return dict.fromkeys(maker.names(1, 2), maker.names(1, 2))
+
+
+def _closing(maker: _Maker, inner: int) -> Any:
+    closed = {"not": {}} if maker.draft == 4 else False
+    return closed if maker.chance.random() < 0.6 else maker.schema(inner)
+
+
+def _bound(maker: _Maker, inner: int) -> Any:
+    return maker.chance.choice(_BOUNDS)
+
+
+_KEYWORDS = {
+    "object": [
+        _Keyword("properties", 0.8, _by_name),
+        _Keyword("required", 0.4, lambda maker, inner: maker.names(1, 2)),
+        _Keyword("additionalProperties", 0.3, _closing),
+        _Keyword("patternProperties", 0.15, lambda maker, inner: {maker.pattern(): maker.schema(inner)}),
+        _Keyword("minProperties", 0.08, _count(1, 3)),
+        _Keyword("maxProperties", 0.08, _count(0, 3)),
+        _Keyword("propertyNames", 0.03, lambda maker, inner: {"pattern": maker.pattern()}, 6),
+        _Keyword("propertyNames", 0.03, lambda maker, inner: {"enum": maker.names(1, 3)}, 6),
+        _Keyword("dependencies", 0.04, _by_name, until=7),
+        _Keyword("dependencies", 0.04, _needs, until=7),
+        _Keyword("dependentSchemas", 0.04, _by_name, 2019),
+        _Keyword("dependentRequired", 0.06, _needs, 2019),
+        _Keyword("unevaluatedProperties", 0.1, _closing, 2019),
+    ],
+    "array": [
+        _Keyword("items", 0.6, _one),
+        _Keyword("items", 0.25, _some(1, 3), until=2019),
+        _Keyword("additionalItems", 0.15, _closing, until=2019),
+        _Keyword("prefixItems", 0.25, _some(1, 3), 2020),
+        _Keyword("minItems", 0.2, _count(0, 3)),
+        _Keyword("maxItems", 0.25, _count(0, 4)),
+        _Keyword("contains", 0.15, _one, 6),
+        _Keyword("minContains", 0.07, _count(0, 2), 2019),
+        _Keyword("maxContains", 0.07, _count(1, 3), 2019),
+        _Keyword("uniqueItems", 0.1, lambda maker, inner: True),
+        _Keyword("unevaluatedItems", 0.08, _closing, 2019),
+    ],
+    "string": [
+        _Keyword("minLength", 0.25, _count(0, 3)),
+        _Keyword("maxLength", 0.25, _count(0, 5)),
+        _Keyword("pattern", 0.35, lambda maker, inner: maker.pattern()),
+        _Keyword("format", 0.12, lambda maker, inner: maker.chance.choice([*FORMATS, "unknown"])),
+    ],
+    "number": [
+        _Keyword("minimum", 0.3, _bound),
+        _Keyword("maximum", 0.3, _bound),
+        _Keyword("exclusiveMinimum", 0.12, _bound, 6),
+        _Keyword("exclusiveMaximum", 0.12, _bound, 6),
+        _Keyword("multipleOf", 0.2, lambda maker, inner: maker.chance.choice(_DIVISORS)),
+    ],
+    "boolean": [],
+    "null": [],
+}
+_KEYWORDS["integer"] = _KEYWORDS["number"]
+_WEIGHTS = [9, 6, 6, 4, 1, 1, 5]
+_COMPOSERS = [
+    _Keyword("allOf", 0.06, _some(1, 3)),
+    _Keyword("anyOf", 0.09, _some(1, 3)),
+    _Keyword("oneOf", 0.09, _some(1, 3)),
+    _Keyword("not", 0.06, _one),
+    _Keyword("if", 0.05, _one, 7),
+    _Keyword("enum", 0.03, lambda maker, inner: maker.values()),
+    _Keyword("const", 0.02, lambda maker, inner: maker.value(), 6),
+]
+_DEEPEST = 4
+
+
+class _Maker:
+    """Makes one document."""
+
+    def __init__(self, source: Random, draft: int) -> None:
+        self.chance = source
+        self.draft = draft
+        self.home = "definitions" if draft <= 7 else "$defs"
+        self.defined = [f"d{n}" for n in range(source.choice((0, 0, 1, 2)))]
+        self.size = source.choice((4, 8, 14, 24))
+        """About how many subschemas the document may still have."""
+
+    def document(self) -> Any:
+        """The whole schema."""
+        result = self.schema(0)
+        if not isinstance(result, dict):
+            return result
+        if self.draft != 2020 or self.chance.random() < 0.3:
+            result = {"$schema": _DRAFTS[self.draft], **result}
+        # Each refers only to later ones and, below others, to the root.
+        names, self.defined = self.defined, []
+        for name in reversed(names):
+            result.setdefault(self.home, {})[name] = self.schema(1)
+            self.defined.append(name)
+        if self.draft == 2020 and self.chance.random() < 0.03:
+            result["$dynamicAnchor"] = "node"
+        return result
+
+    def schema(self, depth: int) -> Any:
+        """One schema at a depth."""
+        self.size -= 1
+        if depth > 0 and self.draft > 4 and self.chance.random() < 0.06:
+            return self.chance.random() < 0.75
+        leaf = self.size < 0 or depth >= _DEEPEST
+        if leaf and self.chance.random() < 0.25:
+            return {"enum": self.values()}
+        result: dict[str, Any] = {}
+        kinds = self.chance.choices([*_KEYWORDS], _WEIGHTS, k=self.chance.choice((1, 1, 1, 1, 1, 1, 2, 3)))
+        kinds = [kind for kind in dict.fromkeys(kinds) if not leaf or kind not in ("object", "array")]
+        if kinds and self.chance.random() < 0.65:
+            result["type"] = kinds if len(kinds) > 1 or self.chance.random() < 0.05 else kinds[0]
+        rows = [row for kind in kinds for row in _KEYWORDS[kind]] + ([] if leaf else _COMPOSERS)
+        for row in rows:
+            if row.since <= self.draft <= row.until and self.chance.random() < row.share:
+                result[row.name] = row.make(self, depth + 1)
+        for branch in ("then", "else") if "if" in result else ():
+            if self.chance.random() < 0.75:
+                result[branch] = self.schema(depth + 1)
+        if self.draft == 4 and "minimum" in result:
+            result["exclusiveMinimum"] = self.chance.random() < 0.2
+        if self.chance.random() < 0.1:
+            result |= self._reference(depth)
+        return result
+
+    def _reference(self, depth: int) -> dict[str, Any]:
+        # A reference to the root is often enough below a property or an item to come to an end.
+        if depth >= 2 and self.chance.random() < 0.2:
+            if self.draft == 2019 and self.chance.random() < 0.5:
+                return {"$recursiveRef": "#"}
+            return {"$ref": "#"}
+        if not self.defined:
+            return {}
+        keyword = "$dynamicRef" if self.draft == 2020 and self.chance.random() < 0.06 else "$ref"
+        return {keyword: f"#/{self.home}/{self.chance.choice(self.defined)}"}
+
+    def value(self, depth: int = 0) -> Any:
+        """A value for enum and const."""
+        roll = self.chance.random()
+        if roll < 0.15 and depth < 2:
+            return [self.value(depth + 1) for _ in range(self.chance.randrange(3))]
+        if roll < 0.3 and depth < 2:
+            return {name: self.value(depth + 1) for name in self.names(0, 2)}
+        pick: Callable[[Any], Any] = self.chance.choice
+        return pick([pick(_TEXTS), pick(_TEXTS), pick(_NUMBERS), pick(_NUMBERS), 1.0, True, False, None])
+
+    def values(self) -> list[Any]:
+        """Some values, each once."""
+        found: list[Any] = []
+        for value in [self.value() for _ in range(self.chance.randint(1, 4))]:
+            if value not in found:
+                found.append(value)
+        return found
+
+    def names(self, low: int, high: int) -> list[str]:
+        """Some names, each once."""
+        count = self.chance.randint(low, high)
+        return list(dict.fromkeys(self.chance.choices(_NAMES, _NAME_WEIGHTS, k=count)))
+
+    def pattern(self) -> str:
+        """One of the pool, or a random one."""
+        return self.chance.choice(_PATTERNS) if self.chance.random() < 0.6 else _pattern(self.chance)
+
+
+def _pattern(chance: Random, *, looks: bool = False) -> str:
+    text = random_pattern(chance, chance.randint(1, 3), looks, [*_ATOMS[:5], *_MORE_ATOMS])[0]
+    return chance.choice(("^", "", ".*")) + text + chance.choice(("$", ""))
+
+
+def entangled_schema(chance: Random) -> dict[str, Any]:
+    """A string with several demands at once, or an object with demands on its names."""
+    kind = chance.random()
+    if kind < 0.5:
+        return {"type": "string", **_texts(chance)}
+    values = [{"type": "integer"}, {"enum": ["x"]}, {"type": "string", "maxLength": 4}]
+    schema: dict[str, Any] = {"type": "object"}
+    if kind < 0.8:
+        sources = [_pattern(chance, looks=True) for _ in range(chance.randint(1, 5))]
+        schema["patternProperties"] = {source: chance.choice(values) for source in sources}
+        if chance.random() < 0.4:
+            schema["additionalProperties"] = chance.choice([False, {"type": "null"}])
+        if chance.random() < 0.3:
+            names = chance.sample(["a", "ab", "x-y", "b_", "a.b"], 2)
+            schema["properties"] = {name: chance.choice(values) for name in names}
+        if chance.random() < 0.2:
+            schema["propertyNames"] = _texts(chance)
+        return schema
+    least = {"minProperties": chance.randint(0, 2)}
+    return {**schema, "propertyNames": _texts(chance), "additionalProperties": chance.choice(values), **least}
+
+
+def _texts(chance: Random) -> dict[str, Any]:
+    """Keywords of a text, most of them together with others."""
+    pattern = {"pattern": _pattern(chance, looks=True)}
+    schema = pattern if chance.random() < 0.6 else {}
+    if chance.random() < 0.5:
+        schema["format"] = chance.choice([*FORMATS])
+    if chance.random() < 0.25:
+        schema["maxLength"] = chance.choice([3, 20, 100, 500])
+    if chance.random() < 0.15:
+        schema["minLength"] = chance.choice([1, 2, 10, 50])
+    other = {"pattern": _pattern(chance, looks=True)}
+    opposites = (
+        {"not": other},
+        {"not": {"format": chance.choice([*FORMATS])}},
+        {"allOf": [{"pattern": _pattern(chance)}, {"not": other}]},
+        {"not": {"enum": ["a", "ab", "a.b"]}},
+    )
+    return schema | (chance.choice(opposites) if chance.random() < 0.45 else {})
+
+
+_PROPERTIES = ("a", "ab", "b", "user_id", "user_name", "order_id", "order_total")
+_ITEM_PATTERNS = ("^[ab]$", "^(a|b[0-9]*)$", "^a*$", "^(aa|ab|b)?$", "^[a-z]{1,2}$", "^x.*y$")
+_ITEMS = (1, 2, -1, 0.5, "a", "ab", "", True, None, {}, [], {"a": 1}, {"a": 1, "b": 2}, [1], [1, 2])
+
+
+def distinct_schema(chance: Random) -> dict[str, Any]:
+    """An array of distinct items, or what holds one: unions, few values, nested ones, counted names."""
+    kind, unique = chance.random(), _distinct(chance, 0)
+    plain = {"type": "array", "items": {"enum": chance.sample(_ITEMS, 2)}, "minItems": 1}
+    if kind < 0.6:
+        return unique
+    if kind < 0.7:
+        return {"anyOf": [unique, chance.choice([_distinct(chance, 0), plain, {"type": "string"}])]}
+    if kind < 0.85:
+        names = chance.sample(_PROPERTIES, 2)
+        options = [_closed({names[0]: {"const": n}, names[1]: _distinct(chance, 1)}) for n in range(2)]
+        options.append(_closed({names[1]: plain, names[0]: {"const": 2}}))
+        return {"anyOf": chance.sample(options, 2)}
+    if kind < 0.93:
+        patterns = {"^$": unique, "^b": _item(chance, 1)}
+        return {"type": "object", "patternProperties": patterns, "unevaluatedProperties": False}
+    return {"type": "object", "minProperties": chance.randint(2, 4), "additionalProperties": unique}
+
+
+def _distinct(chance: Random, depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "array", "uniqueItems": True}
+    if chance.random() < 0.95:
+        schema["items"] = _item(chance, depth)
+    for keyword, share in (("minItems", 0.25), ("maxItems", 0.15)):
+        if chance.random() < share:
+            schema[keyword] = chance.randint(1, 4)
+    if chance.random() < 0.12:
+        schema["prefixItems"] = [_item(chance, depth) for _ in range(chance.randint(1, 2))]
+    if chance.random() < 0.12:
+        schema["contains"] = _item(chance, depth + 1)
+        if chance.random() < 0.4:
+            schema[chance.choice(["minContains", "maxContains"])] = chance.randint(1, 2)
+    return schema
+
+
+def _item(chance: Random, depth: int) -> dict[str, Any]:
+    kind = chance.random()
+    if depth > 1 or kind < 0.2:
+        return _scalar(chance)
+    if kind < 0.35:
+        return {"enum": chance.sample(_ITEMS, chance.randint(2, 5))}
+    if kind < 0.55:
+        options = [_item(chance, depth + 1) for _ in range(chance.randint(2, 3))]
+        return {chance.choice(["anyOf", "oneOf"]): options}
+    if kind < 0.65:
+        return _distinct(chance, depth + 1)
+    if kind < 0.72:
+        return {"type": "array", "items": _item(chance, depth + 1), "maxItems": chance.randint(1, 3)}
+    names = chance.sample(_PROPERTIES, chance.randint(1, 3))
+    schema = _closed({name: _item(chance, depth + 1) for name in names})
+    schema["required"] = names[: chance.randint(0, len(names))]
+    if chance.random() < 0.4:
+        schema["additionalProperties"] = chance.choice([True, _scalar(chance)])
+    if chance.random() < 0.2:
+        schema["patternProperties"] = {chance.choice(_ITEM_PATTERNS): _scalar(chance)}
+    if chance.random() < 0.15:
+        schema[chance.choice(["minProperties", "maxProperties"])] = chance.randint(1, 2)
+    return schema
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    shape = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**shape, "required": [*properties]}
+
+
+def _scalar(chance: Random) -> dict[str, Any]:
+    return chance.choice(
+        [
+            {"type": "string"},
+            {"type": "string", "pattern": chance.choice(_ITEM_PATTERNS)},
+            {"type": "integer", "minimum": 0, "maximum": chance.choice([1, 3, 12, 60])},
+            {"type": "number"},
+            {"type": "boolean"},
+            {"const": chance.choice(_ITEMS)},
+            {"type": ["null", "integer"]},
+        ]
+    )

@@ -1,0 +1,239 @@
+"""A schema with its grammar and the oracle for it: which texts do they see differently."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+from instances import near, respelt, text_of
+from oracle import OracleError, oracle, read_exactly
+from stopping import Walker, is_json, special_vocabulary
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GuidedError, UnsatisfiableSpecError
+from guided_plugin.grammar.renewal import rebuilds_shared
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+
+__all__ = ["COMPILER", "WALKER", "Finding", "Mode", "Outcome", "Subject", "check", "is_whole"]
+
+BEGIN, END = "<f>", "</f>"
+COMPILER = GrammarCompiler(
+    special_vocabulary(padded=True),
+    config=GuidedConfig(threads=1, cache_bytes=0, isolate_compiles=False),
+    plugins=Plugins(entry_points=False),
+)
+WALKER = Walker(COMPILER)
+_STEPS, _FINISH = 60, 200
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+class Mode(NamedTuple):
+    """How a schema is asked for."""
+
+    strict: bool = False
+    whitespace: str = "compact"
+    tag: str = ""
+    """`tag`, `triggered_tags`, `lark` (the schema inside a grammar), or empty for the schema itself."""
+    backend: str = "auto"
+
+    def __str__(self) -> str:
+        return f"{'strict' if self.strict else 'standard'}, {self.whitespace}, {self.tag or 'no tag'}"
+
+    def spec(self, schema: Any) -> OutputSpec:
+        """What a request would ask for."""
+        options: dict[str, Any] = {
+            "strict": self.strict,
+            "whitespace": self.whitespace,
+            "backend": self.backend,
+        }
+        if not self.tag:
+            return OutputSpec.json_schema(schema, **options)
+        if self.tag == "lark":
+            source = f'start: "{BEGIN}" inner "{END}"\ninner: %json {json.dumps(schema)}\n'
+            return OutputSpec.grammar(source, "lark", **options)
+        content = {"type": "json_schema", "json_schema": schema}
+        part: dict[str, Any] = {"type": "tag", "begin": BEGIN, "content": content, "end": END}
+        if self.tag == "triggered_tags":
+            part = {"type": self.tag, "triggers": [BEGIN], "tags": [part]}
+        return OutputSpec.structural_tag({"type": "structural_tag", "format": part}, **options)
+
+    def text(self, instance: str) -> str:
+        """The whole output that holds the text of an instance."""
+        return f"{BEGIN}{instance}{END}" if self.tag else instance
+
+    def instance_in(self, output: str) -> str:
+        """The text of the instance in a whole output: in its first tag, if it has tags."""
+        if not self.tag:
+            return output
+        rest = output.partition(BEGIN)[2].lstrip()
+        return rest[: json.JSONDecoder().raw_decode(rest)[1]]
+
+
+def is_whole(text: bytes) -> bool:
+    """Whether each tag in a text is closed around JSON."""
+    rest = text.decode(errors="replace")
+    while BEGIN in rest:
+        rest = rest.partition(BEGIN)[2].lstrip()
+        try:
+            _, end = json.JSONDecoder().raw_decode(rest)
+        except (ValueError, RecursionError):
+            return False
+        rest = rest[end:].lstrip()
+        if not rest.startswith(END):
+            return False
+        rest = rest[len(END) :]
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One text that a grammar treats wrongly."""
+
+    kind: str
+    """`wrong accept`, `wrong refusal`, `dead end`, `early stop`, `crash`, or `called unsatisfiable`."""
+    text: str
+    """A whole output; of a dead end or an early stop, what stands before it."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one schema."""
+
+    status: str = "checked"
+    """`checked`, `refused`, `beyond the oracle` or `crash`."""
+    reason: str = ""
+    valid: int = 0
+    invalid: int = 0
+    walks: int = 0
+    unfinished: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    satisfiable: bool = False
+    """Of a refused schema: whether an instance is valid."""
+
+    def add(self, kind: str, text: str) -> None:
+        """Note what is wrong."""
+        self.findings.append(Finding(kind, text))
+
+
+class Subject:
+    """A schema compiled in one mode, and the oracle for it. Raises GuidedError and OracleError."""
+
+    def __init__(self, schema: Any, mode: Mode = Mode()) -> None:  # noqa: B008
+        self.mode = mode
+        self.valid = oracle(schema)
+        self.grammar = COMPILER.compile(mode.spec(schema))
+
+    def takes(self, text: str) -> bool:
+        """Whether a whole output is accepted."""
+        owner = COMPILER.backend(self.grammar.backend)
+        while True:
+            matcher = owner.start(self.grammar, COMPILER.vocabulary.stop_token_ids)
+            if matcher.accept_text(text.encode()):
+                return matcher.complete
+            if not rebuilds_shared(matcher):  # else its lexer had learnt all that it may
+                return False
+
+    def stuck(self, text: bytes) -> bool:
+        """Whether nothing is allowed after a text that is accepted."""
+        return WALKER.wander(self.grammar, Random(0), 0, begin=text.decode(errors="ignore")).stuck
+
+    def allows(self, instance: str) -> bool:
+        """Whether the oracle allows an instance, whichever of two members of one name counts."""
+        return self.valid(read_exactly(instance)) and self.valid(
+            read_exactly(instance, object_pairs_hook=lambda pairs: dict(reversed(pairs)))
+        )
+
+    def walk(self, source: Random, outcome: Outcome) -> str | None:
+        """One output at random: the instance in it, if it ends and can be read."""
+        begin = BEGIN if self.mode.tag == "triggered_tags" else ""
+        whole = is_whole if self.mode.tag else is_json
+        walk = WALKER.wander(self.grammar, source, _STEPS, whole, begin=begin, finish=_FINISH)
+        outcome.walks += 1
+        text = walk.text.decode(errors="replace")
+        if walk.stuck or walk.early or walk.leaks:
+            outcome.add(*(("dead end", text) if walk.stuck else ("early stop", (walk.early + walk.leaks)[0])))
+            return None
+        if not walk.accepted:
+            outcome.unfinished += 1
+            return None
+        instance = self.mode.instance_in(text)
+        spaced = self.mode.whitespace == "compact" and re.search(r"\s", _STRING.sub("", instance))
+        try:
+            if spaced or not self.allows(instance):
+                outcome.add("wrong accept", text)
+        except OracleError:
+            return None
+        return instance
+
+    def compare(self, values: Iterable[Any], source: Random, outcome: Outcome) -> None:
+        """What grammar and oracle say of instances, each text once."""
+        seen = set()
+        for value in values:
+            try:
+                text = text_of(value)
+                text.encode()
+                spelt = self._spelt(text, value, source)
+                if text in seen:
+                    continue
+                valid = [self.allows(other) for other in spelt]
+            except (OverflowError, UnicodeEncodeError, RecursionError, OracleError):
+                continue
+            seen.add(text)
+            outcome.valid += valid[0]
+            outcome.invalid += not valid[0]
+            for instance, allowed in zip(spelt, valid, strict=True):
+                output = self.mode.text(instance)
+                taken = self.takes(output)
+                if taken and not allowed:
+                    outcome.add("wrong accept", output)
+                # Strict schemas are closed and ordered; other spellings are the grammar's own choice.
+                elif allowed and not taken and instance is spelt[0] and not self.mode.strict:
+                    outcome.add("wrong refusal", output)
+
+    def _spelt(self, text: str, value: Any, source: Random) -> list[str]:
+        """A text and others of its value: with whitespace, and now and then with escapes and exponents."""
+        texts = [text]
+        if self.mode.whitespace == "flexible":
+            indent, plain = source.choice((None, 1)), source.random() < 0.5
+            texts.append(json.dumps(value, indent=indent, ensure_ascii=plain))
+        return texts + (respelt(value) if source.random() < 0.2 else [])
+
+
+def check(schema: Any, mode: Mode, source: Random, *, count: int = 60, walks: int = 3) -> Outcome:
+    """Everything about one schema: outputs at random, and instances near it."""
+    outcome = Outcome()
+
+    def instances(seeds: list[Any]) -> Iterable[Any]:
+        return near(schema, seeds, count=count + len(seeds), seed=source.randrange(2**32))
+
+    try:
+        try:
+            subject = Subject(schema, mode)
+        except GuidedError as error:
+            outcome.status, outcome.reason = "refused", error.what
+            valid = oracle(schema)
+            found = next(([value] for value in instances([]) if valid(value)), [])
+            outcome.satisfiable = bool(found)
+            if found and not mode.strict and says_unsatisfiable(error):
+                outcome.add("called unsatisfiable", mode.text(text_of(found[0])))
+            return outcome
+        outputs = [subject.walk(source, outcome) for _ in range(walks)]
+        seeds = [json.loads(text) for text in outputs if text is not None]
+        subject.compare(instances(seeds), source, outcome)
+    except OracleError as error:
+        outcome.status, outcome.reason = "beyond the oracle", str(error)
+    except Exception as error:
+        outcome.status, outcome.reason = "crash", f"{type(error).__name__}: {error}"
+        outcome.add("crash", outcome.reason)
+    return outcome
+
+
+def says_unsatisfiable(error: GuidedError) -> bool:
+    """Whether a refusal says that no value is valid, and not that something can't be enforced."""
+    return isinstance(error, UnsatisfiableSpecError) or "allows nothing" in error.what
