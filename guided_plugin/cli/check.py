@@ -37,9 +37,7 @@ def check(
             show_default=False,
         ),
     ],
-    tokenizer: Annotated[
-        Path, typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's")
-    ] = MODEL_DIR,
+    tokenizer: options.Tokenizer = MODEL_DIR,
     instance: Annotated[
         list[Path] | None, typer.Option(metavar="<path>", help="File to match; may be given often; -: stdin.")
     ] = None,

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def explain(
     spec_file: Annotated[Path, typer.Argument(help="A spec, as `check` takes it; -: stdin.")],
-    tokenizer: Annotated[
-        Path, typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's")
-    ] = MODEL_DIR,
+    tokenizer: options.Tokenizer = MODEL_DIR,
     text: Annotated[str | None, typer.Option(help="The output so far, to the letter.")] = None,
     text_file: Annotated[Path | None, typer.Option(help="The same from a file; -: stdin.")] = None,
     next_text: Annotated[str | None, typer.Option("--next", help="Could this text follow?")] = None,

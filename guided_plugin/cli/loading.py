@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from guided_plugin.errors import GuidedError, SpecError, did_you_mean
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from guided_plugin.spec import OutputSpec
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
-_FURTHER_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 GRAMMARS = {".ebnf": "ebnf", ".gbnf": "ebnf", ".lark": "lark"}
 _STANDARD_INPUT = Path("-")
 
@@ -117,53 +117,43 @@ def load_vocabulary(directory: Path) -> Vocabulary:
     """The vocabulary of a tokenizer's folder: by its tokenizer.json, where that says all."""
     from guided_plugin.grammar.vocabulary import Vocabulary
 
-    return Vocabulary.from_tokenizer(_TokenizerFile.read(directory) or load_tokenizer(directory))
+    return Vocabulary.from_tokenizer(tokenizer_file(directory) or load_tokenizer(directory))
 
 
-class _TokenizerFile:
-    """What a vocabulary is read from, of a tokenizer.json and a tokenizer_config.json."""
+def tokenizer_file(directory: Path) -> Any:
+    """What a vocabulary is read from, of a tokenizer.json and a tokenizer_config.json, without transformers.
 
-    def __init__(self, backend: Any, config: Mapping[str, Any]) -> None:
-        self.backend_tokenizer = backend
-        self.added_tokens_decoder = backend.get_added_tokens_decoder()
-        by_name = self.get_vocab()
-        self.eos_token_id = by_name[_text(config["eos_token"])]
+    None where transformers must read the folder, or say what is wrong with it.
+    """
+    try:
+        from tokenizers import Tokenizer
+
+        config = json.loads((directory / "tokenizer_config.json").read_bytes())
+        backend = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        by_name = backend.get_vocab(with_added_tokens=True)
         added = {int(token): entry for token, entry in config.get("added_tokens_decoder", {}).items()}
         if added.keys() - by_name.values():
-            raise KeyError("tokens that tokenizer.json does not have")
-        names = [config.get(f"{role}_token") for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
-        names += [name for field in _FURTHER_TOKENS for name in _listed(config.get(field))]
-        self.all_special_ids = [by_name[_text(name)] for name in names if name is not None]
-        self.all_special_ids += [token for token, entry in added.items() if entry.get("special")]
-
-    @classmethod
-    def read(cls, directory: Path) -> _TokenizerFile | None:
-        """None where transformers must read the folder, or say what is wrong with it."""
-        try:
-            from tokenizers import Tokenizer
-
-            config = json.loads((directory / "tokenizer_config.json").read_bytes())
-            return cls(Tokenizer.from_file(str(directory / "tokenizer.json")), config)
-        except Exception:  # of a library, and of files in any form
-            return None
-
-    def get_vocab(self) -> dict[str, int]:
-        """Each token's id."""
-        found: dict[str, int] = self.backend_tokenizer.get_vocab(with_added_tokens=True)
-        return found
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The tokens of a text."""
-        return list(self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+            return None  # tokens that tokenizer.json does not have
+        named = [config.get(f"{role}_token") for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+        for field in ("additional_special_tokens", "extra_special_tokens"):
+            tokens = config.get(field) or ()
+            named += tokens.values() if isinstance(tokens, dict) else tokens
+        special = [by_name[_text(name)] for name in named if name is not None]
+        return SimpleNamespace(
+            backend_tokenizer=backend,
+            added_tokens_decoder=backend.get_added_tokens_decoder(),
+            eos_token_id=by_name[_text(config["eos_token"])],
+            all_special_ids=special + [token for token, entry in added.items() if entry.get("special")],
+            get_vocab=lambda: by_name,
+            encode=lambda text, **options: list(backend.encode(text, **options).ids),
+        )
+    except Exception:  # of a library, and of files in any form
+        return None
 
 
 def _text(token: Any) -> str:
     """The name of a token of the configuration, which is a text or an object."""
     return str(token["content"] if isinstance(token, dict) else token)
-
-
-def _listed(tokens: Any) -> list[Any]:
-    return list(tokens.values() if isinstance(tokens, dict) else tokens or ())
 
 
 def load_model(directory: Path, device: str = "cpu") -> Any:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+Tokenizer = Annotated[
+    Path, typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's")
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Flexible = Annotated[bool, typer.Option("--flexible", help="Allow whitespace in JSON.")]
 Open = Annotated[bool, typer.Option("--open", help="Objects are open unless the schema closes them.")]

@@ -9,7 +9,7 @@ import pytest
 from command_line import PERSON
 from real_vocabularies import shipped
 
-from guided_plugin.cli.loading import _TokenizerFile, load_tokenizer, load_vocabulary
+from guided_plugin.cli.loading import load_tokenizer, load_vocabulary, tokenizer_file
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary
 
@@ -68,7 +68,7 @@ def folder(request, demo_tokenizer, quiet_transformers, tmp_path):
 
 
 def test_a_folder_is_read_as_transformers_reads_it(folder):
-    assert _TokenizerFile.read(folder) is not None
+    assert tokenizer_file(folder) is not None
     ours, theirs = load_vocabulary(folder), Vocabulary.from_tokenizer(load_tokenizer(folder))
     assert ours.fingerprint == theirs.fingerprint
     assert (ours.kind, ours.stop_token_ids) == (theirs.kind, theirs.stop_token_ids)
@@ -82,7 +82,7 @@ def test_a_folder_is_read_as_transformers_reads_it(folder):
 def test_a_folder_that_says_more_than_tokenizer_json_is_left_to_transformers(tmp_path, change):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(MODEL_DIR / name, tmp_path)
-    assert _TokenizerFile.read(tmp_path) is not None
+    assert tokenizer_file(tmp_path) is not None
     config = tmp_path / "tokenizer_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
-    assert _TokenizerFile.read(tmp_path) is None
+    assert tokenizer_file(tmp_path) is None
