@@ -20,13 +20,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measuring import quantile
 from benchmarks.samples import served_schemas
 from guided_plugin.bench.measuring import (
     SCHEMAS,
     endless,
     environment,
     median,
-    quantile,
     refused_at,
     repeated,
 )

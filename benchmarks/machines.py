@@ -22,7 +22,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from guided_plugin.bench.measuring import SCHEMAS, environment, median, quantile
+from benchmarks.measuring import quantile
+from guided_plugin.bench.measuring import SCHEMAS, environment, median
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary

@@ -3,7 +3,7 @@
     python -m benchmarks.models loop --device cuda --graph --shape qwen3-0.6b --rows 8,64
     python -m benchmarks.models generate --device cuda --shape qwen3-0.6b --rows 8,64
 
-The figures are those of `guided-plugin bench`. `loop --graph`: the model's decode step is one CUDA graph.
+The steps of a run are timed one by one. `loop --graph`: the model's decode step is one CUDA graph.
 `generate` runs eager and with a static cache, next to xgrammar's own processor (`xgrammar_ms`). Prints JSON.
 """
 
@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.generate import FORWARDS, bench_transformers
+from benchmarks.loop import bench_loop
+from benchmarks.measuring import PROMPT, WARM_UP
 from benchmarks.plotting import plot_ratios
-from guided_plugin.bench.loop import bench_loop
-from guided_plugin.bench.measuring import PROMPT, SCHEMAS, WARM_UP, Plan
-from guided_plugin.bench.transformers import FORWARDS, bench_transformers
+from guided_plugin.bench.measuring import SCHEMAS, Plan
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guided_plugin.bench.measuring import quantile
+from benchmarks.measuring import quantile
 
 
 @dataclass(slots=True)

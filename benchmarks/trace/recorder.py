@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.measuring import PROMPT, WARM_UP, prompts
 from benchmarks.models import GraphedModel
-from guided_plugin.bench.measuring import PROMPT, WARM_UP, prompts
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import PluginError

@@ -1,35 +1,29 @@
-"""What the benchmarks share: schemas, prompts, ways that take turns, statistics, checks of outputs."""
+"""What benchmarks share: schemas, ways that take turns, the environment, checks of outputs."""
 
 from __future__ import annotations
 
 import datetime
-import math
 import os
 import platform
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import RequestError
 from guided_plugin.grammar.renewal import rebuilds_shared
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.hookspecs import hookimpl
-from guided_plugin.metrics import StepStatistics
 from guided_plugin.spec import OutputSpec
 
-WARM_UP = 8
-"""Steps at the start of a run that don't count."""
-PROMPT = 3
-"""Tokens of a prompt."""
 Ways = Mapping[str, Callable[[], float]]
 """What is compared, by name: each runs once, and returns its milliseconds a step."""
+Run = Callable[[int, OutputSpec | None], list[list[int]]]
+"""Decodes so many rows, guided by a spec or unguided: the tokens of each."""
 _PACKAGES = ("torch", "xgrammar", "llguidance", "transformers", "triton", "vllm")
 
 
@@ -94,26 +88,9 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def prompts(rows: int) -> list[list[int]]:
-    """Short prompts that differ from row to row."""
-    return [[1 + row % 7, *range(2, PROMPT + 1)] for row in range(rows)]
-
-
-def step_ms(ends: Sequence[float]) -> float:
-    """Mean milliseconds of a step after the warm-up, from the seconds at which steps ended."""
-    ends = ends[WARM_UP - 1 :]
-    return (ends[-1] - ends[0]) * 1e3 / max(1, len(ends) - 1)
-
-
 def median(values: Iterable[float], digits: int = 4) -> float:
     """Rounded, for JSON."""
     return round(statistics.median(values), digits)
-
-
-def quantile(values: Sequence[float] | NDArray[Any], share: float) -> float:
-    """The smallest value that is not below this share of the values: one that was measured."""
-    rank = max(0, math.ceil(share * len(values)) - 1)
-    return float(np.partition(values, rank)[rank])
 
 
 def in_turns(ways: Ways, repetitions: int, progress: Callable[[], None]) -> dict[str, list[float]]:
@@ -168,6 +145,26 @@ class Plan:
                 found.append({"rows": count, "schema": name, **more(), **figure})
         return found
 
+    def compared(self, host: str, device: str, vocabulary: Vocabulary, run: Run) -> dict[str, Any]:
+        """What `run` takes of a host, unguided and guided in turn, each output checked."""
+
+        def case(rows: int, name: str) -> tuple[Ways, Callable[[], dict[str, Any]]]:
+            spec = OutputSpec.json_schema(SCHEMAS[name])
+            guided: list[list[int]] = []
+
+            def timed(asked: OutputSpec | None) -> float:
+                start = time.perf_counter()
+                outputs = run(rows, asked)
+                milliseconds = (time.perf_counter() - start) * 1e3
+                if asked is not None:
+                    guided[:] = outputs
+                return milliseconds / max(map(len, outputs))
+
+            ways = {"unguided": partial(timed, None), "guided": partial(timed, spec)}
+            return ways, lambda: {"backend": check_outputs(vocabulary, spec, guided)}
+
+        return self.result(host, device, vocabulary, figures=self.figures(case))
+
     def result(self, host: str, device: str, vocabulary: Vocabulary, **more: Any) -> dict[str, Any]:
         """The figures with what a reader needs to judge them."""
         return {
@@ -178,22 +175,6 @@ class Plan:
             "vocabulary": vocabulary.size,
             **more,
         }
-
-
-class StepCosts:
-    """A plugin that collects what each step took of the host's thread."""
-
-    def __init__(self) -> None:
-        self.costs: list[StepStatistics] = []
-
-    @hookimpl
-    def step_finished(self, statistics: StepStatistics) -> None:
-        self.costs.append(statistics)
-
-    def median_us(self, call: str = "main_thread") -> float:
-        """Microseconds of one call, or of all; 0 if there are none."""
-        found = [getattr(cost, call) * 1e6 for cost in self.costs]
-        return median(found, 1) if found else 0.0
 
 
 def refused_at(compiler: GrammarCompiler, spec: OutputSpec, tokens: Iterable[int]) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,12 +22,10 @@ if TYPE_CHECKING:
 
 _HOSTS = ("loop", "transformers", "vllm")
 
-_COLUMNS = {
-    **dict.fromkeys(("forward", "rows", "schema", "backend"), ""),
-    **dict.fromkeys(("unguided_ms", "guided_ms", "ratio"), ":.3f"),
-    "main_thread_us": ":.0f",
-}
-"""Of the table, which fits in 80 characters, with their formats: those that a host's figures have."""
+_COLUMNS = (
+    *(("rows", "{rows}"), ("schema", "{schema}"), ("backend", "{backend}")),
+    *(("unguided ms", "{unguided_ms:.3f}"), ("guided ms", "{guided_ms:.3f}"), ("ratio", "{ratio:.3f}")),
+)
 
 
 def bench(
@@ -41,10 +41,6 @@ def bench(
     steps: Annotated[int, typer.Option(min=8, help="Measured steps a run.")] = 128,
     repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
     device: Annotated[str, typer.Option(help="cpu or cuda; vllm: its own choice.")] = "cpu",
-    forward: Annotated[
-        str,
-        typer.Option(help="transformers: eager, static (static cache; compiled on a GPU)."),
-    ] = "eager",
     engine: Annotated[str, typer.Option(help="vllm: more arguments of its engine, as a JSON object.")] = "{}",
     json_output: options.JsonOutput = False,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
@@ -58,41 +54,26 @@ def bench(
     plan = Plan(_counts(rows), schemas, steps, repetitions)
     check_out(out, "--out")
     name = "demo" if model == str(MODEL_DIR) else Path(model).resolve().name
-    measured = (
-        _vllm(model, plan, engine) if host == "vllm" else _model(host, Path(model), plan, device, forward)
-    )
-    result = {**measured, "model": name}
+    run = _vllm(model, plan, engine) if host == "vllm" else _model(host, Path(model), device)
+    with progress("decoding", plan.runs()) as advance:
+        result = {**run(replace(plan, progress=advance)), "model": name}
     write_json(result, out)
     if json_output:
         print_json(result)
     else:
-        figures = result["figures"]
-        shown = {key: form for key, form in _COLUMNS.items() if key in figures[0]}
-        show_table(
-            figures,
-            [
-                (key.replace("main_thread", "plugin").replace("_", " "), f"{{{key}{form}}}")
-                for key, form in shown.items()
-            ],
-        )
+        show_table(result["figures"], _COLUMNS)
 
 
-def _model(host: str, model: Path, plan: Plan, device: str, forward: str) -> dict[str, Any]:
+def _model(host: str, model: Path, device: str) -> Callable[[Plan], dict[str, Any]]:
     with working("loading the model"):
-        from guided_plugin.bench import loop, transformers
+        from guided_plugin.bench.hosts import bench_loop, bench_transformers
 
-        forwards = known_names(forward, transformers.FORWARDS, "--forward")
         loaded = load_model(model, device)
         vocabulary = model_vocabulary(load_tokenizer(model), loaded)
-    if host == "loop":
-        with progress("decoding", plan.runs()) as advance:
-            return loop.bench_loop(loaded, vocabulary, replace(plan, progress=advance))
-    with progress("generating", plan.runs(transformers.WARM_UPS) * len(forwards)) as advance:
-        plan = replace(plan, progress=advance)
-        return transformers.bench_transformers(loaded, vocabulary, plan, forwards=forwards)
+    return partial(bench_loop if host == "loop" else bench_transformers, loaded, vocabulary)
 
 
-def _vllm(model: str, plan: Plan, engine: str) -> dict[str, Any]:
+def _vllm(model: str, plan: Plan, engine: str) -> Callable[[Plan], dict[str, Any]]:
     try:
         arguments = json.loads(engine)
     except ValueError as error:
@@ -100,11 +81,9 @@ def _vllm(model: str, plan: Plan, engine: str) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise InputError("must be a JSON object", where="--engine", hint='such as {"enforce_eager": true}')
     with working("starting the engine"):
-        from guided_plugin.bench.vllm import bench_vllm, start_engine
+        from guided_plugin.bench.hosts import bench_vllm, start_engine
 
-        started: Any = start_engine(model, max(plan.rows), plan.steps, arguments)
-    with progress("generating", plan.runs()) as advance:
-        return bench_vllm(started, replace(plan, progress=advance))
+        return partial(bench_vllm, start_engine(model, plan, arguments))
 
 
 def _counts(rows: str) -> list[int]:

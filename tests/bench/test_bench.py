@@ -9,7 +9,7 @@ import pytest
 
 import guided_plugin
 from guided_plugin.bench import measuring
-from guided_plugin.bench.loop import bench_loop
+from guided_plugin.bench.hosts import bench_loop
 from guided_plugin.bench.measuring import SCHEMAS, Plan, check_outputs, compared, environment, in_turns
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.spec import OutputSpec
@@ -36,13 +36,8 @@ def test_it_prints_a_table_and_writes_json(run, monkeypatch, tmp_path, demo_voca
         # One repetition: the median of the ratios is the ratio of the medians.
         assert figure["ratio"] == pytest.approx(figure["guided_ms"] / figure["unguided_ms"], rel=2e-3)
         assert {way: len(times) for way, times in figure["runs_ms"].items()} == {"unguided": 1, "guided": 1}
-        assert figure["main_thread_us"] > 0
         assert f"{figure['guided_ms']:.3f}" in printed.out
         assert f"{figure['ratio']:.3f}" in printed.out
-        if host == "transformers":
-            assert (figure["forward"], figure["checked_tokens"]) == ("eager", figure["rows"] * (8 + 8))
-        else:
-            assert all(figure["calls_us"].values())
 
 
 def test_json_alone_is_on_stdout(run):
@@ -94,7 +89,6 @@ def test_wrong_options_are_named(run, host, arguments, message):
 
 def test_options_of_one_host(run):
     run("bench", "transfomers").is_error(2, "unknown host 'transfomers' (did you mean 'transformers'?)")
-    run("bench", "transformers", "--forward", "statik").is_error(2, "--forward", "did you mean 'static'?")
     run("bench", "vllm", "--engine", "{").is_error(2, "--engine: is not JSON")
     run("bench", "vllm", "--engine", "[]").is_error(2, "must be a JSON object")
     run("bench", "vllm").is_error(2, "No module named 'vllm' (pip install 'guided-plugin[vllm]'")
@@ -104,7 +98,7 @@ def test_out_is_tried_before_anything_is_measured_and_kept_until_then(run, monke
     def too_late(*_, **__):
         pytest.fail("measured before it was known where the figures go")
 
-    monkeypatch.setattr("guided_plugin.bench.loop.bench_loop", too_late)
+    monkeypatch.setattr("guided_plugin.bench.hosts.bench_loop", too_late)
     run("bench", "loop", "--out", tmp_path).is_error(
         2, f"error: --out: can't write {tmp_path}: Is a directory"
     )

@@ -11,16 +11,8 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
-from guided_plugin.bench.measuring import (
-    SCHEMAS,
-    WARM_UP,
-    Plan,
-    StepCosts,
-    Ways,
-    check_outputs,
-    prompts,
-    step_ms,
-)
+from benchmarks.measuring import WARM_UP, StepCosts, prompts, step_ms
+from guided_plugin.bench.measuring import SCHEMAS, Plan, Ways, check_outputs
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.guide import Guide
 from guided_plugin.spec import OutputSpec

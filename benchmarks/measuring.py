@@ -1,0 +1,52 @@
+"""What benchmarks of steps share: prompts, clocks and quantiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guided_plugin.bench.measuring import median
+from guided_plugin.hookspecs import hookimpl
+from guided_plugin.metrics import StepStatistics
+
+WARM_UP = 8
+"""Steps at the start of a run that don't count."""
+PROMPT = 3
+"""Tokens of a prompt."""
+
+
+def prompts(rows: int) -> list[list[int]]:
+    """Short prompts that differ from row to row."""
+    return [[1 + row % 7, *range(2, PROMPT + 1)] for row in range(rows)]
+
+
+def step_ms(ends: Sequence[float]) -> float:
+    """Mean milliseconds of a step after the warm-up, from the seconds at which steps ended."""
+    ends = ends[WARM_UP - 1 :]
+    return (ends[-1] - ends[0]) * 1e3 / max(1, len(ends) - 1)
+
+
+def quantile(values: Sequence[float] | NDArray[Any], share: float) -> float:
+    """The smallest value that is not below this share of the values: one that was measured."""
+    rank = max(0, math.ceil(share * len(values)) - 1)
+    return float(np.partition(values, rank)[rank])
+
+
+class StepCosts:
+    """A plugin that collects what each step took of the host's thread."""
+
+    def __init__(self) -> None:
+        self.costs: list[StepStatistics] = []
+
+    @hookimpl
+    def step_finished(self, statistics: StepStatistics) -> None:
+        self.costs.append(statistics)
+
+    def median_us(self, call: str = "main_thread") -> float:
+        """Microseconds of one call, or of all; 0 if there are none."""
+        found = [getattr(cost, call) * 1e6 for cost in self.costs]
+        return median(found, 1) if found else 0.0
