@@ -116,20 +116,3 @@ def test_an_engine_that_never_answers_is_ended(monkeypatch, tmp_path):
     monkeypatch.setattr(bench.sys, "executable", str(script))
     with pytest.raises(gp.GuidedError, match=r"gave no result within 0\.3 s: loading the weights"):
         bench.measure(asked(), timeout=0.3)
-
-
-def test_the_last_words_are_the_errors_also_behind_the_heads_of_log_lines():
-    log = """
-INFO 11-22 [core.py:1] starting
-ERROR 11-22 [core.py:2] Traceback (most recent call last):
-ERROR 11-22 [core.py:3] ValueError: no weights in /nowhere
-Traceback (most recent call last):
-RuntimeError: Engine core initialization failed. See root cause above.
-RuntimeError: Engine core initialization failed. See root cause above.
-"""
-    assert bench._last_words(log) == (
-        "ValueError: no weights in /nowhere; "
-        "RuntimeError: Engine core initialization failed. See root cause above."
-    )
-    assert bench._last_words("a\n\nb\nc\nKilled\n") == "b; c; Killed"
-    assert bench._last_words("") == "it said nothing"

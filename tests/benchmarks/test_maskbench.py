@@ -7,13 +7,11 @@ import shutil
 import tarfile
 from pathlib import Path
 
-import numpy as np
 import odd_backend
 import pytest
 
 from benchmarks.maskbench.__main__ import main
 from benchmarks.maskbench.child import FileBench
-from benchmarks.maskbench.result import FileResult, summarise
 from benchmarks.samples import TextTokens, open_sample
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, VocabularyError
@@ -296,15 +294,3 @@ def test_texts_as_tokens(byte_vocabulary):
     assert right("true") == list(b"true")
     with pytest.raises(VocabularyError, match="no token spells byte 0x78"):
         TextTokens(Vocabulary.from_tokens([b"a", b"</s>"], [1]))("x")
-
-
-def test_a_summary_weighs_every_mask_the_same():
-    long = FileResult("long", first_mask_ms=1.0, mask_ns=np.full(98, 1000))
-    short = FileResult("short", "wrong", wrong_accepts=[1], wrong_refusals=[0], mask_ns=np.full(2, 51_000))
-    summary = summarise([long, short, FileResult("dead", "died")])
-    assert summary["masks"]["count"] == 100
-    assert summary["masks"]["avg_us"] == 2.0
-    assert (summary["masks"]["p50_us"], summary["masks"]["p99_us"]) == (1.0, 51.0)
-    assert summary["first_mask_ms"] == {"p50": 1.0, "p90": 1.0, "p99": 1.0}
-    counts = ("files", "passing", "wrong_accepts", "wrong_refusals", "refused", "died", "unreadable")
-    assert [summary[name] for name in counts] == [3, 1, 1, 1, 0, 1, 0]

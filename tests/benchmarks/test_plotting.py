@@ -50,11 +50,6 @@ def test_a_line_for_all_that_differs(drawn, tmp_path):
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_result_without_guided_figures_has_no_picture(tmp_path):
-    with pytest.raises(gp.GuidedError, match="no guided figure"):
-        plot_ratios({"figures": [figure(8, 1.0, way="unguided")]}, tmp_path / "a.png")
-
-
 @pytest.mark.parametrize(("what", "names"), [("loop", {"plain"}), ("generate", {"eager", "static"})])
 def test_the_command_draws_what_it_measured(drawn, tmp_path, capsys, what, names):
     png, out = tmp_path / "a.png", tmp_path / "a.json"

@@ -1,15 +1,13 @@
 """The trace of a run: every call of every step, on one clock, in a form that Perfetto opens."""
 
 import json
-import sys
 
 import pytest
 
 import guided_plugin as gp
-from benchmarks.plotting import load_matplotlib
 from benchmarks.trace import picture
 from benchmarks.trace.__main__ import main
-from benchmarks.trace.recorder import WAIT, Span, chrome_trace, read_chrome_trace, trace_loop, waits
+from benchmarks.trace.recorder import WAIT, Span, read_chrome_trace, trace_loop, waits
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.spec import OutputSpec
 
@@ -122,13 +120,3 @@ def test_waits_are_where_one_track_needs_another(spans, expected):
 def test_other_files_are_no_trace(tmp_path, document):
     with pytest.raises(gp.GuidedError, match="--read: is not a trace of this command"):
         read_chrome_trace(document)
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(gp.GuidedError, match=r"pip install matplotlib"):
-        load_matplotlib()
-
-
-def test_nothing_makes_an_empty_trace():
-    assert chrome_trace([])["traceEvents"] == []
