@@ -136,9 +136,22 @@ def test_figures_are_compared_with_their_sources(page: Path, text: str, expected
     assert all(part in error for part, error in zip(expected, found, strict=True)), found
 
 
-def test_the_page_of_errors_is_what_the_code_raises() -> None:
-    page = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
-    assert page == load_script("make_docs").render(), "run: python scripts/make_docs.py"
+def test_the_pages_made_from_code_are_what_it_says() -> None:
+    script = load_script("make_docs")
+    for name, render in (("errors", script.render), ("numbers", script.render_numbers)):
+        page = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
+        assert page == render(), "run: python scripts/make_docs.py"
+
+
+DESCRIBED = ("bench", "cli", "demo", "diagnose", "spec")
+"""Folders of which every number says where it was measured, or that it was chosen."""
+
+
+def test_numbers_say_where_they_come_from() -> None:
+    found = list(load_script("make_docs").numbers())
+    assert len(found) > 100
+    mute = [(file, name) for file, name, _, text in found if not text and name != "_MIB"]
+    assert [one for one in mute if one[0].partition("/")[0] in DESCRIBED] == []
 
 
 def test_every_page_has_its_place_on_the_site() -> None:

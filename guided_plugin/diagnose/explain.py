@@ -12,9 +12,13 @@ from guided_plugin.diagnose.position import Position, Refusal
 from guided_plugin.spec import OutputSpec
 
 _MOST_TOKENS = 20
+"""Tokens that are listed: a line or two of a terminal. Chosen, not measured."""
 _MOST_FORCED = 200
+"""Bytes of forced text that are followed: a line or two of a terminal. Chosen, not measured."""
 _MANY_SPACES = 4
+"""Whitespace that is noted; indented JSON has fewer in most places. Chosen, not measured."""
 _MANY_DIGITS = 12
+"""Digits that are noted; few numbers that people write have as many. Chosen, not measured."""
 
 
 @dataclass(frozen=True, slots=True)

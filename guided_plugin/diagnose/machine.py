@@ -22,6 +22,7 @@ from guided_plugin.worker import layout
 
 DRIVER = Path("/proc/driver/nvidia/version")
 STEPS = 20
+"""Of the self-test in each mode: a fraction of a second. Chosen, not measured."""
 Status = Literal["ok", "note", "unknown", "problem"]
 """`note`: worth knowing, nothing is broken. `unknown`: it cannot be looked at here."""
 

@@ -13,6 +13,7 @@ from guided_plugin.errors import VocabularyError
 from guided_plugin.spec import OutputSpec
 
 _SHADES = 6
+"""Of tokens on the page: as many as eyes tell apart. Chosen, not measured."""
 
 
 @dataclass(frozen=True, slots=True)

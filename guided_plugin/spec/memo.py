@@ -89,6 +89,7 @@ MEMO_BYTES = 8 << 20
 """What one function remembers, at most."""
 
 _MOST_RESULTS = 4096
+"""Results that one function remembers, however small. Chosen, not measured."""
 
 
 def texts_bytes(*values: Any) -> int:
