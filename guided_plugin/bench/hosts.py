@@ -46,7 +46,7 @@ def bench_transformers(model: Any, vocabulary: Vocabulary, plan: Plan) -> dict[s
 
         def run(rows: int, spec: OutputSpec | None) -> list[list[int]]:
             given = torch.tensor([_PROMPT] * rows, device=model.device)
-            kwargs = None if spec is None else guide.generate_kwargs(spec)
+            kwargs: Any = None if spec is None else guide.generate_kwargs(spec)
             try:
                 out = model.generate(
                     inputs=given,
