@@ -19,7 +19,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 
 from guided_plugin.errors import ConfigError
 from guided_plugin.hosts.vllm.common import samples
-from guided_plugin.hosts.vllm.gate import check_params, install
+from guided_plugin.hosts.vllm.gate import install
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
@@ -68,11 +68,6 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
         for name in ("update_state", "add_request", "apply_staged_writes", "apply"):
             if hasattr(self.runner, name):
                 setattr(self, name, getattr(self.runner, name))
-
-    @classmethod
-    def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse a spec that can't be read, in both runners' frontends."""
-        check_params(sampling_params)
 
     def is_argmax_invariant(self) -> bool:
         """V1: greedy sampling needs the mask too."""

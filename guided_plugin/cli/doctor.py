@@ -78,8 +78,8 @@ def vllm_contract(
         raise ConfigError(
             f"no vllm/__init__.py in {folder}", where="--sources", hint="name the folder above `vllm`"
         )
-    reader = Sources(folder)
-    found = {part: differences(reader, part) for part in Part}
+    find = Sources(folder).find
+    found = {part: differences(find, part) for part in Part}
     if json_output:
         print_json({part.name.lower(): missing for part, missing in found.items()})
     else:

@@ -212,8 +212,8 @@ def vllm(setup: Setup) -> Iterator[Finding]:
     else:
         what = f"vLLM {version_text()} is not among the tested versions"
         yield Finding("note", what, "docs/vllm-versions.md")
-    reader = Sources(folder)
-    broken = {part: found for part in Part if (found := differences(reader, part))}
+    find = Sources(folder).find
+    broken = {part: found for part in Part if (found := differences(find, part))}
     for part, found in broken.items():
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         what = f"vLLM does not serve {part.value}: {found[0]}{more}"

@@ -1,5 +1,5 @@
 """The vLLM whose Python files lie in a folder, read as syntax trees: nothing is imported, and no compiled
-part is needed. `Sources` finds names as `hosts/vllm/patches.Installed` does in the vLLM of this process.
+part is needed. `Sources` finds names as `hosts/vllm/patches.installed` does in the vLLM of this process.
 """
 
 from __future__ import annotations

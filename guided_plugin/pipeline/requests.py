@@ -102,7 +102,7 @@ class PipelineRequests:
             return self.add_failed(request_id, spec, error)
 
     def add_failed(self, request_id: str, spec: OutputSpec, error: GuidedError) -> int:
-        """A slot for a request that can't begin: its rows allow stop tokens only. With several ranks."""
+        """A slot for a request that can't begin: its rows allow stop tokens only."""
         slot = self._slots.take(request_id)
         self._requests[slot] = RequestInfo(request_id, slot, spec, "")
         self.runtime.add_failed(slot, request_id, spec, error)

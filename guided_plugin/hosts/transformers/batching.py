@@ -84,13 +84,11 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._entries: dict[str, _BatchedRequest] = {}
         self._rows: list[_BatchedRequest | None] = []
         """Of the step that is not over yet."""
-        self._closed_rows: list[int] = []
         self._step_numbers = itertools.count()
         self._hooks = SafeStepHooks(self._compiler.plugins)
         self._step: DecodeStep | None = None
         """The same step, if plugins listen to it."""
         self._errors: dict[str, GuidedError] = {}
-        self._stops = torch.tensor(compiler.vocabulary.stop_token_ids, device=self._device)
         chain = manager.logit_processor
         # First: a processor that keeps the k likeliest must choose among what the grammar allows.
         chain.logits_processor.insert(0, self)
@@ -141,8 +139,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         with self._lock:
             self._end_step()
             self._forget({state.request_id for state in states})
-            self._closed_rows = []
-            self._rows = [self._row(row, state) for row, state in enumerate(states)]
+            self._rows = [self._row(state) for state in states]
             slots = [UNGUIDED if entry is None else entry.slot for entry in self._rows]
             index = next(self._step_numbers)
             if self._compiler.plugins.listens_to_steps:
@@ -158,9 +155,6 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         """Mask the guided rows of [rows, width] scores; rows behind those that were planned are padding."""
         with self._lock:
             self.pipeline.apply_mask(scores)
-            for row in self._closed_rows:
-                scores[row] = -torch.inf
-                scores[row, self._stops] = 0.0
         return scores
 
     # Inside
@@ -194,7 +188,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             if request_id not in coming and (ended or full):
                 self._remove(request_id)
 
-    def _row(self, row: int, state: Any) -> _BatchedRequest | None:
+    def _row(self, state: Any) -> _BatchedRequest | None:
         text = state.logit_processor_kwargs.get(ARGUMENT)
         if text is None:
             return None
@@ -211,10 +205,8 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             if spec is None:
                 return None
             slot = self.pipeline.add_request(name, spec, tokens=tokens)
-        except GuidedError as error:
-            self._keep_error(state.request_id, error)
-            self._closed_rows.append(row)
-            return None
+        except GuidedError as error:  # its row may stop, and nothing else
+            slot = self.pipeline.add_failed(name, OutputSpec.json_object(), error)
         self._entries[state.request_id] = _BatchedRequest(name, slot, state, len(tokens))
         return self._entries[state.request_id]
 
@@ -225,10 +217,8 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
 
     def _note_error(self, request_id: str, entry: _BatchedRequest) -> None:
         error = self.pipeline.request(entry.name).error
-        if error is not None:
-            self._keep_error(request_id, error)
-
-    def _keep_error(self, request_id: str, error: GuidedError) -> None:
+        if error is None:
+            return
         if request_id not in self._errors:
             _log.error("request %s of a continuous batch: %s", printable(request_id), error)
         self._errors[request_id] = error

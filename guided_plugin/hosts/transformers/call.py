@@ -8,29 +8,33 @@ Launching a forward pass kernel by kernel takes the host as long as it takes the
 processor asked for would come late. So a worker gets the next plan from the criterion. In inline mode, where
 filling masks blocks the host, and in the first step, the processor plans.
 
+`GenerateCall` is what processor, criterion and guide share; a `Run` is one pass of `generate` through it.
 Correctness does not rest on what `surroundings` reads: a processor and a criterion take turns, and each sees
 the very token ids that the other saw, one column later. Depends on the pipeline.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import weakref
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from guided_plugin.errors import ConfigError, GuidedError, PipelineError
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.errors import ConfigError, GuidedError, PipelineError, RequestError
+from guided_plugin.grammar.request_state import Phase
 from guided_plugin.hosts.transformers.pool import Loan, PipelinePool
-from guided_plugin.hosts.transformers.rows import GuidedRows
 from guided_plugin.hosts.transformers.surroundings import ONE_BY_ONE, Surroundings, surroundings
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, DecodeStep
 
 _log = logging.getLogger(__name__)
-_warned = threading.Event()
+_run_numbers = itertools.count()
 
 _ONE_CALL = "make new ones for every generate call, or say reuse=True when you make them"
 
@@ -55,8 +59,7 @@ class GenerateCall:
         self._every_row = every_row
         self._reuse = reuse
         self._closed = False
-        self._run: _Run | None = None
-        self._rows: GuidedRows | None = None
+        self._run: Run | None = None
         # In a list of its own: the finalizer must not know this object.
         self._loans: list[Loan] = []
         finalizer = weakref.finalize(self, pool.leave, self._loans)
@@ -84,7 +87,7 @@ class GenerateCall:
     # A step: `process` before the tokens are sampled, `append` after
 
     def process(self, processor: object, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Mask the guided rows: plan and fill_mask, unless `append` did so already; apply_mask."""
+        """Mask the guided rows."""
         if self._closed:
             raise PipelineError("this generate call has ended", hint=_ONE_CALL)
         run = self._run
@@ -92,21 +95,8 @@ class GenerateCall:
             run = self._start(surroundings(processor), input_ids, scores)
         elif not run.appended:
             _warn_once()
-            self._after_sampling(run, input_ids)
-        run.seen, run.appended = input_ids, False
-        rows = self._rows
-        if rows is None:
-            return scores
-        if run.around.keeps_logits:
-            scores = scores.clone()
-        if not run.planned:
-            rows.pipeline.plan(run.slots)
-            rows.pipeline.fill_mask()
-        run.planned = False
-        rows.pipeline.apply_mask(scores)
-        if not run.around.first:
-            rows.open_stops(scores)
-        return scores
+            run.after_sampling(input_ids)
+        return run.mask(input_ids, scores)
 
     def append(self, input_ids: Tensor) -> Tensor:
         """Give the sampled tokens to the grammars. Which rows a stop token of their spec ends: [rows]."""
@@ -119,30 +109,7 @@ class GenerateCall:
             )
         run.check_append(input_ids)
         run.paired = True
-        return self._after_sampling(run, input_ids)
-
-    def _after_sampling(self, run: _Run, input_ids: Tensor) -> Tensor:
-        """schedule_update and finish_update; in process mode, plan and fill_mask of the next step too."""
-        rows, tokens = self._rows, input_ids[:, -1]
-        step = DecodeStep(run.index, run.slots, tokens) if self._plugins.listens_to_steps else None
-        if rows is not None:
-            rows.pipeline.schedule_update(tokens)
-        if step is not None:
-            self._plugins.post_sampling(step)
-        run.seen, run.appended = input_ids, True
-        run.index += 1
-        ended = run.nothing if rows is None or rows.host_stops else rows.ended(tokens)
-        if rows is not None:
-            rows.pipeline.finish_update()
-            run.slots = rows.slots
-            if rows.pipeline.mode == "process":
-                rows.pipeline.plan(run.slots)
-                rows.pipeline.fill_mask()
-                run.planned = True
-            rows.log_failures(input_ids)
-        if step is not None:
-            self._plugins.after_stop_criteria(step)
-        return ended
+        return run.after_sampling(input_ids)
 
     # What the guide asks afterwards
 
@@ -153,20 +120,19 @@ class GenerateCall:
 
     @property
     def errors(self) -> dict[int, GuidedError]:
-        """Rows that failed, as of all that was sampled, and why."""
-        if self._rows is None or self._run is None:
-            return {}
-        return dict(self._rows.errors) if self._closed else self._rows.all_errors(self._run.seen)
+        """Rows that failed, as of all that was sampled, and why. Waits for the grammars."""
+        if self._run is not None and not self._closed:
+            self._run.judge(self._run.requests)
+        return {} if self._run is None else dict(self._run.errors)
 
     @property
     def unenforced(self) -> dict[int, tuple[str, ...]]:
         """Rows with keywords that nothing enforced, and these."""
-        found = {} if self._rows is None else self._rows.unenforced
-        return {row: keywords for row, keywords in found.items() if keywords}
+        return {} if self._run is None else dict(self._run.unenforced)
 
     def complete(self) -> dict[int, bool]:
         """For each guided row, whether its output ended as its grammar allows."""
-        return {} if self._rows is None or self._closed else self._rows.complete()
+        return {} if self._run is None or self._closed else self._run.complete()
 
     def close(self) -> None:
         """Give the pipeline back. The processor and the criterion can't be used afterwards."""
@@ -176,19 +142,15 @@ class GenerateCall:
 
     # The first step
 
-    def _start(self, around: Surroundings, input_ids: Tensor, scores: Tensor) -> _Run:
+    def _start(self, around: Surroundings, input_ids: Tensor, scores: Tensor) -> Run:
         around.check()
         specs = self._specs_of(scores.shape[0], around, input_ids)
-        for loan in self._loans:
-            loan.end_requests()
-        self._run = self._rows = None
-        slots = [UNGUIDED] * len(specs)
+        for old in self._loans:
+            old.end_requests()
+        self._run = None
         guided = sum(spec is not None for spec in specs)
-        if guided:
-            self._rows = GuidedRows(self._loan_for(scores.device, guided), specs, around, input_ids)
-            if not around.forced_start:
-                slots = self._rows.slots
-        self._run = _Run(around, input_ids, slots)
+        loan = self._loan_for(scores.device, guided) if guided else None
+        self._run = Run(around, input_ids, specs, loan, self._pool.compiler)
         return self._run
 
     def _specs_of(self, rows: int, around: Surroundings, input_ids: Tensor) -> list[OutputSpec | None]:
@@ -220,26 +182,108 @@ class GenerateCall:
         return loan
 
 
-class _Run:
-    """One run of `generate`, from its first step on: whose turn it is, and what was seen last."""
+class Run:
+    """One run of `generate`, from its first step on: whose turn it is, and the requests of its rows."""
 
-    def __init__(self, around: Surroundings, input_ids: Tensor, slots: list[int]) -> None:
-        self.around = around
-        self.prompt_length = input_ids.shape[1]
-        self.seen = input_ids
+    def __init__(
+        self,
+        around: Surroundings,
+        prompt: Tensor,
+        specs: Sequence[OutputSpec | None],
+        loan: Loan | None,
+        compiler: GrammarCompiler,
+    ) -> None:
+        """`prompt`: [rows, columns], on the device of the logits. `specs`: one for each row. `loan`: None
+        where nothing guides."""
+        self._plugins = compiler.plugins
+        self._around = around
+        self._pipeline = None if loan is None else loan.pipeline
+        self.prompt_length = prompt.shape[1]
+        self.seen = prompt
         """The token ids that were shown last."""
-        self.slots = slots
-        """Of the rows in this step: UNGUIDED also where the first token is forced."""
-        self.nothing = torch.zeros(len(slots), dtype=torch.bool, device=input_ids.device)
-        self.index = 0
+        self._index = 0
         """The number of the step."""
-        self.planned = False
+        self._planned = False
         """Whether the masks of this step have been asked for."""
         self.appended = False
         """Whether the tokens of the last masked step have been taken."""
         self.paired = False
         """Whether a criterion has been called."""
         self._thread = threading.get_ident()
+        self.requests: dict[str, int] = {}
+        """The row of each request in the pipeline."""
+        self.errors: dict[int, GuidedError] = {}
+        self.unenforced: dict[int, tuple[str, ...]] = {}
+        """Keywords that nothing enforces, by row."""
+        self._judged: set[str] = set()
+        self._slots = [UNGUIDED] * len(specs)
+        number = next(_run_numbers)
+        for row, spec in enumerate(specs):
+            if loan is not None and spec is not None:
+                request_id = f"generate-{number}-row-{row}"
+                self._slots[row] = loan.pipeline.add_request(request_id, spec)
+                loan.requests.append(request_id)
+                self.requests[request_id] = row
+                if keywords := loan.pipeline.unenforced(request_id):
+                    self.unenforced[row] = keywords
+        self._step_slots = [UNGUIDED] * len(specs) if around.forced_start else self._slots
+        default = compiler.vocabulary.stop_token_ids
+        self._stop_ids = [() if spec is None else spec.stop_token_ids or default for spec in specs]
+        self._host_stops = around.stops.issuperset(itertools.chain.from_iterable(self._stop_ids))
+        """Whether `generate` itself stops at all of them."""
+        most = max(1, *map(len, self._stop_ids))
+        # [rows, most], on the device: filled up with -1, which no token is
+        stops = [[*ids, *[-1] * (most - len(ids))] for ids in self._stop_ids]
+        self._stops = torch.tensor(stops, device=prompt.device)
+        # The same, filled up with the row's first stop token: columns of the logits
+        self._stop_columns = self._stops.where(self._stops >= 0, self._stops[:, :1].clamp(min=0))
+        # [rows, 1], on the device
+        self._is_guided = self._stops[:, :1] >= 0
+        # [rows, 1], on the device: rows that `_open_stops` had to let stop
+        self._opened = torch.zeros_like(self._is_guided)
+        self._none_ended = torch.zeros(len(specs), dtype=torch.bool, device=prompt.device)
+
+    def mask(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Mask the guided rows: plan and fill_mask, unless `after_sampling` did so already; apply_mask."""
+        self.seen, self.appended = input_ids, False
+        pipeline = self._pipeline
+        if pipeline is None:
+            return scores
+        if self._around.keeps_logits:
+            scores = scores.clone()
+        if not self._planned:
+            pipeline.plan(self._step_slots)
+            pipeline.fill_mask()
+        self._planned = False
+        pipeline.apply_mask(scores)
+        if not self._around.first:
+            self._open_stops(scores)
+        return scores
+
+    def after_sampling(self, input_ids: Tensor) -> Tensor:
+        """schedule_update and finish_update; in process mode, plan and fill_mask of the next step too."""
+        pipeline, tokens = self._pipeline, input_ids[:, -1]
+        listens = self._plugins.listens_to_steps
+        step = DecodeStep(self._index, self._step_slots, tokens) if listens else None
+        if pipeline is not None:
+            pipeline.schedule_update(tokens)
+        if step is not None:
+            self._plugins.post_sampling(step)
+        self.seen, self.appended = input_ids, True
+        self._index += 1
+        ended = self._none_ended if self._host_stops else (tokens[:, None] == self._stops).any(1)
+        if pipeline is not None:
+            pipeline.finish_update()
+            self._step_slots = self._slots
+            if pipeline.mode == "process":
+                pipeline.plan(self._slots)
+                pipeline.fill_mask()
+                self._planned = True
+            closed = (closure.request_id for closure in pipeline.runtime.take_closed())
+            self.judge(name for name in closed if name in self.requests)
+        if step is not None:
+            self._plugins.after_stop_criteria(step)
+        return ended
 
     def restarts(self, input_ids: Tensor, reuse: bool) -> bool:
         """Whether another `generate` call begins; raises if the processor is called out of run."""
@@ -256,7 +300,7 @@ class _Run:
     def check_append(self, input_ids: Tensor) -> None:
         """Raise unless the token ids have the rows that the processor saw, and one more column."""
         rows, columns = self.seen.shape
-        if input_ids.shape[0] != rows or input_ids.shape[1] != columns + 1:
+        if input_ids.shape != (rows, columns + 1):
             raise PipelineError(
                 f"{rows} rows of {columns} tokens became {input_ids.shape[0]} of {input_ids.shape[1]}",
                 hint=ONE_BY_ONE,
@@ -270,12 +314,62 @@ class _Run:
             return False
         return torch.equal(input_ids[:, :-1], self.seen)
 
+    def _open_stops(self, scores: Tensor) -> None:
+        """Let rows stop in which the processors before this one left none of the grammar's tokens.
 
+        `min_new_tokens` does that to a row whose grammar has ended. A row of -inf would be sampled as
+        token 0, or not at all.
+        """
+        dead = (scores.amax(1, keepdim=True) == -torch.inf) & self._is_guided
+        self._opened |= dead
+        stops = scores.gather(1, self._stop_columns)
+        scores.scatter_(1, self._stop_columns, stops.masked_fill(dead, 0.0))
+
+    # What became of the rows
+
+    def complete(self) -> dict[int, bool]:
+        """For each guided row, whether its output ended as its grammar allows."""
+        if self._pipeline is None:
+            return {}
+        return {row: self._pipeline.phase(name) is Phase.DONE for name, row in self.requests.items()}
+
+    def judge(self, names: Iterable[str]) -> None:
+        """Log those of these requests that failed, once each, and put them into `errors`."""
+        for name in names:
+            error = None if self._pipeline is None else self._pipeline.request(name).error
+            if self._pipeline is None or error is None or name in self._judged:
+                continue
+            self._judged.add(name)
+            row, place = self.requests[name], len(self._pipeline.tokens(name))
+            failure = self._failure(row, place, error)
+            if failure is not None:
+                self.errors[row] = failure
+                _log.error("row %d of a generate call: %s", row, failure)
+
+    def _failure(self, row: int, place: int, error: GuidedError) -> GuidedError | None:
+        """What to report of a row that failed after so many tokens; None where the token only says that the
+        row had ended."""
+        around = self._around
+        column = self.prompt_length + place + around.forced_start  # no grammar saw a forced token
+        if "breaks the grammar" not in error.what or column >= self.seen.shape[1]:
+            return error
+        token = int(self.seen[row, column])
+        if token not in around.pads and token not in self._stop_ids[row]:
+            return error
+        if column != around.forced_end and bool(self._opened[row]):
+            return RequestError(
+                "other logits processors forbid every token that the grammar allows",
+                where=f"row {row}, token {column - self.prompt_length}",
+                hint="check bad_words_ids, suppress_tokens, no_repeat_ngram_size and processors of your own",
+                request_id=error.request_id,
+            )
+        # Another criterion ended the row (a stop string, say): what follows is padding.
+        return None
+
+
+@cache
 def _warn_once() -> None:
-    if not _warned.is_set():
-        _warned.set()
-        _log.warning(
-            "a guided logits processor runs without its stopping criterion, which is correct but makes each "
-            "step wait for the tokens of the last; model.generate(**inputs, **guide.generate_kwargs(spec)) "
-            "passes both"
-        )
+    _log.warning(
+        "a guided logits processor runs without its stopping criterion, which is correct but makes each step "
+        "wait for the tokens of the last; model.generate(**inputs, **guide.generate_kwargs(spec)) passes both"
+    )

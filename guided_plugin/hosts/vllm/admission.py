@@ -16,11 +16,11 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -77,8 +77,6 @@ _ADMITTED_BYTES = 16 << 20
 _ID_BYTES = 40
 """What a token id takes: the number, and its place in a tuple."""
 
-T = TypeVar("T")
-
 
 class Gate:
     """The guided requests of one frontend. Thread-safe."""
@@ -91,7 +89,7 @@ class Gate:
             note_version()
         self.health = Health()
         self._config = vllm_config
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._compiler: GrammarCompiler | None = None
         self._ready: threading.Event | None = None
         """Set when no request waits for what all need; None where nothing was started."""
@@ -99,11 +97,11 @@ class Gate:
         """Whether the engine has compiled a spec. Its grammar worker takes seconds to start."""
         self._admitted: Latest[bytes, Admitted] = Latest(_ADMITTED_BYTES)
         """By a digest of what clients wrote."""
-        self._quick: Background[Admitted | None] = Background(_QUICK_THREADS, _MOST_QUICK)
-        self._large: Background[Admitted | None] = Background(1, _MOST_QUICK)
+        self._quick: Background[Any] = Background(_QUICK_THREADS, _MOST_QUICK)
+        self._large: Background[Any] = Background(1, _MOST_QUICK)
         """Reads large forms."""
         slow = self.options.compile_processes + self.options.compile_queue
-        self._slow: Background[Admitted] = Background(slow, slow)
+        self._slow: Background[Any] = Background(slow, slow)
         self._admitting: dict[bytes | None, Future[Admitted]] = {}
         """The specs that take longer."""
         self.expected: list[Admitted] = []
@@ -150,7 +148,7 @@ class Gate:
         if isinstance(asked, Admitted):
             return params
         found = self.look_up(asked)
-        return self.carry(params, self._judged(asked, self._compiled) if found is None else found)
+        return self.carry(params, self._compiled(asked) if found is None else found)
 
     async def admit_async(self, params: Any, deadline: float | None = None) -> Any:
         """The same on an event loop. Identical specs that take longer wait for one compile."""
@@ -161,9 +159,7 @@ class Gate:
         found = self.look_up(asked) if light else None
         if found is None:
             reader = self._quick if light else self._large
-            found = await asyncio.wrap_future(
-                reader.submit(partial(self._judged, asked, self._compiled_here))
-            )
+            found = await asyncio.wrap_future(reader.submit(partial(self._compiled, asked, here=True)))
         if found is None:
             waiting = asyncio.wrap_future(self.admit_in_background(asked))
             waiting.add_done_callback(_take_error)
@@ -185,7 +181,7 @@ class Gate:
         with self._lock:
             running = self._admitting.get(asked.key)
             if running is None:
-                running = self._slow.submit(partial(self._judged, asked, self._compiled))
+                running = self._slow.submit(partial(self._compiled, asked))
                 if asked.key is not None:
                     self._admitting[asked.key] = running
                     running.add_done_callback(lambda _: self._admitting.pop(asked.key, None))
@@ -267,13 +263,11 @@ class Gate:
     def warm_up(self) -> None:
         """Read the vocabulary and make backends in the background, where requests are likely to come; else
         the first one does that."""
-        if self.unsupported_reason is not None:
-            _log.info("%s", telling.frontend_line(self.options, self.unsupported_reason, ()))
-        elif self.options.take_over:
+        if self.unsupported_reason is None and self.options.take_over:
             self._ready = in_background(self._warm, "guided-gate")
-        else:
-            line = telling.frontend_line(self.options, None, ())
-            _log.info("%s; it starts with the first guided request", line)
+            return
+        later = "; it starts with the first guided request" if self.unsupported_reason is None else ""
+        _log.info("%s%s", telling.frontend_line(self.options, self.unsupported_reason, ()), later)
 
     def wait_ready(self) -> None:
         """Wait for that, for a bounded time. The engine is there: it has said so."""
@@ -308,35 +302,28 @@ class Gate:
             carried.structured_outputs = None
         return carried
 
-    def _judged(self, asked: Asked, judge: Callable[[Asked], T]) -> T | Admitted:
-        """What comes of a request; LEFT for a refused one that the operator leaves to vLLM."""
+    def _compiled(self, asked: Asked, *, here: bool = False) -> Any:
+        """The `Admitted` spec of a request; LEFT for a refused one that the operator leaves to vLLM. `here`:
+        None for a spec that takes longer than milliseconds."""
         try:
-            return judge(asked)
+            found = self.look_up(asked) if asked.key is None else None
+            if found is not None:
+                return found
+            spec = self._read(asked)
+            start = time.monotonic()
+            compiler, until = self.compiler, asked.deadline
+            made = compiler.admit_here(spec) if here else (compiler.admit(spec, deadline=until),)
         except GuidedError as error:
             if asked.own or self.options.refused != "vllm" or not may_leave(error):
                 raise
-            _log.warning("left to vLLM's own structured output: %s", error.reason)
-            self._remember(asked, LEFT)
-            return LEFT
-
-    def _compiled(self, asked: Asked) -> Admitted:
-        spec = self._read(asked)
-        start = time.monotonic()
-        small = self.compiler.admit(spec, deadline=asked.deadline) is None
-        seconds = time.monotonic() - start
-        return self._admitted_spec(asked, spec, small and seconds <= _SLOW_SECONDS, seconds)
-
-    def _compiled_here(self, asked: Asked) -> Admitted | None:
-        """The same; None for a spec that takes longer than milliseconds."""
-        found = self.look_up(asked) if asked.key is None else None
-        if found is not None:
-            return found
-        spec = self._read(asked)
-        start = time.monotonic()
-        compiled = self.compiler.admit_here(spec)
-        if compiled is None:
+            with self._lock:  # one line for a spec, though several requests may wait for it
+                if asked.key is None or self._admitted.get(asked.key) is not LEFT:
+                    _log.warning("left to vLLM's own structured output: %s", error.reason)
+                return self._remember(asked, LEFT)
+        if made is None:
             return None
-        return self._admitted_spec(asked, spec, compiled == (None,), time.monotonic() - start)
+        seconds = time.monotonic() - start
+        return self._admitted_spec(asked, spec, made == (None,) and seconds <= _SLOW_SECONDS, seconds)
 
     def _read(self, asked: Asked) -> OutputSpec:
         if asked.spec is None:

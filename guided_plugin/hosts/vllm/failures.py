@@ -95,7 +95,7 @@ def refused_unseen(vllm_config: Any, options: GuidedConfig) -> GuidedError | Non
 
 def attach(output: Any, failures: Failures) -> Any:
     """An output that will carry its failures when its tokens are on the host."""
-    kind = _kind_of(type(output))
+    kind = _kind_of(output.__class__)
     if kind == "asynchronous":
         setattr(output, _WATCH, failures)  # not a bound method: that would keep the output's tensors alive
         return output

@@ -1,17 +1,9 @@
 """What replaces methods of vLLM's frontends, so that guided requests are admitted before an engine sees them.
 
-    made                                        the frontend's gate is made, and what only frontends have is
-    wrapped process_inputs                              admission, and the spec written into the engine's own
-    params add_request, add_request_async              admission, the engine's health, slow specs made ready
-    there first cleanup, serve_tokens                       a refused stream gets its status before it begins
-    process_outputs                             before 0.33: the reason of a request that fails while it runs
-    to_beam_search_params, beam_search          beam searches with a constraint are refused get_parser,
-    resolve_tool_strictness         the option `tools_strict`
-
-vLLM has no hook for this; `names` says which method each replaces, and `patches` puts it there. A spec that
-can't be compiled is the client's error: status 400, path and hint. All but small ones are made ready in the
-engine before their requests go there: a step that waited for one would hold up the whole batch. Imports vLLM
-lazily.
+vLLM has no hook for this; `names` says which method each function here wraps and why, and `patches` puts it
+there. A spec that can't be compiled is the client's error: status 400, path and hint. All but small ones are
+made ready in the engine before their requests go there: a step that waited for one would hold up the whole
+batch. Imports vLLM lazily.
 """
 
 from __future__ import annotations
@@ -28,7 +20,7 @@ from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.admission import Gate, gate_of
 from guided_plugin.hosts.vllm.asked import LEFT, REASONING, Admitted, refusal, refused
-from guided_plugin.hosts.vllm.common import GUIDED, PREPARE, read_spec
+from guided_plugin.hosts.vllm.common import GUIDED, PREPARE
 from guided_plugin.hosts.vllm.failures import check_ready
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import Call, patch
@@ -51,16 +43,6 @@ _STRICTEST = "parameter"
 """vLLM builds the tag of a request with tools by a strict level, which its server gives to its parsers
 (`--tool-strict-level`). At this one the calls of each tool, named, `required` or `auto`, have the form that
 the model's parser reads, and arguments that satisfy the tool's schema."""
-
-
-def check_params(params: Any) -> None:
-    """Refuse a spec that can't be read, where no gate has admitted it."""
-    form = (params.extra_args or {}).get(GUIDED)
-    if form is not None and not isinstance(form, Admitted):
-        try:
-            read_spec(form)
-        except GuidedError as error:
-            raise refusal(error) from error
 
 
 def install() -> None:
@@ -135,13 +117,14 @@ def add_request(original: Any) -> Any:
             if admitted is not LEFT:
                 gate.health.check(lambda method: self.collective_rpc(method))
             pauses = _pauses()
-            while not admitted.prepared:
+            while admitted is not LEFT and (gate.expected or not admitted.prepared):
                 wanted = list(dict.fromkeys([admitted, *gate.expected]))
                 questions = [gate.question(one) for one in wanted]
-                if not gate.answered(wanted, self.collective_rpc(PREPARE, args=(questions,))):
-                    if time.monotonic() > deadline:
-                        raise gate.late()
-                    time.sleep(next(pauses))
+                if gate.answered(wanted, self.collective_rpc(PREPARE, args=(questions,))):
+                    break
+                if time.monotonic() > deadline:
+                    raise gate.late()
+                time.sleep(next(pauses))
         except GuidedError as error:
             raise refused(error, call.get("request_id", args, kwargs)) from error
         args, kwargs = call.having(carried, args, kwargs)

@@ -1,9 +1,5 @@
 """Rows of logits, and where vLLM's V2 runner shows them. Imports torch, and vLLM lazily.
 
-    ForcedRows               rows that need more than a mask: closed requests, and options of vLLM that leave
-    nothing apply_sampling_params    V2's sampler: masks on vLLM's own logits sample                   V2's
-    model runner: whole batches, and what was sampled PlannedBatch, StepHooks
-
 A closed row allows one stop token. Where `allowed_token_ids`, `bad_words`, `min_tokens` or `logit_bias` and
 the grammar together leave no token, a stop token is put there: a row of -inf would break the whole batch. If
 the grammar allows the stop token there, the output is finished; else the request has failed: its output ends

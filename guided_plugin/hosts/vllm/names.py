@@ -182,7 +182,7 @@ vllm.v1.outputs
     -> OUTPUT failures:get_output: the same, once the tokens are on the host
 [V1]
 vllm.v1.sample.logits_processor
-  LogitsProcessor has is_argmax_invariant validate_params
+  LogitsProcessor has is_argmax_invariant
   LogitsProcessor.__init__ begins self vllm_config device
   LogitsProcessor.apply begins self logits
   LogitsProcessor.update_state begins self batch_update
@@ -199,7 +199,6 @@ vllm.v1.sample.sampler
 [V2]
 vllm.v1.worker.gpu.sample.logits_processor
   LogitsProcessor.__init__ begins self vllm_config req_states
-  LogitsProcessor.validate_params begins cls sampling_params
   LogitsProcessor.add_request begins self req_idx sampling_params
   LogitsProcessor.apply_staged_writes begins self
   LogitsProcessor.apply begins self logits ctx

@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Any
 
 from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm.names import NAMES, Name, Part, When
@@ -83,39 +83,29 @@ class Shape:
     """Whether a class, or its instances, have an attribute: in its body, or assigned to `self`."""
 
 
-class Reader(Protocol):
-    """Finds names of one vLLM."""
-
-    def find(self, path: str) -> Shape:
-        """The shape of `module:Class.method`. Raises Missing."""
-        ...
-
-
-class Installed:
-    """The vLLM of this process."""
-
-    def find(self, path: str) -> Shape:
-        """The shape of a name, whose module is imported. Raises Missing."""
-        module, _, names = path.partition(":")
+def installed(path: str) -> Shape:
+    """The shape of `module:Class.method` in the vLLM of this process; imports the module. Raises Missing."""
+    module, _, names = path.partition(":")
+    try:
+        found: Any = import_module(module)
+    except ImportError as error:
+        if error.name is not None and error.name.partition(".")[0] != _ROOT:
+            raise Unavailable(f"no module {module}: {error}") from error
+        raise Missing(f"no module {module}: {error}") from error
+    for name in names.split("."):
         try:
-            found: Any = import_module(module)
-        except ImportError as error:
-            if error.name is not None and error.name.partition(".")[0] != _ROOT:
-                raise Unavailable(f"no module {module}: {error}") from error
-            raise Missing(f"no module {module}: {error}") from error
-        for name in names.split("."):
-            try:
-                found = (
-                    inspect.getattr_static(found, name) if isinstance(found, type) else getattr(found, name)
-                )
-            except AttributeError:
-                raise Missing(f"no {path}") from None
-        if isinstance(found, type):
-            owner = found
-            return Shape((), lambda name: _has(owner, name))
-        found = getattr(found, "__func__", found)  # class and static methods
-        parameters = tuple(inspect.signature(found).parameters) if callable(found) else ()
-        return Shape(parameters, lambda name: False)
+            found = inspect.getattr_static(found, name) if isinstance(found, type) else getattr(found, name)
+        except AttributeError:
+            raise Missing(f"no {path}") from None
+    if isinstance(found, type):
+        return Shape((), partial(_has, found))
+    found = getattr(found, "__func__", found)  # class and static methods
+    parameters = tuple(inspect.signature(found).parameters) if callable(found) else ()
+    return Shape(parameters, lambda name: False)
+
+
+Find = Callable[[str], Shape]
+"""Finds a name in one vLLM, as `installed` does."""
 
 
 def _has(owner: type, name: str) -> bool:
@@ -131,10 +121,10 @@ def _assigns(code: Any, name: str) -> bool:
     return any(one.opname == "STORE_ATTR" and one.argval == name for one in dis.get_instructions(code))
 
 
-def difference(name: Name, reader: Reader) -> str | None:
+def difference(name: Name, find: Find) -> str | None:
     """What of a name is not as expected, if anything is not."""
     try:
-        shape = reader.find(name.path)
+        shape = find(name.path)
     except Unavailable as error:
         return None if name.endpoint else str(error)
     except Missing as error:
@@ -150,9 +140,9 @@ def difference(name: Name, reader: Reader) -> str | None:
     return None
 
 
-def differences(reader: Reader, part: Part) -> list[str]:
+def differences(find: Find, part: Part) -> list[str]:
     """Everything of a part that is not as expected."""
-    found = (difference(name, reader) for name in NAMES if name.part is part)
+    found = (difference(name, find) for name in NAMES if name.part is part)
     return [one for one in found if one is not None]
 
 
@@ -167,7 +157,7 @@ def broken(*parts: Part) -> RequestError | None:
 
 @cache
 def _broken(part: Part) -> RequestError | None:
-    found = differences(Installed(), part)
+    found = differences(installed, part)
     if not found:
         return None
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

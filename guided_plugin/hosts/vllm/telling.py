@@ -82,7 +82,7 @@ def adopt_handlers() -> None:
 
 def frontend_line(options: GuidedConfig, error: GuidedError | None, backends: Collection[str]) -> str:
     """Of a process that takes requests. `error`: why nothing is guided, if nothing is."""
-    take_over = f"take_over {_switch(options.take_over)}"
+    take_over = f"take_over {'on' if options.take_over else 'off'}"
     if error is not None:
         return f"guided_plugin {__version__} is off in this frontend: {error}; {take_over}"
     helpers = f"compiles in at most {options.compile_processes} helper processes"
@@ -116,10 +116,6 @@ def engine_line(
         f"grammars work {where}, {shared} shared memory, "
         f"at most {options.thread_count()} threads, {requests} requests"
     )
-
-
-def _switch(on: bool) -> str:
-    return "on" if on else "off"
 
 
 def _versions(backends: Collection[str]) -> str:

@@ -1,8 +1,10 @@
 """The shipped model and a guide for it."""
 
+from types import SimpleNamespace
+
 import pytest
-from generate_calls import STOP
-from generating import random_model
+from generate_calls import STOP, generate
+from generating import PROMPTS, encoded, random_model, recheck
 
 import guided_plugin as gp
 
@@ -41,3 +43,22 @@ def make_guide(tokenizer):
 @pytest.fixture
 def guide(make_guide, model):
     return make_guide(model)
+
+
+@pytest.fixture
+def run(tokenizer, vocabulary, model, guide):
+    """Makes a `generate` call, and has a fresh matcher judge every guided row: the rows, which of them have
+    ended, and the errors."""
+
+    def run(specs, *, guide=guide, model=model, prompts=PROMPTS, seed=0, **options):
+        own = {name: options.pop(name, ()) for name in ("logits_processor", "stopping_criteria")}
+        kwargs = guide.generate_kwargs(specs, **own)
+        rows = generate(model, encoded(tokenizer, prompts), seed=seed, **options, **kwargs)
+        if model.config.is_encoder_decoder:
+            rows = rows[:, 1:]
+        listed = specs if isinstance(specs, list) else [specs]
+        each = [spec for spec in listed for _ in range(len(rows) // len(listed))]
+        ended = recheck(guide.compiler.vocabulary, each, rows)
+        return SimpleNamespace(rows=rows, ended=ended, errors=kwargs.errors)
+
+    return run

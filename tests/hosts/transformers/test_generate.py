@@ -1,7 +1,6 @@
 """`Guide.generate_kwargs`: what comes out of `generate` is what the specs say, whatever the call is like."""
 
 import logging
-import threading
 
 import pytest
 import torch
@@ -23,69 +22,60 @@ HOW = {
 }
 
 
+@pytest.fixture
+def bare(tokenizer, model):
+    """The same calls without a guide: rows."""
+
+    def bare(*, model=model, prompts=PROMPTS, **options):
+        rows = generate(model, encoded(tokenizer, prompts), **options)
+        return rows[:, 1:] if model.config.is_encoder_decoder else rows
+
+    return bare
+
+
 @pytest.mark.parametrize("how", HOW)
-def test_guided_rows_are_valid_and_unguided_ones_untouched(
-    tokenizer, vocabulary, model, make_guide, mode, how
-):
-    guide = make_guide(model, mode=mode)
-    inputs = encoded(tokenizer, PROMPTS)
-    finished = 0
+def test_guided_rows_are_valid_and_unguided_ones_untouched(run, bare, model, make_guide, mode, how):
+    guide, finished = make_guide(model, mode=mode), 0
     for seed in range(3):
-        kwargs = guide.generate_kwargs(MIXED)
-        guided = generate(model, inputs, seed=seed, **HOW[how], **kwargs)
-        bare = generate(model, inputs, seed=seed, **HOW[how])
-        finished += sum(recheck(vocabulary, MIXED, guided))
-        assert same_until_stop(guided[1], bare[1])
-        assert not same_until_stop(guided[0], bare[0])
-        assert kwargs.errors == {}
+        made, free = run(MIXED, guide=guide, seed=seed, **HOW[how]), bare(seed=seed, **HOW[how])
+        finished += sum(made.ended)
+        assert same_until_stop(made.rows[1], free[1])
+        assert not same_until_stop(made.rows[0], free[0])
+        assert made.errors == {}
     assert finished >= 4
 
 
-def test_compiled_forward(tokenizer, vocabulary, model, guide):
+def test_compiled_forward(run, bare):
     torch._dynamo.reset()
     compiled = CompileConfig(backend="eager", mode=None, fullgraph=False)
     compiled._compile_all_devices = True
     options = {"cache_implementation": "static", "compile_config": compiled, "max_new_tokens": 12}
-    options |= {"do_sample": True}
-    inputs = encoded(tokenizer, PROMPTS)
-    guided = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
-    recheck(vocabulary, MIXED, guided)
-    assert same_until_stop(guided[1], generate(model, inputs, **options)[1])
+    assert same_until_stop(run(MIXED, do_sample=True, **options).rows[1], bare(do_sample=True, **options)[1])
     torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(tokenizer, vocabulary, make_guide, dtype):
+def test_half_precision(run, tokenizer, make_guide, dtype):
     model = random_model(len(tokenizer)).to(dtype)
-    guided = generate(
-        model, encoded(tokenizer, PROMPTS), do_sample=True, **make_guide(model).generate_kwargs(SPECS)
-    )
-    assert any(recheck(vocabulary, SPECS, guided))
+    assert any(run(SPECS, model=model, guide=make_guide(model), do_sample=True).ended)
 
 
-def test_several_sequences_of_a_prompt(tokenizer, vocabulary, model, guide):
-    inputs = encoded(tokenizer, PROMPTS)
+def test_several_sequences_of_a_prompt(run, bare):
     options = {"do_sample": True, "num_return_sequences": 3}
-    guided = generate(model, inputs, **options, **guide.generate_kwargs(MIXED))
-    each = [spec for spec in MIXED for _ in range(3)]
-    recheck(vocabulary, each, guided)
-    bare = generate(model, inputs, **options)
-    for row, spec in enumerate(each):
-        assert same_until_stop(guided[row], bare[row]) == (spec is None)
-    assert guided[0].tolist() != guided[1].tolist()
-    recheck(vocabulary, [SPECS[2]] * 9, generate(model, inputs, **options, **guide.generate_kwargs(SPECS[2])))
+    made, free = run(MIXED, **options).rows, bare(**options)
+    assert [same_until_stop(*pair) for pair in zip(made, free, strict=True)] == [
+        spec is None for spec in MIXED for _ in range(3)
+    ]
+    assert made[0].tolist() != made[1].tolist()
+    assert all(run(SPECS[2], **options).ended)
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])
-def test_encoder_decoder(tokenizer, vocabulary, make_guide, kind):
+def test_encoder_decoder(run, bare, tokenizer, make_guide, kind):
     model = random_model(len(tokenizer), kind=kind)
-    guide = make_guide(model)
-    inputs = encoded(tokenizer, PROMPTS)
-    kwargs = guide.generate_kwargs(MIXED)
-    guided = generate(model, inputs, do_sample=True, **kwargs)[:, 1:]
-    recheck(vocabulary, MIXED, guided)
-    assert same_until_stop(guided[1], generate(model, inputs, do_sample=True)[1, 1:])
-    assert kwargs.errors == {}
+    made = run(MIXED, model=model, guide=make_guide(model), do_sample=True)
+    assert same_until_stop(made.rows[1], bare(model=model, do_sample=True)[1])
+    assert made.errors == {}
 
 
 def test_forced_first_and_last_tokens(tokenizer, vocabulary, make_guide):
@@ -102,17 +92,12 @@ def test_forced_first_and_last_tokens(tokenizer, vocabulary, make_guide):
 
 def test_embeddings_instead_of_token_ids(tokenizer, vocabulary, model, guide):
     inputs = encoded(tokenizer, PROMPTS)
-    embeds = model.get_input_embeddings()(inputs["input_ids"])
-    out = model.generate(
-        inputs_embeds=embeds,
-        attention_mask=inputs["attention_mask"],
-        max_new_tokens=40,
-        **guide.generate_kwargs(SPECS),
-    )
+    inputs["inputs_embeds"] = model.get_input_embeddings()(inputs.pop("input_ids"))
+    out = model.generate(**inputs, max_new_tokens=40, **guide.generate_kwargs(SPECS))
     assert recheck(vocabulary, SPECS, out)[2]
 
 
-def test_every_stop_token_of_the_model_may_end_a_row(tokenizer, make_guide):
+def test_every_stop_token_of_the_model_may_end_a_row(run, tokenizer, make_guide):
     model = random_model(len(tokenizer))
     model.generation_config.eos_token_id = [STOP, 7, 300]
     guide = make_guide(model)
@@ -120,24 +105,17 @@ def test_every_stop_token_of_the_model_may_end_a_row(tokenizer, make_guide):
     assert stops == (STOP, 7, 300)
     seen = set()
     for seed in range(12):
-        rows = generate(
-            model,
-            encoded(tokenizer, PROMPTS),
-            seed=seed,
-            do_sample=True,
-            **guide.generate_kwargs(gp.OutputSpec.choice(["a", "b"])),
-        )
-        assert all(recheck(guide.compiler.vocabulary, [gp.OutputSpec.choice(["a", "b"])] * 3, rows))
-        seen |= {token for row in rows.tolist() for token in row if token in stops}
+        made = run(gp.OutputSpec.choice(["a", "b"]), model=model, guide=guide, seed=seed, do_sample=True)
+        assert all(made.ended)
+        seen |= {token for row in made.rows.tolist() for token in row if token in stops}
     assert len(seen) >= 2
 
 
-def test_a_specs_own_stop_tokens_end_its_row(tokenizer, vocabulary, model, guide):
+def test_a_specs_own_stop_tokens_end_its_row(run):
     spec = gp.OutputSpec.choice(["yes"], stop_token_ids=[44])
-    rows = generate(model, encoded(tokenizer, PROMPTS), **guide.generate_kwargs([spec, None, SPECS[2]]))
-    assert recheck(vocabulary, [spec, None, SPECS[2]], rows) == [True, False, True]
+    assert run([spec, None, SPECS[2]]).ended == [True, False, True]
     # `generate` knows nothing of token 44: without the criterion's word it would sample on and on.
-    alone = generate(model, encoded(tokenizer, PROMPTS[:1]), **guide.generate_kwargs(spec))
+    alone = run(spec, prompts=PROMPTS[:1]).rows
     assert alone.shape[1] <= 4
     assert alone[0, -1] == 44
 
@@ -163,26 +141,19 @@ def test_no_stop_token_anywhere_is_an_error(make_guide, tokenizer):
 
 
 @pytest.mark.parametrize("options", [{"min_new_tokens": 30}, {"min_length": 60}])
-def test_a_grammar_that_has_ended_wins_over_a_least_length(tokenizer, vocabulary, model, guide, options):
+def test_a_grammar_that_has_ended_wins_over_a_least_length(run, tokenizer, options):
     for sample in (False, True):
-        kwargs = guide.generate_kwargs([SPECS[2], None, SPECS[1]])
-        rows = generate(model, encoded(tokenizer, PROMPTS), do_sample=sample, **options, **kwargs)
-        assert recheck(vocabulary, [SPECS[2], None, SPECS[1]], rows) == [True, False, True]
-        assert kwargs.errors == {}
+        made = run([SPECS[2], None, SPECS[1]], do_sample=sample, **options)
+        assert (made.ended, made.errors) == ([True, False, True], {})
     # Where the grammar can go on, it must: nothing may end before its time.
-    spec = gp.OutputSpec.regex("[a-c]*")
-    rows = generate(
-        model, encoded(tokenizer, PROMPTS), do_sample=True, **options, **guide.generate_kwargs(spec)
-    )
-    recheck(vocabulary, [spec] * 3, rows)
+    rows = run(gp.OutputSpec.regex("[a-c]*"), do_sample=True, **options).rows
     least = options.get("min_new_tokens", 60 - encoded(tokenizer, PROMPTS)["input_ids"].shape[1])
     assert all(STOP not in row[:least] for row in rows.tolist())
 
 
 def test_processors_that_forbid_all_that_the_grammar_allows(tokenizer, vocabulary, model, guide, caplog):
     letters = [[token] for token, data in enumerate(vocabulary.tokens) if data[:1] in (b"y", b"Y")]
-    spec = gp.OutputSpec.choice(["yes"])
-    kwargs = guide.generate_kwargs([spec, None, SPECS[1]])
+    kwargs = guide.generate_kwargs([gp.OutputSpec.choice(["yes"]), None, SPECS[1]])
     with caplog.at_level(logging.ERROR, "guided_plugin"):
         rows = generate(model, encoded(tokenizer, PROMPTS), do_sample=True, bad_words_ids=letters, **kwargs)
     assert rows[0, 0] == STOP
@@ -227,26 +198,19 @@ def test_stop_strings(tokenizer, vocabulary, model, guide):
 class Shift(LogitsProcessor):
     """A user's processor: favours one token, whatever came before."""
 
-    def __init__(self, token):
-        self.token = token
-
     def __call__(self, input_ids, scores):
         scores = scores.clone()
-        scores[:, self.token] = 1e4
+        scores[:, 400] = 1e4
         return scores
 
 
-def test_processors_of_the_user_go_first(tokenizer, vocabulary, model, guide):
-    inputs = encoded(tokenizer, PROMPTS)
-    kwargs = guide.generate_kwargs(SPECS, logits_processor=[Shift(400)])
+def test_processors_of_the_user_go_first_and_one_behind_the_guide_is_found_out(
+    run, tokenizer, model, guide, caplog
+):
+    assert run(SPECS, logits_processor=[Shift()]).errors == {}
+    kwargs = guide.generate_kwargs(SPECS, logits_processor=[Shift()])
     assert [type(one).__name__ for one in kwargs["logits_processor"]] == ["Shift", "GuidedProcessor"]
-    recheck(vocabulary, SPECS, generate(model, inputs, **kwargs))
-    assert kwargs.errors == {}
-
-
-def test_a_processor_behind_the_guide_is_found_out(tokenizer, model, guide, caplog):
-    kwargs = guide.generate_kwargs(SPECS)
-    kwargs["logits_processor"].append(Shift(400))
+    kwargs["logits_processor"].append(Shift())
     with caplog.at_level(logging.ERROR, "guided_plugin"):
         generate(model, encoded(tokenizer, PROMPTS), max_new_tokens=4, **kwargs)
     assert sorted(kwargs.errors) == [0, 1, 2]
@@ -264,35 +228,29 @@ def test_logits_are_returned_as_the_model_made_them(tokenizer, model, guide):
     assert torch.isinf(made.scores[0]).any()
 
 
-def test_streamers(tokenizer, vocabulary, model, guide, capsys):
-    inputs = encoded(tokenizer, PROMPTS[:1])
+def test_streamers(run, tokenizer, capsys):
     streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    rows = generate(model, inputs, streamer=streamer, do_sample=True, **guide.generate_kwargs(SPECS[1]))
-    assert recheck(vocabulary, SPECS[1:2], rows) == [True]
-    assert capsys.readouterr().out.strip() == tokenizer.decode(rows[0], skip_special_tokens=True)
+    made = run(SPECS[1], prompts=PROMPTS[:1], streamer=streamer, do_sample=True)
+    assert made.ended == [True]
+    assert capsys.readouterr().out.strip() == tokenizer.decode(made.rows[0], skip_special_tokens=True)
 
 
-def test_only_generated_tokens_are_the_grammars(tokenizer, vocabulary, model, guide):
-    prompt = encoded(tokenizer, ['{"name":"half of an answer'])
-    rows = generate(model, prompt, do_sample=True, **guide.generate_kwargs(SPECS[2]))
-    assert recheck(vocabulary, SPECS[2:], rows) == [True]
+def test_only_generated_tokens_are_the_grammars(run):
+    assert run(SPECS[2], prompts=['{"name":"half of an answer'], do_sample=True).ended == [True]
 
 
 # Without the criterion
 
 
 def test_a_processor_alone_is_correct_and_says_once_how_to_be_faster(
-    tokenizer, vocabulary, model, guide, mode, make_guide, caplog, monkeypatch
+    run, tokenizer, model, mode, make_guide, caplog
 ):
-    monkeypatch.setattr(transformers_step, "_warned", threading.Event())
+    transformers_step._warn_once.cache_clear()
     guide = make_guide(model, mode=mode)
-    inputs = encoded(tokenizer, PROMPTS)
     for seed in range(3):
-        options = {"do_sample": True, "seed": seed}
-        alone = generate(model, inputs, logits_processor=[guide.logits_processor(MIXED)], **options)
-        paired = generate(model, inputs, **guide.generate_kwargs(MIXED), **options)
-        recheck(vocabulary, MIXED, alone)
-        assert alone.tolist() == paired.tolist()
+        alone = {"logits_processor": [guide.logits_processor(MIXED)], "do_sample": True, "seed": seed}
+        paired = run(MIXED, guide=guide, do_sample=True, seed=seed).rows
+        assert generate(model, encoded(tokenizer, PROMPTS), **alone).tolist() == paired.tolist()
     said = [record for record in caplog.records if "without its stopping criterion" in record.message]
     assert len(said) == 1
     assert "generate_kwargs" in said[0].message
@@ -307,46 +265,43 @@ def test_a_criterion_alone_is_an_error(tokenizer, model, guide):
 
 # What can't be guided
 
-
-def test_a_bad_spec_is_told_by_its_place_before_anything_runs(guide):
-    with pytest.raises(GrammarError) as caught:
-        guide.generate_kwargs([SPECS[0], gp.OutputSpec.regex("a(?=b)")])
-    assert caught.value.where.startswith("spec 1")
-    with pytest.raises(SpecError) as wrong:
-        guide.generate_kwargs([SPECS[0], None, {"jsn_schema": {}}])
-    assert wrong.value.where.startswith("spec 2")
-    with pytest.raises(GrammarError):
-        guide.generate_kwargs(gp.OutputSpec.regex("a(?=b)"))
-    with pytest.raises(ConfigError, match="empty list"):
-        guide.generate_kwargs([])
+LOOKAHEAD = gp.OutputSpec.regex("a(?=b)")
 
 
-def test_a_bad_spec_is_told_without_a_model_too(make_guide):
-    with pytest.raises(GrammarError):
-        make_guide().generate_kwargs(gp.OutputSpec.regex("a(?=b)"))
+@pytest.mark.parametrize(
+    ("specs", "kind", "where"),
+    [
+        ([SPECS[0], LOOKAHEAD], GrammarError, "spec 1"),
+        ([SPECS[0], None, {"jsn_schema": {}}], SpecError, "spec 2"),
+        (LOOKAHEAD, GrammarError, ""),
+        ([], ConfigError, "spec"),
+    ],
+)
+@pytest.mark.parametrize("has_model", [True, False])
+def test_a_bad_spec_is_told_by_its_place_before_anything_runs(
+    make_guide, model, has_model, specs, kind, where
+):
+    with pytest.raises(kind) as caught:
+        make_guide(model if has_model else None).generate_kwargs(specs)
+    assert caught.value.where.startswith(where)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6])
-def test_as_many_specs_as_prompts(tokenizer, model, guide, count):
-    kwargs = guide.generate_kwargs([SPECS[2]] * count)
+def test_as_many_specs_as_prompts(run, count):
     with pytest.raises(ConfigError, match=f"{count} specs for 3 prompts") as caught:
-        generate(model, encoded(tokenizer, PROMPTS), **kwargs)
+        run([SPECS[2]] * count)
     assert caught.value.hint
 
 
-def test_wire_forms_and_no_spec_at_all(tokenizer, vocabulary, model, guide):
-    inputs = encoded(tokenizer, PROMPTS)
-    rows = generate(model, inputs, **guide.generate_kwargs({"choice": ["yes", "no"]}))
-    assert all(recheck(vocabulary, [gp.OutputSpec.choice(["yes", "no"])] * 3, rows))
-    kwargs = guide.generate_kwargs(None)
-    free = generate(model, inputs, do_sample=True, **kwargs)
-    assert free.tolist() == generate(model, inputs, do_sample=True).tolist()
-    assert kwargs.errors == {}
+def test_wire_forms_and_no_spec_at_all(run, bare, tokenizer, model, guide):
+    kwargs = guide.generate_kwargs({"choice": ["yes", "no"]})
+    rows = generate(model, encoded(tokenizer, PROMPTS), **kwargs)
+    assert all(recheck(guide.compiler.vocabulary, [gp.OutputSpec.choice(["yes", "no"])] * 3, rows))
+    free = run(None, do_sample=True)
+    assert free.rows.tolist() == bare(do_sample=True).tolist()
+    assert free.errors == {}
 
 
 def test_a_model_of_another_tokenizer_is_refused(make_guide):
     with pytest.raises(gp.GuidedError, match="logits have 8 columns"):
         make_guide(random_model(8))
-
-
-# Calls and what they leave

@@ -26,7 +26,7 @@ def test_what_moves_rows_is_refused_before_the_first_step(tokenizer, model, guid
     if "assistant_model" in options:
         options["assistant_model"] = random_model(model.config.vocab_size, seed=5)
     taken = []
-    monkeypatch.setattr(transformers_step.GenerateCall, "_after_sampling", lambda *given: taken.append(given))
+    monkeypatch.setattr(transformers_step.Run, "after_sampling", lambda *given: taken.append(given))
     kwargs = guide.generate_kwargs(SPECS[0])
     if alone:
         kwargs = {"logits_processor": [guide.logits_processor(SPECS[0])]}

@@ -176,8 +176,8 @@ def test_masks_are_asked_for_before_the_forward_pass(tokenizer, vocabulary, mode
         """The first processor: nothing but the forward pass is between the criteria and this."""
 
         def __call__(self, input_ids, scores):
-            if kwargs.call._rows:
-                steps = kwargs.call._rows.pipeline.runtime.client.steps
+            if kwargs.call._run:
+                steps = kwargs.call._run._pipeline.runtime.client.steps
                 ahead.append(steps.planned - steps.follows)
             return scores
 
@@ -190,5 +190,5 @@ def test_masks_are_asked_for_before_the_forward_pass(tokenizer, vocabulary, mode
 def test_failures_are_seen_by_plugins_and_pads_are_none(tokenizer, model, guide):
     kwargs = guide.generate_kwargs(SPECS)
     generate(model, encoded(tokenizer, PROMPTS), **kwargs)
-    pipeline = kwargs.call._rows.pipeline
-    assert all(pipeline.phase(name) is not Phase.FAILED for name in kwargs.call._rows._requests)
+    pipeline = kwargs.call._run._pipeline
+    assert all(pipeline.phase(name) is not Phase.FAILED for name in kwargs.call._run.requests)

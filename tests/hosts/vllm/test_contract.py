@@ -17,7 +17,7 @@ import guided_plugin as gp
 from guided_plugin.diagnose.vllm_sources import Sources
 from guided_plugin.hosts.vllm import patches
 from guided_plugin.hosts.vllm.names import NAMES, Name, Part
-from guided_plugin.hosts.vllm.patches import Installed, broken, difference, differences
+from guided_plugin.hosts.vllm.patches import broken, difference, differences, installed
 
 PACKAGE = pathlib.Path(gp.__file__).parent
 FILES = [*sorted((PACKAGE / "hosts" / "vllm").glob("*.py")), PACKAGE / "vllm.py"]
@@ -137,16 +137,16 @@ def test_every_name_is_there_once_and_every_part_has_some():
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_contract_holds_in_the_files_of_a_release(folder):
-    reader = Sources(pathlib.Path(folder))
-    assert {part.name: differences(reader, part) for part in Part} == {part.name: [] for part in Part}
+    find = Sources(pathlib.Path(folder)).find
+    assert {part.name: differences(find, part) for part in Part} == {part.name: [] for part in Part}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_each_name_of_a_release_is_really_looked_at(folder):
-    reader = Sources(pathlib.Path(folder))
+    find = Sources(pathlib.Path(folder)).find
     for name in NAMES:
         for other in worse(name):
-            assert difference(other, reader) is not None, other
+            assert difference(other, find) is not None, other
 
 
 def worse(name):
@@ -163,11 +163,11 @@ def worse(name):
 def test_both_readers_agree_on_the_installed_vllm():
     pytest.importorskip("vllm")
     folder = pathlib.Path(find_spec("vllm").submodule_search_locations[0]).parent
-    for reader in (Installed(), Sources(folder)):
-        assert {part: differences(reader, part) for part in Part} == {part: [] for part in Part}
+    for find in (installed, Sources(folder).find):
+        assert {part: differences(find, part) for part in Part} == {part: [] for part in Part}
         for name in NAMES:
             for other in worse(name):
-                assert difference(other, reader) is not None, (reader, other)
+                assert difference(other, find) is not None, (find, other)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_broken_part_is_refused_by_name_and_stops_no_other(monkeypatch, caplog
         if found is None:
             pytest.skip("no vLLM and none of its files here")
         folder = pathlib.Path(found.submodule_search_locations[0]).parent
-    monkeypatch.setattr(patches, "Installed", lambda: Sources(pathlib.Path(folder)))
+    monkeypatch.setattr(patches, "installed", Sources(pathlib.Path(folder)).find)
     for part in Part:
         patches._broken.cache_clear()
         gone = Name("vllm.sampling_params:SamplingParams.no_such_method", part)

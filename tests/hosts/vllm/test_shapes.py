@@ -9,7 +9,7 @@ from guided_plugin.diagnose import vllm_sources
 from guided_plugin.diagnose.vllm_sources import Sources
 from guided_plugin.hosts.vllm import patches
 from guided_plugin.hosts.vllm.names import Name, Part
-from guided_plugin.hosts.vllm.patches import Installed, Missing, Unavailable, difference, differences
+from guided_plugin.hosts.vllm.patches import Missing, Unavailable, difference, differences, installed
 
 FILES = {
     "__init__.py": "",
@@ -72,7 +72,7 @@ def readers(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for module in (patches, vllm_sources):
         monkeypatch.setattr(module, "_ROOT", root)
-    yield [Installed(), Sources(tmp_path)]
+    yield [installed, Sources(tmp_path).find]
     for module in [module for module in sys.modules if module.partition(".")[0] == root]:
         del sys.modules[module]
 
@@ -91,7 +91,7 @@ def readers(tmp_path, monkeypatch):
     ],
 )
 def test_parameters_through_imports_and_base_classes(readers, path, parameters):
-    assert [reader.find(f"shapes_of_vllm.{path}").parameters for reader in readers] == [parameters] * 2
+    assert [find(f"shapes_of_vllm.{path}").parameters for find in readers] == [parameters] * 2
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_parameters_through_imports_and_base_classes(readers, path, parameters):
     ],
 )
 def test_attributes_in_the_body_and_assigned_to_self(readers, path, there, not_there):
-    for reader in readers:
-        shape = reader.find(f"shapes_of_vllm.{path}")
+    for find in readers:
+        shape = find(f"shapes_of_vllm.{path}")
         assert [name for name in there if not shape.has(name)] == []
         assert [name for name in not_there if shape.has(name)] == []
 
@@ -114,15 +114,15 @@ def test_attributes_in_the_body_and_assigned_to_self(readers, path, there, not_t
     ["nothing:Base", "base:Nothing", "base:Base.nothing", "engine:Engine.send.more", "engine.nothing:A"],
 )
 def test_what_is_not_there_is_named(readers, path):
-    for reader in readers:
+    for find in readers:
         with pytest.raises(Missing, match=r"^no (module )?shapes_of_vllm\."):
-            reader.find(f"shapes_of_vllm.{path}")
+            find(f"shapes_of_vllm.{path}")
 
 
 def test_a_module_that_lacks_another_package_is_told_from_one_that_is_gone(readers):
     imported, _ = readers
     with pytest.raises(Unavailable, match="surely_not_installed"):
-        imported.find("shapes_of_vllm.broken:Thing")
+        imported("shapes_of_vllm.broken:Thing")
     thing = Name("shapes_of_vllm.broken:Thing", Part.FRONTEND)
     assert "surely_not_installed" in difference(thing, imported)
     gone = Name("shapes_of_vllm.gone:Thing", Part.FRONTEND, endpoint=True)
@@ -132,17 +132,17 @@ def test_a_module_that_lacks_another_package_is_told_from_one_that_is_gone(reade
 
 def test_a_difference_says_what_is_missing(readers):
     path = "shapes_of_vllm.engine:Engine"
-    for reader in readers:
-        assert difference(Name(f"{path}.send", Part.V1, begins=("self", "method")), reader) is None
+    for find in readers:
+        assert difference(Name(f"{path}.send", Part.V1, begins=("self", "method")), find) is None
         assert "begins with other parameters than self, name" in difference(
-            Name(f"{path}.send", Part.V1, begins=("self", "name")), reader
+            Name(f"{path}.send", Part.V1, begins=("self", "name")), find
         )
-        assert difference(Name(f"{path}.send", Part.V1, takes=("args", "key")), reader) == (
+        assert difference(Name(f"{path}.send", Part.V1, takes=("args", "key")), find) == (
             f"no parameter key of {path}.send"
         )
-        assert difference(Name(path, Part.V1, has=("kind", "never")), reader) == f"no {path}.never"
+        assert difference(Name(path, Part.V1, has=("kind", "never")), find) == f"no {path}.never"
 
 
 def test_an_empty_folder_holds_no_part_of_the_contract(tmp_path):
     for part in Part:
-        assert differences(Sources(tmp_path), part)
+        assert differences(Sources(tmp_path).find, part)
