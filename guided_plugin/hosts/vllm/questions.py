@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from guided_plugin.hosts.vllm.common import HEALTH, METRICS, PREPARE, RETRY_AFTER, samples
+from guided_plugin.hosts.vllm.common import HEALTH, RETRY_AFTER, samples
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
 from guided_plugin.hosts.vllm.telling import unavailable
@@ -148,10 +148,8 @@ def offer_methods() -> None:
         return float(engine.retry_after())
 
     patch(When.WORKERS)
-    setattr(WorkerBase, PREPARE, guided_prepare)
-    setattr(WorkerBase, HEALTH, guided_health)
-    setattr(WorkerBase, RETRY_AFTER, guided_retry_after)
-    setattr(WorkerBase, METRICS, guided_metrics)
+    for method in (guided_prepare, guided_health, guided_retry_after, guided_metrics):
+        setattr(WorkerBase, method.__name__, method)
 
 
 def engine_of(worker: Any) -> Any:

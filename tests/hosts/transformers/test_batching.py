@@ -57,9 +57,37 @@ def managed(model):
             manager.stop(hard_stop=True)
 
 
+@pytest.fixture
+def started(guide, managed):
+    """Makes managers that run, guided: the manager, its `GuidedBatching`."""
+
+    def start(generation=None, **options):
+        manager = managed(generation, **options)
+        batching = guide.batching(manager)
+        manager.start()
+        return manager, batching
+
+    return start
+
+
+@pytest.fixture
+def prompt(demo_tokenizer):
+    return demo_tokenizer.encode("Person as JSON: ")
+
+
+FIELDS = ContinuousBatchingConfig.__dataclass_fields__
+SMALL_CACHE = {
+    "num_blocks": 6,
+    "page_size" if "page_size" in FIELDS else "block_size": 16,
+    "cpu_offload_space": 0.0,
+}
+"""Requests make room and come back."""
+
+
 def collect(manager, wanted, seconds=120):
+    """So many results, or those of these requests, among others."""
     found, end = {}, time.monotonic() + seconds
-    while len(found) < wanted:
+    while len(found) < wanted if isinstance(wanted, int) else not found.keys() >= wanted:
         assert manager.is_running(), "the manager's loop has died"
         assert time.monotonic() < end, f"{len(found)} of {wanted} requests came"
         result = manager.get_result(timeout=0.2)
@@ -77,12 +105,9 @@ def check(guide, spec, result):
 @pytest.mark.parametrize(
     "generation", [{"do_sample": False}, {"do_sample": True, "top_k": 20, "temperature": 1.2}]
 )
-def test_requests_of_all_kinds(demo_tokenizer, model, guide, managed, generation):
+def test_requests_of_all_kinds(prompt, guide, managed, started, generation):
     free_manager = managed(generation)
-    manager = managed(generation)
-    batching = guide.batching(manager)
-    manager.start()
-    prompt = demo_tokenizer.encode("Person as JSON: ")
+    manager, batching = started(generation)
     wanted = {}
     for number in range(14):
         spec = [*SPECS, None][number % 4]
@@ -101,11 +126,8 @@ def test_requests_of_all_kinds(demo_tokenizer, model, guide, managed, generation
         assert found["req_3"].generated_tokens == bare
 
 
-def test_a_small_cache_moves_requests_out_and_in_again(demo_tokenizer, guide, managed):
-    fields = ContinuousBatchingConfig.__dataclass_fields__
-    page = "page_size" if "page_size" in fields else "block_size"
-    manager = managed(num_blocks=6, max_requests_per_batch=4, **{page: 16}, cpu_offload_space=0.0)
-    batching = guide.batching(manager)
+def test_a_small_cache_moves_requests_out_and_in_again(demo_tokenizer, guide, started):
+    manager, batching = started(**SMALL_CACHE)
     replayed = []
     add = batching.pipeline.add_request
 
@@ -114,7 +136,6 @@ def test_a_small_cache_moves_requests_out_and_in_again(demo_tokenizer, guide, ma
         return add(name, spec, tokens=tokens)
 
     batching.pipeline.add_request = spy
-    manager.start()
     spec = gp.OutputSpec.regex("[a-c]{45,50}")
     prompt = demo_tokenizer.encode("x")
     names = [batching.add_request([*prompt, 20 + n], spec, max_new_tokens=60) for n in range(4)]
@@ -123,15 +144,10 @@ def test_a_small_cache_moves_requests_out_and_in_again(demo_tokenizer, guide, ma
     assert max(replayed) > 0, "nothing was moved: the cache is too large for this test"
 
 
-def test_a_plugin_hears_each_step_once(demo_tokenizer, guide, managed):
-    fields = ContinuousBatchingConfig.__dataclass_fields__
-    page = "page_size" if "page_size" in fields else "block_size"
-    # Small: requests make room and come back.
-    manager = managed(num_blocks=6, max_requests_per_batch=4, **{page: 16}, cpu_offload_space=0.0)
-    batching = guide.batching(manager)
+def test_a_plugin_hears_each_step_once(demo_tokenizer, guide, started):
+    manager, batching = started(**SMALL_CACHE)
     listener = StepListener()
     guide.compiler.plugins.register(listener)
-    manager.start()
     try:
         spec = gp.OutputSpec.regex("[a-c]{45,50}")
         prompt = demo_tokenizer.encode("x")
@@ -156,7 +172,7 @@ def test_a_plugin_hears_each_step_once(demo_tokenizer, guide, managed):
     assert unguided == found[free].generated_tokens
 
 
-def test_a_hook_that_raises_is_named_once_and_ends_no_request(demo_tokenizer, guide, managed, caplog):
+def test_a_hook_that_raises_is_named_once_and_ends_no_request(prompt, guide, started, caplog):
     class Clumsy:
         @gp.hookimpl
         def post_sampling(self, step):
@@ -165,10 +181,8 @@ def test_a_hook_that_raises_is_named_once_and_ends_no_request(demo_tokenizer, gu
     clumsy = Clumsy()
     guide.compiler.plugins.register(clumsy, "clumsy")
     try:
-        manager = managed()
-        batching = guide.batching(manager)
-        manager.start()
-        name = batching.add_request(demo_tokenizer.encode("x"), SPECS[2], max_new_tokens=20)
+        manager, batching = started()
+        name = batching.add_request(prompt, SPECS[2], max_new_tokens=20)
         assert check(guide, SPECS[2], collect(manager, 1)[name])
     finally:
         guide.compiler.plugins.unregister(clumsy)
@@ -177,57 +191,38 @@ def test_a_hook_that_raises_is_named_once_and_ends_no_request(demo_tokenizer, gu
     assert "oops" in told
 
 
-def test_without_a_listener_no_step_is_made(demo_tokenizer, guide, managed, monkeypatch):
+def test_without_a_listener_no_step_is_made(prompt, guide, started, monkeypatch):
     monkeypatch.setattr(batching_module, "DecodeStep", None)
-    manager = managed()
-    batching = guide.batching(manager)
-    manager.start()
-    name = batching.add_request(demo_tokenizer.encode("x"), SPECS[2], max_new_tokens=20)
+    manager, batching = started()
+    name = batching.add_request(prompt, SPECS[2], max_new_tokens=20)
     assert check(guide, SPECS[2], collect(manager, 1)[name])
 
 
-def test_several_sequences_of_a_request(demo_tokenizer, guide, managed):
-    manager = managed({"do_sample": True, "num_return_sequences": 3})
-    batching = guide.batching(manager)
-    manager.start()
-    name = batching.add_request(demo_tokenizer.encode("Person as JSON: "), SPECS[1], max_new_tokens=40)
+def test_several_sequences_of_a_request(prompt, guide, started):
+    manager, batching = started({"do_sample": True, "num_return_sequences": 3})
+    name = batching.add_request(prompt, SPECS[1], max_new_tokens=40)
     found = collect(manager, 3)
     assert set(found) == {name, f"{name}__child#0", f"{name}__child#1"}
     assert sum(check(guide, SPECS[1], result) for result in found.values())
 
 
-def test_cancelled_requests_leave_the_others_alone(demo_tokenizer, guide, managed):
-    manager = managed()
-    batching = guide.batching(manager)
-    manager.start()
-    prompt = demo_tokenizer.encode("Person as JSON: ")
+def test_cancelled_requests_leave_the_others_alone(prompt, guide, started):
+    manager, batching = started()
     long = gp.OutputSpec.regex("[a-z]{300,400}")
     leaving = [batching.add_request([*prompt, 30 + n], long, max_new_tokens=350) for n in range(2)]
     staying = batching.add_request(prompt, gp.OutputSpec.regex("[a-c]{60,70}"), max_new_tokens=100)
     time.sleep(0.3)
     for name in leaving:
         manager.cancel_request(name)
-    found = {}
-    end = time.monotonic() + 60
-    while staying not in found and time.monotonic() < end:
-        result = manager.get_result(timeout=0.2)
-        if result is not None and result.is_finished():
-            found[result.request_id] = result
+    found = collect(manager, {staying})
     assert check(guide, gp.OutputSpec.regex("[a-c]{60,70}"), found[staying])
     again = batching.add_request(prompt, SPECS[2], max_new_tokens=20)
-    while again not in found and time.monotonic() < end:
-        result = manager.get_result(timeout=0.2)
-        if result is not None and result.is_finished():
-            found[result.request_id] = result
-    assert check(guide, SPECS[2], found[again])
+    assert check(guide, SPECS[2], collect(manager, {again})[again])
     assert batching.error(staying) is None
 
 
-def test_a_bad_spec_is_an_error_of_its_own_request(demo_tokenizer, guide, managed):
-    manager = managed()
-    batching = guide.batching(manager)
-    manager.start()
-    prompt = demo_tokenizer.encode("Person as JSON: ")
+def test_a_bad_spec_is_an_error_of_its_own_request(prompt, guide, started):
+    manager, batching = started()
     with pytest.raises(GrammarError):
         batching.add_request(prompt, gp.OutputSpec.regex("a(?=b)"))
     # The manager checks no spec: its row fails closed.
@@ -248,12 +243,10 @@ def test_a_bad_spec_is_an_error_of_its_own_request(demo_tokenizer, guide, manage
     assert "has type int, expected str" in result.error
 
 
-def test_a_specs_own_stop_tokens_end_its_request(demo_tokenizer, guide, managed):
-    manager = managed()
-    batching = guide.batching(manager)
-    manager.start()
+def test_a_specs_own_stop_tokens_end_its_request(prompt, started):
+    manager, batching = started()
     spec = gp.OutputSpec.choice(["yes"], stop_token_ids=[44])
-    name = batching.add_request(demo_tokenizer.encode("x"), spec, max_new_tokens=20)
+    name = batching.add_request(prompt, spec, max_new_tokens=20)
     assert collect(manager, 1)[name].generated_tokens[-1] == 44
 
 
@@ -295,23 +288,16 @@ def test_cuda_graphs_are_refused_on_cuda(monkeypatch):
             batching_module._refuse(Manager())
 
 
-def test_a_manager_that_has_begun_is_refused(guide, managed):
-    manager = managed()
-    manager.start()
+def test_a_manager_that_has_begun_is_refused(guide, started):
+    manager, batching = started()
     with pytest.raises(PipelineError, match="has started"):
         guide.batching(manager)
-    other = managed()
-    batching = guide.batching(other)
-    other.start()
     with pytest.raises(PipelineError, match="still running"):
         batching.close()
 
 
-def test_requests_come_from_many_threads(demo_tokenizer, guide, managed):
-    manager = managed()
-    batching = guide.batching(manager)
-    manager.start()
-    prompt = demo_tokenizer.encode("Person as JSON: ")
+def test_requests_come_from_many_threads(prompt, guide, started):
+    manager, batching = started()
     wanted, lock = {}, threading.Lock()
 
     def work(number):

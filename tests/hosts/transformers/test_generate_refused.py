@@ -19,32 +19,26 @@ UNGUIDABLE = {
 }
 
 
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("way", ["both", "processor alone", "the stack tells nothing"])
 @pytest.mark.parametrize("how", UNGUIDABLE)
-def test_what_moves_rows_is_refused_before_the_first_step(tokenizer, model, guide, how, alone, monkeypatch):
+def test_what_moves_rows_is_refused(tokenizer, model, guide, how, way, monkeypatch):
     options = dict(UNGUIDABLE[how])
     if "assistant_model" in options:
         options["assistant_model"] = random_model(model.config.vocab_size, seed=5)
-    taken = []
-    monkeypatch.setattr(transformers_step.Run, "after_sampling", lambda *given: taken.append(given))
     kwargs = guide.generate_kwargs(SPECS[0])
-    if alone:
+    if way == "processor alone":
         kwargs = {"logits_processor": [guide.logits_processor(SPECS[0])]}
-    with pytest.raises(ConfigError, match="can't be guided") as caught:
+    taken, refused = [], ConfigError
+    if way == "the stack tells nothing":
+        monkeypatch.setattr(transformers_step, "surroundings", lambda processor: Surroundings())
+        refused = PipelineError
+    else:  # before the first step
+        monkeypatch.setattr(transformers_step.Run, "after_sampling", lambda *given: taken.append(given))
+    with pytest.raises(refused) as caught:
         generate(model, encoded(tokenizer, PROMPTS[:1]), **options, **kwargs)
     assert caught.value.hint
+    assert refused is PipelineError or "can't be guided" in str(caught.value)
     assert taken == []
-
-
-@pytest.mark.parametrize("how", UNGUIDABLE)
-def test_it_is_refused_even_where_the_stack_tells_nothing(tokenizer, model, guide, how, monkeypatch):
-    monkeypatch.setattr(transformers_step, "surroundings", lambda processor: Surroundings())
-    options = dict(UNGUIDABLE[how])
-    if "assistant_model" in options:
-        options["assistant_model"] = random_model(model.config.vocab_size, seed=5)
-    with pytest.raises(PipelineError) as caught:
-        generate(model, encoded(tokenizer, PROMPTS[:1]), **options, **guide.generate_kwargs(SPECS[0]))
-    assert caught.value.hint
 
 
 def test_what_the_stack_does_not_tell_changes_no_token(tokenizer, vocabulary, model, guide, monkeypatch):
