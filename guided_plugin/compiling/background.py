@@ -1,13 +1,13 @@
 """Threads that run compiles in the background. Depends on errors and ipc.
 
 They mostly wait for helper processes, so there may be many. They are daemons, because a compile must not keep
-a program from ending. Each ends when it had nothing to do for a while.
+a program from ending.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
@@ -16,59 +16,52 @@ from guided_plugin.errors import BusyError
 from guided_plugin.ipc import processors
 
 _MAX_THREADS = 64
-_IDLE_SECONDS = 5.0
 
 T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """Runs calls, each in a thread of its own up to a number of threads."""
+    """Runs calls, each in a thread of its own up to a number of threads; the others wait for one of these."""
 
     def __init__(self, threads: int = _MAX_THREADS, most: float = float("inf")) -> None:
         """`most`: calls that may have been submitted and not ended."""
         self._most_threads = threads
         self._most = most
         self._lock = threading.Lock()
-        self._waiting: queue.SimpleQueue[tuple[Future[T], Callable[[], T]]] = queue.SimpleQueue()
-        self._threads = self._busy = 0
-        """Threads that run; calls that were submitted and have not ended."""
+        self._waiting: deque[tuple[Future[T], Callable[[], T]]] = deque()
+        self._threads = self._calls = 0
+        """Threads, each of which ends when no call waits; calls that were submitted and have not ended."""
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """The result of a call, later. Never blocks; raises BusyError if there are too many."""
         future: Future[T] = Future()
         with self._lock:
-            if self._busy >= self._most:
+            if self._calls >= self._most:
                 raise BusyError(
-                    f"{self._busy} specs compile, or wait for that",
+                    f"{self._calls} specs compile, or wait for that",
                     where="compiling",
                     hint="try again, or raise compile_queue or compile_processes",
                 )
-            if self._busy >= self._threads < self._most_threads:
+            if self._threads < self._most_threads:
                 # Before the call is queued: should no thread start, there is no future that never ends.
                 threading.Thread(target=self._work, name="guided-compile", daemon=True).start()
                 self._threads += 1
-            self._busy += 1
-            self._waiting.put((future, call))
+            self._calls += 1
+            self._waiting.append((future, call))
         return future
 
     def _work(self) -> None:
         while True:
-            try:
-                future, call = self._waiting.get(timeout=_IDLE_SECONDS)
-            except queue.Empty:
-                with self._lock:
-                    if self._waiting.empty():
-                        self._threads -= 1
-                        return
-                continue
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                future, call = self._waiting.popleft()
             if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(call())
-                except BaseException as error:
-                    future.set_exception(error)
+                _run(call, future)
             del future, call  # what they hold must not live until the next call
             with self._lock:
-                self._busy -= 1
+                self._calls -= 1
 
 
 def at_low_priority(call: Callable[[], T]) -> T:
@@ -77,13 +70,17 @@ def at_low_priority(call: Callable[[], T]) -> T:
 
     def work() -> None:
         processors.give_way()
-        try:
-            result.set_result(call())
-        except BaseException as error:
-            result.set_exception(error)
+        _run(call, result)
 
     threading.Thread(target=work, name="guided-compile-again", daemon=True).start()
     return result.result()
+
+
+def _run(call: Callable[[], T], future: Future[T]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 def outside_own_threads(call: Callable[[], object]) -> None:

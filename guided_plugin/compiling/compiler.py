@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from guided_plugin.compiling.background import Background, at_low_priority
-from guided_plugin.compiling.cache import GrammarCache
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.helper import Allowance
 from guided_plugin.compiling.limits import check_limits, is_small
@@ -104,8 +103,8 @@ class GrammarCompiler:
         weakref.finalize(self, _close, self._pool, self.template)
         self._background: Background[Grammar] = Background()
         self._lock = threading.Lock()
-        self._cache: GrammarCache[Grammar] = GrammarCache(self.config.cache_bytes)
-        self._kept: GrammarCache[Prepared] = GrammarCache(self.config.cache_bytes // _KEPT_SHARE)
+        self._cache: Latest[OutputSpec, Grammar] = Latest(self.config.cache_bytes)
+        self._kept: Latest[OutputSpec, Prepared] = Latest(self.config.cache_bytes // _KEPT_SHARE)
         """What helpers made, here or in another process."""
         self._loads = threading.Semaphore(max(1, processors.count() // 4))
         """Loads that may take long, and are native work in this process."""
@@ -113,7 +112,7 @@ class GrammarCompiler:
         """What is made of specs now."""
         self._refused: Latest[bytes, tuple[float, GuidedError]] = Latest(_REFUSED_BYTES)
         """Specs that were refused: until when (of `time.monotonic`), and why."""
-        self._misses = self._waits = 0
+        self._hits = self._misses = self._waits = 0
 
     def warm_up(self) -> None:
         """Make the backends that schemas may get, and have them build what the first request would wait for.
@@ -189,7 +188,9 @@ class GrammarCompiler:
     def cached(self, spec: OutputSpec) -> Grammar | None:
         """The grammar of a spec if it is there; never waits for a compile."""
         with self._lock:
-            return self._cache.get(language_of(spec))
+            found = self._cache.get(language_of(spec))
+            self._hits += found is not None
+            return found
 
     def quarantine(self, spec: OutputSpec, error: GuidedError) -> None:
         """Refuse a spec for some minutes: `error` says what its requests cost. Triggers may have cost it: the
@@ -226,7 +227,7 @@ class GrammarCompiler:
         with self._lock:
             cache = self._cache
             return CacheStatistics(
-                hits=cache.hits,
+                hits=self._hits,
                 misses=self._misses,
                 waits=self._waits,
                 evictions=cache.evictions,
@@ -263,6 +264,7 @@ class GrammarCompiler:
         with self._lock:
             ready = found(key)
             if ready is not None:
+                self._hits += 1
                 return ready
             refusal = self._refusal(identity_of(key)) if self._refused else None
             if refusal is not None:

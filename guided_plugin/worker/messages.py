@@ -53,7 +53,7 @@ class Remove:
 class Compile:
     """Engine: answer whether a spec compiles."""
 
-    ticket: int
+    key: bytes
     spec: OutputSpec
     prepared: Prepared | None = None
     """As in `Add`."""
@@ -81,7 +81,7 @@ class Ready:
 class Verdict:
     """Worker: the answer to `Compile`."""
 
-    ticket: int
+    key: bytes
     answer: Admission | GuidedError
     prepared: Prepared | None = None
     """What the next worker loads the spec from, if this one had a helper make it."""

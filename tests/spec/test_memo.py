@@ -13,7 +13,6 @@ from guided_plugin.spec.memo import Latest, remembered, texts_bytes
 GROWTH = """
 import sys
 from guided_plugin import OutputSpec
-from guided_plugin.compiling.cache import GrammarCache
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError
@@ -35,8 +34,8 @@ def visit(number):
     error = CompileLimitError("too large", where="regex", hint="make it smaller")
     compiler.keep(spec, Prepared(spec, "fake", text))
     assert compiler.kept(spec) is not None
-    verdict, question = admissions.open(number, spec)
-    admissions.judge(Verdict(number, Admission("fake", 0.1)))
+    verdict, question = admissions.open(spec)
+    admissions.judge(Verdict(question.key, Admission("fake", 0.1)))
     assert admissions.lookup(spec).result().backend == "fake"
     compiler.quarantine(spec, error)
     assert compiler.refusal(spec) is not None

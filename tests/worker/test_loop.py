@@ -88,11 +88,11 @@ def test_a_broken_token_fails_its_request_alone(make_engine):
     step = engine.plan(1, 0)
     assert engine.allowed(step, 0) == {ord("y")}
     assert engine.allowed(step, 1) == {END}
-    assert engine.request(0).phase() is Phase.FAILED
+    assert engine.request(0).state.phase is Phase.FAILED
     assert "breaks the grammar" in str(engine.request(0).error)
     assert engine.request(0).counted() == ()
     assert [slot for slot, _ in engine.client.requests.take_failures()] == [0]
-    assert engine.request(1).phase() is Phase.ACTIVE
+    assert engine.request(1).state.phase is Phase.ACTIVE
 
 
 def unheard(engine, step):

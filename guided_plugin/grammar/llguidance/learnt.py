@@ -19,12 +19,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-import os
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from guided_plugin.grammar.native import native
+from guided_plugin.ipc.observed import resident_bytes
 
 if TYPE_CHECKING:
     from guided_plugin.grammar.llguidance.lexers import LexerPool
@@ -46,8 +46,6 @@ something else has grown."""
 
 _LEAST_PART = 1 / 256
 """A lexer that has spent less than this part of all fuel is left alone: it frees next to nothing."""
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Learnt:
@@ -124,12 +122,6 @@ class Learnt:
             given_up,
             self.size_bytes >> 20,
         )
-
-
-def resident_bytes() -> int:
-    """The memory of this process."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * _PAGE_BYTES
 
 
 def _trim() -> None:

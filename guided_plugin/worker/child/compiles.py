@@ -50,11 +50,11 @@ class Compiles:
         """Runs in the compiling thread: the loop may be asleep."""
         error = done.exception()
         if error is not None:
-            self._channel.send(Verdict(message.ticket, as_guided_error(error)))
+            self._channel.send(Verdict(message.key, as_guided_error(error)))
             return
         # The engine keeps it for the worker after this one.
         made = self._compiler.kept(message.spec) if message.prepared is None else None
-        self._channel.send(Verdict(message.ticket, done.result().admission(), made))
+        self._channel.send(Verdict(message.key, done.result().admission(), made))
 
 
 def as_guided_error(error: BaseException) -> GuidedError:

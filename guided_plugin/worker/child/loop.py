@@ -7,7 +7,6 @@ ends it, and the engine starts another.
 
 from __future__ import annotations
 
-import os
 import select
 import time
 from collections import deque
@@ -16,6 +15,7 @@ from typing import NoReturn
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.ipc.channel import Channel
+from guided_plugin.ipc.observed import resident_bytes
 from guided_plugin.worker.child.compiles import Compiles
 from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import WorkerRings
@@ -42,8 +42,6 @@ _OVERDUE_BYTES = 1 << 30
 
 _OVERDUE_CHECK = 0.25
 """Seconds between two checks."""
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class WorkerRetires(Exception):
@@ -182,7 +180,7 @@ class _OverdueWatch:
         if not seconds:
             self._resident = None
             return True
-        resident = _resident_bytes()
+        resident = resident_bytes()
         if self._resident is None:
             self._resident = resident
         gained = resident - self._resident
@@ -192,8 +190,3 @@ class _OverdueWatch:
                 f"{gained / 2**20:.0f} MiB"
             )
         return True
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * _PAGE_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError
@@ -25,7 +25,7 @@ _TOLD_BYTES = 2 << 20
 @dataclass(slots=True)
 class _Ticket:
     spec: OutputSpec
-    verdict: Future[Admission]
+    verdict: Future[Admission] = field(default_factory=Future)
     deaths: int = 0
     """Workers that died while it was open."""
 
@@ -39,9 +39,8 @@ class Admissions:
         """Verdicts that have come; the same one for all requests."""
         self._told: Latest[bytes, bool] = Latest(_TOLD_BYTES)
         """What the worker that runs now was told to load."""
-        self._tickets: dict[int, _Ticket] = {}
-        self._numbers: dict[OutputSpec, int] = {}
-        """The ticket of each spec that has one."""
+        self._tickets: dict[bytes, _Ticket] = {}
+        """Verdicts that are awaited."""
 
     def __bool__(self) -> bool:
         """Whether a verdict is awaited."""
@@ -49,33 +48,32 @@ class Admissions:
 
     def lookup(self, spec: OutputSpec) -> Future[Admission] | None:
         """The verdict on a spec, there or awaited."""
-        known = self._known.get(identity_of(spec))
-        if known is not None:
-            return known
-        number = self._numbers.get(language_of(spec))
-        return None if number is None else self._tickets[number].verdict
+        key = identity_of(spec)
+        ticket = self._tickets.get(key)
+        return self._known.get(key) if ticket is None else ticket.verdict
 
-    def open(self, number: int, spec: OutputSpec) -> tuple[Future[Admission], Compile]:
+    def open(self, spec: OutputSpec) -> tuple[Future[Admission], Compile]:
         """Await a verdict; with the message that asks for it."""
-        ticket = self._tickets[number] = _Ticket(language_of(spec), _verdict())
-        self._numbers[ticket.spec] = number
-        return ticket.verdict, self._question(number, ticket)
+        key = identity_of(spec)
+        ticket = self._tickets[key] = _Ticket(language_of(spec))
+        # Others may wait for the same one: it can't be cancelled.
+        ticket.verdict.set_running_or_notify_cancel()
+        return ticket.verdict, self._question(key, ticket)
 
     def questions(self) -> Iterable[Compile]:
         """The messages that ask for all verdicts awaited."""
-        return [self._question(number, ticket) for number, ticket in self._tickets.items()]
+        return [self._question(key, ticket) for key, ticket in self._tickets.items()]
 
     def judge(self, message: Verdict) -> None:
         """A verdict has come."""
-        if message.ticket not in self._tickets:
+        key, answer = message.key, message.answer
+        ticket = self._tickets.pop(key, None)
+        if ticket is None:
             return
-        ticket = self._close(message.ticket)
-        answer = message.answer
         if isinstance(answer, GuidedError):
             ticket.verdict.set_exception(answer)
             return
         size = 2 * ENTRY_BYTES + texts_bytes(answer.reason, answer.warnings, answer.unenforced)
-        key = identity_of(ticket.spec)
         self._known.put(key, ticket.verdict, size)
         if message.prepared is not None:
             self._compiler.keep(ticket.spec, message.prepared)
@@ -97,29 +95,19 @@ class Admissions:
     def blame(self, error: GuidedError) -> bool:
         """A worker died, maybe of one of these. Gives up those that saw it twice; whether there were any."""
         found = False
-        for number, ticket in list(self._tickets.items()):
+        for key, ticket in list(self._tickets.items()):
             ticket.deaths += 1
             if ticket.deaths >= 2:
-                self._close(number)
+                del self._tickets[key]
                 ticket.verdict.set_exception(error)
                 found = True
         return found
 
     def refuse(self, error: GuidedError) -> None:
         """No verdict will come."""
-        for number in list(self._tickets):
-            self._close(number).verdict.set_exception(error)
+        tickets, self._tickets = self._tickets, {}
+        for ticket in tickets.values():
+            ticket.verdict.set_exception(error)
 
-    def _question(self, number: int, ticket: _Ticket) -> Compile:
-        return Compile(number, ticket.spec, self.news(ticket.spec))
-
-    def _close(self, number: int) -> _Ticket:
-        ticket = self._tickets.pop(number)
-        del self._numbers[ticket.spec]
-        return ticket
-
-
-def _verdict() -> Future[Admission]:
-    verdict: Future[Admission] = Future()
-    verdict.set_running_or_notify_cancel()  # others may wait for the same one: it can't be cancelled
-    return verdict
+    def _question(self, key: bytes, ticket: _Ticket) -> Compile:
+        return Compile(key, ticket.spec, self.news(ticket.spec))

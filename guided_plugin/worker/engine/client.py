@@ -25,9 +25,8 @@ from guided_plugin.ipc.channel import Channel
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, StepPlan
 from guided_plugin.worker.engine.admissions import Admissions
-from guided_plugin.worker.engine.journal import LiveRequest
 from guided_plugin.worker.engine.requests import LiveRequests
-from guided_plugin.worker.engine.steps import StepRing, forked
+from guided_plugin.worker.engine.steps import LiveRequest, StepRing, forked
 from guided_plugin.worker.layout import Counter, End, Region, Shape
 from guided_plugin.worker.messages import Add, Remove, Sync
 
@@ -82,7 +81,7 @@ class WorkerClient:
             earlier = self.admissions.lookup(spec)
             if earlier is not None:
                 return earlier
-            verdict, question = self.admissions.open(next(self.numbers), spec)
+            verdict, question = self.admissions.open(spec)
             refusal = self._refused()
             if refusal is None or self._suspended:  # the worker that comes is asked
                 self.send(question)
@@ -101,7 +100,7 @@ class WorkerClient:
             if refusal is not None:
                 raise refusal.for_request(request_id)
             request = LiveRequest(next(self.numbers), slot, request_id, spec, stops)
-            request.extend(array("q", tokens))
+            request.state.extend(array("q", tokens))
             alone = not self.requests
             self.requests.add(request)
             self.send(self.add_message(request))
@@ -131,7 +130,8 @@ class WorkerClient:
     def publish(self, plan: StepPlan) -> None:
         """Have the steps from now on announce a plan."""
         with self.steps.lock:
-            self.requests.publish(plan, self.next_plan_id())
+            requests = tuple(map(self.requests.__getitem__, plan.slots))
+            self.steps.publish(self.next_plan_id(), array("i", plan.slots), requests)
 
     def request(self, slot: int) -> LiveRequest:
         """The request in a slot, once everything that happened to it so far is known. Waits for that."""

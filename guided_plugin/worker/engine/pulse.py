@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from guided_plugin.ipc.stopped import LOOK_SECONDS, StopWatch
+from guided_plugin.ipc.observed import LOOK_SECONDS, StopWatch
 from guided_plugin.ipc.template import START_SECONDS
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.layout import Counter
@@ -48,11 +48,7 @@ class Pulse:
 
     def stopped(self) -> bool:
         """Whether the worker was stopped from outside, and stays so. Ask before `hangs`."""
-        if self._stop_watch is None:
-            return False
-        if self._client.region.load(Counter.HEARTBEAT) != self._beat:
-            self._stop_watch.runs()
-        return self._stop_watch.stays_stopped()
+        return self._stop_watch is not None and self._stop_watch.stays_stopped()
 
     def hangs(self) -> bool:
         """Whether the worker has made no progress for too long."""

@@ -1,30 +1,37 @@
-"""The guided requests of one engine: which run, which failed, which are closed from which step on. Not
+"""The guided requests of one engine: which run, which failed, and from which step on they are closed. Not
 locked: the client is.
+
+A host reports a failure together with the output of the first closed step, so it must know of the failure as
+soon as the masks of that step are there. A worker therefore writes its failures into the shared memory before
+it raises FILLED; the engine's own failures are added before FILLED is raised for them.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Sequence
 
 from guided_plugin.errors import GuidedError
-from guided_plugin.step import Closure, StepPlan
-from guided_plugin.worker.engine.closures import Closures
-from guided_plugin.worker.engine.journal import LiveRequest
-from guided_plugin.worker.engine.steps import StepRing
-from guided_plugin.worker.layout import Region
+from guided_plugin.step import Closure
+from guided_plugin.worker.engine.steps import LiveRequest, StepRing
+from guided_plugin.worker.layout import Counter, Region
 
 
 class LiveRequests:
     """Requests by slot."""
 
     def __init__(self, region: Region, steps: StepRing) -> None:
-        self.closures = Closures(region)
         self.failures: deque[LiveRequest] = deque()
         """Requests that failed since the host last looked."""
+        self._region = region
         self._steps = steps
         self._by_slot: dict[int, LiveRequest] = {}
+        self._word = region.word(Counter.CLOSED)
+        """[1]: how many closures the worker wrote."""
+        self._seen = self._word[0]
+        """How many of them were read."""
+        # Bounded: not every host takes them.
+        self._untold: deque[Closure] = deque(maxlen=4 * region.shape.max_slots)
 
     def __len__(self) -> int:
         return len(self._by_slot)
@@ -42,8 +49,8 @@ class LiveRequests:
 
     def remove(self, slot: int) -> None:
         """The request in a slot has left."""
-        self.closures.read(self._by_slot.values())
-        self.closures.forget(self._by_slot.pop(slot))
+        self._read_closures()
+        del self._by_slot[slot]
 
     def runs(self, request: LiveRequest) -> bool:
         """Whether a request still has its slot."""
@@ -57,18 +64,13 @@ class LiveRequests:
         """A running request by its number."""
         return next((one for one in self._by_slot.values() if one.serial == serial), None)
 
-    def publish(self, plan: StepPlan, plan_id: int) -> None:
-        """Have the steps from now on announce a plan."""
-        self._steps.publish(
-            plan_id, array("i", plan.slots), tuple(map(self._by_slot.__getitem__, plan.slots))
-        )
-
     def fail(self, request: LiveRequest, error: GuidedError, count: int | None = None) -> None:
         """A request fails closed, after `count` tokens or after all that are known. The first error stays."""
         if request.error is None:
-            request.fail(error, count)
-            self.closures.read(self._by_slot.values())  # what a worker wrote has the exact step
-            self.closures.add(request, self._steps.filled + 1, error.reason)
+            request.state.fail(count)
+            request.error = error.for_request(request.request_id)
+            self._read_closures()  # what a worker wrote has the exact step
+            self._close(request, self._steps.filled + 1, error.reason)
             self.failures.append(request)
 
     def fail_all(self, error: GuidedError) -> None:
@@ -88,7 +90,29 @@ class LiveRequests:
     def take_closed(self) -> list[Closure]:
         """The requests that were closed since the last call, those that have left included. From any thread.
         Complete for every step whose masks are there."""
-        if self.closures.changed:
+        if self._word[0] != self._seen:
             with self._steps.lock:
-                self.closures.read(self._by_slot.values())
-        return self.closures.take()
+                self._read_closures()
+        taken = []
+        while self._untold:
+            taken.append(self._untold.popleft())
+        return taken
+
+    def closed_by_worker(self, request: LiveRequest) -> str | None:
+        """Why a worker closed a request, if one did."""
+        entry = self._region.read_closure(request.slot, request.serial)
+        return None if entry is None else entry[1]
+
+    def _read_closures(self) -> None:
+        if self._word[0] == self._seen:
+            return
+        self._seen = self._region.load(Counter.CLOSED)
+        for request in self._by_slot.values():
+            entry = self._region.read_closure(request.slot, request.serial)
+            if entry is not None:
+                self._close(request, *entry)
+
+    def _close(self, request: LiveRequest, step: int, reason: str) -> None:
+        if not request.closed:
+            request.closed = True
+            self._untold.append(Closure(request.request_id, step, reason))

@@ -17,13 +17,14 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.request_state import Phase
+from guided_plugin.ipc.observed import resident_bytes
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.device.buffers import WorkerBuffers, host_buffers
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
-from guided_plugin.worker.engine.timing import resident_bytes, worker_metrics
+from guided_plugin.worker.engine.timing import worker_metrics
 from guided_plugin.worker.layout import Region
 from guided_plugin.worker.ranks.leader import Followers
 from guided_plugin.worker.runtime import GrammarRuntime
@@ -126,7 +127,7 @@ class WorkerRuntime(GrammarRuntime):
 
     def phase(self, slot: int) -> Phase:
         """The phase of the request in a slot."""
-        return self.client.request(slot).phase()
+        return self.client.request(slot).state.phase
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         """Slots that failed since the last call."""
@@ -139,8 +140,7 @@ class WorkerRuntime(GrammarRuntime):
 
     def take_closed(self) -> list[Closure]:
         """Requests that were closed since the last call. From any thread."""
-        closures = self._requests.closures  # looked at here, because this is called in each step
-        return self._requests.take_closed() if closures.word[0] != closures.seen or closures.untold else []
+        return self._requests.take_closed()
 
     def refusal(self) -> GuidedError | None:
         """Why a new request would be refused now. From any thread."""

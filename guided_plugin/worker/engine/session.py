@@ -51,7 +51,7 @@ class Session:
         client = self.client
         news: list[object] = []
         for request in client.requests.all():
-            reason = client.requests.closures.reason(request)
+            reason = client.requests.closed_by_worker(request)
             if reason is not None:  # the worker before closed it, and ended before it could send that
                 client.requests.fail(request, RequestError(reason))
             news.append(client.add_message(request))

@@ -11,13 +11,14 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from guided_plugin.errors import PipelineError
+from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.grammar.request_state import RequestState
+from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
-from guided_plugin.worker.engine.journal import LiveRequest
 from guided_plugin.worker.layout import (
     FENCED,
     PLAN_DEPTH,
@@ -35,6 +36,35 @@ _STEP, _FOLLOWS, _MESSAGES = int(PlanField.STEP), int(PlanField.FOLLOWS), int(Pl
 _PLAN_ID, _COUNT, _SLOTS = int(PlanField.PLAN_ID), int(PlanField.COUNT), int(PlanField.SLOTS)
 _TIMES, _TIME_STEP, _TIME_PLANNED = len(Time), int(Time.STEP), int(Time.PLANNED)
 _U32, _HALF = 0xFFFFFFFF, 0x80000000
+
+
+@dataclass(slots=True, eq=False)
+class LiveRequest:
+    """A request from its slot's taking to its giving back: what starts it again in another worker. Its spec's
+    triggers are given as tokens.
+
+    Its state has the tokens that were sampled for it, as the token ring showed them. A worker therefore never
+    has to send its journals, and losing a worker loses none.
+    """
+
+    serial: int
+    slot: int
+    request_id: str
+    spec: OutputSpec
+    stop_token_ids: tuple[int, ...]
+    error: GuidedError | None = None
+    deaths: int = 0
+    """Workers that died while they worked on it alone."""
+    closed: bool = False
+    """Whether the host is told of a closed step, or will be."""
+    state: RequestState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = RequestState(self.spec.start_after or (), self.stop_token_ids)
+
+    def counted(self) -> tuple[int, ...]:
+        """The tokens its grammar accepted: up to a stop token, up to its failure."""
+        return tuple(self.state.tokens)
 
 
 @dataclass(slots=True, eq=False)
@@ -167,7 +197,7 @@ class StepRing:
         found = [array("q", (tokens if whole else tokens[tokens != NO_TOKEN]).tobytes()) for tokens in block]
         # All or none of these steps are in the journals: a request replayed without some would go wrong.
         for request, tokens in zip(published.requests, found, strict=True):
-            request.extend(tokens)
+            request.state.extend(tokens)
         for _ in entries:
             self._unread.popleft()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,15 +20,6 @@ def step_times(region: Region, newest: int) -> NDArray[np.int64]:
     times = times[(times[:, Time.PLANNED] > 0) & (times[:, Time.STEP] <= newest)]
     times = times[times[:, Time.FILLED] >= times[:, Time.PLANNED]]
     return times[np.argsort(times[:, Time.STEP])]
-
-
-def resident_bytes(pid: int | None) -> int:
-    """The memory of a process that is not swapped out; 0 where that is unknown."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as statistics:
-            return int(statistics.read().split()[1]) * mmap.PAGESIZE
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 def worker_metrics(region: Region, newest: int, restarts: int, waits: Waits) -> WorkerMetrics:
