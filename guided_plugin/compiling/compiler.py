@@ -91,16 +91,19 @@ class GrammarCompiler:
         plugins: Plugins | None = None,
         built: tuple[Chooser, Template] | None = None,
     ) -> None:
-        """`built`: what a template has built, and that template, in a process that it forked."""
+        """`built`: backends and a template that are there, as in a process that a template forked. This one
+        leaves that template to its owner."""
         self.vocabulary = vocabulary
         self.config = config or GuidedConfig.from_environment()
         self.plugins = plugins or Plugins(disabled=self.config.disabled_plugins)
+        own: Template | None = None
         if built is None:
             greeting = Greeting(vocabulary, self.config, self.plugins.disabled, self.plugins.entry_points)
-            built = Chooser(vocabulary, self.config, self.plugins), Template(MODULE, greeting)
+            own = Template(MODULE, greeting)
+            built = Chooser(vocabulary, self.config, self.plugins), own
         self._chooser, self.template = built
         self._pool = CompilePool(self.template, self.config, self.plugins)
-        weakref.finalize(self, _close, self._pool, self.template)
+        self._end = weakref.finalize(self, _end, self._pool, own)
         self._background: Background[Grammar] = Background()
         self._lock = threading.Lock()
         self._cache: Latest[OutputSpec, Grammar] = Latest(self.config.cache_bytes)
@@ -128,11 +131,11 @@ class GrammarCompiler:
             _log.warning("a backend could not get ready: %s", error)
 
     def close(self) -> None:
-        """End the helper processes and all else that the template has forked; compiles fail.
+        """End the helper processes and all else that its template has forked; compiles fail.
 
         Grammars in the cache are still given out.
         """
-        _close(self._pool, self.template)
+        self._end()
 
     def keep(self, spec: OutputSpec, prepared: Prepared) -> None:
         """A spec has compiled within the limits in another process: here it is only loaded."""
@@ -353,9 +356,10 @@ class GrammarCompiler:
         return self._pool.prepare(backend, spec, self._chooser, allowed, share)
 
 
-def _close(pool: CompilePool, template: Template) -> None:
+def _end(pool: CompilePool, own: Template | None) -> None:
     pool.close()
-    template.close()
+    if own is not None:
+        own.close()
 
 
 def _awaited(running: Future[R], deadline: float) -> R:

@@ -36,7 +36,7 @@ class HelperLost(Exception):
     """A helper ended for a reason that seems to have nothing to do with its spec: ask another one."""
 
     def __init__(self, what: str, *, died_in: str = "") -> None:
-        """`died_in`: `start`, `warm` or `compile`, where it died at work."""
+        """`died_in`: `start` or `compile`, where it died at work."""
         super().__init__(what)
         self.died_in = died_in
 
@@ -61,7 +61,7 @@ class Helper:
     def __init__(self, template: Template, config: GuidedConfig) -> None:
         """Raises HelperLost where it, or its template, ends while it starts."""
         self._config = config
-        self._warm: set[str] = set()
+        self._warm: dict[str, Ready] = {}
         self.usable = True
         """Whether it may be asked again: not after it went over a limit, died, or grew too large."""
         try:
@@ -70,19 +70,14 @@ class Helper:
             raise HelperLost(f"its template ended while it started: {lost}", died_in="start") from lost
         self._channel = Channel(self.process.sock, from_helper)
         self._stop_watch = StopWatch(self.process.pid)
-        try:
-            self.ready = self._greeted()
-        except BaseException:
-            self.process.stop()
-            raise
 
-    def warm(self, backend: str) -> None:
-        """Make a backend there, unless done before. Its time and memory count for no spec. May raise
-        HelperLost."""
+    def warm(self, backend: str) -> Ready:
+        """What is registered there. Makes a backend, unless done before; its time and memory count for no
+        spec. Raises HelperLost, or why the template has built no backends."""
         if backend in self._warm:
-            return
+            return self._warm[backend]
         try:
-            self._ask(Warm(backend))
+            ready = self._ask(Warm(backend))
         except TimeoutError as error:
             raise PipelineError(
                 f"cannot be made in a compile process: {error}",
@@ -91,9 +86,14 @@ class Helper:
             ) from error
         except _BROKEN as error:
             raise HelperLost(
-                f"it ended while it made backend {backend!r}: {error}", died_in="warm"
+                f"it ended while it made backend {backend!r}: {error}", died_in="start"
             ) from error
-        self._warm.add(backend)
+        if isinstance(ready, Answer) and isinstance(ready.result, GuidedError):
+            raise ready.result
+        if not isinstance(ready, Ready):
+            raise PipelineError("a compile process sent something else than its greeting", hint=_NO_HELPER)
+        self._warm[backend] = ready
+        return ready
 
     def prepare(
         self,
@@ -145,7 +145,7 @@ class Helper:
             if not blame and self.process.exit_code(1.0) in (None, *_ENDED):
                 raise HelperLost("it was ended from outside", died_in="compile") from None
             raise self._died(backend, spec, str(error)) from None
-        if not isinstance(answer, Answer) or answer.result is None:
+        if not isinstance(answer, Answer):
             self.usable = False
             raise self._died(backend, spec, "it sent no answer")
         self.usable = not answer.needs_restart
@@ -161,26 +161,12 @@ class Helper:
             return time.clock_gettime(~self.process.pid << 3 | 2)
         return 0.0
 
-    def _greeted(self) -> Ready:
-        try:
-            ready = self._ask(None)
-        except TimeoutError as error:
-            raise _cannot_start(str(error)) from error
-        except _BROKEN as error:
-            raise HelperLost(f"it ended while it started: {error}", died_in="start") from error
-        if isinstance(ready, Answer) and isinstance(ready.result, GuidedError):
-            raise ready.result
-        if not isinstance(ready, Ready):
-            raise _cannot_start("it sent something else than its greeting")
-        return ready
-
     def _ask(self, message: object, look: Callable[[], None] = lambda: None) -> Any:
         """Send and wait; `look` is called meanwhile. Raises HelperLost, TimeoutError, one of _BROKEN or what
         `look` raises; the helper is unusable then."""
         deadline = time.monotonic() + START_SECONDS
         self.usable = False
-        if message is not None:
-            self._channel.send(message)
+        self._channel.send(message)
         while True:
             soon = time.monotonic() + LOOK_SECONDS
             if not self._channel.drain(soon) and not self._channel.pending:
@@ -215,7 +201,3 @@ class Helper:
             what = f"crashed its process ({exit_reason(code)})"
             hint = "simplify the spec; if it only lacked memory, raise compile_bytes"
         return CompileLimitError(f"compiling with {backend} {what}", where=spec.kind, hint=hint)
-
-
-def _cannot_start(why: str) -> PipelineError:
-    return PipelineError(f"cannot start a compile process: {why}", hint=_NO_HELPER)

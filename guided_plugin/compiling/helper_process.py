@@ -6,11 +6,13 @@ Everything that happens here is an answer: an error, or the way in which this pr
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import socket
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +23,6 @@ from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.decoding import plain_decoder
 from guided_plugin.ipc.spawn import die_first
-from guided_plugin.ipc.template import Template
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.triggers import Trigger
 
@@ -31,7 +32,7 @@ OUT_OF_MEMORY = 75
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Helper, first: what is registered here."""
+    """Helper: the answer to a `Warm`, with what is registered here."""
 
     backends: frozenset[str]
     lowerings: frozenset[str]
@@ -54,9 +55,9 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Helper: the result of a `Warm` (None) or a `Compile`."""
+    """Helper: the result of a `Compile`; or why it serves none."""
 
-    result: Prepared | GuidedError | None
+    result: Prepared | GuidedError
     needs_restart: bool = False
     """Much memory was not given back: the next spec should get a fresh process."""
 
@@ -65,8 +66,9 @@ from_helper = plain_decoder((Ready, Answer, Prepared, OutputSpec, Trigger, *ERRO
 """Reads a message of a helper, which may be broken."""
 
 
-def main(built: Chooser | GuidedError, template: Template, descriptor: int) -> int:
+def main(built: Chooser | GuidedError, control: int, descriptor: int) -> int:
     """Serve the pool at the other end of a socket."""
+    os.close(control)
     die_first()
     processors.give_way()
     channel = Channel(socket.socket(fileno=descriptor))
@@ -77,7 +79,6 @@ def main(built: Chooser | GuidedError, template: Template, descriptor: int) -> i
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, messages), daemon=True).start()
     helper = _Helper(built)
-    channel.send(Ready(frozenset(built.plugins.backends), frozenset(built.plugins.lowerings)))
     while channel.drain():
         message: Warm | Compile = messages.get()
         answer = helper.warm(message) if isinstance(message, Warm) else helper.compile(message)
@@ -109,16 +110,16 @@ class _Helper:
         self._settled = _data_bytes()
         """In use before any compile."""
 
-    def warm(self, message: Warm) -> Answer:
+    def warm(self, message: Warm) -> Ready:
         """A first compile makes what later ones share."""
         with contextlib.suppress(GuidedError):
             self._chooser.compile(message.backend, OutputSpec.choice(["a"]))
         self._settled = _data_bytes()
-        return Answer(None)
+        return Ready(frozenset(self._chooser.plugins.backends), frozenset(self._chooser.plugins.lowerings))
 
     def compile(self, message: Compile) -> Answer:
         """Prepare a spec within the memory limit."""
-        _limit_memory(self._allowed)
+        _limit(self._allowed, self._chooser.config.compile_seconds)
         result = self._prepared(message.backend, message.spec)
         # Compiles may have left so much behind that the limit of the next ones would drift.
         return Answer(result, _data_bytes() - self._settled > self._allowed // 2)
@@ -147,17 +148,17 @@ class _Helper:
         return made
 
 
-def _limit_memory(allowed: int) -> None:
-    """For one compile. Reserved addresses don't count, so threads and arenas use nothing of it."""
+def _limit(allowed: int, seconds: float) -> None:
+    """For one compile. Reserved addresses don't count, so threads and arenas use nothing of it. The pool sees
+    to the time; the kernel does where the process of the pool has ended, and native code holds the GIL."""
     if not sys.platform.startswith("linux"):
         return
     import resource
 
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = _data_bytes() + allowed
-    resource.setrlimit(
-        resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
-    )
+    ends = math.ceil(time.process_time() + seconds) + 1
+    for kind, limit in ((resource.RLIMIT_DATA, _data_bytes() + allowed), (resource.RLIMIT_CPU, ends)):
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer here: no core file
 
 

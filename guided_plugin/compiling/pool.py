@@ -7,12 +7,10 @@ again as one of few: slow specs never have the last helper. Helpers end when thi
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,7 +58,6 @@ class CompilePool:
         self._most_slow = max(1, min(config.compile_processes - 1, processors.count() // 2))
         self._closed = False
         self._owner = os.getpid()
-        _pools.add(self)
 
     def prepare(
         self, backend: str, spec: OutputSpec, chooser: Chooser, allowed: Allowance, share: float
@@ -78,10 +75,10 @@ class CompilePool:
         for _ in range(_ATTEMPTS):
             try:
                 with self._helper(turn, allowed.deadline) as helper:
-                    if backend not in helper.ready.backends:
+                    ready = helper.warm(backend)
+                    if backend not in ready.backends:
                         return None
-                    lowered = chooser.lowered(spec, backend, but=helper.ready.lowerings - self._plugins.local)
-                    helper.warm(backend)
+                    lowered = chooser.lowered(spec, backend, but=ready.lowerings - self._plugins.local)
                     return helper.prepare(
                         *(backend, lowered, allowed, share),
                         blame=deaths["compile"] > 0,
@@ -92,7 +89,7 @@ class CompilePool:
             except HelperLost as lost:
                 reason = lost
                 deaths[lost.died_in] += 1
-                if max(deaths["start"], deaths["warm"]) >= _DEATHS:
+                if deaths["start"] >= _DEATHS:
                     break
         raise BusyError(
             f"compile processes end before they have compiled the spec; the last one: {reason}",
@@ -132,7 +129,12 @@ class CompilePool:
                 self._changed.notify_all()
             self._check_open()
             if not in_time:
-                raise self._busy()
+                raise BusyError(
+                    f"all {self._config.compile_processes} compile processes are busy, and the request's "
+                    "time is over",
+                    where="compiling",
+                    hint="try again, or raise compile_processes",
+                )
             self._running.append(turn)
             helper = self._idle.pop() if self._idle else None
         try:
@@ -186,14 +188,6 @@ class CompilePool:
             waits = any(not one.slow for one in self._waiting)
             return self._config.compile_processes > 1 and waits and quick[0] is turn
 
-    def _busy(self) -> BusyError:
-        return BusyError(
-            f"all {self._config.compile_processes} compile processes are busy, and the request's time is "
-            "over",
-            where="compiling",
-            hint="try again, or raise compile_processes",
-        )
-
     def _check_open(self) -> None:
         if self._owner != os.getpid():
             raise PipelineError(
@@ -202,12 +196,3 @@ class CompilePool:
             )
         if self._closed:
             raise PipelineError("the compiler is closed", hint="make another GrammarCompiler")
-
-
-_pools: weakref.WeakSet[CompilePool] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for pool in list(_pools):
-        pool.close()

@@ -25,7 +25,6 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc.spawn import die_with
-from guided_plugin.ipc.template import Template
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 
@@ -54,9 +53,6 @@ class Greeting:
 class _Fork:
     status: socket.socket
     """Where its exit code goes."""
-    asked_by: socket.socket
-    control: socket.socket
-    """This end of what it asks for other children."""
     handle: int | None
     """Shows its end, where the kernel has such."""
 
@@ -64,29 +60,20 @@ class _Fork:
 class _Server:
     def __init__(self, control: socket.socket, host: int, built: Chooser | GuidedError) -> None:
         self._host = host
-        self._first = control
+        self._control = control
         self._built = built
         self._forks: dict[int, _Fork] = {}
 
     def serve(self) -> None:
         """Fork and reap until the host hangs up."""
         while os.getppid() == self._host:
-            forks = self._forks.values()
-            handles = [fork.handle for fork in forks if fork.handle is not None]
-            controls = [self._first, *(fork.control for fork in forks if fork.control.fileno() >= 0)]
+            handles = [fork.handle for fork in self._forks.values() if fork.handle is not None]
             # Without a descriptor for each child, poll them; the second is for a host that has ended.
             watched = len(handles) == len(self._forks)
-            watching: list[socket.socket | int] = [*controls, *handles]
-            ready, _, _ = select.select(watching, [], [], 1.0 if watched else 0.02)
+            ready, _, _ = select.select([self._control, *handles], [], [], 1.0 if watched else 0.02)
             self._reap()
-            for control in controls:
-                if control in ready and control.fileno() >= 0 and not self._answer(control):
-                    if control is self._first:
-                        return
-                    control.close()
-                    for pid, fork in self._forks.items():
-                        if fork.asked_by is control:
-                            os.kill(pid, signal.SIGKILL)
+            if self._control in ready and not self._answer():
+                return
 
     def close(self) -> None:
         """End all children, and reap them: the process that inherits them may never do it."""
@@ -95,47 +82,41 @@ class _Server:
         for pid in self._forks:
             os.waitpid(pid, 0)
 
-    def _answer(self, control: socket.socket) -> bool:
+    def _answer(self) -> bool:
         """Fork what a message asks for; whether there was one."""
         try:
-            role, descriptors, _, _ = socket.recv_fds(control, 256, 8)
+            role, descriptors, _, _ = socket.recv_fds(self._control, 256, 8)
         except ConnectionError:
             return False
         if not role:
             return False
-        channel, status, *others = descriptors
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        status, *others = descriptors
         module = importlib.import_module(role.decode())
         template = os.getpid()
         pid = os.fork()
         if pid == 0:
-            ours.close()
             os.close(status)
-            self._become(template, module, theirs, channel, others)
-        theirs.close()
-        for descriptor in (channel, *others):
+            self._become(template, module, others)
+        for descriptor in others:
             os.close(descriptor)
         handle = None
         with contextlib.suppress(AttributeError, OSError):
             handle = os.pidfd_open(pid)
-        fork = self._forks[pid] = _Fork(socket.socket(fileno=status), control, ours, handle)
+        fork = self._forks[pid] = _Fork(socket.socket(fileno=status), handle)
         with contextlib.suppress(OSError):  # nothing waits for it any more: it finds its channel closed
             socket.send_fds(fork.status, [str(pid).encode()], [] if handle is None else [handle])
         return True
 
-    def _become(
-        self, template: int, module: object, control: socket.socket, channel: int, others: list[int]
-    ) -> NoReturn:
+    def _become(self, template: int, module: object, descriptors: list[int]) -> NoReturn:
         code = 1
         try:
             die_with(template)
-            self._first.close()
+            self._control.close()
             for fork in self._forks.values():
                 fork.status.close()
-                fork.control.close()
                 if fork.handle is not None:
                     os.close(fork.handle)
-            code = module.main(self._built, Template(MODULE, None, control), channel, *others)  # type: ignore[attr-defined]
+            code = module.main(self._built, *descriptors)  # type: ignore[attr-defined]
         finally:
             os._exit(code)
 
@@ -148,11 +129,6 @@ class _Server:
             with contextlib.suppress(OSError):
                 fork.status.send(str(os.waitstatus_to_exitcode(status)).encode(), socket.MSG_DONTWAIT)
             fork.status.close()
-            if fork.control.fileno() >= 0:
-                for helper, other in self._forks.items():
-                    if other.asked_by is fork.control:
-                        os.kill(helper, signal.SIGKILL)
-                fork.control.close()
             if fork.handle is not None:
                 os.close(fork.handle)
 

@@ -98,8 +98,8 @@ class Template:
     one when it has ended. Thread-safe."""
 
     def __init__(self, module: str, greeting: object, control: socket.socket | None = None) -> None:
-        """`module` runs in the process and is sent `greeting`. `control`: to a template that another process
-        started, which a child of it may ask for others."""
+        """`module` runs in the process and is sent `greeting`. `control`: the socket of a template that
+        another process started, in a child of it, which may ask it for others."""
         self._module = module
         self._greeting = greeting
         self._control = control
@@ -122,7 +122,8 @@ class Template:
         return process is not None and process.has_forked and process.child.exit_code() is None
 
     def fork(self, role: str, *descriptors: int, given_up: Callable[[], bool] = lambda: False) -> Forked:
-        """A child that runs `role`, a module with `main(what is built, the template, channel, *descriptors)`.
+        """A child that runs `role`, a module with `main(what is built, control, channel, *descriptors)`; its
+        channel is the socket here, and `control` the one by which this template is asked.
 
         Starts the template if there is none; `given_up` is asked meanwhile. Raises PipelineError, and
         TemplateLost where the template ends while it starts.
@@ -183,7 +184,7 @@ class Template:
             undo.callback(ours.close)
             undo.callback(status.close)
             with theirs, told:
-                passed = [theirs.fileno(), told.fileno(), *descriptors]
+                passed = [told.fileno(), control.fileno(), theirs.fileno(), *descriptors]
                 try:
                     socket.send_fds(control, [role.encode()], passed)
                 except OSError as error:

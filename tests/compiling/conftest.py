@@ -3,7 +3,8 @@
 import pytest
 from strange_backend import PLUGIN, VOCABULARY
 
-from guided_plugin import GuidedConfig
+from guided_plugin import GuidedConfig, Plugins
+from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.compiler import GrammarCompiler
 
 
@@ -19,16 +20,29 @@ def plugin(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def template(plugin):
+    """A template that knows the backend `strange`. It takes seconds to start: a module's tests share it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(plugin))
+        patch.syspath_prepend(str(plugin))
+        owner = GrammarCompiler(VOCABULARY, config=GuidedConfig(compile_seconds=600.0))
+        yield owner.template
+        owner.close()
+
+
 @pytest.fixture
-def make(plugin, monkeypatch):
+def make(plugin, template, monkeypatch):
+    """Makes compilers, with that template or one that has their configuration; ends them."""
     monkeypatch.setenv("PYTHONPATH", str(plugin))
     monkeypatch.syspath_prepend(str(plugin))
     made = []
 
-    def make(**options):
-        compiler = GrammarCompiler(VOCABULARY, config=GuidedConfig(**options))
-        made.append(compiler)
-        return compiler
+    def make(*, own_template=False, **options):
+        config, plugins = GuidedConfig(**options), Plugins()
+        built = None if own_template else (Chooser(VOCABULARY, config, plugins), template)
+        made.append(GrammarCompiler(VOCABULARY, config=config, plugins=plugins, built=built))
+        return made[-1]
 
     yield make
     for compiler in made:

@@ -17,6 +17,7 @@ from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling import compiler as compiler_module
 from guided_plugin.compiling.background import Background, at_low_priority
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.helper import Compile, Helper
 from guided_plugin.errors import (
     BusyError,
     CompileLimitError,
@@ -69,6 +70,16 @@ def test_processor_time_is_limited_and_what_went_over_is_remembered_for_a_minute
     assert compiler.compile(OutputSpec.json_schema(LARGE)).backend == "llguidance"
 
 
+def test_the_kernel_ends_a_compile_whose_pool_does_not(make):
+    """The worker that asked for it may have ended, while native code keeps the helper from noticing."""
+    compiler = make(own_template=True, compile_seconds=1.0)
+    helper = Helper(compiler.template, compiler.config)
+    helper.warm("strange")
+    helper._channel.send(Compile("strange", strange("spin")))
+    assert helper.process.exit_code(60.0) == -signal.SIGXCPU
+    helper.process.stop()
+
+
 def test_a_compile_that_gets_no_processor_says_nothing_of_its_spec(make):
     compiler = make(compile_seconds=0.5)
     with pytest.raises(BusyError, match=r"a compile got 0(\.\d+)? s of processor time in 2"):
@@ -93,7 +104,7 @@ def test_one_deadline_holds_in_the_queue_and_for_those_who_wait_for_the_same_spe
 
 @pytest.mark.parametrize("what", ["kill", "memory"])
 def test_a_crash_and_a_blown_memory_are_refusals(make, what):
-    compiler = make(compile_bytes=256 * 2**20)
+    compiler = make(own_template=True, compile_bytes=256 * 2**20)
     with pytest.raises(CompileLimitError, match=r"0\.25 GiB of memory|crashed its process \(SIGKILL"):
         compiler.compile(strange(what))
     assert compiler.compile(OutputSpec.json_schema(LARGE)).backend == "llguidance"
@@ -138,7 +149,7 @@ def test_identical_slow_specs_share_a_helper(make):
 
 
 def test_nothing_is_started_before_a_spec_needs_it(make):
-    compiler = make()
+    compiler = make(own_template=True)
     compiler.warm_up()
     compiler.compile(OutputSpec.json_schema({"type": "integer"}))
     assert compiler.template.pid is None
@@ -252,7 +263,7 @@ def deaths(tmp_path, monkeypatch):
 
 
 def test_a_helper_that_dies_while_it_makes_a_backend_is_no_refusal_of_the_spec(make, deaths):
-    compiler = make()
+    compiler = make(own_template=True)
     spec = strange("print")
     (deaths / "1").touch()
     with pytest.raises(UnsupportedSpecError, match="refused in process"):  # the second helper's answer
@@ -261,7 +272,7 @@ def test_a_helper_that_dies_while_it_makes_a_backend_is_no_refusal_of_the_spec(m
 
 
 def test_helpers_that_keep_dying_while_they_make_a_backend_are_told_and_not_remembered(make, deaths):
-    compiler = make()
+    compiler = make(own_template=True)
     spec = strange("print")
     for name in "12":
         (deaths / name).touch()
@@ -273,7 +284,7 @@ def test_helpers_that_keep_dying_while_they_make_a_backend_are_told_and_not_reme
 
 
 def test_a_template_that_dies_while_it_starts_is_no_refusal_of_the_spec(make, monkeypatch):
-    compiler = make()
+    compiler = make(own_template=True)
     left = ["one"]
     running = Template._running
 

@@ -10,6 +10,7 @@ from vocabularies import BYTES
 from worker_engine import Engine
 
 import guided_plugin as gp
+from guided_plugin.compiling.chooser import Chooser
 
 
 @pytest.fixture
@@ -44,15 +45,27 @@ def go_on(monkeypatch):
     return go_on
 
 
+@pytest.fixture(scope="module")
+def templates():
+    """Templates with the backend `faulty`, by configuration. To start one takes seconds, so a module's tests
+    share them; what a compiler remembers is not shared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "support" / "faults"))
+        owners = {}
+        yield lambda config: owners.setdefault(config, gp.GrammarCompiler(BYTES, config=config)).template
+        for owner in owners.values():
+            owner.close()
+
+
 @pytest.fixture
-def make(monkeypatch):
+def make(templates):
     """Makes pipelines whose workers know the backend `faulty`; ends them."""
-    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "support" / "faults"))
     made = []
 
-    def make(slots=8, **config):
-        config = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 60_000, **config})
-        compiler = gp.GrammarCompiler(BYTES, config=config)
+    def make(slots=8, *, own_template=False, **config):
+        config, plugins = gp.GuidedConfig(**{"threads": 2, "worker_step_ms": 60_000, **config}), gp.Plugins()
+        built = None if own_template else (Chooser(BYTES, config, plugins), templates(config))
+        compiler = gp.GrammarCompiler(BYTES, config=config, plugins=plugins, built=built)
         made.append(gp.StepPipeline(compiler, max_slots=slots, mode="process"))
         return made[-1]
 

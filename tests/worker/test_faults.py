@@ -61,13 +61,14 @@ def test_a_stopped_worker_is_replaced_by_its_state_and_no_request_is_blamed(make
     assert caplog.text.count("the grammar worker was stopped from outside") == 2
 
 
-def test_a_worker_that_is_stopped_for_a_moment_is_kept(make):
+def test_a_worker_that_is_stopped_for_a_moment_is_kept(make, monkeypatch):
+    monkeypatch.setattr(observed_module, "STOPPED_SECONDS", 1.0)
     pipe = make()
     run = Run(pipe, one=LONG)
     pid = pipe.runtime.supervisor.worker_pid
     for _ in range(14):
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(0.05)
+        time.sleep(0.1)
         os.kill(pid, signal.SIGCONT)
         run.step()
     run.check()

@@ -11,6 +11,7 @@ from vocabularies import BYTES
 from worker_runs import END, LONG, PAREN, Run, gone, until
 
 import guided_plugin as gp
+from guided_plugin.compiling.helper_process import Warm
 from guided_plugin.compiling.template_process import MODULE, Greeting
 from guided_plugin.errors import PipelineError, RequestError
 from guided_plugin.grammar.table import Phase
@@ -28,8 +29,10 @@ def template():
 
 
 def greeted(child):
-    """The first message of a child, which has then started completely."""
-    return Channel(child.sock).wait(time.monotonic() + 60.0)[0]
+    """The first answer of a helper, which has then started completely."""
+    channel = Channel(child.sock)
+    channel.send(Warm("llguidance"))
+    return channel.wait(time.monotonic() + 60.0)[0]
 
 
 def test_nothing_is_started_before_a_child_is_needed(template):
@@ -146,7 +149,7 @@ def large(title):
 
 
 def test_a_workers_helpers_are_children_of_the_same_template_and_end_with_it(make):
-    pipe = make()
+    pipe = make(own_template=True)
     pipe.prepare(large("a")).result(60)
     (helper,) = helpers_of(pipe)
     os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
@@ -160,7 +163,7 @@ def test_a_workers_helpers_are_children_of_the_same_template_and_end_with_it(mak
 
 
 def test_all_processes_are_killed_at_once_and_service_is_back_soon(make):
-    pipe = make(worker_step_ms=60_000)
+    pipe = make(own_template=True)
     run = Run(pipe, one=LONG, waiting=PAREN)
     pipe.prepare(large("a")).result(60)
     run.steps(3)

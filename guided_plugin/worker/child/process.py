@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.template_process import MODULE
 from guided_plugin.errors import GuidedError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.template import Template
@@ -24,13 +25,13 @@ _PR_SET_NAME = 15
 _PR_SET_TIMERSLACK = 29
 
 
-def main(built: Chooser | GuidedError, template: Template, channel_fd: int, region_fd: int) -> int:
+def main(built: Chooser | GuidedError, control_fd: int, channel_fd: int, region_fd: int) -> int:
     """Serve an engine until it hangs up; the exit code."""
     with closing(Channel(socket.socket(fileno=channel_fd))) as channel:
         try:
             if isinstance(built, GuidedError):
                 raise built
-            _serve(channel, region_fd, built, template)
+            _serve(channel, region_fd, built, control_fd)
         except ChannelClosedError:
             return 0
         except WorkerRetires as wish:
@@ -45,7 +46,7 @@ def main(built: Chooser | GuidedError, template: Template, channel_fd: int, regi
     return 1
 
 
-def _serve(channel: Channel, region_fd: int, chooser: Chooser, template: Template) -> NoReturn:
+def _serve(channel: Channel, region_fd: int, chooser: Chooser, control_fd: int) -> NoReturn:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"guided-worker", 0, 0, 0)  # what `ps` and `top` show
     sys.setswitchinterval(5e-4)  # compile threads give way to the step in half a millisecond
     # Let short sleeps be short: by default the kernel rounds them up by 50 microseconds.
@@ -53,6 +54,7 @@ def _serve(channel: Channel, region_fd: int, chooser: Chooser, template: Templat
     plugins = chooser.plugins
     channel.send(Ready(frozenset(plugins.backends), frozenset(plugins.lowerings)))
     hello, *received = channel.wait()
+    template = Template(MODULE, None, socket.socket(fileno=control_fd))
     compiler = GrammarCompiler(
         chooser.vocabulary, config=chooser.config, plugins=plugins, built=(chooser, template)
     )
