@@ -17,7 +17,6 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from guided_plugin.compiling.background import Background, at_low_priority
@@ -36,7 +35,7 @@ from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec, identity_of, language_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 
-__all__ = ["CacheStatistics", "GrammarCompiler", "shared_compiler"]
+__all__ = ["GrammarCompiler", "shared_compiler"]
 
 _REFUSED_BYTES = 4 << 20
 """What is remembered of specs that were refused: by digest, with the error."""
@@ -64,20 +63,6 @@ R = TypeVar("R")
 
 class _NeedsTime(Exception):
     """A spec does not compile here in milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStatistics:
-    """Counters since start, and what the cache holds now."""
-
-    hits: int
-    misses: int
-    waits: int
-    """Requests that waited for a compile which another request had started."""
-    evictions: int
-    entries: int
-    size_bytes: int
-    limit_bytes: int
 
 
 class GrammarCompiler:
@@ -115,7 +100,6 @@ class GrammarCompiler:
         """What is made of specs now."""
         self._refused: Latest[bytes, tuple[float, GuidedError]] = Latest(_REFUSED_BYTES)
         """Specs that were refused: until when (of `time.monotonic`), and why."""
-        self._hits = self._misses = self._waits = 0
 
     def warm_up(self) -> None:
         """Make the backends that schemas may get, and have them build what the first request would wait for.
@@ -191,9 +175,7 @@ class GrammarCompiler:
     def cached(self, spec: OutputSpec) -> Grammar | None:
         """The grammar of a spec if it is there; never waits for a compile."""
         with self._lock:
-            found = self._cache.get(language_of(spec))
-            self._hits += found is not None
-            return found
+            return self._cache.get(language_of(spec))
 
     def quarantine(self, spec: OutputSpec, error: GuidedError) -> None:
         """Refuse a spec for some minutes: `error` says what its requests cost. Triggers may have cost it: the
@@ -225,20 +207,6 @@ class GrammarCompiler:
         """What matchers have learnt of their grammars, in this process."""
         return self._chooser.learnt_bytes()
 
-    def cache_statistics(self) -> CacheStatistics:
-        """Counters since start, and what the cache holds now."""
-        with self._lock:
-            cache = self._cache
-            return CacheStatistics(
-                hits=self._hits,
-                misses=self._misses,
-                waits=self._waits,
-                evictions=cache.evictions,
-                entries=len(cache),
-                size_bytes=cache.size_bytes,
-                limit_bytes=cache.limit_bytes,
-            )
-
     def _refuse(self, key: bytes, seconds: float, error: GuidedError) -> None:
         size = ENTRY_BYTES + texts_bytes(error.what, error.where, error.hint)
         self._refused.put(key, (time.monotonic() + seconds, error), size)
@@ -267,7 +235,6 @@ class GrammarCompiler:
         with self._lock:
             ready = found(key)
             if ready is not None:
-                self._hits += 1
                 return ready
             refusal = self._refusal(identity_of(key)) if self._refused else None
             if refusal is not None:
@@ -275,9 +242,6 @@ class GrammarCompiler:
             running: Future[R] | None = self._running.get((key, what))
             if running is None:
                 mine = self._running[key, what] = Future[R]()
-                self._misses += 1
-            else:
-                self._waits += 1
         if running is not None:
             return _awaited(running, deadline)
         try:

@@ -21,6 +21,7 @@ from guided_plugin.compiling.helper import Compile, Helper
 from guided_plugin.errors import (
     BusyError,
     CompileLimitError,
+    GuidedError,
     PipelineError,
     UnsupportedSpecError,
 )
@@ -44,15 +45,14 @@ def test_a_large_schema_comes_back_from_a_helper(make):
     assert matcher.accept_text(b'{"p0":1,"p7":2')
 
 
-def test_a_small_one_needs_none(make):
-    compiler = make()
-    assert compiler.compile(OutputSpec.json_schema({"type": "integer"})).backend == "llguidance"
-    assert compiler._pool.processes() == []
-
-
-def test_isolation_can_be_switched_off(make):
-    compiler = make(isolate_compiles=False)
-    compiler.compile(OutputSpec.json_schema(LARGE))
+@pytest.mark.parametrize(
+    ("options", "schema"), [({}, {"type": "integer"}), ({"isolate_compiles": False}, LARGE)]
+)
+def test_what_compiles_in_place_needs_no_helper(make, options, schema):
+    compiler, spec = make(**options), OutputSpec.json_schema(schema)
+    assert compiler.admit_here(spec) == (None,)
+    assert compiler.admit(spec) is None
+    assert compiler.compile(spec).backend == "llguidance"
     assert compiler._pool.processes() == []
 
 
@@ -61,7 +61,7 @@ def test_processor_time_is_limited_and_what_went_over_is_remembered_for_a_minute
     for _ in range(2):
         with pytest.raises(CompileLimitError, match="more than 1 s of processor time"):
             compiler.compile(strange("spin"))
-        assert compiler.cache_statistics().misses == 1
+        assert compiler.refusal(strange("spin")) is not None
     assert compiler._pool.processes() == []
     later = time.monotonic() + 61
     with monkeypatch.context() as patch:
@@ -102,33 +102,33 @@ def test_one_deadline_holds_in_the_queue_and_for_those_who_wait_for_the_same_spe
     assert not running.done()
 
 
-@pytest.mark.parametrize("what", ["kill", "memory"])
-def test_a_crash_and_a_blown_memory_are_refusals(make, what):
-    compiler = make(own_template=True, compile_bytes=256 * 2**20)
-    with pytest.raises(CompileLimitError, match=r"0\.25 GiB of memory|crashed its process \(SIGKILL"):
-        compiler.compile(strange(what))
-    assert compiler.compile(OutputSpec.json_schema(LARGE)).backend == "llguidance"
-
-
 @pytest.mark.parametrize(
-    ("what", "says"), [("print", "refused in process"), ("raise", "strange.*went wrong")]
+    ("what", "says", "left"),
+    [
+        ("kill", r"crashed its process \(SIGKILL", 0),
+        ("memory", r"0\.25 GiB of memory", 0),
+        ("print", "refused in process", 1),
+        ("raise", "strange.*went wrong", 1),
+    ],
 )
-def test_what_a_helper_says_is_told(make, what, says):
-    compiler = make()
+def test_a_crash_a_blown_memory_and_an_error_are_refusals(make, what, says, left):
+    compiler = make(own_template=what == "memory", compile_bytes=256 * 2**20)
     for _ in range(2):
-        with pytest.raises(Exception, match=says):
+        with pytest.raises(GuidedError, match=says):
             compiler.compile(strange(what))
-    assert len(compiler._pool.processes()) == 1
+        assert compiler.refusal(strange(what)) is not None
+    assert len(compiler._pool.processes()) == left
+    assert compiler.compile(OutputSpec.json_schema(LARGE)).backend == "llguidance"
 
 
 def test_slow_specs_leave_quick_ones_a_helper_and_start_again(make):
     compiler = make(compile_seconds=60.0, compile_processes=2)
-    slow = [compiler.compile_async(strange(f"spin {i}")) for i in range(5)]
+    slow = [compiler.compile_async(strange(f"spin {i}")) for i in range(3)]
     while len(compiler._pool.processes()) < 2:
         time.sleep(0.01)
-    for number in range(5):
+    for number in range(2):
         assert compiler.compile(OutputSpec.json_schema({**LARGE, "title": str(number)}))
-    small = [compiler.compile_async(OutputSpec.json_schema({"enum": [i]})) for i in range(20)]
+    small = [compiler.compile_async(OutputSpec.json_schema({"enum": [i]})) for i in range(9)]
     assert all(future.result(20).backend == "llguidance" for future in small)
     assert not any(future.done() for future in slow)
     assert len(compiler._pool.processes()) <= 2
@@ -139,13 +139,15 @@ def test_slow_specs_leave_quick_ones_a_helper_and_start_again(make):
             future.result(10)
 
 
-def test_identical_slow_specs_share_a_helper(make):
+def test_identical_slow_specs_share_a_helper(make, monkeypatch):
     compiler = make(compile_seconds=1.0, compile_processes=3)
+    asked, prepare = [], compiler._pool.prepare
+    monkeypatch.setattr(compiler._pool, "prepare", lambda *about: asked.append(about) or prepare(*about))
     same = [compiler.compile_async(strange("spin"), deadline=math.inf) for _ in range(12)]
     with pytest.raises(CompileLimitError):
         same[0].result(60)
     assert {str(future.exception(60)) for future in same} == {str(same[0].exception())}
-    assert compiler.cache_statistics().misses == 1
+    assert len(asked) == 1
 
 
 def test_nothing_is_started_before_a_spec_needs_it(make):
@@ -157,15 +159,22 @@ def test_nothing_is_started_before_a_spec_needs_it(make):
     assert alive(compiler.template.pid)
 
 
-def test_a_helper_that_ended_while_idle_is_replaced(make):
-    compiler = make()
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("who", ["helper", "template"])
+def test_what_is_ended_or_stopped_while_idle_is_replaced_and_costs_a_spec_nothing(make, who, number):
+    compiler = make(compile_seconds=60.0)
     compiler.compile(OutputSpec.json_schema(LARGE))
-    (helper,) = compiler._pool._all
-    os.kill(helper.process.pid, signal.SIGKILL)
-    # Until all of its threads have ended its socket is open, and a spec would be taken for the cause.
-    assert helper.process.exit_code(20.0) == -signal.SIGKILL
-    assert compiler.compile(OutputSpec.json_schema({**LARGE, "title": "again"})).backend == "llguidance"
-    assert compiler._pool.processes() != [helper.process.pid]
+    (helper,) = compiler._pool.processes()
+    pid = helper if who == "helper" else compiler.template.pid
+    os.kill(pid, number)
+    if who == "template" or number == signal.SIGKILL:
+        os.kill(helper, signal.SIGKILL)
+        # Until all of its threads have ended its socket is open, and a spec would be taken for the cause.
+        while alive(helper):
+            time.sleep(0.01)
+    spec = OutputSpec.json_schema({**LARGE, "title": "again"})
+    assert compiler.compile(spec).backend == "llguidance"
+    assert not alive(pid)
 
 
 def test_closing_ends_the_helpers(make):
@@ -202,46 +211,19 @@ HOST = """
 """
 
 
-def busy_helper(compiler, spec):
-    """A compile that is under way, and its helper's process id."""
+def test_a_helper_that_is_ended_from_outside_at_work_costs_its_spec_nothing(make):
+    compiler = make(compile_seconds=60.0)
+    spec = strange("spin")
     made = compiler.compile_async(spec)
     while not any(helper.seconds_used() > 0.1 for helper in list(compiler._pool._all)):
         assert not made.done()
         time.sleep(0.01)
-    return made, compiler._pool.processes()[0]
-
-
-def test_a_helper_that_is_ended_from_outside_costs_its_spec_nothing(make, monkeypatch):
-    compiler = make(compile_seconds=60.0)
-    spec = strange("spin")
-    made, first = busy_helper(compiler, spec)
+    (first,) = compiler._pool.processes()
     os.kill(first, signal.SIGKILL)
     while not set(compiler._pool.processes()) - {first}:
         time.sleep(0.01)
     assert not made.done()
     assert compiler.refusal(spec) is None
-
-
-def test_a_template_that_is_ended_or_stopped_from_outside_costs_a_spec_nothing(make):
-    compiler = make(compile_seconds=60.0)
-    compiler.compile(OutputSpec.json_schema(LARGE))
-    for number in (signal.SIGKILL, signal.SIGSTOP):
-        template = compiler.template.pid
-        os.kill(template, number)
-        os.kill(compiler._pool.processes()[0], signal.SIGKILL)
-        spec = OutputSpec.json_schema({**LARGE, "title": str(number)})
-        assert compiler.compile(spec).backend == "llguidance"
-        assert compiler.template.pid != template
-        assert not alive(template)
-
-
-def test_helpers_that_are_stopped_from_outside_cost_their_spec_nothing(make):
-    compiler = make(compile_seconds=60.0)
-    compiler.compile(OutputSpec.json_schema(LARGE))
-    (first,) = compiler._pool.processes()
-    os.kill(first, signal.SIGSTOP)
-    assert compiler.compile(OutputSpec.json_schema({**LARGE, "title": "again"})).backend == "llguidance"
-    assert not alive(first)
 
 
 def test_a_spec_whose_helpers_are_stopped_again_and_again_is_not_refused(make):
@@ -253,34 +235,24 @@ def test_a_spec_whose_helpers_are_stopped_again_and_again_is_not_refused(make):
     assert compiler._pool.processes() == []
 
 
-@pytest.fixture
-def deaths(tmp_path, monkeypatch):
-    """How many helpers die while they make the backend `strange`: a folder, one file each."""
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_helpers_that_die_while_they_make_a_backend_are_no_refusal_of_the_spec(
+    make, tmp_path, monkeypatch, deaths
+):
+    """One is replaced; after two the spec is told, and may come again."""
     folder = tmp_path / str(os.getpid())
     folder.mkdir()
+    for number in range(deaths):
+        (folder / str(number)).touch()
     monkeypatch.setenv("STRANGE_DEATHS", str(folder))
-    return folder
-
-
-def test_a_helper_that_dies_while_it_makes_a_backend_is_no_refusal_of_the_spec(make, deaths):
-    compiler = make(own_template=True)
-    spec = strange("print")
-    (deaths / "1").touch()
-    with pytest.raises(UnsupportedSpecError, match="refused in process"):  # the second helper's answer
+    compiler, spec = make(own_template=True), strange("print")
+    if deaths == 2:
+        with pytest.raises(BusyError, match="ended while it made backend 'strange'"):
+            compiler.compile(spec)
+        assert compiler.refusal(spec) is None
+    with pytest.raises(UnsupportedSpecError, match="refused in process"):  # the next helper's answer
         compiler.compile(spec)
-    assert not list(deaths.iterdir())
-
-
-def test_helpers_that_keep_dying_while_they_make_a_backend_are_told_and_not_remembered(make, deaths):
-    compiler = make(own_template=True)
-    spec = strange("print")
-    for name in "12":
-        (deaths / name).touch()
-    with pytest.raises(BusyError, match="ended while it made backend 'strange'"):
-        compiler.compile(spec)
-    assert compiler.refusal(spec) is None
-    with pytest.raises(UnsupportedSpecError, match="refused in process"):
-        compiler.compile(spec)
+    assert not list(folder.iterdir())
 
 
 def test_a_template_that_dies_while_it_starts_is_no_refusal_of_the_spec(make, monkeypatch):
@@ -337,14 +309,6 @@ def test_a_spec_that_compiled_elsewhere_needs_no_helper(byte_vocabulary):
     assert len(second._pool.processes()) == 1
     first.close()
     second.close()
-
-
-def test_what_a_small_spec_needs_is_nothing(make):
-    compiler = make()
-    small = OutputSpec.json_schema({"type": "integer"})
-    assert compiler.admit_here(small) == (None,)
-    assert compiler.admit(small) is None
-    assert compiler._pool.processes() == []
 
 
 def test_a_queue_with_a_bound_says_that_it_is_full():

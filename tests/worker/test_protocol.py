@@ -108,8 +108,8 @@ def test_step_numbers_wrap(near):
         assert unwrap((near + distance) & 0xFFFFFFFF, near) == near + distance
 
 
-@pytest.mark.parametrize("first", [0, 2**31 - 20, 2**32 - 20])
-def test_both_modes_do_the_same_for_a_long_time(compiler, monkeypatch, first):
+@pytest.mark.parametrize(("first", "steps"), [(0, 200), (2**31 - 20, 50), (2**32 - 20, 50)])
+def test_both_modes_do_the_same_for_a_long_time(compiler, monkeypatch, first, steps):
     """Adds, aborts, slot reuse, skipped steps, replays, tokens from elsewhere: step by step the same."""
     monkeypatch.setattr(runtime, "WorkerRuntime", functools.partial(WorkerRuntime, first_step=first))
     shuffle, generator = random.Random(first), torch.Generator().manual_seed(3)
@@ -118,7 +118,7 @@ def test_both_modes_do_the_same_for_a_long_time(compiler, monkeypatch, first):
     pipes = (inline, worker)
     running, count, compared = {}, 0, 0
     try:
-        for _ in range(250):
+        for _ in range(steps):
             while len(running) < 8 and shuffle.random() < 0.6:
                 name, spec = f"r{count}", shuffle.choice(SPECS)
                 tokens = [ord("a")] if spec is SPECS[1] and shuffle.random() < 0.3 else []
@@ -157,8 +157,8 @@ def test_both_modes_do_the_same_for_a_long_time(compiler, monkeypatch, first):
     finally:
         for pipe in pipes:
             pipe.close()
-    assert compared > 100
-    assert count > 50
+    assert compared > steps // 3
+    assert count > steps // 5
 
 
 def test_a_host_may_plan_without_sampling_and_sample_late(pipe):

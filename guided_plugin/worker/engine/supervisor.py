@@ -15,7 +15,6 @@ import logging
 import math
 import os
 import select
-import signal
 import threading
 import time
 from collections import deque
@@ -23,6 +22,7 @@ from functools import partial
 
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.ipc.spawn import exit_reason
 from guided_plugin.ipc.template import Forked, TemplateLost
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.pulse import Pulse
@@ -270,11 +270,7 @@ class Supervisor:
         if self._last_words:
             return f"gave up: {self._last_words}"
         code = None if self._worker is None else self._worker.exit_code(0.5)
-        if code is None:
-            return "ended"
-        if code < 0:
-            return f"was ended by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+        return "ended" if code is None else f"ended: {exit_reason(code)}"
 
     def _end_worker(self) -> None:
         """End the worker, if there is one; afterwards it writes nothing more."""
