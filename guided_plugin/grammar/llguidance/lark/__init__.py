@@ -39,10 +39,6 @@ HEADER = '%llguidance {"no_forcing": true}\n'
 DISTINCT = "// distinct\n"
 """At the end of a grammar whose output must be checked for items that are not distinct."""
 
-_NOT_TOLD_APART = (
-    "can't be enforced: what it allows matches more patterns of names, or more branches of anyOf, at once "
-    "than are told apart"
-)
 _ONLY_OTHERWISE = (
     "can't be enforced: what it may allow is written in ways that are left out here, of a format, or of "
     "numbers like 1.0 that draft 4 takes for no integers"
@@ -136,8 +132,6 @@ def lower_schema(
             return True
 
         found = contradiction(algebra, nothing, opened if closed else lambda: False)
-        if emitter.narrowed or algebra.incomplete:
-            raise UnsupportedSpecError(_NOT_TOLD_APART, where=found.where, hint="use fewer of them")
         if not nothing(algebra.opposite, root):
             raise UnsupportedSpecError(_ONLY_OTHERWISE, where=found.where, hint=found.hint)
         raise found

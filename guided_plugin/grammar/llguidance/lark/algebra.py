@@ -90,8 +90,6 @@ class Algebra:
         self._empty: dict[Literals, bool] = {}
         self._asking: set[Literals] = set()
         self._meets = 0
-        self.incomplete = False
-        """Whether some shape lacks values, of branches that hold together: too few to negate it."""
 
     @property
     def opposite(self) -> Algebra:

@@ -101,9 +101,6 @@ class Emitter:
         """Whether the output needs the check that items or names are distinct."""
         self.is_apart = False
         """Whether it only finds out what may be written."""
-        self.narrowed = False
-        """Whether the grammar may lack names that match many patterns: then it doesn't prove that nothing is
-        allowed."""
 
     def apart(self) -> Emitter:
         """Another one for the same schema, which writes into a grammar of its own."""

@@ -234,22 +234,17 @@ class _Writer:
                 yield Member(key, self.emitter.value(combined), chosen)
 
     def classes(self, groups: list[_Group], base: list[str]) -> list[tuple[_Group, ...]]:
-        """The sets of patterns that one name may match; where there are many, not all of them."""
+        """The sets of patterns that one name may match; of many those that some name matches."""
         found: list[tuple[_Group, ...]] = [()]
-        for group in groups:
-            split = [*found, *((*matched, group) for matched in found)]
-            if 2 ** len(groups) > _MAX_CLASSES:
-                # One pattern may exclude another, or demand it.
-                for other in groups[: groups.index(group)]:
-                    pair = [other, group]
-                    filled = [
-                        m for m in _all_subsets(pair) if not empty_terminal(" & ".join(_names(base, m, pair)))
-                    ]
-                    split = [m for m in split if tuple(each for each in m if each in pair) in filled]
-            if len(split) > _MAX_CLASSES:
-                self.emitter.narrowed = True
-                split = [m for m in split if group not in m or m == (group,) or m[:-1] not in split]
-            found = split
+        for index, group in enumerate(groups, 1):
+            found += [(*matched, group) for matched in found]
+            if len(found) > _MAX_CLASSES:
+                names = {m: " & ".join(_names(base, m, groups[:index])) for m in found}
+                found = [matched for matched in found if not empty_terminal(names[matched])]
+            if len(found) > _MAX_CLASSES:
+                raise self.emitter.refusal(
+                    "patternProperties", "has too many patterns that one name may match"
+                )
         return found
 
     def patterns(self) -> list[_Group]:

@@ -34,7 +34,7 @@ from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.schema import pointer
 
-# Beyond so many sets of branches, some sets of more than one count as one of them alone.
+# So many sets of branches that hold together may evaluate different properties.
 _MAX_TOGETHER = 64
 
 
@@ -182,14 +182,15 @@ class _Reader:
             structured = [{**nothing(), "array": s["array"], "object": s["object"]} for s in shapes]
             telling = [shape for shape in structured if any(map(evaluates, _members(shape)))]
             pending = deque(enumerate(telling))
-            while pending and len(found) < _MAX_TOGETHER:
+            while pending:
+                if len(found) > _MAX_TOGETHER:
+                    raise self.refusal("anyOf", "has too many branches that may hold together")
                 last, joined = pending.popleft()
                 for index in range(last + 1, len(telling)):
                     both = algebra.pruned(algebra.both(joined, telling[index]))
                     if any(both.values()):
                         found.append(both)
                         pending.append((index, both))
-            algebra.incomplete |= bool(pending)
         return algebra.either(found)
 
     def either(self, options: tuple[Literals, ...]) -> Shape:
@@ -263,8 +264,6 @@ class _Reader:
         reader = _Reader(self.algebra.opposite, self.number, True)
         every = reader.unevaluated(reader.algebra.all_of(reader.parts()))[kind]
         keyword = "unevaluatedProperties" if kind == "object" else "unevaluatedItems"
-        if reader.algebra.incomplete:
-            raise self.refusal(keyword, "under not, where too many branches of anyOf may hold together")
         if any(getattr(each, "exists", ()) or getattr(each, "repeats", False) for each in every):
             raise self.refusal(keyword, "can't be enforced under not next to another not")
         return every
