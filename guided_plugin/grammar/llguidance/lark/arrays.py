@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra, Shape
@@ -114,28 +114,6 @@ def _alike(emitter: Emitter, constraint: Array, index: int) -> tuple[Symbol, ...
     return symbols if low else (Repeated(symbols, 0, 1),)
 
 
-def remembering(emitter: Emitter, value: Symbol, target: str, functions: Sequence[str]) -> tuple[Symbol, ...]:
-    """A value, then a rule whose parameter went through functions.
-
-    A rule takes one function, so the others get rules between. These carry the value, since llguidance 1.9
-    drops the parameter of a rule that consists of one other rule.
-    """
-    if len(functions) <= 1:
-        return (value, Reference(target, functions[0] if functions else "_"))
-    name = emitter.grammar.name("z")
-    inner = remembering(emitter, value, target, functions[1:])
-    emitter.grammar.define(name, [Alternative(inner)], parameter=True)
-    return (Reference(name, functions[0]),)
-
-
-def all_of(conditions: Sequence[str]) -> str:
-    """Conditions on a parameter, joined."""
-    joined = ""
-    for condition in filter(None, conditions):
-        joined = f"and({joined}, {condition})" if joined else condition
-    return joined
-
-
 def _unique(emitter: Emitter, constraint: Array) -> Symbol:
     values = _known_values(emitter.algebra, constraint.at(0))
     if values is None or len(values) > _MAX_VALUES or constraint.prefix_length or constraint.contains:
@@ -156,7 +134,7 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
         step: tuple[Symbol, ...] = (item, Reference(tail, f"set_bit({bit})"))
         first.append(Alternative(step))
         fits = f"bit_count_lt({field}, {constraint.longest})" if constraint.longest is not None else ""
-        later.append(Alternative((COMMA, *step), all_of([f"bit_clear({bit})", fits])))
+        later.append(Alternative((COMMA, *step), fits, bit))
     enough = f"bit_count_ge({field}, {constraint.shortest})" if constraint.shortest > 1 else ""
     emitter.grammar.define(tail, [Alternative((), enough), *later], parameter=True)
     emitter.grammar.define(name, first, parameter=True)

@@ -6,7 +6,6 @@ in the innermost one, the keywords are named without which it would allow someth
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -141,40 +140,18 @@ def _needed(node: Numbered) -> Iterator[Child]:
         yield ("$ref",), {"$ref": keywords["$ref"]}
     for index, member in enumerate(keywords.get("allOf", ())):
         yield ("allOf", index), member
-    if _only(keywords, "object"):
-        described = keywords.get("properties", {})
-        required = keywords.get("required", ())
-        for name in required if isinstance(required, list) else ():
+    described, required = keywords.get("properties", {}), keywords.get("required", ())
+    if keywords.get("type") in ("object", ["object"]) and isinstance(required, list):
+        for name in required:
             if name in described:
                 yield ("properties", name), described[name]
-    if _only(keywords, "array"):
-        first = keywords.get(
-            "prefixItems", keywords["items"] if isinstance(keywords.get("items"), list) else []
-        )
-        least = keywords.get("minItems", 0)
-        for index, item in enumerate(first[:least]):
-            yield ("prefixItems" if "prefixItems" in keywords else "items", index), item
-        if least > len(first) and isinstance(keywords.get("items"), Mapping):
-            yield ("items",), keywords["items"]
-
-
-def _only(keywords: Mapping[str, Any], kind: str) -> bool:
-    """Whether all values are of one type, as far as `type` says it."""
-    return keywords.get("type") in (kind, [kind])
 
 
 def _undescribed(keywords: Mapping[str, Any]) -> list[str]:
     required = keywords.get("required")
-    if not isinstance(required, list):
+    if not isinstance(required, list) or "patternProperties" in keywords:
         return []
-    described = keywords.get("properties", {})
-    patterns = keywords.get("patternProperties", {})
-    return [name for name in required if name not in described and not _matches(patterns, name)]
-
-
-def _matches(patterns: Mapping[str, Any], name: str) -> bool:
-    """Whether some pattern may be about a name; only plain ones are looked at, the rest may always be."""
-    return any(not re.fullmatch(r"\^?\w*\$?", source) or source.strip("^$") in name for source in patterns)
+    return [name for name in required if name not in keywords.get("properties", {})]
 
 
 def _together(node: Numbered) -> str:

@@ -99,25 +99,14 @@ class Document:
 
     def resolve(self, keyword: str, reference: Any, base: Scope, path: Path) -> Target:
         """What a reference points at. `path`: where it stands."""
-        if not isinstance(reference, str):
-            raise UnsupportedSpecError(
-                f"{keyword} must be a string", where=pointer(path), hint="for example #/$defs/Name"
-            )
         resolve = self._references.resolve if keyword == "$ref" else self._references.dynamic
         try:
             return resolve(reference, base)
         except LostReferenceError as error:
+            what, hint = f"to another document is never fetched: {shown(reference)}", "copy it into $defs"
             if error.where == "place":
-                raise UnsupportedSpecError(
-                    f"{keyword} points at nothing: {shown(reference)}",
-                    where=pointer(path),
-                    hint="references start at the root, for example #/$defs/Name",
-                ) from None
-            raise UnsupportedSpecError(
-                f"{keyword} to another document is never fetched: {shown(reference)}",
-                where=pointer(path),
-                hint="copy what it points at into $defs",
-            ) from None
+                what, hint = f"points at nothing: {shown(reference)}", "write it as #/$defs/Name"
+            raise UnsupportedSpecError(f"{keyword} {what}", where=pointer(path), hint=hint) from None
 
     @property
     def root_base(self) -> Scope:

@@ -1,17 +1,15 @@
 """Properties in any order as rules. Depends on the emitter.
 
 A rule's 64-bit parameter remembers which listed properties were there, and counts. What must come and may be
-answered by one of several properties needs a rule for each state.
+answered by one of several properties needs rules of its own.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
-from guided_plugin.grammar.llguidance.lark.arrays import all_of, remembering
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
-from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Symbol
+from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Symbol, both
 from guided_plugin.grammar.llguidance.lark.terminals import COLON, COMMA
 
 NAMED = 62
@@ -21,8 +19,6 @@ NAMED_AND_COUNTED = 40
 MAX_COUNT = 4_000_000
 _COUNTER = "[40:62]"
 _MAX_EXISTS = 5
-# How many states of demands and counts are rules of their own.
-_MAX_STATES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,70 +46,37 @@ class AnyOrder:
         self.demands = demands
 
     def rule(self, fewest: int, most: int | None) -> Symbol:
-        """At least one property. `fewest` and `most` count those that are not required."""
+        """At least one property. `fewest` and `most` count those that are not required, in the parameter.
+
+        There is a pair of rules for each set of answered demands, so that those from which no end can be
+        reached are removed. The first property and those after a comma are one rule: that halves the
+        grammar, and after a value llguidance has one item for the comma, not one for each property.
+        """
+        if self.demands > _MAX_EXISTS or (self.demands and most is not None):
+            raise self.emitter.refusal(
+                "not", "asks for too many properties in one object, or next to a bound"
+            )
         name = self.grammar.name("o")
-        if self.demands:
-            self._states(name, fewest, most)
-        else:
-            self._counter(name, fewest, most)
-        return Reference(f"{name}s0x0", "0x0")
-
-    def _counter(self, name: str, fewest: int, most: int | None) -> None:
-        """Objects whose properties are counted in the parameter.
-
-        The first property and those after a comma are one rule: that halves the grammar, and after a value
-        llguidance has one item for the comma, where it would have one for each property.
-        """
-        counted = fewest > 0 or most is not None
-        members, tail = f"{name}s0x0", f"{name}t"
-        ends = [self._complete, f"ge({_COUNTER}, {fewest})" if fewest else ""]
-        fits = f"lt({_COUNTER}, {most})" if most is not None else ""
-        steps = []
-        for each in self.members:
-            counts = counted and each.name not in self.required
-            if counts and most == 0:
-                continue
-            functions = [*([f"incr({_COUNTER})"] if counts else []), *_set(each)]
-            step = (each.key, COLON, *remembering(self.emitter, each.value, tail, functions))
-            steps.append(Alternative(step, all_of([_fresh(each), fits if counts else ""])))
-        more = Alternative((COMMA, Reference(members, "_")), some_of=members)
-        self.grammar.define(tail, [Alternative((), all_of(ends)), more], parameter=True)
-        self._define_first(members, steps, fewest)
-
-    def _states(self, name: str, fewest: int, most: int | None) -> None:
-        """Objects with a rule for each state, so that those from which no end can be reached are removed.
-
-        A state is which demands were answered, as bits, and how many properties there were.
-        """
-        last = fewest if most is None else most
         everything = (1 << self.demands) - 1
-        if self.demands > _MAX_EXISTS or (everything + 1) * (last + 1) > _MAX_STATES:
-            raise self.emitter.refusal("not", "asks for too many properties in one object, or counts too far")
-        for answered, count in itertools.product(range(everything + 1), range(last + 1)):
-            whole = answered == everything and count >= fewest
-            alternatives = [Alternative((), self._complete)] if whole else []
-            head: list[Alternative] | None = [] if answered == count == 0 else None
+        ends = both(self._complete, f"ge({_COUNTER}, {fewest})" if fewest else "")
+        fits = f"lt({_COUNTER}, {most})" if most is not None else ""
+        for answered in range(everything + 1):
+            members, steps = f"{name}s{answered}", []
             for each in self.members:
-                step = self._step(name, each, answered, count, last, most)
-                if step is not None:
-                    alternatives.append(Alternative((COMMA, *step), _fresh(each)))
-                    if head is not None:
-                        head.append(Alternative(step))
-            self.grammar.define(f"{name}n{answered}x{count}", alternatives, parameter=True)
-            if head is not None:
-                self._define_first(f"{name}s0x0", head, fewest)
-
-    def _step(
-        self, name: str, member: Member, answered: int, count: int, last: int, most: int | None
-    ) -> tuple[Symbol, ...] | None:
-        """A property, and the state after it; None where there is no such property in this state."""
-        counts = member.name not in self.required
-        if counts and count == most:
-            return None
-        for index in member.exists:
-            answered |= 1 << index
-        target = f"{name}n{answered}x{min(count + counts, last)}"
-        return (member.key, COLON, *remembering(self.emitter, member.value, target, _set(member)))
+                counts = (fewest > 0 or most is not None) and each.name not in self.required
+                functions = [f"incr({_COUNTER})"] if counts else []
+                functions += [] if each.bit is None else [f"set_bit({each.bit})"]
+                tail = f"{name}t{answered | sum(1 << index for index in each.exists)}"
+                step = (each.key, COLON, *_remembering(self.emitter, each.value, tail, functions))
+                steps.append(Alternative(step, fits if counts else "", each.bit))
+            done = [Alternative((), ends)] if answered == everything else []
+            more = Alternative((COMMA, Reference(members, "_")), some_of=members)
+            self.grammar.define(f"{name}t{answered}", [*done, more], parameter=True)
+            if answered:
+                self.grammar.define(members, steps, parameter=True)
+            else:
+                self._define_first(members, steps, fewest)
+        return Reference(f"{name}s0", "0x0")
 
     @property
     def _complete(self) -> str:
@@ -133,9 +96,15 @@ class AnyOrder:
         return tuple(each.value for each in self.members if each.name in self.required and not each.exists)
 
 
-def _fresh(member: Member) -> str:
-    return "" if member.bit is None else f"bit_clear({member.bit})"
+def _remembering(emitter: Emitter, value: Symbol, target: str, functions: list[str]) -> tuple[Symbol, ...]:
+    """A value, then a rule whose parameter went through functions.
 
-
-def _set(member: Member) -> list[str]:
-    return [] if member.bit is None else [f"set_bit({member.bit})"]
+    A rule takes one function, so the others get rules between. These carry the value, since llguidance 1.9
+    drops the parameter of a rule that consists of one other rule.
+    """
+    if len(functions) <= 1:
+        return (value, Reference(target, functions[0] if functions else "_"))
+    name = emitter.grammar.name("z")
+    inner = _remembering(emitter, value, target, functions[1:])
+    emitter.grammar.define(name, [Alternative(inner)], parameter=True)
+    return (Reference(name, functions[0]),)

@@ -57,8 +57,6 @@ class Repeated(NamedTuple):
 
 Symbol = Text | Reference | Repeated
 
-# A condition on one bit, perhaps with another condition.
-_CLEAR = re.compile(r"(?:and\()?bit_clear\(([0-9]+)\)(?:, (.*)\))?")
 _FRAGMENT = re.compile(r"\bF[0-9]+\b")
 
 
@@ -67,6 +65,8 @@ class Alternative(NamedTuple):
 
     symbols: tuple[Symbol, ...]
     condition: str = ""
+    bit: int | None = None
+    """A bit of the parameter that must be clear too."""
     some_of: str = ""
     """A rule of which some alternative must be possible with the same parameter: one that comes later."""
 
@@ -231,7 +231,7 @@ class Grammar:
         renamed: dict[str, str] = {}
         for name, rule in self.rules.items():
             match rule.alternatives:
-                case [Alternative((Reference(other, ""),), "", "")] if not rule.parameter:
+                case [Alternative((Reference(other, ""),), "", None, "")] if not rule.parameter:
                     renamed[name] = other
         for name, other in renamed.items():
             while other in renamed:
@@ -240,44 +240,37 @@ class Grammar:
         return renamed
 
     def _with_condition(self, alternative: Alternative) -> Alternative:
-        """An alternative whose condition says that what comes later is possible."""
-        if not alternative.some_of:
-            return alternative
-        later = {each.condition for each in self.rules[alternative.some_of].alternatives}
-        return Alternative(alternative.symbols, _any_of(later))
+        """An alternative with all that it asks for in its condition."""
+        asked = alternative.condition
+        if alternative.bit is not None:
+            asked = both(asked, f"bit_clear({alternative.bit})")
+        if alternative.some_of:
+            asked = _any_of(self.rules[alternative.some_of].alternatives)
+        return Alternative(alternative.symbols, asked)
 
 
-def _any_of(conditions: set[str]) -> str:
-    """A condition that holds where one of several does."""
-    if "" in conditions:
-        return ""
-    bits: dict[str, list[int]] = {}
-    options: list[str] = []
-    for condition in sorted(conditions):
-        found = _CLEAR.fullmatch(condition)
-        if found:
-            bits.setdefault(found[2] or "", []).append(int(found[1]))
-        else:
-            options.append(condition)
-    for other, clear in bits.items():
-        for run in _runs(sorted(clear)):
-            missing = f"bit_count_lt([{run.start}:{run.stop}], {len(run)})"
-            options.append(f"and({missing}, {other})" if other else missing)
-    joined = options[0]
-    for option in options[1:]:
-        joined = f"or({joined}, {option})"
+def both(one: str, two: str) -> str:
+    """A condition that holds where both do; the empty one always does."""
+    return f"and({one}, {two})" if one and two else one or two
+
+
+def _any_of(alternatives: list[Alternative]) -> str:
+    """A condition that holds where one of several alternatives is possible."""
+    bits: dict[str, set[int | None]] = {}
+    for each in alternatives:
+        bits.setdefault(each.condition, set()).add(each.bit)
+    joined = ""
+    for condition, clear in bits.items():
+        known = sorted(bit for bit in clear if bit is not None)
+        options = [condition]
+        if None not in clear:
+            runs = [list(run) for _, run in itertools.groupby(known, key=lambda bit: bit - known.index(bit))]
+            options = [both(f"bit_count_lt([{r[0]}:{r[-1] + 1}], {len(r)})", condition) for r in runs]
+        for option in options:
+            if not option:
+                return ""
+            joined = f"or({joined}, {option})" if joined else option
     return joined
-
-
-def _runs(numbers: list[int]) -> list[range]:
-    """Ascending numbers as ranges."""
-    runs: list[range] = []
-    for number in numbers:
-        if runs and runs[-1].stop == number:
-            runs[-1] = range(runs[-1].start, number + 1)
-        else:
-            runs.append(range(number, number + 1))
-    return runs
 
 
 def _used(fragments: dict[str, str], bodies: Iterable[str]) -> list[str]:
@@ -343,8 +336,7 @@ def _reachable(rules: dict[str, _Rule], start: Symbol) -> tuple[list[str], set[s
 def _both_ways(alternative: Alternative) -> list[Alternative]:
     """The same as two alternatives, by a bit of the parameter."""
     ways = [f"bit_clear({SPARE_BIT})", f"bit_set({SPARE_BIT})"]
-    given = alternative.condition
-    return [Alternative(alternative.symbols, f"and({given}, {way})" if given else way) for way in ways]
+    return [Alternative(alternative.symbols, both(alternative.condition, way)) for way in ways]
 
 
 def _alternative(alternative: Alternative, words: Mapping[str, str]) -> str:
