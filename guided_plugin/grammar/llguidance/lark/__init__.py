@@ -156,18 +156,17 @@ def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecE
     if error.where != "pattern":
         return error
     for node in document.nodes:
-        matching = node.keywords.get("patternProperties", {})
-        places: list[tuple[str, tuple[str, ...]]]
-        places = [(source, ("patternProperties", source)) for source in matching]
-        if "pattern" in node.keywords:
-            places.append((node.keywords["pattern"], ("pattern",)))
-        for source, place in places:
+        places = {
+            ("patternProperties", source): source for source in node.keywords.get("patternProperties", ())
+        }
+        for place, source in (places | {("pattern",): node.keywords.get("pattern", "")}).items():
             try:
                 patterns.pattern(source)
             except UnsupportedSpecError as found:
                 if found.what == error.what:
-                    where = pointer((*node.path, *place))
-                    return UnsupportedSpecError(error.what, where=where, hint=error.hint)
+                    return UnsupportedSpecError(
+                        error.what, where=pointer((*node.path, *place)), hint=error.hint
+                    )
     return error
 
 

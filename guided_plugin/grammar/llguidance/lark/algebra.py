@@ -20,7 +20,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Object,
     String,
     evaluates,
-    merged,
 )
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.ranges import Number
@@ -188,7 +187,7 @@ class Algebra:
             for left in lefts:
                 for right in rights:
                     self._meets += 1
-                    constraint = merged(left, right)
+                    constraint = left.meet(right)  # type: ignore[arg-type]
                     if constraint is not None:
                         met[constraint] = None
             result[kind] = self._reduced(kind, met)

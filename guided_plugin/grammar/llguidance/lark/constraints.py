@@ -20,8 +20,6 @@ Literals = frozenset[tuple[bool, int]]
 
 TRUE: Literals = frozenset()
 
-_FEW = 4
-
 T = TypeVar("T")
 
 
@@ -188,8 +186,6 @@ class Exists:
     """or matches this;"""
     besides: tuple[frozenset[str], frozenset[str]] | None = None
     """or is none of these names and matches none of these patterns."""
-    unlisted: bool = False
-    """The name is none that the object lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +255,8 @@ def _among(one: tuple[object, ...], two: tuple[object, ...]) -> bool:
     """Whether all of these, each there once, are among those."""
     if len(one) > len(two):
         return False
-    # Few are compared rather than hashed: a hash looks at everything in them.
-    return all(each in two for each in one) if len(one) <= _FEW else set(one) <= set(two)
+    # Compared rather than hashed: a hash looks at everything in them.
+    return all(each in two for each in one)
 
 
 def _union(one: tuple[T, ...], two: Iterable[T]) -> tuple[T, ...]:
@@ -270,11 +266,6 @@ def _union(one: tuple[T, ...], two: Iterable[T]) -> tuple[T, ...]:
 def _joined(one: tuple[T, ...], two: tuple[T, ...]) -> tuple[T, ...]:
     """The same of two without repetitions."""
     return _union(one, two) if one and two else one or two
-
-
-def merged(one: Constraint, two: Constraint) -> Constraint | None:
-    """`meet` for two constraints of the same type."""
-    return one.meet(two)  # type: ignore[arg-type]
 
 
 def unannotated(constraint: Constraint) -> Constraint:

@@ -145,6 +145,9 @@ def _needed(node: Numbered) -> Iterator[Child]:
         for name in required:
             if name in described:
                 yield ("properties", name), described[name]
+    items = keywords.get("items") if keywords.get("minItems") and "prefixItems" not in keywords else None
+    if keywords.get("type") in ("array", ["array"]) and isinstance(items, Mapping):
+        yield ("items",), items
 
 
 def _undescribed(keywords: Mapping[str, Any]) -> list[str]:

@@ -28,9 +28,6 @@ _MANTISSA = r"[1-9](?:\.[0-9]{1,16})?"
 _LARGE = rf"{_MANTISSA}[eE]\+?(?:0?[0-9]|[1-9][0-9]|[12][0-9][0-9]|30[0-7])"
 _SMALL = rf"{_MANTISSA}[eE]-(?:0?[1-9]|[1-9][0-9]|[12][0-9][0-9]|3[01][0-9]|32[0-3])"
 
-# Longer expressions have a name: other ranges may need them too, and llguidance reads them once.
-_SHORT_TERM = 100
-
 _MOST = 10**40
 """Bounds beyond it have more digits than multiples are counted over."""
 
@@ -64,7 +61,7 @@ def _body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
     counted = {one for one in number.multiples if power_of_ten(exact(one)) is None}
     refused = {one for one in number.no_multiples if power_of_ten(exact(one)) is None}
     if not counted and not refused:
-        return " & ".join(_terms(number, spelling, fragment))
+        return " & ".join(_terms(number, spelling))
     steps = [number.step] if counted and number.step is not None else []
     others = [exact(one) for one in sorted(refused)]
     digits = _whole_digits(number, [*steps, *others])
@@ -80,7 +77,7 @@ def _body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
     kept = frozenset() if counted else number.multiples
     low = Bound(0, exclusive=False) if steps and number.ends()[0] == 0 else number.low
     rest = replace(number, low=low, multiples=kept, no_multiples=number.no_multiples - refused)
-    return " & ".join([*parts, *_terms(rest, spelling, fragment)])
+    return " & ".join([*parts, *_terms(rest, spelling)])
 
 
 def _whole_digits(number: Number, steps: list[Fraction]) -> int | None:
@@ -95,11 +92,10 @@ def _whole_digits(number: Number, steps: list[Fraction]) -> int | None:
     return None if None in usual else max([min(filter(None, usual)), *(length + 2 for length in lengths)])
 
 
-def _terms(number: Number, spelling: Spelling, fragment: Fragment) -> list[str]:
+def _terms(number: Number, spelling: Spelling) -> list[str]:
     """The parts of a terminal for a number whose multiples are those of powers of ten."""
     terms, excluded = number_terms(number, spelling)
-    named = [fragment(f"/{t}/") if len(t) > _SHORT_TERM else f"/{t}/" for t in terms]
-    return [*named, *(f"~/{term}/" for term in excluded)]
+    return [*(f"/{term}/" for term in terms), *(f"~/{term}/" for term in excluded)]
 
 
 @lru_cache(maxsize=1024)

@@ -105,18 +105,16 @@ class _Writer:
     def listed_answers(self) -> list[Object] | None:
         """A demand as alternatives, one for each listed property that can answer it.
 
-        None where no demand needs that: unlisted properties can always come later, unless they are counted.
+        None where no demand needs that: unlisted properties can always come later.
         """
         answered = {index for member in self.open for index in member.exists}
         for index, exists in enumerate(self.object.exists):
-            if index in answered and (exists.unlisted or self.object.longest is None):
+            if index in answered:
                 continue
             others = tuple(each for each in self.object.exists if each != exists)
             options = [self.answered_by(name, exists, others) for name in self.live if self.may(exists, name)]
             if len(options) > 1 and len(options) ** len(self.object.exists) > _MAX_ANSWERS:
                 raise self.emitter.refusal("not", "asks for one of too many properties")
-            if index in answered:
-                options.append(replace(self.object, exists=(*others, replace(exists, unlisted=True))))
             return options
         return None
 
@@ -288,8 +286,6 @@ class _Writer:
                     yield Member(key, self.emitter.value(combined), chosen, name, bits.get(name))
 
     def answers_as(self, exists: Exists, name: str) -> bool:
-        if exists.unlisted:
-            return False
         if exists.name is not None:
             return self.algebra.is_string(exists.name, name)
         if exists.pattern is not None:
