@@ -17,36 +17,11 @@ from guided_plugin.grammar.base import Grammar
 
 BYTES = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
 # Tokens in which items end and others begin, or whole ones repeat.
-CROSSING = (b'","', b'",', b'"]', b"0,", b",0", b"0,0", b'"","",', b"1,1]", b"},{", b'"},{"', b"true,", b"[]")
-CROSSING += (
-    b'a","a',
-    b'a","b","a"',
-    b"{}",
-    b",{}",
-    b'"a"',
-    b',"a"',
-    b" ,",
-    b" ",
-    b"\n",
-    b"], [",
-    b"e}",
-    b'":',
-)
-CROSSING += (
-    b",[]",
-    b"10",
-    b",1",
-    b"0.",
-    b'"a","',
-    b',"',
-    b'1,"',
-    b'"],["',
-    b'],["',
-    b'"},{',
-    b'":1},{"',
-    b'],"',
-)
-CROSSING += (b",[", b",{", b"1,-", b"1],[", b'["', b'{"', b'"a"],["', b'"b"],"')
+CROSSING = (
+    b'","|",|"]|0,|,0|0,0|"","",|1,1]|},{|"},{"|true,|[]|a","a|a","b","a"|{}|,{}|"a"|,"a"| ,| |\n|'
+    b'], [|e}|":|,[]|10|,1|0.|"a","|,"|1,"|"],["|],["|"},{|":1},{"|],"|,[|,{|1,-|1],[|["|{"|'
+    b'"a"],["|"b"],"'
+).split(b"|")
 VOCABULARIES = {
     "bytes": BYTES,
     "special": special_vocabulary(padded=True),
@@ -93,33 +68,12 @@ def key(value: Any) -> Any:
 
 
 def wander(name: str, spec: OutputSpec, chance: Random, steps: int = 160) -> bytes | None:
-    """A random output; it ends once few tokens are left to it."""
-    compiler, _ = walker(name)
-    vocabulary, grammar = VOCABULARIES[name], compiler.compile(spec)
-    backend = compiler.backend(grammar.backend)
-    batch = backend.batch([backend.start(grammar, vocabulary.stop_token_ids)])
-    row = np.zeros((1, vocabulary.words), np.int32)
-    text = b""
-    for step in range(3 * steps):
-        batch.fill(row, [0])
-        allowed = set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
-        assert allowed, text
-        if allowed & set(vocabulary.stop_token_ids):
-            return text
-        ids = sorted(token for token in allowed if vocabulary.tokens[token].strip()) or sorted(allowed)
-        closing = [token for token in ids if vocabulary.tokens[token][:1] in (b"]", b"}")]
-        others = [token for token in ids if token not in closing]
-        if step < steps and others:
-            ids = others
-        elif closing and step >= steps:
-            ids = closing
-        likely = [token for token in ids if set(vocabulary.tokens[token]) <= set(b'",]}:')]
-        plain = [token for token in ids if set(vocabulary.tokens[token]) <= set(b"abcdentrufls0123xy")]
-        roll = chance.random()
-        token = chance.choice(likely if likely and roll < 0.45 else plain if plain and roll < 0.95 else ids)
-        assert batch.accept([token]) == [True], (text, vocabulary.tokens[token])
-        text += vocabulary.tokens[token]
-    return None
+    """A random output, of few letters and without whitespace; None where it did not come to its end."""
+    compiler, walks = walker(name)
+    likely = b'",]}:abcdentrufls0123xy'
+    walk = walks.wander(compiler.compile(spec), chance, steps, finish=2 * steps, likely=likely)
+    assert not walk.stuck, walk.text
+    return walk.text if walk.accepted else None
 
 
 def leaves_no_trace(

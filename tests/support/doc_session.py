@@ -1,8 +1,8 @@
 """Runs the blocks of a page one after the other, as a reader would.
 
-A session has a folder with the shipped model at `path/to/model`. Commands run in bash; `guided-plugin` among
-them runs in this process, which has its imports done. `pip`, `vllm serve` and `make` are noted instead, for
-the test to have their arguments read by the program they are for.
+A session has a folder with the shipped model at `path/to/model`. Commands run in bash; `pip`, `vllm`, `make`
+and `guided-plugin bench` are noted instead, for the test to have their arguments read by the program they are
+for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import tomllib
@@ -27,27 +26,25 @@ from doc_blocks import DATA, Block
 from script_files import ROOT
 
 from guided_plugin import GuidedConfig, OutputSpec
-from guided_plugin.cli import main
 from guided_plugin.demo import MODEL_DIR
 
 __all__ = ["Session"]
 
-_SHIM = """#!{python} -S
-import json, os, select, socket, sys
-connection = socket.socket(socket.AF_UNIX)
-connection.connect({path!r})
-typed = "-" in sys.argv and sys.stdin.read() or ""
-name = os.path.basename(sys.argv[0])
-connection.sendall(json.dumps([name, sys.argv[1:], os.getcwd(), typed]).encode())
-connection.shutdown(socket.SHUT_WR)
-code, out, err = json.loads(b"".join(iter(lambda: connection.recv(65536), b"")))
-sys.stdout.write(out)
-sys.stderr.write(err)
-sys.exit(code)
+# Commands that take minutes, a GPU or data which is not here: their arguments are noted, and nothing is run.
+_NOTED = """#!{python} -S
+import json, os, sys
+open({notes!r}, "a").write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:]]) + "\\n")
 """
-_SERVED = ("guided-plugin", "make", "pip", "vllm")
-# Commands that take minutes, a GPU or data which is not here: their arguments are read, and nothing is run.
-_ONLY_READ = ("bench",)
+_OWN = """#!{python}
+import sys
+if sys.argv[1:2] == ["bench"]:
+    import json
+    open({notes!r}, "a").write(json.dumps(["guided-plugin", sys.argv[1:]]) + "\\n")
+else:
+    from guided_plugin.cli import main
+    sys.argv[0] = "guided-plugin"
+    main()
+"""
 # Maintainers' commands are looked for, and not run.
 _PYTHON = """#!/bin/sh
 case "$1 $2" in "-m benchmarks."*)
@@ -57,8 +54,6 @@ case "$1 $2" in "-m benchmarks."*)
 esac
 exec {python} "$@"
 """
-_PATIENCE = 300
-_COLUMNS = "110"
 
 
 class Session:
@@ -69,8 +64,6 @@ class Session:
         http://localhost:8000."""
         self._after = after
         self.folder = folder
-        self.noted: list[tuple[str, list[str]]] = []
-        """Commands whose arguments another program reads: its name, and they."""
         self._server = server
         self._output = ""
         self.ran: Block | None = None
@@ -82,10 +75,10 @@ class Session:
             (folder / name).symlink_to(MODEL_DIR)
         self._commands = folder / ".commands"
         self._commands.mkdir()
-        # The path of a socket may have 107 characters; those of test folders are longer.
-        self._socket = f"\0guided-docs-{os.getpid()}-{id(self)}"
-        for name in _SERVED:
-            self._command(name, _SHIM.format(python=sys.executable, path=self._socket))
+        self._notes = self._commands / "notes"
+        self._notes.touch()
+        for name, text in (("guided-plugin", _OWN), *((name, _NOTED) for name in ("make", "pip", "vllm"))):
+            self._command(name, text.format(python=sys.executable, notes=str(self._notes)))
         self._command(
             "curl", '#!/bin/sh\nexec /usr/bin/env -u NO PATH="$REAL" curl -sS --fail-with-body "$@"\n'
         )
@@ -93,6 +86,11 @@ class Session:
             "python", _PYTHON.format(python=shlex.quote(sys.executable), root=shlex.quote(str(ROOT)))
         )
         exec(_compiled(setup, f"setup of {folder.name}"), self._names)
+
+    @property
+    def noted(self) -> list[tuple[str, list[str]]]:
+        """Commands whose arguments another program reads: its name, and they."""
+        return [json.loads(line) for line in self._notes.read_text().splitlines()]
 
     def run(self, block: Block) -> None:
         """Do with a block what `doc_blocks` says."""
@@ -167,71 +165,26 @@ class Session:
             "PATH": f"{self._commands}:{os.environ['PATH']}",
             "REAL": os.environ["PATH"],
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+            "COLUMNS": "110",
         }
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self._socket)
-            listener.listen()
-            listener.settimeout(0.05)
-            with open(self.folder / ".output", "w+") as out:
-                bash = subprocess.Popen(
-                    ["bash", "-eu", "-o", "pipefail", "-c", self._here(block.text)],
-                    cwd=self.folder,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                )
-                try:
-                    while bash.poll() is None:
-                        with contextlib.suppress(TimeoutError):
-                            self._serve(listener.accept()[0])
-                finally:
-                    bash.kill()
-                    bash.wait()
-                out.seek(0)
-                self._output = out.read()
+        bash = subprocess.run(
+            ["bash", "-eu", "-o", "pipefail", "-c", self._here(block.text)],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._output = bash.stdout
         # 1: the command ran, and the answer is no; the page shows it.
         assert bash.returncode in (0, 1), f"{block.place}: exit code {bash.returncode}\n{self._output}"
         assert bash.returncode == 0 or "refused" in self._output, f"{block.place}\n{self._output}"
-
-    def _serve(self, connection: socket.socket) -> None:
-        """One command of a shell."""
-        with connection:
-            connection.settimeout(_PATIENCE)
-            asked = b"".join(iter(lambda: connection.recv(65536), b""))
-            name, arguments, folder, typed = json.loads(asked)
-            if name == "guided-plugin" and arguments[0] not in _ONLY_READ:
-                answer = _in_process(arguments, folder, typed)
-            else:
-                self.noted.append((name, arguments))
-                answer = (0, "", "")
-            connection.sendall(json.dumps(answer).encode())
 
     def _here(self, text: str) -> str:
         """A block with this machine's server and device."""
         text = text.replace("http://localhost:8000", self._server or "http://localhost:8000")
         return text.replace('device="cuda"', 'device="cpu"')
-
-
-def _in_process(arguments: list[str], folder: str, typed: str) -> tuple[int, str, str]:
-    out, err, before = io.StringIO(), io.StringIO(), (Path.cwd(), sys.argv, sys.stdin)
-    columns = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = _COLUMNS
-    os.chdir(folder)
-    sys.argv, sys.stdin = ["guided-plugin", *arguments], io.TextIOWrapper(io.BytesIO(typed.encode()))
-    code = 0
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as end:
-        code = int(end.code or 0)
-    finally:
-        os.chdir(before[0])
-        sys.argv, sys.stdin = before[1:]
-        os.environ.pop("COLUMNS")
-        if columns is not None:
-            os.environ["COLUMNS"] = columns
-    return code, out.getvalue(), err.getvalue()
 
 
 def _is_excerpt(block: Block) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tag_forms import const, json_of, tag, triggered
+
 __all__ = ["FORMS", "GRAMMARS", "SCHEMAS", "TAGS", "in_tool"]
 
 
@@ -143,25 +145,20 @@ GRAMMARS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 def in_tool(schema: Any, name: str = "get_weather") -> dict[str, dict[str, Any]]:
     """A schema as the arguments of a tool, in the tags of several models and as one JSON array of calls."""
-    content = {"type": "json_schema", "json_schema": schema}
-    triggered = {
+    styles = {
         "function": ("<function=", f"<function={name}>", "</function>"),
         "hermes": ("<tool_call>", f'<tool_call>\n{{"name": "{name}", "arguments": ', "}\n</tool_call>"),
         "invoke": ("<invoke", f'<invoke name="{name}">', "</invoke>"),
     }
-    found: dict[str, dict[str, Any]] = {
-        style: {
-            "type": "structural_tag",
-            "format": {
-                "type": "triggered_tags",
-                "triggers": [trigger],
-                "tags": [
-                    {"begin": begin.replace(name, "other"), "content": {"type": "any_text"}, "end": end},
-                    {"begin": begin, "content": content, "end": end},
-                ],
-            },
-        }
-        for style, (trigger, begin, end) in triggered.items()
+    found = {
+        style: _tag(
+            triggered(
+                tag(begin.replace(name, "other"), {"type": "any_text"}, end),
+                tag(begin, json_of(schema), end),
+                triggers=(trigger,),
+            )
+        )
+        for style, (trigger, begin, end) in styles.items()
     }
     found["older form"] = {
         "type": "structural_tag",
@@ -183,50 +180,22 @@ def _tag(content: Any) -> dict[str, Any]:
     return {"type": "structural_tag", "format": content}
 
 
+_LOOKBEHIND = {"type": "regex", "pattern": "(?<=a)b"}
+_NO_RULE = {"type": "grammar", "grammar": "root ::= b"}
+_BACKWARDS = json_of({"type": "string", "pattern": r"(a)\1"})
 TAGS: dict[str, tuple[dict[str, Any], str, str]] = {
     "empty": (_tag({}), "#/format", "docs/specs.md"),
     "unknown": (_tag({"type": "foo"}), "#/format", "foo"),
     "no content": (_tag({"type": "tag", "begin": "<a>"}), "#/format", "content"),
     "no trigger": (
-        _tag(
-            {
-                "type": "triggered_tags",
-                "triggers": ["<x"],
-                "tags": [{"begin": "<f>", "content": {"type": "any_text"}, "end": "</f>"}],
-            }
-        ),
+        _tag(triggered(tag("<f>", {"type": "any_text"}, "</f>"), triggers=("<x",))),
         "#/format/triggers",
         "trigger",
     ),
-    "regex": (
-        _tag(
-            {"type": "tag", "begin": "<a>", "content": {"type": "regex", "pattern": "(?<=a)b"}, "end": "</a>"}
-        ),
-        "#/format/content/pattern",
-        "lookbehind",
-    ),
-    "grammar": (
-        _tag(
-            {
-                "type": "tag",
-                "begin": "<a>",
-                "content": {"type": "grammar", "grammar": "root ::= b"},
-                "end": "</a>",
-            }
-        ),
-        "#/format/content",
-        "of type 'grammar'",
-    ),
+    "regex": (_tag(tag("<a>", _LOOKBEHIND, "</a>")), "#/format/content/pattern", "lookbehind"),
+    "grammar": (_tag(tag("<a>", _NO_RULE, "</a>")), "#/format/content", "of type 'grammar'"),
     "in a sequence": (
-        _tag(
-            {
-                "type": "sequence",
-                "elements": [
-                    {"type": "const_string", "value": "a"},
-                    {"type": "json_schema", "json_schema": {"type": "string", "pattern": r"(a)\1"}},
-                ],
-            }
-        ),
+        _tag({"type": "sequence", "elements": [const("a"), _BACKWARDS]}),
         "#/format/elements/1/json_schema/pattern",
         "backreference",
     ),

@@ -203,8 +203,6 @@ class _Maker:
         for name in reversed(names):
             result.setdefault(self.home, {})[name] = self.schema(1)
             self.defined.append(name)
-        if self.draft == 2020 and self.chance.random() < 0.03:
-            result["$dynamicAnchor"] = "node"
         return result
 
     def schema(self, depth: int) -> Any:
@@ -256,11 +254,8 @@ class _Maker:
 
     def values(self) -> list[Any]:
         """Some values, each once."""
-        found: list[Any] = []
-        for value in [self.value() for _ in range(self.chance.randint(1, 4))]:
-            if value not in found:
-                found.append(value)
-        return found
+        values = (self.value() for _ in range(self.chance.randint(1, 4)))
+        return list({repr(value): value for value in values}.values())
 
     def names(self, low: int, high: int) -> list[str]:
         """Some names, each once."""

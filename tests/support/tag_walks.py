@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distinct_walks import BOOLEAN, UNIQUE, closed
+from tag_forms import json_of, tag
 
 from guided_plugin import OutputSpec, Vocabulary
 
@@ -20,42 +21,10 @@ FREE = {"type": "array", "items": {"type": "integer"}}
 CALL, END_CALL = b"<tool_call>", b"</tool_call>"
 # Tokens in which JSON begins, ends, or ends and begins again.
 STRADDLING = (
-    b'>["',
-    b'>["a","',
-    b'>["a","a"',
-    b'>["a","a"]<',
-    b">[1,",
-    b">[1,1",
-    b'"]<',
-    b'"]</',
-    b"]<",
-    b"]</",
-)
-STRADDLING += (
-    b'a"]<',
-    b"1]<",
-    b",1]<",
-    b"}]<",
-    b"2}]<",
-    b'"b":1}]<',
-    b"}<",
-    b"]}<",
-    b"}}",
-    b'>{"n":[1,1',
-    b'":[1,1,',
-)
-STRADDLING += (
-    b'"]</s><s>["a","a"',
-    b"]</f><g>[1,1",
-    b'"]</s>',
-    b"<s>[",
-    b"<f>",
-    b"true}<",
-    b'","',
-    b'"a","',
-    b"},{",
-)
-STRADDLING += (b'":true,"', b">[{", b'>{"', b"1,1", b'"a"]', b'"a"', b"1]</f>\n<f>[1,", b"0,", b",0]<")
+    b'>["|>["a","|>["a","a"|>["a","a"]<|>[1,|>[1,1|"]<|"]</|]<|]</|a"]<|1]<|,1]<|}]<|2}]<|"b":1}]<|'
+    b'}<|]}<|}}|>{"n":[1,1|":[1,1,|"]</s><s>["a","a"|]</f><g>[1,1|"]</s>|<s>[|<f>|true}<|","|"a","|'
+    b'},{|":true,"|>[{|>{"|1,1|"a"]|"a"|1]</f>\n<f>[1,|0,|,0]<'
+).split(b"|")
 VOCABULARY = Vocabulary.from_tokens(
     [*(bytes([byte]) for byte in range(256)), *STRADDLING, b"</end>", CALL, END_CALL],
     [256 + len(STRADDLING)],
@@ -74,14 +43,6 @@ class Form:
     """What is behind this only counts."""
     spelled: bool = True
     """Whether control tokens may be written as text; else they are read as one character of their own."""
-
-
-def json_of(schema: Any, **options: Any) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": schema, **options}
-
-
-def tag(begin: Any, content: Any, end: Any) -> dict[str, Any]:
-    return {"type": "tag", "begin": begin, "content": content, "end": end}
 
 
 def around(parts: Any) -> list[dict[str, Any]]:
