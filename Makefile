@@ -187,7 +187,7 @@ fuzz-inputs: $(STAMP)
 	GUIDED_EXAMPLES=$(HISTORIES) $(BIN)/python -m pytest -q -s --timeout 0 tests/pipeline/test_state_machine.py $(addprefix --hypothesis-seed=,$(SEED))
 
 compare: $(VLLM_STAMP)
-	$(VLLM)/bin/python tests/support/compare.py $(ARGS)
+	PYTHONPATH=. $(VLLM)/bin/python tests/support/compare.py $(ARGS)
 
 # SUITE: json-schema-org/JSON-Schema-Test-Suite, SAMPLE: MaskBench files; each a folder or a tar archive.
 # TOKENIZER: a folder of a transformers tokenizer.

@@ -9,88 +9,28 @@ it (`compare_known`, and the table in docs/vllm.md). The exit status is 1 where 
 import argparse
 import contextlib
 import json
-import os
 import pathlib
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 from compare_known import explained
 from compare_outcome import FIELDS, outcome
 from compare_requests import ASKS
+from vllm_server import serving
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODEL = ROOT / "guided_plugin" / "demo" / "model"
-TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 PLUGIN = {"take_over": True, "mode": "process", "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
-START_SECONDS = 600
 
 
 @contextlib.contextmanager
 def servers(folder, *, plugin=PLUGIN):
-    """Both servers: the addresses of that with the plugin and of that without."""
-    (folder / "template.jinja").write_text(TEMPLATE)
-    started = [_start(folder, "plugin", plugin), _start(folder, "own", None)]
-    try:
-        yield [_wait(*one) for one in started]
-    finally:
-        for _, process, _ in started:
-            process.terminate()
-        for _, process, _ in started:
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def _start(folder, name, plugin):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL)]
-    command += [
-        "--served-model-name",
-        "demo",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--dtype",
-        "float32",
-    ]
-    command += ["--max-model-len", "512", "--max-num-seqs", "16", "--enforce-eager", "--no-async-scheduling"]
-    command += ["--chat-template", str(folder / "template.jinja"), "--disable-uvicorn-access-log"]
-    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-    command += ["--logits-processors", "guided_plugin.vllm:GuidedLogitsProcessor"]
-    environment = {
-        **os.environ,
-        "GUIDED_PLUGIN": "0" if plugin is None else json.dumps(plugin),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        # vLLM's worker spins while it waits: bound to one processor it would keep the grammar worker from it.
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-    }
-    log = folder / f"{name}.log"
-    with log.open("w") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
-    return f"http://127.0.0.1:{port}", process, log
-
-
-def _wait(url, process, log):
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=2).close()
-            return url
-        except OSError:
-            time.sleep(0.5)
-    raise RuntimeError(f"the server did not start; the end of {log}:\n{log.read_text()[-4000:]}")
+    """Both servers: the addresses of that with the plugin and of that where it is off."""
+    with contextlib.ExitStack() as both:
+        urls = []
+        for name, options in (("plugin", plugin), ("own", 0)):
+            (folder / name).mkdir()
+            urls.append(both.enter_context(serving(folder / name, options, "--dtype", "float32")).url)
+        yield urls
 
 
 def compare(urls, asks):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from xgrammar_specs import allowed
 
@@ -109,23 +108,6 @@ class TestMatcher:
         assert allowed(backend, fork) == {LETTER_A, END}
         assert fork.accept(END)
         assert not matcher.accept(END)
-
-
-class TestBatch:
-    def test_fills_the_rows_it_is_given_and_leaves_the_others(self, backend):
-        specs = [OutputSpec.regex("a"), OutputSpec.regex("b"), OutputSpec.regex("<+")]
-        matchers = [backend.start(backend.compile(spec), (END,)) for spec in specs]
-        mask = np.full((5, 1), 0x5A5A5A5A, np.int32)
-        backend.batch(matchers).fill(mask, [3, 0, 2])
-        assert mask[:, 0].tolist() == [1 << LETTER_B, 0x5A5A5A5A, 1 << LESS, 1 << LETTER_A, 0x5A5A5A5A]
-
-    def test_verdicts_come_in_order_and_one_refusal_stops_nobody(self, backend):
-        grammar = backend.compile(OutputSpec.regex("ab"))
-        matchers = [backend.start(grammar, (END,)) for _ in range(3)]
-        batch = backend.batch(matchers)
-        assert batch.accept([LETTER_A, LETTER_B, LETTER_A]) == [True, False, True]
-        assert batch.accept([LETTER_B, LETTER_A, LETTER_A]) == [True, True, False]
-        assert [allowed(backend, matcher) for matcher in matchers] == [{END}, {LETTER_B}, {LETTER_B}]
 
 
 def test_batches_of_one_backend_in_several_threads(byte_vocabulary, byte_stop):
