@@ -9,14 +9,13 @@ import time
 from array import array
 
 import numpy as np
-import pytest
 import torch
+from grammar_tables import ScriptedBackend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vocabularies import BYTES
 
 import guided_plugin as gp
-from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.request_state import Phase, RequestState
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.spec import OutputSpec
@@ -25,30 +24,18 @@ from guided_plugin.worker.engine.steps import LiveRequest
 
 VOCABULARY = gp.Vocabulary.from_tokens([b"a", b"b", b"c", b"d", b"e", b"</s>"], [5])
 REFUSED = 4
-"""The token that `Anything` refuses: any other is accepted."""
+"""The token that `Anything` refuses."""
 
 
-class Anything:
-    """A backend of one grammar that accepts all tokens but one."""
+class Anything(ScriptedBackend):
+    """Takes all tokens but one."""
 
-    name = "anything"
-
-    def start(self, grammar, stop_token_ids):
-        return Anything()
-
-    def accept(self, token):
-        return 0 <= token < VOCABULARY.size and token != REFUSED
-
-    def batch(self, matchers):
-        return Batch()
+    def accepts(self, matcher, token):
+        return _taken(token)
 
 
-class Batch:
-    def accept(self, tokens):
-        return [Anything().accept(token) for token in tokens]
-
-    def fill(self, mask, rows):
-        mask[rows] = -1
+def _taken(token):
+    return 0 <= token < VOCABULARY.size and token != REFUSED
 
 
 def plain(trigger, stops, tokens):
@@ -66,7 +53,7 @@ def plain(trigger, stops, tokens):
         else:
             return Phase.WAITING, len(tokens)
     for end in range(start + 1, len(tokens) + 1):
-        if not Anything().accept(tokens[end - 1]):
+        if not _taken(tokens[end - 1]):
             return Phase.FAILED, end - 1
         if tokens[end - 1] in stops:
             return Phase.DONE, end
@@ -88,7 +75,7 @@ cases = st.fixed_dictionaries(
 
 def table_of(spec, tokens=()):
     table = GrammarTable(VOCABULARY)
-    table.add(0, "r", spec, Grammar(spec, "anything", None, 0, 0.0), Anything(), tokens)
+    table.add(0, "r", spec, Anything().compile(spec), Anything(), tokens)
     return table
 
 
@@ -198,16 +185,6 @@ def test_a_trigger_that_ends_in_a_stop_token_starts_the_request(mode):
         assert pipe.request("one").error is pipe.request("two").error is None
 
 
-def test_a_stop_token_before_the_trigger_fails_the_request(mode):
-    compiler = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=2))
-    with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipe:
-        slot = pipe.add_request("one", TRIGGERED)
-        assert feed(pipe, slot, [7, 3, 0, 3, 1])[2:] == [{3}] * 3
-        assert (pipe.tokens("one"), pipe.phase("one")) == ((7, 3), Phase.FAILED)
-        assert "before (0, 3) came" in str(pipe.request("one").error)
-
-
-@pytest.mark.parametrize("mode", ["inline", "process"])
 def test_both_modes_agree_on_any_tokens(mode):
     chance = random.Random(5)
     compiler = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=2))

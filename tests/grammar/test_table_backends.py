@@ -5,98 +5,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from grammar_tables import END, EVERYTHING, OTHER_END, THINK, Table, ids
+from grammar_tables import END, EVERYTHING, OTHER_END, THINK, ScriptedBackend, ScriptedMatcher, Table, ids
 
 from guided_plugin.errors import PipelineError, RequestError
-from guided_plugin.grammar.base import Grammar, MaskArray, Matcher
+from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.table import Phase
 from guided_plugin.spec import OutputSpec
 
 
-class FakeMatcher:
-    """Accepts `z` for ever; may stop at any time."""
-
-    complete = True
-
-    def __init__(self, spec: OutputSpec, backend: FakeBackend) -> None:
-        self.spec = spec
-        self.backend = backend
-        self.accepted: list[int] = []
-
-    def accept(self, token: int) -> bool:
-        if self.backend.broken == "replay" and self.accepted:
-            raise RuntimeError("out of memory")
-        if token not in (*ids("z"), END):
-            return False
-        self.accepted.append(token)
-        return True
-
-    def accept_text(self, text: bytes) -> bool:
-        raise NotImplementedError
-
-    def rollback(self, tokens: int) -> None:
-        raise NotImplementedError
-
-    def fork(self) -> Matcher:
-        raise NotImplementedError
-
-
-class FakeBackend:
-    """A second backend beside xgrammar. `broken` names the call that raises, for `culprit` or for all."""
-
-    name = "fake"
+class FakeBackend(ScriptedBackend):
+    """A second backend next to xgrammar, which takes `z` for ever. `broken` names the call that raises, for
+    `culprit` or for all."""
 
     def __init__(self, broken: str = "", culprit: OutputSpec | None = None) -> None:
+        super().__init__()
         self.broken = broken
         self.culprit = culprit
         self.limit = 0
         """Rows from which on a fill raises, of any request."""
-        self.batches: list[int] = []
-        self.live: dict[str, FakeMatcher] = {}
+        self.live: dict[str, ScriptedMatcher] = {}
         """The matcher that was started last, by the text of its spec."""
 
-    def compile(self, spec: OutputSpec) -> Grammar:
-        return Grammar(spec, self.name, None, 0, 0.0)
-
-    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> FakeMatcher:
+    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> ScriptedMatcher:
         if self.broken == "start":
             raise RuntimeError("out of matchers")
-        matcher = self.live[grammar.spec.text] = FakeMatcher(grammar.spec, self)
+        matcher = self.live[grammar.spec.text] = super().start(grammar, stop_token_ids)
         return matcher
 
-    def batch(self, matchers: Sequence[FakeMatcher]) -> FakeBatch:
-        self.batches.append(len(matchers))
-        return FakeBatch(self, matchers)
-
-
-class FakeBatch:
-    def __init__(self, backend: FakeBackend, matchers: Sequence[FakeMatcher]) -> None:
-        self._backend = backend
-        self._matchers = matchers
-
-    def accept(self, tokens: list[int]) -> list[bool]:
-        assert all(type(token) is int for token in tokens)
-        return [self._accepted(matcher, token) for matcher, token in zip(self._matchers, tokens, strict=True)]
-
-    def _accepted(self, matcher: FakeMatcher, token: int) -> bool:
-        if self._backend.broken == "accept" and self._guilty(matcher):
+    def accepts(self, matcher: ScriptedMatcher, token: int) -> bool:
+        if self.broken == "accept" and self._guilty(matcher):
             raise RuntimeError("out of threads")
-        return matcher.accept(token)
-
-    def _guilty(self, matcher: FakeMatcher) -> bool:
-        return self._backend.culprit in (None, matcher.spec)
-
-    def fill(self, mask: MaskArray, rows: list[int]) -> None:
-        backend = self._backend
-        fatal = (
-            len(self._matchers) >= backend.limit if backend.limit else any(map(self._guilty, self._matchers))
-        )
-        if backend.broken == "fill" and fatal:
+        if self.broken == "replay" and matcher.tokens:
             raise RuntimeError("out of memory")
-        assert len(rows) == len(self._matchers)
-        mask[rows] = 0
-        mask[rows, 0] = 1 << ids("z")[0]
-        mask[rows, END // 32] |= 1 << (END % 32)
+        return token in (Z, END)
+
+    def _guilty(self, matcher: ScriptedMatcher) -> bool:
+        return self.culprit in (None, matcher.spec)
+
+    def fills(self, matchers: Sequence[ScriptedMatcher]) -> None:
+        fatal = len(matchers) >= self.limit if self.limit else any(map(self._guilty, matchers))
+        if self.broken == "fill" and fatal:
+            raise RuntimeError("out of memory")
+
+    def mask(self, matcher: ScriptedMatcher) -> list[int]:
+        return [1 << Z, 1 << END % 32]
 
 
 SPEC = OutputSpec.regex("ab*")
@@ -175,8 +127,8 @@ class TestACulprit:
         table.inner.accept((0, 1, 2), [Z, Z, END])
         assert table.phases(0, 1, 2) == [Phase.ACTIVE, Phase.FAILED, Phase.DONE]
         # The batch had moved the first row when it raised, and never came to the last.
-        assert fake.live["first"].accepted == [Z, Z]
-        assert fake.live["last"].accepted == [Z, END]
+        assert fake.live["first"].tokens == [Z, Z]
+        assert fake.live["last"].tokens == [Z, END]
         assert [table.inner.tokens(slot) for slot in (0, 1, 2)] == [(Z, Z), (Z,), (Z, END)]
         assert table.failures() == [(1, "request r1: its backend failed: out of threads")]
         assert table.mask(0, 1, 2) == [{Z, END}, {END}, {END}]
@@ -186,7 +138,7 @@ class TestACulprit:
         table.inner.accept((0, 1, 2), [Z, Z, Z])
         table.inner.accept((0, 1, 2), [Z, Z, END])
         assert table.phases(0, 1, 2) == [Phase.ACTIVE, Phase.FAILED, Phase.DONE]
-        assert fake.live["first"].accepted == [Z, Z, Z]
+        assert fake.live["first"].tokens == [Z, Z, Z]
         assert len(table.inner.failures) == 1
 
     def test_a_wrong_token_beside_it_is_told_as_such(self, table, fake):
@@ -204,7 +156,7 @@ class TestACulprit:
             table.inner.accept(slots, [Z, Z, Z, token])
         fake.broken = "accept"
         table.inner.accept(slots, [Z, Z, Z, Z])
-        assert fake.live["thought"].accepted == [Z, Z]
+        assert fake.live["thought"].tokens == [Z, Z]
         assert table.phases(*slots) == [Phase.ACTIVE, Phase.FAILED, Phase.ACTIVE, Phase.ACTIVE]
 
     def test_its_fill_closes_its_row_only(self, table, fake):

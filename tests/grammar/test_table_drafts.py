@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from grammar_tables import ScriptedBackend, ScriptedMatcher
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray
@@ -135,48 +136,23 @@ def test_a_draft_that_completes_the_trigger_starts_the_grammar_also_where_it_is_
         assert table.tokens(0) == (h,)
 
 
-class Fragile:
-    """A matcher of three letters in a row, whose backend fails as it is told."""
+class FragileBackend(ScriptedBackend):
+    """Fails as it is told."""
 
-    def __init__(self, backend: FragileBackend) -> None:
-        self.backend, self.position = backend, 0
+    refuses = empty_at = -1
+    """Positions at which it takes no token, and allows none."""
+    stays = False
+    """Whether it can't go back."""
 
-    def accept(self, token: int) -> bool:
-        if self.backend.refuses == self.position:
-            return False
-        self.position += 1
-        return True
+    def accepts(self, matcher: ScriptedMatcher, token: int) -> bool:
+        return self.refuses != len(matcher.tokens)
 
-    def rollback(self, tokens: int) -> None:
-        if self.backend.stays:
+    def goes_back(self, matcher: ScriptedMatcher) -> None:
+        if self.stays:
             raise RuntimeError("lost")
-        self.position -= tokens
 
-
-class FragileBackend:
-    name = "fragile"
-
-    def __init__(self) -> None:
-        self.refuses = self.empty_at = -1
-        self.stays = False
-
-    def start(self, grammar: object, stop_token_ids: tuple[int, ...]) -> Fragile:
-        return Fragile(self)
-
-    def batch(self, matchers: list[Fragile]) -> FragileBatch:
-        return FragileBatch(self, matchers)
-
-
-class FragileBatch:
-    def __init__(self, backend: FragileBackend, matchers: list[Fragile]) -> None:
-        self.backend, self.matchers = backend, matchers
-
-    def accept(self, tokens: list[int]) -> list[bool]:
-        return [matcher.accept(token) for matcher, token in zip(self.matchers, tokens, strict=True)]
-
-    def fill(self, mask: MaskArray, rows: list[int]) -> None:
-        for matcher, row in zip(self.matchers, rows, strict=True):
-            mask[row] = 0 if matcher.position == self.backend.empty_at else -1
+    def mask(self, matcher: ScriptedMatcher) -> int:
+        return 0 if len(matcher.tokens) == self.empty_at else -1
 
 
 class TestABackendThatFails:
@@ -188,9 +164,8 @@ class TestABackendThatFails:
     def table(self, fragile) -> GrammarTable:
         table = GrammarTable(VOCABULARY)
         spec = OutputSpec.regex("abc")
-        grammar = Grammar(spec, fragile.name, None, 0, 0.0)
         for slot in (0, 1):
-            table.add(slot, f"r{slot}", spec, grammar, fragile, [])
+            table.add(slot, f"r{slot}", spec, fragile.compile(spec), fragile, [])
         return table
 
     def look(self, table: GrammarTable) -> list[list[int]]:
@@ -226,7 +201,7 @@ class TestABackendThatFails:
         self.look(table)
         assert table.failures == []
         assert table.requests[0].matcher is not old
-        assert table.requests[0].matcher.position == 1
+        assert table.requests[0].matcher.tokens == [3]
 
     def test_nor_then_it_fails_alone(self, table, fragile):
         fragile.stays = True

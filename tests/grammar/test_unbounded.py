@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from grammar_tables import ScriptedBackend, ScriptedMatcher
 
 import guided_plugin as gp
 from guided_plugin.errors import BudgetError, CompileLimitError
@@ -93,55 +94,30 @@ class TestDeadlineCalls:
         assert calls.run([lambda: 3]) == [3]
 
 
-class Slow:
-    """A backend whose matchers take all tokens; one named in `slow` uses the processor for long."""
+class Slow(ScriptedBackend):
+    """One call of it, for a request named in `slow`, uses the processor for long."""
 
-    name = "slow"
-
-    def __init__(self, seconds: float = 30.0) -> None:
-        self.seconds = seconds
+    def __init__(self) -> None:
+        super().__init__()
         self.slow: set[str] = set()
         self.abandoned = 0
-        self.batches: list[int] = []
         self.stop = threading.Event()
 
     def abandon_threads(self) -> None:
         self.abandoned += 1
 
-    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> SlowMatcher:
-        return SlowMatcher(self, grammar.handle)
-
-    def batch(self, matchers: list[SlowMatcher]) -> SlowBatch:
-        self.batches.append(len(matchers))
-        return SlowBatch(self, matchers)
-
     def work(self, name: str, what: str) -> None:
-        end = time.thread_time() + self.seconds
+        end = time.thread_time() + 30.0
         while f"{what} {name}" in self.slow and time.thread_time() < end and not self.stop.is_set():
             sum(range(1000))
 
-
-class SlowMatcher:
-    def __init__(self, backend: Slow, name: str) -> None:
-        self.backend, self.name, self.tokens = backend, name, []
-
-    def accept(self, token: int) -> bool:
-        self.backend.work(self.name, "accept")
-        self.tokens.append(token)
+    def accepts(self, matcher: ScriptedMatcher, token: int) -> bool:
+        self.work(matcher.handle, "accept")
         return True
 
-
-class SlowBatch:
-    def __init__(self, backend: Slow, matchers: list[SlowMatcher]) -> None:
-        self.backend, self.matchers = backend, list(matchers)
-
-    def accept(self, tokens: list[int]) -> list[bool]:
-        return [matcher.accept(token) for matcher, token in zip(self.matchers, tokens, strict=True)]
-
-    def fill(self, mask: np.ndarray, rows: list[int]) -> None:
-        for matcher, row in zip(self.matchers, rows, strict=True):
-            self.backend.work(matcher.name, "fill")
-            mask[row] = 1 << len(matcher.tokens) % 3
+    def mask(self, matcher: ScriptedMatcher) -> int:
+        self.work(matcher.handle, "fill")
+        return 1 << len(matcher.tokens) % 3
 
 
 @pytest.fixture

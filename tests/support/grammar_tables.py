@@ -1,17 +1,20 @@
-"""A table of grammars over a small vocabulary, step by step."""
+"""A table of grammars over a small vocabulary, step by step, and a backend that does what a test says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
+from guided_plugin.grammar.base import Grammar, MaskArray
 from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
 from guided_plugin.spec import OutputSpec
 
-__all__ = ["END", "EVERYTHING", "OTHER_END", "PAD", "THINK", "TOKENS", "VOCABULARY", "Table", "ids"]
+__all__ = ["END", "EVERYTHING", "OTHER_END", "PAD", "THINK", "TOKENS", "VOCABULARY"]
+__all__ += ["ScriptedBackend", "ScriptedMatcher", "Table", "ids"]
 
 TOKENS = (
     *(bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz0123456789 "),
@@ -61,3 +64,68 @@ class Table:
 
     def failures(self) -> list[tuple[int, str]]:
         return [(slot, str(error)) for slot, error in self.inner.failures]
+
+
+class ScriptedBackend:
+    """A backend whose matchers take every token; tests say in methods what it does instead."""
+
+    name = "scripted"
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        """How many matchers each batch had that was made."""
+
+    def accepts(self, matcher: ScriptedMatcher, token: int) -> bool:
+        return True
+
+    def goes_back(self, matcher: ScriptedMatcher) -> None:
+        """Before tokens are taken back."""
+
+    def fills(self, matchers: Sequence[ScriptedMatcher]) -> None:
+        """Before the masks of a batch are filled."""
+
+    def mask(self, matcher: ScriptedMatcher) -> Any:
+        return -1
+
+    def compile(self, spec: OutputSpec) -> Grammar:
+        return Grammar(spec, self.name, None, 0, 0.0)
+
+    def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> ScriptedMatcher:
+        return ScriptedMatcher(self, grammar)
+
+    def batch(self, matchers: Sequence[ScriptedMatcher]) -> ScriptedBatch:
+        self.batches.append(len(matchers))
+        return ScriptedBatch(self, list(matchers))
+
+
+class ScriptedMatcher:
+    """May stop at any time."""
+
+    complete = True
+
+    def __init__(self, backend: ScriptedBackend, grammar: Grammar) -> None:
+        self.backend, self.spec, self.handle = backend, grammar.spec, grammar.handle
+        self.tokens: list[int] = []
+
+    def accept(self, token: int) -> bool:
+        taken = self.backend.accepts(self, token)
+        self.tokens += [token] if taken else []
+        return taken
+
+    def rollback(self, tokens: int) -> None:
+        self.backend.goes_back(self)
+        del self.tokens[len(self.tokens) - tokens :]
+
+
+class ScriptedBatch:
+    def __init__(self, backend: ScriptedBackend, matchers: list[ScriptedMatcher]) -> None:
+        self.backend, self.matchers = backend, matchers
+
+    def accept(self, tokens: list[int]) -> list[bool]:
+        assert all(type(token) is int for token in tokens)
+        return [matcher.accept(token) for matcher, token in zip(self.matchers, tokens, strict=True)]
+
+    def fill(self, mask: MaskArray, rows: list[int]) -> None:
+        self.backend.fills(self.matchers)
+        for matcher, row in zip(self.matchers, rows, strict=True):
+            mask[row] = self.backend.mask(matcher)
