@@ -31,7 +31,7 @@ def bench_loop(model: Any, vocabulary: Vocabulary, plan: Plan) -> dict[str, Any]
         for output in outputs:
             if output.error is not None:
                 raise output.error
-        return [output.tokens for output in outputs]
+        return [list(output.tokens) for output in outputs]
 
     return plan.compared("loop", str(model.device), vocabulary, run)
 

@@ -131,10 +131,10 @@ class Algebra:
         """The values that satisfy all of them."""
         found = self._conjunctions.get(literals)
         if found is None:
-            first, *others = sorted(literals, key=lambda literal: (literal[1], literal[0])) or [None]
-            found = anything() if first is None else self._of(first)
-            for literal in others:
-                found = self.both(found, self._of(literal))
+            shapes = [self._of(literal) for literal in sorted(literals, key=lambda literal: literal[::-1])]
+            found = shapes[0] if shapes else anything()
+            for shape in shapes[1:]:
+                found = self.both(found, shape)
             found = self._conjunctions[literals] = self.pruned(found)
         return found
 

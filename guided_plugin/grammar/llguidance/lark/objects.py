@@ -87,6 +87,8 @@ class _Writer:
         # What `propertyNames` allows; None where that is everything.
         names = TRUE.union(*constraint.names)
         strings = self.algebra.strings(names) if names else None
+        self.live: list[str] = []
+        self.open: list[Member] = []
         self.bodies: list[str] = []
         """The names of each open member, as the body of a terminal."""
         self.find_members(strings)
@@ -136,7 +138,9 @@ class _Writer:
         if most is not None:
             most -= len(required)
         if most == 0:
-            self.live, self.open, most = [name for name in self.live if name in required], [], None
+            self.live = [name for name in self.live if name in required]
+            self.open = []
+            most = None
         free = len(self.live) - len(required)
         if most is not None and not self.open and most >= free:
             most = None
