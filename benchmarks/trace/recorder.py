@@ -159,13 +159,9 @@ class _TracedLoop(DecodeLoop):
             recorder.wrap(self.pipeline, verb)
         recorder.wrap(self.pipeline, "apply_mask", "main stream")
         runtime: Any = self.pipeline.runtime
-        if self.pipeline.mode == "process":
-            recorder.wrap(runtime.buffers.masks, "upload", "side stream", inside=True)
-            # A worker's tokens are written by a kernel on the stream that samples.
-            recorder.wrap(runtime.buffers.tokens, "write", "main stream", inside=True)
-        else:
-            recorder.wrap(runtime.buffers, "upload", "side stream", inside=True)
-            recorder.wrap(runtime.buffers, "download", "side stream", inside=True)
+        recorder.wrap(runtime.buffers.masks, "upload", "side stream", inside=True)
+        # Tokens are written by a kernel on the stream that samples.
+        recorder.wrap(runtime.buffers.tokens, "write", "main stream", inside=True)
 
     def _batch(self, *arguments: Any) -> Any:
         batch = super()._batch(*arguments)

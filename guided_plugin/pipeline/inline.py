@@ -1,9 +1,8 @@
-"""`InlineRuntime`: the grammars of a pipeline work in the calling thread. Depends on the table and the
-buffers.
+"""`InlineRuntime`: the grammars of a pipeline work in the calling thread. Depends on the table, and on the
+ways between a region and the device.
 
-On CUDA nothing but the wait for a step's own token copy blocks the host: `finish` accepts at once what
-has landed and leaves the rest to the next `fill`, which a host calls when its next forward pass is
-already launched.
+On CUDA nothing but the wait for a step's own tokens blocks the host: `finish` accepts at once what has landed
+and leaves the rest to the next `fill`, which a host calls when its next forward pass is already launched.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -25,22 +23,32 @@ from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
-from guided_plugin.pipeline.buffers import RING_DEPTH, HostBuffers, make_buffers
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Closure, StepPlan
-from guided_plugin.worker.layout import End, Region, Shape
+from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
+from guided_plugin.worker.device.buffers import make_buffers
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, End, Region, Shape
 from guided_plugin.worker.ranks.leader import Followers
+from guided_plugin.worker.ranks.peers import wait_until
 from guided_plugin.worker.runtime import GrammarRuntime
 
 
 class InlineRuntime(GrammarRuntime):
-    """A `GrammarRuntime` without a process: a table of grammars and its buffers."""
+    """A `GrammarRuntime` without a process: a table of grammars that fills the masks of a region, as a worker
+    does."""
 
     mode: Mode = "inline"
 
     def __init__(
-        self, compiler: GrammarCompiler, max_slots: int, device: torch.device, *, drafts: int = 0
+        self,
+        compiler: GrammarCompiler,
+        max_slots: int,
+        device: torch.device,
+        *,
+        drafts: int = 0,
+        followers: int = 0,
     ) -> None:
+        """`followers`: how many other ranks mask with the same memory. They are invited before the first
+        step."""
         self._compiler = compiler
         self.ready = threading.Event()
         self.ready.set()  # each compile makes what it needs
@@ -50,12 +58,15 @@ class InlineRuntime(GrammarRuntime):
             compiler.config.row_ms / 2e2,
             compiler.quarantine,
         )
-        self._shape = Shape(max_slots, compiler.vocabulary.words, drafts)
-        masks, values = max_slots * self._shape.positions, max_slots * self._shape.values
-        self.buffers = make_buffers(device, masks, compiler.vocabulary.words, values)
+        self._device = device
+        self._shape = Shape(max_slots, compiler.vocabulary.words, drafts, followers)
+        self._region = Region.create(self._shape, shared=followers > 0)
+        self.followers = Followers(self._region, 0)
+        self.buffers = make_buffers(self._region, device, self.followers.wait, None)
+        self._masks, self._tokens = self.buffers.masks, self.buffers.tokens
         self._drafts: list[list[int]] = []
         self._plan = StepPlan((), ())
-        self._step = -1
+        self._step = self._count = 0
         self._unaccepted: tuple[StepPlan, int] | None = None
         # Bounded: not every host takes them.
         self._closed: deque[Closure] = deque(maxlen=4 * max_slots)
@@ -95,31 +106,41 @@ class InlineRuntime(GrammarRuntime):
         self._step += 1
         if plan is not self._plan:
             self._accept()
-            self._plan = plan
-            self.buffers.set_rows(self._shape.ring_rows(plan.rows))
+            self._plan, self._count = plan, len(plan.rows) * self._shape.positions
+            self._tokens.set_rows(self._shape.ring_rows(plan.rows))
 
     def fill(self) -> None:
         """Accept what is left of the last step, then fill this step's masks and send them up."""
         self._accept()
-        entry = self._step % RING_DEPTH
-        count = len(self._plan.rows) * self._shape.positions
-        fill_with_drafts(self._table, self._plan.slots, self.buffers.mask_np(entry)[:count], self._drafts)
-        self.buffers.upload(entry, count)
+        step, slots = self._step, self._plan.slots
+        self._masks.claim(step)
+        self.followers.plan(step, slots)
+        fill_with_drafts(
+            self._table, slots, self._region.masks[step % PLAN_DEPTH, : self._count], self._drafts
+        )
+        self.followers.filled(step)
+        self._masks.upload(step, self._count)
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """The step's masks and row numbers."""
-        return self.buffers.mask_dev(self._step % RING_DEPTH, len(self._plan.rows) * self._shape.positions)
+        return self._masks.fetch(self._step, self._count), self._tokens.rows
 
     def sampled(self, tokens: Tensor) -> None:
-        """Start copying the step's tokens to the host."""
-        entry = self._step % RING_DEPTH
-        self.buffers.download(entry, tokens)
-        self._unaccepted = self._plan, entry
+        """Get the step's tokens on their way to the region."""
+        self._tokens.write(self._step, tokens)
+        self._unaccepted = self._plan, self._step
+
+    def token_sink(self) -> TokenSink | None:
+        """Where a kernel may write the step's tokens."""
+        sink = self._tokens.sink(self._step)
+        if sink is not None:
+            self._unaccepted = self._plan, self._step
+        return sink
 
     def finish(self) -> None:
         """Accept the tokens if they have landed."""
-        if self._unaccepted is not None and self.buffers.landed(self._unaccepted[1]):
-            self._accept()
+        if self._unaccepted is not None and self._region.sampled(self._unaccepted[1]):
+            self._take_tokens(*self._unaccepted)
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         """What the request in a slot has produced."""
@@ -152,45 +173,31 @@ class InlineRuntime(GrammarRuntime):
         return taken
 
     def metrics(self) -> WorkerMetrics:
-        """There is no worker: only what this process has learnt."""
-        return WorkerMetrics(learnt_bytes=self._compiler.learnt_bytes())
-
-    def close(self) -> None:
-        """Nothing runs."""
-
-    def _accept(self) -> None:
-        """Accept the tokens of the last sampled step, waiting for them if they are still on their way."""
-        if self._unaccepted is None:
-            return
-        (plan, entry), self._unaccepted = self._unaccepted, None
-        blocks, self._drafts = self._shape.split(self.buffers.tokens(entry), len(plan.slots))
-        for tokens in blocks:
-            self._table.accept(plan.slots, tokens)
-
-
-class LeadingInlineRuntime(InlineRuntime):
-    """Rank 0 of several, on the CPU: fills masks into memory that it shares with the other ranks, and raises
-    FILLED as a worker does."""
-
-    def __init__(
-        self, compiler: GrammarCompiler, max_slots: int, device: torch.device, followers: int
-    ) -> None:
-        super().__init__(compiler, max_slots, device)
-        self._step = 0  # FILLED is 0 in new memory: the first step is 1
-        self._region = Region.create(Shape(max_slots, compiler.vocabulary.words, followers=followers))
-        self.buffers = HostBuffers(torch.from_numpy(self._region.masks))
-        self.followers = Followers(self._region, self._step)
-
-    def fill(self) -> None:
-        """Fill this step's masks where all ranks see them."""
-        self.followers.begin(self._step, self._plan.slots)
-        super().fill()
-        self.followers.filled(self._step)
-
-    def metrics(self) -> WorkerMetrics:
-        """There is no worker, but memory that is shared."""
-        return replace(super().metrics(), shared_bytes=self._region.shape.size)
+        """There is no worker: only what this process has learnt, and memory that other ranks map."""
+        shared = self._shape.size if self._shape.followers else 0
+        return WorkerMetrics(shared_bytes=shared, learnt_bytes=self._compiler.learnt_bytes())
 
     def close(self) -> None:
         """Tell the other ranks that no more steps come."""
         self.followers.end(End.CLOSED)
+        self.buffers.close()
+
+    def _accept(self) -> None:
+        """Accept the tokens of the last sampled step, waiting for them if they are still on their way."""
+        if self._unaccepted is not None:
+            plan, step = self._unaccepted
+            wait_until(lambda: self._region.sampled(step), self._device_runs)
+            self._take_tokens(plan, step)
+
+    def _take_tokens(self, plan: StepPlan, step: int) -> None:
+        self._unaccepted = None
+        count = len(plan.slots)
+        values = self._region.tokens[step % TOKEN_DEPTH, : count * self._shape.values].tolist()
+        blocks, self._drafts = self._shape.split(values, count)
+        for tokens in blocks:
+            self._table.accept(plan.slots, tokens)
+
+    def _device_runs(self, late: bool) -> bool:
+        """A device that has failed writes no tokens: raises its error."""
+        torch.cuda.current_stream(self._device).query()
+        return True

@@ -29,7 +29,7 @@ from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
 from guided_plugin.pipeline.device import checked_device
 from guided_plugin.pipeline.requests import PipelineRequests, Slots
-from guided_plugin.pipeline.runtime import make_runtime, share_runtime
+from guided_plugin.pipeline.runtime import make_runtime
 from guided_plugin.step import UNGUIDED, RequestInfo, StepPlan, TokenSink
 from guided_plugin.worker.ranks.group import RankGroup
 from guided_plugin.worker.runtime import GrammarRuntime
@@ -64,10 +64,7 @@ class StepPipeline(PipelineRequests):
         the grammars work at rank 0, and the others mask with its memory."""
         self.device = checked_device(device)
         slots = Slots(max_slots)
-        if ranks is None:
-            runtime = make_runtime(compiler, max_slots, self.device, mode, drafts)
-        else:
-            runtime = share_runtime(compiler, max_slots, self.device, mode, drafts, ranks)
+        runtime = make_runtime(compiler, max_slots, self.device, mode, drafts, ranks)
         super().__init__(compiler, runtime, slots, None if ranks is None else ranks.rank)
         self.drafts = drafts
         # At the latest when the interpreter exits. The runtime holds no reference to this object.

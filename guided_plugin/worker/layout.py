@@ -204,19 +204,23 @@ class Region:
 
     def __init__(self, fd: int, shape: Shape, identity: bytes, *, follows: bool = False) -> None:
         """Map a region that exists; `shape` and `identity` are those that its creator announced. What
-        `follows` can write nothing but the pages of ranks."""
+        `follows` can write nothing but the pages of ranks. Without a file, `fd` is -1."""
         self.fd = fd
         self.shape = shape
         self.identity = identity
-        size = os.fstat(fd).st_size
-        if size != shape.size:
-            raise PipelineError(
-                f"has {size} bytes where {shape.size} were agreed on", where="shared memory", hint=_MISFIT
-            )
-        self._map = mmap.mmap(fd, size, access=mmap.ACCESS_READ if follows else mmap.ACCESS_WRITE)
-        lines = shape.plans - shape.ranks
-        self._ranks = mmap.mmap(fd, lines, offset=shape.ranks) if lines else None
-        self.check()
+        self._ranks: mmap.mmap | None = None
+        if fd < 0:
+            self._map = mmap.mmap(-1, shape.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        else:
+            size = os.fstat(fd).st_size
+            if size != shape.size:
+                raise PipelineError(
+                    f"has {size} bytes where {shape.size} were agreed on", where="shared memory", hint=_MISFIT
+                )
+            self._map = mmap.mmap(fd, size, access=mmap.ACCESS_READ if follows else mmap.ACCESS_WRITE)
+            if lines := shape.plans - shape.ranks:
+                self._ranks = mmap.mmap(fd, lines, offset=shape.ranks)
+            self.check()
         self._counters = memoryview(self._map)[_PAGE : 2 * _PAGE].cast("I")
         self.plans = self._array(np.uint32, shape.plans, PLAN_DEPTH, PlanField.SLOTS + shape.max_slots)
         rows, values = shape.max_slots * shape.positions, shape.max_slots * shape.values
@@ -224,12 +228,14 @@ class Region:
         self.tokens = self._array(np.int64, shape.tokens, TOKEN_DEPTH, values)
         self.times = self._array(np.int64, shape.times, TOKEN_DEPTH, len(Time))
         self._closures = np.frombuffer(self._map, _CLOSURE, shape.max_slots, shape.closures)
-        self.address: int = self._array(np.uint8, 0, size).ctypes.data
+        self.address: int = self._array(np.uint8, 0, shape.size).ctypes.data
 
     @classmethod
-    def create(cls, shape: Shape) -> Region:
-        """A new region of this process."""
+    def create(cls, shape: Shape, *, shared: bool = True) -> Region:
+        """A new region of this process. One that is not `shared` has no file: a fork gets a copy of it."""
         identity = os.getpid().to_bytes(4, "little") + os.urandom(12)
+        if not shared:
+            return cls(-1, shape, identity)
         fd = _unnamed_file(shape.size)
         try:
             os.pwrite(fd, _header(shape, identity), 0)
@@ -256,6 +262,10 @@ class Region:
     def filled(self, step: int) -> bool:
         """Whether the masks of a step are there."""
         return unwrap(self.load(Counter.FILLED), step) >= step
+
+    def sampled(self, step: int) -> bool:
+        """Whether the tokens of a step are there."""
+        return unwrap(self.load(Counter.SAMPLED), step) >= step
 
     def store(self, counter: Counter, value: int) -> None:
         """Raise a counter; what it announces was written before."""

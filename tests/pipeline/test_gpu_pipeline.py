@@ -61,9 +61,11 @@ def test_step_numbers_wrap_on_the_device(pipeline, monkeypatch, first):
     compare_with_the_cpu(pipeline, torch.int64, "process", strict_sync=True)
 
 
-def test_without_stream_operations_the_host_waits_and_the_tokens_are_the_same(pipeline, monkeypatch):
+def test_without_stream_operations_grammars_work_inline(pipeline, monkeypatch):
     monkeypatch.setattr(worker_cuda, "supported", lambda index: False)
-    compare_with_the_cpu(pipeline, torch.int32, "process", strict_sync=False)
+    compare_with_the_cpu(pipeline, torch.int32, "auto", strict_sync=True, becomes="inline")
+    with pytest.raises(gp.errors.PipelineError, match="cannot wait for memory"):
+        pipeline("cuda", 1, "process")
 
 
 def test_without_cuda_bindings_the_driver_library_does(pipeline, monkeypatch):
@@ -71,15 +73,16 @@ def test_without_cuda_bindings_the_driver_library_does(pipeline, monkeypatch):
     compare_with_the_cpu(pipeline, torch.int64, "process", strict_sync=True, source="libcuda")
 
 
-def test_tokens_may_be_written_by_a_kernel_of_the_host(pipeline):
-    compare_with_the_cpu(pipeline, torch.int32, "process", strict_sync=True, sink=True)
+@pytest.mark.parametrize("mode", ["inline", "process"])
+def test_tokens_may_be_written_by_a_kernel_of_the_host(pipeline, mode):
+    compare_with_the_cpu(pipeline, torch.int32, mode, strict_sync=True, sink=True)
 
 
-def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None, sink=False):
+def compare_with_the_cpu(pipeline, dtype, mode, *, strict_sync, source=None, sink=False, becomes=None):
     steps, requests = 40, 12
     cpu, slots = pipeline("cpu", requests)
     gpu, _ = pipeline("cuda", requests, mode)
-    assert gpu.mode == mode
+    assert gpu.mode == (becomes or mode)
     if source is not None:
         assert gpu.runtime.buffers.masks.source == source
     generator = torch.Generator().manual_seed(3)

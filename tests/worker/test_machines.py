@@ -111,10 +111,10 @@ def test_two_pipelines_of_one_group():
         pipe.close()
 
 
-def test_drafts_on_two_machines(share):
+def test_drafts_on_two_machines(share, mode):
     drafts = 2
     with pipeline(mode="inline", drafts=drafts) as alone:
-        pipes = [*share("ab", "process", drafts=drafts), alone]
+        pipes = [*share("ab", mode, drafts=drafts), alone]
         add(*pipes)
         sampled = [NO_TOKEN] * (drafts + 1)
         for number in range(6):

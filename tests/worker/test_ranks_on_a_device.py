@@ -10,10 +10,10 @@ from worker_runs import until
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.step import StepPlan
-from guided_plugin.worker.device.buffers import FollowedBuffers, followed_host_buffers
-from guided_plugin.worker.device.cuda_masks import CudaMasks, DeviceRegion, FollowedMasks, LeadingMasks
+from guided_plugin.worker.device.buffers import FollowedBuffers, followed_buffers
+from guided_plugin.worker.device.cuda_masks import CudaMasks, DeviceRegion, FollowedMasks
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, PlanField, RankWord, Region, Shape, unwrap
-from guided_plugin.worker.ranks import peers
+from guided_plugin.worker.ranks import follower, peers
 from guided_plugin.worker.ranks.follower import FollowerRuntime
 from guided_plugin.worker.ranks.group import RegionOffer
 
@@ -31,7 +31,7 @@ class Leader:
 
 
 def mapped(region, device):
-    return DeviceRegion(region, torch.device("cpu"), region.address, lambda: device.main, None)
+    return DeviceRegion(region, torch.device("cpu"), region.address, lambda: device.main, True)
 
 
 class Ranks:
@@ -48,14 +48,14 @@ class Ranks:
         offer = RegionOffer(1, self.region.fd, self.region.shape, self.region.identity, first, "process", 0)
         fd = os.dup(self.region.fd)
         region = Region(fd, self.region.shape, self.region.identity, follows=True)
-        monkeypatch.setattr(FollowerRuntime, "_make_buffers", lambda runtime, _: self._buffers(runtime))
+        monkeypatch.setattr(follower, "followed_buffers", self._buffers)
         self.rank = FollowerRuntime(region, self.leader, region.rank_line(0), offer, torch.device("meta"))
         self.seen = []
         """What each step masked with, in the order of the main stream."""
 
-    def _buffers(self, runtime):
-        rows = followed_host_buffers(runtime._region, runtime._wait_filled).rows
-        self.masks = FollowedMasks(mapped(runtime._region, self.device))
+    def _buffers(self, region, device, wait):
+        rows = followed_buffers(region, torch.device("cpu"), wait).rows
+        self.masks = FollowedMasks(mapped(region, self.device))
         return FollowedBuffers(self.masks, rows, lambda: None)
 
     def fill(self, step, slots=PLAN.slots):
@@ -246,7 +246,7 @@ def test_closing_waits_for_what_the_device_still_reads(ranks):
 def test_rank_0_waits_for_the_others_before_its_own_device(monkeypatch):
     """With every plan it asks for the step whose place is to be filled again."""
     device, region, asked = fake_cuda.Device(monkeypatch), Region.create(Shape(2, WORDS, followers=1)), []
-    masks = LeadingMasks(mapped(region, device), asked.append)
+    masks = CudaMasks(mapped(region, device), asked.append)
     for step in range(1, 4):
         masks.claim(step)
     assert asked == [1 - PLAN_DEPTH, 2 - PLAN_DEPTH, 3 - PLAN_DEPTH]
@@ -256,7 +256,7 @@ def test_rank_0_waits_for_the_others_before_its_own_device(monkeypatch):
 def test_without_other_ranks_places_are_free_when_tokens_came(monkeypatch):
     """The host looks at one word; only without tokens it looks at events."""
     device, region = fake_cuda.Device(monkeypatch), Region.create(Shape(2, WORDS))
-    masks = CudaMasks(mapped(region, device))
+    masks = CudaMasks(mapped(region, device), lambda step: None)
     seen = []
     for step in range(1, 20):
         region.masks[step % PLAN_DEPTH] = step

@@ -18,8 +18,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from guided_plugin.compiling.limits import check_size
 from guided_plugin.config import GuidedConfig, SpecLimits
 from guided_plugin.errors import (
@@ -34,7 +32,6 @@ from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.patches import broken
-from guided_plugin.pipeline.device import resolve_mode
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.forms import WHOLE
 from guided_plugin.worker.ranks.group import RankGroup
@@ -107,7 +104,7 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
         )
     if vllm_config.model_config.skip_tokenizer_init:
         return RequestError("a grammar needs the tokenizer", hint="start without skip_tokenizer_init")
-    return unsupported_ranks(vllm_config, options)
+    return unsupported_ranks(vllm_config)
 
 
 def frontend_parts(vllm_config: Any) -> tuple[Part, ...]:
@@ -234,7 +231,7 @@ def shards(vllm_config: Any) -> bool:
     return bool(getattr(vllm_config.parallel_config, "enable_batch_sharded_sampling", False))
 
 
-def unsupported_ranks(vllm_config: Any, options: GuidedConfig) -> RequestError | None:
+def unsupported_ranks(vllm_config: Any) -> RequestError | None:
     """Why the ranks of an engine of this configuration can't be guided, if they can't."""
     parallel = vllm_config.parallel_config
     if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
@@ -257,15 +254,7 @@ def unsupported_ranks(vllm_config: Any, options: GuidedConfig) -> RequestError |
     device = vllm_config.device_config.device_type
     if device not in ("cpu", "cuda"):
         return _refused(f"tensor parallelism is supported on CUDA and on the CPU, not on {device!r}", _APART)
-    if device == "cuda" and _inline(options, device):
-        return _refused("the mode inline serves several ranks on the CPU only", "leave mode at auto")
-    if vllm_config.speculative_config is not None and _inline(options, device):
-        return _refused("the mode inline serves speculative decoding on one rank only", "set mode to process")
     return None
-
-
-def _inline(options: GuidedConfig, device: str) -> bool:
-    return resolve_mode(options.mode, torch.device(device)) == "inline"
 
 
 def _refused(what: str, hint: str) -> RequestError:

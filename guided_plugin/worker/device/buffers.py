@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -45,12 +46,12 @@ class Waits:
 
 
 class MaskUploads(Protocol):
-    """Masks, from the ring to the device. Nothing here waits for the worker on CUDA."""
+    """Masks, from the ring to the device. Nothing here waits on CUDA."""
 
     waits: Waits
 
     def claim(self, step: int) -> None:
-        """Make sure that the worker may fill a step's place in the ring."""
+        """Make sure that a step's place in the ring may be filled."""
 
     def upload(self, step: int, count: int) -> None:
         """Bring the first `count` masks of a step to the device once they are filled."""
@@ -108,21 +109,34 @@ class FollowedBuffers:
     """Lets go of the shared memory, unless the device still waits for some of it."""
 
 
-def host_buffers(
-    region: Region, wait: Callable[[int], None], free: Callable[[int], None] = lambda step: None
+def make_buffers(
+    region: Region, device: torch.device, free: Callable[[int], None], wait: Callable[[int], None] | None
 ) -> WorkerBuffers:
-    """For logits in the host's memory. `wait` returns when the masks of a step are filled, `free` when no
-    other rank uses them any more."""
-    return WorkerBuffers(_HostMasks(region, wait, free), _HostTokens(region), lambda: None)
+    """For the process that plans. `free` returns when no other rank uses the masks of a step any more, `wait`
+    when they are filled; None where they are filled before they are uploaded."""
+    if device.type != "cuda":
+        return WorkerBuffers(_HostMasks(region, wait, free), _HostTokens(region), lambda: None)
+    from guided_plugin.worker.device.cuda import cuda_buffers
+
+    return cuda_buffers(region, device, free, waits=wait is not None)
 
 
-def followed_host_buffers(region: Region, wait: Callable[[int], None]) -> FollowedBuffers:
-    """For a rank whose logits are in the host's memory."""
-    return FollowedBuffers(_HostMasks(region, wait, lambda step: None), _HostRows(), lambda: None)
+def followed_buffers(region: Region, device: torch.device, wait: Callable[[int], None]) -> FollowedBuffers:
+    """For a rank whose masks are those of rank 0."""
+    if device.type != "cuda":
+        return FollowedBuffers(_HostMasks(region, wait), _HostRows(), lambda: None)
+    from guided_plugin.worker.device.cuda import followed_cuda_buffers
+
+    return followed_cuda_buffers(region, device)
 
 
 class _HostMasks:
-    def __init__(self, region: Region, wait: Callable[[int], None], free: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        region: Region,
+        wait: Callable[[int], None] | None,
+        free: Callable[[int], None] = lambda step: None,
+    ) -> None:
         self.waits = Waits()
         self._wait, self._free = wait, free
         # [PLAN_DEPTH, max_rows, words] int32, the shared memory itself
@@ -137,9 +151,10 @@ class _HostMasks:
 
     def fetch(self, step: int, count: int) -> Tensor:
         """The masks themselves, when they are filled."""
-        start = time.perf_counter()
-        self._wait(step)
-        self.waits.add(start - time.perf_counter())
+        if self._wait is not None:
+            start = time.perf_counter()
+            self._wait(step)
+            self.waits.add(start - time.perf_counter())
         return self._masks[step % PLAN_DEPTH, :count]
 
     def read(self, step: int) -> bool:
@@ -156,23 +171,22 @@ def _tensor(array: NDArray[Any]) -> Tensor:
 
 class _HostRows:
     def __init__(self) -> None:
-        self.rows = torch.zeros(0, dtype=torch.int32)
+        self.set_rows(())
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """The logits rows that are guided from this step on."""
-        self.rows = torch.tensor(list(rows), dtype=torch.int32)
+        self._index: NDArray[np.int64] = np.array(rows, np.int64)
+        self.rows = torch.from_numpy(self._index.astype(np.int32))
 
 
 class _HostTokens(_HostRows):
     def __init__(self, region: Region) -> None:
         super().__init__()
         self._region = region
-        # [TOKEN_DEPTH, max_values] int64, the shared memory itself
-        self._tokens = _tensor(region.tokens)
 
     def write(self, step: int, tokens: Tensor) -> None:
         """Write the tokens and raise the flag."""
-        self._tokens[step % TOKEN_DEPTH, : len(self.rows)] = tokens.index_select(0, self.rows.long())
+        self._region.tokens[step % TOKEN_DEPTH, : len(self._index)] = tokens.numpy()[self._index]
         self._region.store(Counter.SAMPLED, step)
 
     def sink(self, step: int) -> TokenSink | None:

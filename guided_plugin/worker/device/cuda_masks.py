@@ -35,8 +35,8 @@ class DeviceRegion:
     """Its address on the device."""
     current: Callable[[], Any]
     """The stream that the host's calls go to now."""
-    wait: Callable[[int], None] | None
-    """With it the host waits for masks, not the device."""
+    waits: bool
+    """Whether streams wait for masks to be filled, which may be after they were asked for."""
 
 
 class MaskCopies:
@@ -49,7 +49,7 @@ class MaskCopies:
         self.side_stream = torch.cuda.Stream(device)
         ops = load_stream_ops(self.side_stream.cuda_stream)
         self.source = ops.source
-        self._current, self._wait = mapped.current, mapped.wait
+        self._current = mapped.current
         shape = region.shape
         masks = shape.max_slots * shape.positions
         # [PLAN_DEPTH, masks, words] int32, device
@@ -59,7 +59,9 @@ class MaskCopies:
         self._timed: Any = None
         self._margin: tuple[Any, Any] | None = None
         # Bound to their addresses once: every attribute that a step looks up counts.
-        self._wait_filled = partial(ops.wait, mapped.base + region.counter_offset(Counter.FILLED))
+        self._wait_filled: Callable[[int], None] | None = None
+        if mapped.waits:
+            self._wait_filled = partial(ops.wait, mapped.base + region.counter_offset(Counter.FILLED))
         self._row_bytes = 4 * shape.words
         self._copies = [
             partial(
@@ -72,11 +74,6 @@ class MaskCopies:
 
     def fetch(self, step: int, count: int) -> Tensor:
         """The masks; the main stream waits for them."""
-        if self._wait is not None:
-            start = time.perf_counter()
-            self._wait(step)
-            self.waits.add(start - time.perf_counter())
-            self._enqueue_copy(step, count)
         entry = step % PLAN_DEPTH
         main = self._current()
         if self._timed is not None:
@@ -89,7 +86,10 @@ class MaskCopies:
             view = self._views[entry, count] = self._mask_dev[entry, :count]
         return view
 
-    def _enqueue_copy(self, step: int, count: int) -> None:
+    def upload(self, step: int, count: int) -> None:
+        """Let the side stream wait for the masks and copy them."""
+        if self._wait_filled is not None:
+            self._wait_filled(step)
         entry = step % PLAN_DEPTH
         self._copies[entry](count * self._row_bytes)
         if step % _SAMPLE_EVERY == 0:
@@ -100,7 +100,7 @@ class MaskCopies:
 
     def _read_margin(self) -> None:
         """What the step that was looked at last waited for; the device is long past it."""
-        if self._wait is not None or self._margin is None:
+        if self._margin is None:
             return
         logits_there, masks_there = self._margin
         if logits_there.query() and masks_there.query():
@@ -111,8 +111,10 @@ class MaskCopies:
 class CudaMasks(MaskCopies):
     """`MaskUploads` on CUDA, where the device writes tokens too."""
 
-    def __init__(self, mapped: DeviceRegion) -> None:
+    def __init__(self, mapped: DeviceRegion, free: Callable[[int], None]) -> None:
+        """`free` returns when no other rank uses the masks of a step any more."""
         super().__init__(mapped)
+        self._free = free if mapped.region.shape.followers else None
         self._sampled_word = mapped.region.word(Counter.SAMPLED)
         self._sampled = -1
         """As far as SAMPLED was seen to have come. Masks are used before their step's tokens are written
@@ -122,7 +124,9 @@ class CudaMasks(MaskCopies):
         used."""
 
     def claim(self, step: int) -> None:
-        """Make sure that the last copy out of a step's place in the ring is done."""
+        """Make sure that the last copy out of a step's place in the ring is done, at all ranks."""
+        if self._free is not None:
+            self._free(step - PLAN_DEPTH)
         used = step - self._round
         if self._sampled < used:
             ahead = (self._sampled_word[0] - used) & 0xFFFFFFFF  # 32 bits, by signed difference
@@ -139,23 +143,7 @@ class CudaMasks(MaskCopies):
             freed = torch.cuda.Event()
             freed.record(self._current())
             self.side_stream.wait_event(freed)
-        if self._wait is None:
-            self._wait_filled(step)
-            self._enqueue_copy(step, count)
-
-
-class LeadingMasks(CudaMasks):
-    """Rank 0: the worker may fill a place when no rank reads it any more."""
-
-    def __init__(self, mapped: DeviceRegion, free: Callable[[int], None]) -> None:
-        """`free` returns when no other rank uses the masks of a step any more."""
-        super().__init__(mapped)
-        self._free = free
-
-    def claim(self, step: int) -> None:
-        """Make sure that all ranks have copied what is in a step's place."""
-        self._free(step - PLAN_DEPTH)
-        super().claim(step)
+        super().upload(step, count)
 
 
 class FollowedMasks(MaskCopies):
@@ -185,12 +173,6 @@ class FollowedMasks(MaskCopies):
         if done:
             self._read = step
         return done
-
-    def upload(self, step: int, count: int) -> None:
-        """Let the side stream wait for the masks and copy them."""
-        if self._wait is None:
-            self._wait_filled(step)
-            self._enqueue_copy(step, count)
 
     def settle(self, seconds: float) -> bool:
         """Wait until the device has read all that was asked for; whether it has."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -46,36 +45,26 @@ class CudaRows:
 class CudaTokens(CudaRows):
     """`TokenWrites` on CUDA."""
 
-    def __init__(self, mapped: DeviceRegion, raise_after: Callable[[Any, int], None] | None) -> None:
-        """`raise_after` raises SAMPLED where a kernel cannot."""
+    def __init__(self, mapped: DeviceRegion) -> None:
         region, device = mapped.region, mapped.device
         super().__init__(region, device)
-        self._raise_after, self._current = raise_after, mapped.current
         self._ring = mapped.base + region.shape.tokens
         self._stride = 8 * region.shape.max_slots * region.shape.values
-        # A word of its own where a thread raises SAMPLED: the kernel must not do it too.
-        self._unread_word = self._warm_up(device)
-        sampled = mapped.base + region.counter_offset(Counter.SAMPLED)
-        self._word = sampled if raise_after is None else self._unread_word.data_ptr()
+        self._word = mapped.base + region.counter_offset(Counter.SAMPLED)
+        _warm_up(device)
 
     def write(self, step: int, tokens: Tensor) -> None:
         """Write the guided rows' tokens, then raise the flag; on the current stream, which has sampled."""
         write_tokens(tokens, self.rows, self._ring + step % TOKEN_DEPTH * self._stride, self._word, step)
-        if self._raise_after is not None:
-            self._raise_after(self._current(), step)
 
     def sink(self, step: int) -> TokenSink | None:
         """Where a kernel on the main stream may write the tokens itself."""
-        if self._raise_after is not None:
-            return None
         return TokenSink(self._ring + step % TOKEN_DEPTH * self._stride, self._word, step)
 
-    def _warm_up(self, device: torch.device) -> Tensor:
-        """Load the kernel now: the first time takes a tenth of a second and waits for the device. Returns
-        the word that it raised."""
-        ring = torch.zeros(1, dtype=torch.int64, device=device)
-        word = torch.zeros(1, dtype=torch.int32, device=device)
-        row = torch.zeros(1, dtype=torch.int32, device=device)
-        for dtype in (torch.int64, torch.int32):
-            write_tokens(row.to(dtype), row, ring.data_ptr(), word.data_ptr(), 0)
-        return word
+
+def _warm_up(device: torch.device) -> None:
+    """Load the kernel now: the first time takes a tenth of a second and waits for the device."""
+    ring = torch.zeros(1, dtype=torch.int64, device=device)
+    word, row = torch.zeros(2, 1, dtype=torch.int32, device=device)
+    for dtype in (torch.int64, torch.int32):
+        write_tokens(row.to(dtype), row, ring.data_ptr(), word.data_ptr(), 0)

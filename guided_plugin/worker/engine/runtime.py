@@ -6,7 +6,7 @@ everything that was enqueued before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -21,11 +21,10 @@ from guided_plugin.ipc.observed import resident_bytes
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
-from guided_plugin.worker.device.buffers import WorkerBuffers, host_buffers
+from guided_plugin.worker.device.buffers import make_buffers
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.engine.timing import worker_metrics
-from guided_plugin.worker.layout import Region
 from guided_plugin.worker.ranks.leader import Followers
 from guided_plugin.worker.runtime import GrammarRuntime
 
@@ -55,7 +54,9 @@ class WorkerRuntime(GrammarRuntime):
         self._steps, self._requests = self.client.steps, self.client.requests
         self._shape = self.client.region.shape
         try:
-            self.buffers = _make_buffers(self.client.region, device, self._steps.wait_filled, self.followers)
+            self.buffers = make_buffers(
+                self.client.region, device, self.followers.wait, self._steps.wait_filled
+            )
         except BaseException:
             self.client.close()
             raise
@@ -168,13 +169,3 @@ class WorkerRuntime(GrammarRuntime):
             self._rows = plan.rows
         self.client.publish(plan)
         self._plan, self._count = plan, len(plan.rows) * self._shape.positions
-
-
-def _make_buffers(
-    region: Region, device: torch.device, wait: Callable[[int], None], followers: Followers
-) -> WorkerBuffers:
-    if device.type != "cuda":
-        return host_buffers(region, wait, followers.wait)
-    from guided_plugin.worker.device.cuda import cuda_buffers
-
-    return cuda_buffers(region, device, wait, followers.wait if region.shape.followers else None)

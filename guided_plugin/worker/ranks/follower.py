@@ -21,7 +21,7 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, StepPlan
-from guided_plugin.worker.device.buffers import FollowedBuffers, followed_host_buffers
+from guided_plugin.worker.device.buffers import followed_buffers
 from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, PlanField, RankWord, Region, fence
 from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
 from guided_plugin.worker.ranks.leader import Mirror
@@ -49,7 +49,7 @@ class FollowerRuntime(GrammarRuntime):
         self._leader = leader
         self._line = line
         self._mirror = mirror
-        self._buffers = self._make_buffers(device)
+        self._buffers = followed_buffers(region, device, self._wait_filled)
         self._masks, self._rows = self._buffers.masks, self._buffers.rows
         self._watch: LeaderWatch | None = None
         """Where streams wait for rank 0."""
@@ -141,13 +141,6 @@ class FollowerRuntime(GrammarRuntime):
         self._region.close()
         if self._mirror is not None:
             self._mirror.close()
-
-    def _make_buffers(self, device: torch.device) -> FollowedBuffers:
-        if device.type != "cuda":
-            return followed_host_buffers(self._region, self._wait_filled)
-        from guided_plugin.worker.device.cuda import followed_cuda_buffers
-
-        return followed_cuda_buffers(self._region, device, self._wait_filled)
 
     def _tell_taken(self, step: int) -> None:
         """Before a step is planned: all that this rank will ever read of the steps before it is asked for.

@@ -78,9 +78,10 @@ class Followers:
         """Whether each rank's process runs, in order: one that has ended is not waited for."""
         self._alive = list(alive)
 
-    def begin(self, step: int, slots: tuple[int, ...] | NDArray[np.int64]) -> None:
-        """Where this process fills the masks: wait for a step's place, and write what is planned into it."""
-        self.wait(step - PLAN_DEPTH)
+    def plan(self, step: int, slots: tuple[int, ...] | NDArray[np.int64]) -> None:
+        """Where this process fills the masks: write what is planned, once its place is free."""
+        if not self._lines:
+            return
         record = self._region.plans[step % PLAN_DEPTH]
         record[PlanField.STEP], record[PlanField.COUNT] = step & 0xFFFFFFFF, len(slots)
         record[PlanField.SLOTS : PlanField.SLOTS + len(slots)] = slots
@@ -211,7 +212,8 @@ class Mirror:
         message, step = self._in, self._hear(group)
         if step in (ENDED, IDLE):
             return step == IDLE
-        self._followers.begin(step, message.slots())
+        self._followers.wait(step - PLAN_DEPTH)
+        self._followers.plan(step, message.slots())
         message.read(self._region.masks[step % PLAN_DEPTH, : int(message.head[Head.MASKS])])
         self._followers.filled(step)
         return True
