@@ -23,23 +23,20 @@ class IndexedKernels(NamedTuple):
     """The same functions for one kind of device."""
 
     mask_rows: Callable[..., None]
-    gather_tokens: Callable[..., Tensor]
+    take_tokens: Callable[..., Tensor | None]
+    """(order, lengths, total, history, sink): what `_take_tokens` returns; on CUDA it is written into the
+    `TokenSink`."""
     gather_drafts: Callable[..., Tensor]
-    write_tokens: Callable[..., None] | None
-    """(order, lengths, total, history, sink): writes what `gather_tokens` returns into a `TokenSink`.
-    CUDA only."""
 
 
 def indexed_kernels(device: torch.device) -> IndexedKernels:
     """The kernels for tensors on a device."""
     if device.type != "cuda":
-        return IndexedKernels(_mask_rows, _gather_tokens, _gather_drafts, None)
+        return IndexedKernels(_mask_rows, _take_tokens, _gather_drafts)
     # Triton is installed where CUDA is.
     from guided_plugin.kernels import indexed_triton as on_cuda
 
-    return IndexedKernels(
-        on_cuda.mask_rows, on_cuda.gather_tokens, on_cuda.gather_drafts, on_cuda.write_tokens
-    )
+    return IndexedKernels(on_cuda.mask_rows, on_cuda.take_tokens, on_cuda.gather_drafts)
 
 
 def _mask_rows(
@@ -65,12 +62,12 @@ def _mask_rows(
         mask_rows_cpu(logits, mask[chosen[rows].long()], rows.to(torch.int32), vocabulary_size)
 
 
-def _gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
+def _take_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: object) -> Tensor:
     """The newest token of each request in `order`; NO_TOKEN where its history has not grown by one since
     `lengths`, which is brought up to date.
 
     order: [m] int64, indices of requests. lengths, total: [n] int32. history: [n, longest] int32.
-    Returns [m] int64.
+    Returns [m] int64; nothing is written into the sink.
     """
     now, before = total[order], lengths[order]
     newest = history[order, (now - 1).clamp(min=0).long()].long()
@@ -92,7 +89,7 @@ def _gather_drafts(
     """What `StepPipeline.judge_drafts` takes: `drafts + 1` blocks of new tokens, in the order
     of `order`, then `drafts` blocks of proposed ones. NO_TOKEN where there is none.
 
-    As for `gather_tokens`; and for each logits row the request's index, which of the request's rows it is,
+    As for `_take_tokens`; and for each logits row the request's index, which of the request's rows it is,
     and what was fed there: a draft in all but the first. table: [n] int32, from an index to its place in
     `order`, or -1. indices, positions, proposed: [rows] integers. Returns [(2 * drafts + 1) * m] int64.
     """

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from guided_plugin.kernels.rows_triton import BLOCK, Launcher, announce, blocks, forbid
+from guided_plugin.kernels.rows_triton import BLOCK, Launcher, announce, blocks, forbid, signed
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 
 _GATHER = 128
@@ -42,47 +42,11 @@ def _mask_kernel(  # type: ignore[no-untyped-def]
     forbid(logits + row * row_stride, mask + chosen * mask_stride, width, vocabulary_size, 1, BLOCK)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _newest(  # type: ignore[no-untyped-def]
-    order, lengths, total, history, at, count, stride, NOT_LOOKED_AT: tl.constexpr, NONE: tl.constexpr
-):
-    """The newest tokens of the requests at these places, and their lengths brought up to date."""
-    inside = at < count
-    index = tl.load(order + at, mask=inside, other=0)
-    now = tl.load(total + index, mask=inside, other=0)
-    before = tl.load(lengths + index, mask=inside, other=NOT_LOOKED_AT)
-    grown = inside & (now == before + 1)
-    newest = tl.load(history + index * stride + now - 1, mask=grown, other=NONE)
-    tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
-    return newest.to(tl.int64)
-
-
-@triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["count", "stride"],
-    do_not_specialize_on_alignment=["order", "lengths", "total", "history", "tokens"],
-)
-def _gather_kernel(  # type: ignore[no-untyped-def]
-    order,
-    lengths,
-    total,
-    history,
-    tokens,
-    count,
-    stride,
-    NOT_LOOKED_AT: tl.constexpr,
-    NONE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    newest = _newest(order, lengths, total, history, at, count, stride, NOT_LOOKED_AT, NONE)
-    tl.store(tokens + at, newest, mask=at < count)
-
-
 @triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["count", "stride", "tokens", "word", "step"],
     do_not_specialize_on_alignment=["order", "lengths", "total", "history"],
 )
-def _write_kernel(  # type: ignore[no-untyped-def]
+def _take_kernel(  # type: ignore[no-untyped-def]
     tokens,
     word,
     step,
@@ -99,8 +63,14 @@ def _write_kernel(  # type: ignore[no-untyped-def]
     ring = tokens.to(tl.pointer_type(tl.int64))
     for first in range(0, count, BLOCK):
         at = first + tl.arange(0, BLOCK)
-        newest = _newest(order, lengths, total, history, at, count, stride, NOT_LOOKED_AT, NONE)
-        tl.store(ring + at, newest, mask=at < count)
+        inside = at < count
+        index = tl.load(order + at, mask=inside, other=0)
+        now = tl.load(total + index, mask=inside, other=0)
+        before = tl.load(lengths + index, mask=inside, other=NOT_LOOKED_AT)
+        grown = inside & (now == before + 1)
+        newest = tl.load(history + index * stride + now - 1, mask=grown, other=NONE)
+        tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
+        tl.store(ring + at, newest.to(tl.int64), mask=inside)
     announce(word, step)
 
 
@@ -158,8 +128,7 @@ def _scatter_drafts_kernel(  # type: ignore[no-untyped-def]
 
 
 _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
-_launch_gather = Launcher(_gather_kernel, num_warps=1, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
-_launch_write = Launcher(_write_kernel, num_warps=4, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
+_launch_take = Launcher(_take_kernel, num_warps=4, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
 
 
 def mask_rows(
@@ -189,29 +158,18 @@ def mask_rows(
     _launch_mask(key, device, (rows, blocks(width)), arguments, sizes)
 
 
-def gather_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor) -> Tensor:
-    """The newest token of each request."""
-    count = order.shape[0]
-    tokens = torch.empty(count, dtype=torch.int64, device=order.device)
-    device = order.get_device()
-    key = device, total.dtype, history.dtype
-    arguments = order, lengths, total, history, tokens, count, history.stride(0)
-    _launch_gather(key, device, _groups(count), arguments)
-    return tokens
-
-
-def write_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink) -> None:
-    """The newest token of each request, written into the ring of a grammar worker."""
+def take_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink) -> None:
+    """The newest token of each request, written into the ring of a region."""
     device, count = order.get_device(), order.shape[0]
     key = device, total.dtype, history.dtype
-    place = sink.tokens, sink.word, (sink.step + 0x80000000 & 0xFFFFFFFF) - 0x80000000
-    launch = _launch_write.known.get(key)
+    place = sink.tokens, sink.word, signed(sink.step)
+    launch = _launch_take.known.get(key)
     if launch is not None:
         known = order.data_ptr(), lengths.data_ptr(), total.data_ptr(), history.data_ptr()
         launch(1, *place, *known, count, history.stride(0))
         return
     arguments = *place, order, lengths, total, history, count, history.stride(0)
-    _launch_write(key, device, (1, 1), arguments)
+    _launch_take(key, device, (1, 1), arguments)
 
 
 def gather_drafts(

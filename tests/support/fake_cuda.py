@@ -75,7 +75,7 @@ class Device:
         def copy_up(there, host, size):
             queue.append(lambda: ctypes.memmove(there, host, size) is not None)
 
-        return StreamOps("fake", wait, copy_up)
+        return StreamOps(wait, copy_up)
 
 
 class Stream:

@@ -133,17 +133,12 @@ def main(
     drafts=0,
     late=0.0,
     late_cycles=0,
-    ops=True,
     where="aa",
     kill=None,
 ):
     """`where`: a letter for the machine of each rank. `kill`: the step before which the worker is killed."""
     torch.set_num_threads(1)
     group.machine = lambda: where[rank]
-    if device == "cuda" and not ops:
-        from guided_plugin.worker.device import cuda
-
-        cuda.supported = lambda index: False
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     pipe = gp.StepPipeline(
         compiler(), max_slots=REQUESTS, device=device, mode=mode, drafts=drafts, ranks=gp.TorchRanks()

@@ -18,8 +18,8 @@ CUDA = pytest.param(
     marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
 )
 BOTH = pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), CUDA])
+PLACES = pytest.mark.parametrize(("where", "mode"), [("aa", "process"), ("aa", "inline"), ("ab", "process")])
 MACHINES = pytest.mark.parametrize("where", ["aa", "ab"], ids=["one machine", "two machines"])
-ON_CUDA = pytest.mark.parametrize("device", [CUDA])
 
 
 @pytest.fixture
@@ -76,36 +76,28 @@ LATE_DEVICE = {"late_cycles": 30_000_000}
 
 
 @BOTH
-@MACHINES
+@PLACES
 @pytest.mark.parametrize(
     "only",
     [{}, {1: LATE_HOST}, {0: LATE_HOST}, {1: LATE_DEVICE}],
     ids=["in step", "rank 1 late", "rank 0 late", "device of rank 1 late"],
 )
-def test_both_ranks_mask_as_one_that_is_alone(start, device, only, where):
+def test_both_ranks_mask_as_one_that_is_alone(start, device, only, where, mode):
     """Bit by bit, also where one is so late that rank 0 has to wait before it fills a place again."""
-    first, second = finished(start(device, only=only, where=where))
+    first, second = finished(start(device, only=only, where=where, mode=mode))
     assert first == second == alone()
 
 
 @BOTH
-@MACHINES
-def test_drafts_are_judged_alike(start, device, where):
-    first, second = finished(start(device, drafts=2, only={1: LATE_DEVICE}, where=where))
+@PLACES
+def test_drafts_are_judged_alike(start, device, where, mode):
+    first, second = finished(start(device, drafts=2, only={1: LATE_DEVICE}, where=where, mode=mode))
     assert first == second == alone(drafts=2)
-
-
-@ON_CUDA
-@pytest.mark.parametrize("without", [(1,), (0, 1)])
-def test_a_rank_whose_device_cannot_wait_for_memory(start, device, without):
-    """Its host waits."""
-    first, second = finished(start(device, only={rank: {"ops": False} for rank in without}))
-    assert first == second == alone()
 
 
 def running(start, device, where, mode):
     """Two ranks in the middle of their steps, and the processes of rank 0."""
-    ranks = start(device, steps=None, where=where, mode="process" if device == "cuda" else mode)
+    ranks = start(device, steps=None, where=where, mode=mode)
     pids = json.loads(ranks[0].stdout.readline())
     for rank in ranks:
         for _ in range(3):

@@ -212,12 +212,10 @@ class V2Runner:
     def _finish(self) -> None:
         """Hand on the tokens of the last step, where the grammars are."""
         pipeline, order = self._pipeline, self._batch.order
-        if self.engine.leads:
-            sink = pipeline.token_sink()
-            if sink is None or self._kernels.write_tokens is None:
-                pipeline.schedule_update(self._kernels.gather_tokens(order, *self._histories))
-            else:
-                self._kernels.write_tokens(order, *self._histories, sink)
+        if self.engine.leads and pipeline.planned:
+            tokens = self._kernels.take_tokens(order, *self._histories, pipeline.token_sink())
+            if tokens is not None:
+                pipeline.schedule_update(tokens)
         pipeline.finish_update()
 
     def _replan(self, entered: dict[int, Any], running: list[int]) -> None:
@@ -319,7 +317,5 @@ class V2Runner:
         self._warm_up_tokens(none, first)
 
     def _warm_up_tokens(self, none: Tensor, first: Tensor) -> None:
-        tokens = self._kernels.gather_tokens(none, *self._histories)
-        if self._kernels.write_tokens is not None:
-            sink = TokenSink(tokens.data_ptr(), none.data_ptr(), 0)
-            self._kernels.write_tokens(none, *self._histories, sink)
+        ring, word = torch.zeros(2, 1, dtype=torch.int64, device=none.device)
+        self._kernels.take_tokens(none, *self._histories, TokenSink(ring.data_ptr(), word.data_ptr(), 0))

@@ -48,7 +48,6 @@ class MaskCopies:
         self.waits = Waits()
         self.side_stream = torch.cuda.Stream(device)
         ops = load_stream_ops(self.side_stream.cuda_stream)
-        self.source = ops.source
         self._current = mapped.current
         shape = region.shape
         masks = shape.max_slots * shape.positions

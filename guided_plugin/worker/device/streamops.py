@@ -1,15 +1,14 @@
 """Stream memory operations: a CUDA stream waits for a word of host memory. No tensors.
 
-Through `cuda.bindings` where it is installed, else through ctypes on the driver library itself; both
-are the same driver calls. Those of a step enqueue and return.
+The calls are those of the driver library itself, through ctypes; those of a step enqueue and return.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
 
 from guided_plugin.errors import PipelineError
 
@@ -24,143 +23,94 @@ _READ_ONLY = 8
 _CAN_USE_64_BIT_MEM_OPS = 122
 _CAN_USE_MEM_OPS_V1 = 92
 
+_U32 = 0xFFFFFFFF
 
-@dataclass(frozen=True, slots=True)
-class StreamOps:
+
+class StreamOps(NamedTuple):
     """The driver calls of a step, on one stream. `device` addresses are the device's."""
 
-    source: str
-    """`cuda.bindings` or `libcuda`."""
     wait: Callable[[int, int], None]
     """wait(device address, value): what follows in the stream runs once the word has come that far."""
     copy_up: Callable[[int, int, int], None]
     """copy_up(device address, host address, bytes)."""
 
 
-class _Driver:
-    """The driver's functions as ints and a check; one way to call them or the other."""
-
-    def __init__(self) -> None:
-        self.source = "cuda.bindings"
-        self._module: Any = None
-        try:
-            from cuda.bindings import driver
-
-            self._module = driver
-        except ImportError:
-            self.source = "libcuda"
-            try:
-                self._library = ctypes.CDLL("libcuda.so.1")
-            except OSError as error:
-                raise PipelineError(
-                    f"the driver library can't be loaded: {error}", where="CUDA", hint="use mode='inline'"
-                ) from error
-
-    def function(self, name: str, *kinds: Any) -> Callable[..., Sequence[int]]:
-        """A driver call that returns nothing but a status, alone in a tuple. `kinds` are ctypes types; the
-        values are ints, or a `stream`."""
-        if self._module is not None:
-            bound: Callable[..., Sequence[int]] = getattr(self._module, name)
-            return bound
-        raw = getattr(self._library, _VERSIONED.get(name, name), None)
-        if raw is None:
-            raise PipelineError(f"the driver has no {name}", where="CUDA", hint="CUDA 11.7 or later has it")
-        raw.argtypes, raw.restype = list(kinds), ctypes.c_int
-        return lambda *values: (raw(*values),)
-
-    def stream(self, handle: int) -> Any:
-        """A stream as the functions take it."""
-        return handle if self._module is None else self._module.CUstream(handle)
-
-    def attribute(self, device: int, attribute: int) -> int:
-        """An attribute of a device; 0 where the driver doesn't know it."""
-        if self._module is not None:
-            kind = self._module.CUdevice_attribute
-            try:
-                status, value = self._module.cuDeviceGetAttribute(kind(attribute), device)
-            except ValueError:
-                return 0
-            return 0 if status else int(value)
-        found = ctypes.c_int()
-        status = self._library.cuDeviceGetAttribute(ctypes.byref(found), attribute, device)
-        return 0 if status else found.value
-
-    def device_address(self, host_address: int) -> int:
-        """Where the device sees registered host memory."""
-        if self._module is not None:
-            status, address = self._module.cuMemHostGetDevicePointer(host_address, 0)
-            if status:
-                raise _failed("cuMemHostGetDevicePointer", status)
-            return int(address)
-        found = ctypes.c_uint64()
-        get = self._library.cuMemHostGetDevicePointer_v2
-        get.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
-        status = get(ctypes.addressof(found), host_address, 0)
-        if status:
-            raise _failed("cuMemHostGetDevicePointer", status)
-        return found.value
+@cache
+def _driver() -> Any:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise PipelineError(
+            f"the driver library can't be loaded: {error}", where="CUDA", hint="use mode='inline'"
+        ) from error
 
 
-_STREAM = ctypes.c_void_p
+def _function(name: str, *kinds: Any) -> Callable[..., int]:
+    """A driver call that returns a status; `kinds` are the ctypes types of its arguments."""
+    function: Any = getattr(_driver(), name, None)
+    if function is None:
+        raise PipelineError(f"the driver has no {name}", where="CUDA", hint="CUDA 11.7 or later has it")
+    function.argtypes, function.restype = list(kinds), ctypes.c_int
+    found: Callable[..., int] = function
+    return found
+
+
+_STREAM = _POINTER = ctypes.c_void_p
 _ADDRESS = ctypes.c_uint64
-_HOST = ctypes.c_size_t
-_VERSIONED = {
-    "cuStreamWaitValue32": "cuStreamWaitValue32_v2",
-    "cuMemcpyHtoDAsync": "cuMemcpyHtoDAsync_v2",
-    "cuMemHostRegister": "cuMemHostRegister_v2",
-}
+_SIZE = ctypes.c_size_t
 
 
 def supported(device: int) -> bool:
     """Whether a device can wait for memory in a stream."""
-    driver = _Driver()
-    return bool(
-        driver.attribute(device, _CAN_USE_64_BIT_MEM_OPS) or driver.attribute(device, _CAN_USE_MEM_OPS_V1)
+    ask, found = _function("cuDeviceGetAttribute", _POINTER, ctypes.c_int, ctypes.c_int), ctypes.c_int()
+    return any(
+        not ask(ctypes.addressof(found), attribute, device) and found.value
+        for attribute in (_CAN_USE_64_BIT_MEM_OPS, _CAN_USE_MEM_OPS_V1)
     )
 
 
 def load_stream_ops(stream: int) -> StreamOps:
     """The calls of a step on the stream with this handle, ready to use."""
-    driver = _Driver()
-    there = driver.stream(stream)
-    raw_wait = driver.function("cuStreamWaitValue32", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
-    raw_up = driver.function("cuMemcpyHtoDAsync", _ADDRESS, _HOST, ctypes.c_size_t, _STREAM)
+    raw_wait = _function("cuStreamWaitValue32_v2", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
+    raw_up = _function("cuMemcpyHtoDAsync_v2", _ADDRESS, _POINTER, _SIZE, _STREAM)
 
     # Each is one function and no more: between two steps a host has forgotten them all, and what a call
     # costs is how much code there is to fetch again.
     def wait(address: int, value: int) -> None:
-        (status,) = raw_wait(there, address, value & _U32, _WAIT_GEQ)
+        status = raw_wait(stream, address, value & _U32, _WAIT_GEQ)
         if status:
-            raise _failed("cuStreamWaitValue32", status)
+            raise _failed("cuStreamWaitValue32_v2", status)
 
     def copy_up(device: int, host: int, size: int) -> None:
-        (status,) = raw_up(device, host, size, there)
+        status = raw_up(device, host, size, stream)
         if status:
-            raise _failed("cuMemcpyHtoDAsync", status)
+            raise _failed("cuMemcpyHtoDAsync_v2", status)
 
-    return StreamOps(driver.source, wait, copy_up)
-
-
-_U32 = 0xFFFFFFFF
+    return StreamOps(wait, copy_up)
 
 
 def register_host(address: int, size: int, *, read_only: bool = False) -> int:
     """Make host memory the device's to read and write, or to read alone; its address there. Needs a current
     context."""
-    driver = _Driver()
-    register = driver.function("cuMemHostRegister", _HOST, ctypes.c_size_t, ctypes.c_uint)
-    (status,) = register(address, size, _PORTABLE_MAPPED | (_READ_ONLY if read_only else 0))
-    if status:
-        raise _failed("cuMemHostRegister", status)
-    return driver.device_address(address)
+    flags = _PORTABLE_MAPPED | (_READ_ONLY if read_only else 0)
+    _call("cuMemHostRegister_v2", (_POINTER, address), (_SIZE, size), (ctypes.c_uint, flags))
+    found = ctypes.c_uint64()
+    there = ctypes.addressof(found)
+    _call("cuMemHostGetDevicePointer_v2", (_POINTER, there), (_POINTER, address), (ctypes.c_uint, 0))
+    return found.value
 
 
 def unregister_host(address: int) -> None:
     """Take that back. Nothing on the device may use it any more."""
-    (status,) = _Driver().function("cuMemHostUnregister", _HOST)(address)
+    _call("cuMemHostUnregister", (_POINTER, address))
+
+
+def _call(name: str, *arguments: tuple[Any, int]) -> None:
+    """A driver call with arguments of these ctypes types."""
+    status = _function(name, *(kind for kind, _ in arguments))(*(value for _, value in arguments))
     if status:
-        raise _failed("cuMemHostUnregister", status)
+        raise _failed(name, status)
 
 
 def _failed(call: str, status: int) -> PipelineError:
-    return PipelineError(f"{call} failed with error {int(status)}", where="CUDA", hint="use mode='inline'")
+    return PipelineError(f"{call} failed with error {status}", where="CUDA", hint="use mode='inline'")
