@@ -124,7 +124,7 @@ def cuda(setup: Setup) -> Iterator[Finding]:
         if able:
             yield Finding("ok", f"{name}: streams wait for memory")
         else:
-            what = f"{name}: no stream memory operations, so the engine's thread waits for masks"
+            what = f"{name}: no stream memory operations, so grammars work inline"
             yield Finding("note", what, "nothing: it is slower, and right")
 
 
