@@ -63,16 +63,26 @@ def _mask_rows(
 
 
 def _take_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: object) -> Tensor:
-    """The newest token of each request in `order`; NO_TOKEN where its history has not grown by one since
-    `lengths`, which is brought up to date.
+    """The newest token of each request in `order`; NO_TOKEN where its history has not grown since `lengths`,
+    which is brought up to date, and BROKEN where it has not grown by one.
 
     order: [m] int64, indices of requests. lengths, total: [n] int32. history: [n, longest] int32.
     Returns [m] int64; nothing is written into the sink.
     """
+    return _new_tokens(order, lengths, total, history, 0).view(-1)
+
+
+def _new_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, drafts: int) -> Tensor:
+    """[2 * drafts + 1, m]: the tokens that came since, drafts + 1 at most; no drafts."""
+    found = torch.full((2 * drafts + 1, order.numel()), NO_TOKEN, dtype=torch.int64)
     now, before = total[order], lengths[order]
-    newest = history[order, (now - 1).clamp(min=0).long()].long()
+    grown = torch.where(before == NEVER, 0, now - before)
+    for place in range(drafts + 1):
+        newest = history[order, (before + place).clamp(max=history.shape[1] - 1).long()].long()
+        found[place] = torch.where(grown > place, newest, NO_TOKEN)
+    found[0] = torch.where((grown < 0) | (grown > drafts + 1), BROKEN, found[0])
     lengths[order] = torch.where(before == NEVER, before, now)
-    return torch.where(now == before + 1, newest, NO_TOKEN)
+    return found
 
 
 def _gather_drafts(
@@ -93,14 +103,7 @@ def _gather_drafts(
     and what was fed there: a draft in all but the first. table: [n] int32, from an index to its place in
     `order`, or -1. indices, positions, proposed: [rows] integers. Returns [(2 * drafts + 1) * m] int64.
     """
-    found = torch.full((2 * drafts + 1, order.numel()), NO_TOKEN, dtype=torch.int64)
-    now, before = total[order], lengths[order]
-    grown = torch.where(before == NEVER, 0, now - before)
-    for place in range(drafts + 1):
-        newest = history[order, (before + place).clamp(max=history.shape[1] - 1).long()].long()
-        found[place] = torch.where(grown > place, newest, NO_TOKEN)
-    found[0] = torch.where((grown < 0) | (grown > drafts + 1), BROKEN, found[0])
-    lengths[order] = torch.where(before == NEVER, before, now)
+    found = _new_tokens(order, lengths, total, history, drafts)
     chosen = torch.where(indices >= 0, table[indices.clamp(min=0).long()], -1)
     rows = ((chosen >= 0) & (positions > 0) & (positions <= drafts) & (proposed >= 0)).nonzero().view(-1)
     found[drafts + positions[rows].long(), chosen[rows].long()] = proposed[rows].long()

@@ -56,58 +56,32 @@ def _take_kernel(  # type: ignore[no-untyped-def]
     history,
     count,
     stride,
-    NOT_LOOKED_AT: tl.constexpr,
-    NONE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    ring = tokens.to(tl.pointer_type(tl.int64))
-    for first in range(0, count, BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        inside = at < count
-        index = tl.load(order + at, mask=inside, other=0)
-        now = tl.load(total + index, mask=inside, other=0)
-        before = tl.load(lengths + index, mask=inside, other=NOT_LOOKED_AT)
-        grown = inside & (now == before + 1)
-        newest = tl.load(history + index * stride + now - 1, mask=grown, other=NONE)
-        tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
-        tl.store(ring + at, newest.to(tl.int64), mask=inside)
-    announce(word, step)
-
-
-@triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["count", "stride"],
-    do_not_specialize_on_alignment=["order", "lengths", "total", "history", "tokens"],
-)
-def _gather_new_kernel(  # type: ignore[no-untyped-def]
-    order,
-    lengths,
-    total,
-    history,
-    tokens,
-    count,
-    stride,
     DRAFTS: tl.constexpr,
     NOT_LOOKED_AT: tl.constexpr,
     NONE: tl.constexpr,
     WRONG: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < count
-    index = tl.load(order + at, mask=inside, other=0)
-    now = tl.load(total + index, mask=inside, other=0)
-    before = tl.load(lengths + index, mask=inside, other=NOT_LOOKED_AT)
-    grown = tl.where(before == NOT_LOOKED_AT, 0, now - before)
-    for place in tl.static_range(DRAFTS + 1):
-        there = inside & (grown > place)
-        new = tl.load(history + index * stride + before + place, mask=there, other=NONE).to(tl.int64)
-        if place == 0:
-            new = tl.where((grown < 0) | (grown > DRAFTS + 1), WRONG, new)
-        tl.store(tokens + place * count + at, new, mask=inside)
-    for place in tl.static_range(DRAFTS):
-        nothing = tl.full((BLOCK,), NONE, tl.int64)
-        tl.store(tokens + (DRAFTS + 1 + place) * count + at, nothing, mask=inside)
-    tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
+    blocks = tokens.to(tl.pointer_type(tl.int64))
+    for first in range(0, count, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        inside = at < count
+        index = tl.load(order + at, mask=inside, other=0)
+        now = tl.load(total + index, mask=inside, other=0)
+        before = tl.load(lengths + index, mask=inside, other=NOT_LOOKED_AT)
+        grown = tl.where(before == NOT_LOOKED_AT, 0, now - before)
+        for place in tl.static_range(DRAFTS + 1):
+            there = inside & (grown > place)
+            new = tl.load(history + index * stride + before + place, mask=there, other=NONE).to(tl.int64)
+            if place == 0:
+                new = tl.where((grown < 0) | (grown > DRAFTS + 1), WRONG, new)
+            tl.store(blocks + place * count + at, new, mask=inside)
+        for place in tl.static_range(DRAFTS):
+            nothing = tl.full((BLOCK,), NONE, tl.int64)
+            tl.store(blocks + (DRAFTS + 1 + place) * count + at, nothing, mask=inside)
+        tl.store(lengths + index, now, mask=inside & (before != NOT_LOOKED_AT))
+    if DRAFTS == 0:
+        announce(word, step)
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
@@ -128,7 +102,6 @@ def _scatter_drafts_kernel(  # type: ignore[no-untyped-def]
 
 
 _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
-_launch_take = Launcher(_take_kernel, num_warps=4, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, BLOCK=_GATHER)
 
 
 def mask_rows(
@@ -160,16 +133,21 @@ def mask_rows(
 
 def take_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: TokenSink) -> None:
     """The newest token of each request, written into the ring of a region."""
+    _take(_launch_tokens, sink, order, lengths, total, history)
+
+
+def _take(
+    launch: Launcher, sink: TokenSink, order: Tensor, lengths: Tensor, total: Tensor, history: Tensor
+) -> None:
     device, count = order.get_device(), order.shape[0]
     key = device, total.dtype, history.dtype
     place = sink.tokens, sink.word, signed(sink.step)
-    launch = _launch_take.known.get(key)
-    if launch is not None:
-        known = order.data_ptr(), lengths.data_ptr(), total.data_ptr(), history.data_ptr()
-        launch(1, *place, *known, count, history.stride(0))
+    known = launch.known.get(key)
+    if known is not None:
+        addresses = order.data_ptr(), lengths.data_ptr(), total.data_ptr(), history.data_ptr()
+        known(1, *place, *addresses, count, history.stride(0))
         return
-    arguments = *place, order, lengths, total, history, count, history.stride(0)
-    _launch_take(key, device, (1, 1), arguments)
+    launch(key, device, (1, 1), (*place, order, lengths, total, history, count, history.stride(0)))
 
 
 def gather_drafts(
@@ -184,28 +162,24 @@ def gather_drafts(
     drafts: int,
 ) -> Tensor:
     """New tokens and drafts of each request."""
-    count, rows = order.shape[0], indices.shape[0]
+    count, rows, device = order.shape[0], indices.shape[0], order.get_device()
     tokens = torch.empty((2 * drafts + 1) * count, dtype=torch.int64, device=order.device)
-    device = order.get_device()
-    launch_new, launch_drafts = _launchers(drafts)
-    key: tuple[object, ...] = device, total.dtype, history.dtype
-    histories = order, lengths, total, history, tokens, count, history.stride(0)
-    launch_new(key, device, _groups(count), histories)
+    launch_tokens, launch_drafts = _launchers(drafts)
+    _take(launch_tokens, TokenSink(tokens.data_ptr(), 0, 0), order, lengths, total, history)
     key = device, indices.dtype, positions.dtype, proposed.dtype
     fed = table, indices, positions, proposed, tokens, rows, count
-    launch_drafts(key, device, _groups(rows), fed)
+    launch_drafts(key, device, ((rows + _GATHER - 1) // _GATHER, 1), fed)
     return tokens
-
-
-def _groups(count: int) -> tuple[int, int]:
-    """The grid for so many requests or rows."""
-    return (count + _GATHER - 1) // _GATHER, 1
 
 
 @cache
 def _launchers(drafts: int) -> tuple[Launcher, Launcher]:
     none: dict[str, int] = {"NOT_LOOKED_AT": NEVER, "NONE": NO_TOKEN, "WRONG": BROKEN}
     return (
-        Launcher(_gather_new_kernel, num_warps=1, DRAFTS=drafts, **none, BLOCK=_GATHER),
+        Launcher(_take_kernel, num_warps=4, DRAFTS=drafts, **none, BLOCK=_GATHER),
         Launcher(_scatter_drafts_kernel, num_warps=1, DRAFTS=drafts, BLOCK=_GATHER),
     )
+
+
+_launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
+_launch_tokens, _ = _launchers(0)

@@ -195,13 +195,13 @@ def test_tokens_are_those_that_came_since(device, kernels, count):
         total = torch.randint(1, 40, (256,), generator=generator, dtype=torch.int32)
         order = torch.randperm(256, generator=generator)[:count]
         lengths = total.clone()
-        grown, never = order[::2], order[1::4]
+        grown, never, broken = order[::2], order[1::4], order[3::4]
         lengths[grown] -= 1
         lengths[never] = NEVER
-        expected = [
-            int(history[index, total[index] - 1]) if index in grown.tolist() else NO_TOKEN
-            for index in order.tolist()
-        ]
+        lengths[broken] += torch.tensor([-2, 1], dtype=torch.int32).repeat(64)[: len(broken)]
+        expected = [NO_TOKEN] * count
+        expected[::2] = history[grown.to(device), total[grown].long().to(device) - 1].tolist()
+        expected[3::4] = [BROKEN] * len(broken)
         there = lengths.to(device)
         for found in (expected, [NO_TOKEN] * count):  # a second time nothing is new
             step += 1
@@ -215,7 +215,8 @@ def test_tokens_are_those_that_came_since(device, kernels, count):
                 tokens = ring[:count]
             assert tokens.tolist() == found
         after = lengths.clone()
-        after[grown] = total[grown]
+        looked_at = torch.cat([grown, broken])
+        after[looked_at] = total[looked_at]
         assert torch.equal(there.cpu(), after)
 
 
