@@ -1,6 +1,6 @@
 """The shared memory between an engine and its grammar worker, for both processes; no tensors.
 
-    page 0    header: sizes and identity, with a checksum; checked when the region is mapped
+    page 0    header: sizes and identity; checked when the region is mapped
     page 1    counters, one a cache line, written after the data that they announce
     ranks     [followers]    what the other ranks of a model say              followers -> engine
     plans     [PLAN_DEPTH]   a step's guided slots                        engine -> worker
@@ -29,16 +29,16 @@ FILLED.
 from __future__ import annotations
 
 import errno
+import itertools
 import mmap
 import os
 import platform
 import struct
 import threading
-import zlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from enum import IntEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,7 @@ that a dead worker did not report are still here."""
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
 _MAGIC = b"GUIDEDPL"
-_VERSION = 5
+_VERSION = 6
 _CLOSURE = np.dtype([("serial", "<i8"), ("step", "<i8"), ("reason", "S1008")])
 _Number = TypeVar("_Number", bound=np.generic)
 _HEADER = struct.Struct("<8sIIIIIIIQ16s")
@@ -131,6 +131,19 @@ class Time(IntEnum):
     FILLED = 5
 
 
+class Places(NamedTuple):
+    """Where the parts of a region begin, each on a page of its own, in bytes."""
+
+    ranks: int
+    """Followers may write up to `plans`, and nothing else."""
+    plans: int
+    masks: int
+    tokens: int
+    times: int
+    closures: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What the sizes follow from."""
@@ -164,39 +177,23 @@ class Shape:
         return blocks[: self.positions], blocks[self.positions :]
 
     @property
-    def ranks(self) -> int:
-        """Where the lines of followers begin: on pages of their own, which are all that they may write."""
-        return 2 * _PAGE
-
-    @property
-    def plans(self) -> int:
-        """Where the plans begin."""
-        return _to_page(self.ranks + _LINE * self.followers)
-
-    @property
-    def masks(self) -> int:
-        """Where the masks begin."""
-        return _to_page(self.plans + 4 * PLAN_DEPTH * (PlanField.SLOTS + self.max_slots))
-
-    @property
-    def tokens(self) -> int:
-        """Where the tokens begin."""
-        return _to_page(self.masks + 4 * PLAN_DEPTH * self.max_slots * self.positions * self.words)
-
-    @property
-    def times(self) -> int:
-        """Where the times begin."""
-        return _to_page(self.tokens + 8 * TOKEN_DEPTH * self.max_slots * self.values)
-
-    @property
-    def closures(self) -> int:
-        """Where the closures begin."""
-        return _to_page(self.times + 8 * TOKEN_DEPTH * len(Time))
+    def places(self) -> Places:
+        """Where the parts of a region begin."""
+        sizes = (
+            _LINE * self.followers,
+            4 * PLAN_DEPTH * (PlanField.SLOTS + self.max_slots),
+            4 * PLAN_DEPTH * self.max_slots * self.positions * self.words,
+            8 * TOKEN_DEPTH * self.max_slots * self.values,
+            8 * TOKEN_DEPTH * len(Time),
+            _CLOSURE.itemsize * self.max_slots,
+        )
+        pages = (-(-size // _PAGE) * _PAGE for size in sizes)
+        return Places(*itertools.accumulate(pages, initial=2 * _PAGE))
 
     @property
     def size(self) -> int:
         """Bytes of the whole region."""
-        return _to_page(self.closures + _CLOSURE.itemsize * self.max_slots)
+        return self.places.end
 
 
 class Region:
@@ -208,6 +205,7 @@ class Region:
         self.fd = fd
         self.shape = shape
         self.identity = identity
+        at = shape.places
         self._ranks: mmap.mmap | None = None
         if fd < 0:
             self._map = mmap.mmap(-1, shape.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -218,16 +216,16 @@ class Region:
                     f"has {size} bytes where {shape.size} were agreed on", where="shared memory", hint=_MISFIT
                 )
             self._map = mmap.mmap(fd, size, access=mmap.ACCESS_READ if follows else mmap.ACCESS_WRITE)
-            if lines := shape.plans - shape.ranks:
-                self._ranks = mmap.mmap(fd, lines, offset=shape.ranks)
+            if shape.followers:
+                self._ranks = mmap.mmap(fd, at.plans - at.ranks, offset=at.ranks)
             self.check()
         self._counters = memoryview(self._map)[_PAGE : 2 * _PAGE].cast("I")
-        self.plans = self._array(np.uint32, shape.plans, PLAN_DEPTH, PlanField.SLOTS + shape.max_slots)
+        self.plans = self._array(np.uint32, at.plans, PLAN_DEPTH, PlanField.SLOTS + shape.max_slots)
         rows, values = shape.max_slots * shape.positions, shape.max_slots * shape.values
-        self.masks: MaskArray = self._array(np.int32, shape.masks, PLAN_DEPTH, rows, shape.words)
-        self.tokens = self._array(np.int64, shape.tokens, TOKEN_DEPTH, values)
-        self.times = self._array(np.int64, shape.times, TOKEN_DEPTH, len(Time))
-        self._closures = np.frombuffer(self._map, _CLOSURE, shape.max_slots, shape.closures)
+        self.masks: MaskArray = self._array(np.int32, at.masks, PLAN_DEPTH, rows, shape.words)
+        self.tokens = self._array(np.int64, at.tokens, TOKEN_DEPTH, values)
+        self.times = self._array(np.int64, at.times, TOKEN_DEPTH, len(Time))
+        self._closures = np.frombuffer(self._map, _CLOSURE, shape.max_slots, at.closures)
         self.address: int = self._array(np.uint8, 0, shape.size).ctypes.data
 
     @classmethod
@@ -247,10 +245,9 @@ class Region:
     def check(self) -> None:
         """Refuse memory that was not laid out by this version, with these sizes, for this session."""
         expected = _header(self.shape, self.identity)
-        found = self._map[: len(expected)]
-        if found != expected:
-            kind = "of another version or engine" if _intact(found) else "damaged"
-            raise PipelineError(f"its header is {kind}", where="shared memory", hint=_MISFIT)
+        if self._map[: len(expected)] != expected:
+            what = "its header is of another version or engine, or damaged"
+            raise PipelineError(what, where="shared memory", hint=_MISFIT)
 
     def load(self, counter: Counter) -> int:
         """A counter; what it announces may be read now."""
@@ -345,17 +342,8 @@ def unwrap(value: int, near: int) -> int:
 _MISFIT = "engine and worker must run the same version; nothing else may write to this memory"
 
 
-def _to_page(offset: int) -> int:
-    return -(-offset // _PAGE) * _PAGE
-
-
 def _header(shape: Shape, identity: bytes) -> bytes:
-    head = _HEADER.pack(_MAGIC, _VERSION, *astuple(shape), PLAN_DEPTH, TOKEN_DEPTH, shape.size, identity)
-    return head + zlib.crc32(head).to_bytes(4, "little")
-
-
-def _intact(header: bytes) -> bool:
-    return zlib.crc32(header[:-4]) == int.from_bytes(header[-4:], "little")
+    return _HEADER.pack(_MAGIC, _VERSION, *astuple(shape), PLAN_DEPTH, TOKEN_DEPTH, shape.size, identity)
 
 
 def _unnamed_file(size: int) -> int:

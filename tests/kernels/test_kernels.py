@@ -258,7 +258,7 @@ def test_whoever_sees_the_word_raised_sees_every_token():
         assert watcher.stdout.readline() == "ready\n"
         for step in range(1, steps + 1):
             history.fill_(step)
-            place = base + region.shape.tokens + step % TOKEN_DEPTH * 8 * count
+            place = base + region.shape.places.tokens + step % TOKEN_DEPTH * 8 * count
             sink = TokenSink(place, word, step)
             kernels.take_tokens(order, torch.zeros_like(total), total, history, sink)
             if step % 500 == 0:

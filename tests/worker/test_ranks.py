@@ -240,7 +240,7 @@ def test_followers_write_their_own_lines_only():
     for index, line in enumerate(lines):
         line[RankWord.TAKEN] = index + 7
     assert [region.rank_line(index)[RankWord.TAKEN] for index in range(40)] == list(range(7, 47))
-    assert region.shape.plans == 4 * 4096
+    assert region.shape.places.plans == 4 * 4096
     assert not np.any(region.plans)
     for array in (mapped.plans, mapped.masks, mapped.tokens, mapped.times):
         assert not array.flags.writeable

@@ -1,6 +1,6 @@
 """The way between the shared memory and the logits, by step number: masks up, tokens down.
 
-The classes here are the CPU twins of those in `cuda_masks` and `cuda_tokens`: the same calls on the same
+The classes here are the CPU twins of those in `cuda` and `cuda_masks`: the same calls on the same
 rings, with the host itself waiting for a mask and raising the flag of its tokens.
 """
 

@@ -66,7 +66,7 @@ class MaskCopies:
             partial(
                 ops.copy_up,
                 self._mask_dev.data_ptr() + entry * masks * self._row_bytes,
-                region.address + shape.masks + entry * masks * self._row_bytes,
+                region.address + shape.places.masks + entry * masks * self._row_bytes,
             )
             for entry in range(PLAN_DEPTH)
         ]
