@@ -92,4 +92,4 @@ def test_no_file_imports_itself_through_others():
 def test_a_cycle_would_be_found():
     assert cycle({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
     assert "spec.__init__" in imports("hosts.loop")
-    assert "kernels.indexed_triton" in imports("kernels.indexed")  # inside a function
+    assert "kernels.indexed_triton" in imports("kernels.__init__")  # inside a function

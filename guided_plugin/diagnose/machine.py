@@ -102,7 +102,7 @@ def cuda(setup: Setup) -> Iterator[Finding]:
     """Each device; without any that is no failure, unless there is a driver."""
     import torch
 
-    from guided_plugin.pipeline.device import cuda_reason
+    from guided_plugin.pipeline.runtime import cuda_reason
     from guided_plugin.worker.device.streamops import supported
 
     reason = cuda_reason()
@@ -189,8 +189,8 @@ def _run(compiler: Any, mode: Mode) -> tuple[float, str]:
     than its grammar allows."""
     import torch
 
-    from guided_plugin.pipeline.device import cuda_reason
     from guided_plugin.pipeline.pipeline import StepPipeline
+    from guided_plugin.pipeline.runtime import cuda_reason
     from guided_plugin.step import UNGUIDED
 
     device = "cpu" if cuda_reason() else "cuda"

@@ -1,19 +1,27 @@
-"""Masking logits on the device: one call, one kernel a device type. Imports torch.
+"""Masks on the device of the logits, and tokens that a host keeps there. Imports torch.
 
 `mask_rows` writes -inf over every forbidden logit of the guided rows, in place, and over every column
 beyond the vocabulary; it reads no logit and touches no other row.
+
+`indexed_kernels` are for hosts that keep tables of requests on the device: a logits row leads to a request's
+index, and a table of ours from there to its mask; a request's newest token is in the host's own history.
+
+On CUDA both are Triton kernels (`rows_triton`, `indexed_triton`). The functions here say what those do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["mask_rows", "mask_rows_cpu"]
+from guided_plugin.step import BROKEN, NEVER, NO_TOKEN
+
+__all__ = ["IndexedKernels", "indexed_kernels", "mask_rows"]
 
 
 def mask_rows(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
@@ -27,10 +35,10 @@ def mask_rows(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) 
     if logits.is_cuda:
         _on_cuda()(logits, mask, rows, vocabulary_size)
     else:
-        mask_rows_cpu(logits, mask, rows, vocabulary_size)
+        _mask_rows_cpu(logits, mask, rows, vocabulary_size)
 
 
-def mask_rows_cpu(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
+def _mask_rows_cpu(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
     """The same on the CPU: bits unpacked by numpy, one indexed write."""
     width = min(logits.shape[1], vocabulary_size)
     bits = np.unpackbits(mask.numpy().view(np.uint8), axis=1, bitorder="little", count=width)
@@ -48,3 +56,94 @@ def _on_cuda() -> Callable[[Tensor, Tensor, Tensor, int], None]:
     from guided_plugin.kernels.rows_triton import mask_rows_triton
 
     return mask_rows_triton
+
+
+class IndexedKernels(NamedTuple):
+    """The same functions for one kind of device."""
+
+    mask_rows: Callable[..., None]
+    take_tokens: Callable[..., Tensor | None]
+    """(order, lengths, total, history, sink): what `_take_tokens` returns; on CUDA it is written into the
+    `TokenSink`."""
+    gather_drafts: Callable[..., Tensor]
+
+
+def indexed_kernels(device: torch.device) -> IndexedKernels:
+    """The kernels for tensors on a device."""
+    if device.type != "cuda":
+        return IndexedKernels(_mask_indexed, _take_tokens, _gather_drafts)
+    # Triton is installed where CUDA is.
+    from guided_plugin.kernels import indexed_triton as on_cuda
+
+    return IndexedKernels(on_cuda.mask_rows, on_cuda.take_tokens, on_cuda.gather_drafts)
+
+
+def _mask_indexed(
+    logits: Tensor,
+    mask: Tensor,
+    indices: Tensor,
+    table: Tensor,
+    vocabulary_size: int,
+    positions: Tensor | None = None,
+    count: int = 0,
+) -> None:
+    """Mask logits[i] with mask[table[indices[i]]], where that is not negative. With drafts the masks are
+    blocks of `count`, of which row i takes its own from block positions[i].
+
+    logits: [rows, width] floating point. mask: [m, words] int32. indices, positions: [rows] integers.
+    table: [n] int32. Columns from `vocabulary_size` on are forbidden too.
+    """
+    chosen = torch.where(indices >= 0, table[indices.clamp(min=0).long()], -1)
+    if positions is not None:
+        chosen = torch.where(chosen >= 0, chosen + count * positions, -1)
+    rows = (chosen >= 0).nonzero().view(-1)
+    if rows.numel():
+        _mask_rows_cpu(logits, mask[chosen[rows].long()], rows.to(torch.int32), vocabulary_size)
+
+
+def _take_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, sink: object) -> Tensor:
+    """The newest token of each request in `order`; NO_TOKEN where its history has not grown since `lengths`,
+    which is brought up to date, and BROKEN where it has not grown by one.
+
+    order: [m] int64, indices of requests. lengths, total: [n] int32. history: [n, longest] int32.
+    Returns [m] int64; nothing is written into the sink.
+    """
+    return _new_tokens(order, lengths, total, history, 0).view(-1)
+
+
+def _new_tokens(order: Tensor, lengths: Tensor, total: Tensor, history: Tensor, drafts: int) -> Tensor:
+    """[2 * drafts + 1, m]: the tokens that came since, drafts + 1 at most; no drafts."""
+    found = torch.full((2 * drafts + 1, order.numel()), NO_TOKEN, dtype=torch.int64)
+    now, before = total[order], lengths[order]
+    grown = torch.where(before == NEVER, 0, now - before)
+    for place in range(drafts + 1):
+        newest = history[order, (before + place).clamp(max=history.shape[1] - 1).long()].long()
+        found[place] = torch.where(grown > place, newest, NO_TOKEN)
+    found[0] = torch.where((grown < 0) | (grown > drafts + 1), BROKEN, found[0])
+    lengths[order] = torch.where(before == NEVER, before, now)
+    return found
+
+
+def _gather_drafts(
+    order: Tensor,
+    lengths: Tensor,
+    total: Tensor,
+    history: Tensor,
+    table: Tensor,
+    indices: Tensor,
+    positions: Tensor,
+    proposed: Tensor,
+    drafts: int,
+) -> Tensor:
+    """What `StepPipeline.judge_drafts` takes: `drafts + 1` blocks of new tokens, in the order
+    of `order`, then `drafts` blocks of proposed ones. NO_TOKEN where there is none.
+
+    As for `_take_tokens`; and for each logits row the request's index, which of the request's rows it is,
+    and what was fed there: a draft in all but the first. table: [n] int32, from an index to its place in
+    `order`, or -1. indices, positions, proposed: [rows] integers. Returns [(2 * drafts + 1) * m] int64.
+    """
+    found = _new_tokens(order, lengths, total, history, drafts)
+    chosen = torch.where(indices >= 0, table[indices.clamp(min=0).long()], -1)
+    rows = ((chosen >= 0) & (positions > 0) & (positions <= drafts) & (proposed >= 0)).nonzero().view(-1)
+    found[drafts + positions[rows].long(), chosen[rows].long()] = proposed[rows].long()
+    return found.view(-1)

@@ -1,4 +1,4 @@
-"""The functions of `kernels.indexed` on CUDA, where their arguments are explained. Nothing here depends
+"""The `IndexedKernels` on CUDA, where their arguments are explained. Nothing here depends
 on which requests are in a batch: one kernel each."""
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
-from guided_plugin.worker.device.buffers import make_buffers
+from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, End, Region, Shape
 from guided_plugin.worker.ranks.leader import Followers
 from guided_plugin.worker.ranks.peers import wait_until

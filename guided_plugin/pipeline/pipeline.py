@@ -27,9 +27,8 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
-from guided_plugin.pipeline.device import checked_device
 from guided_plugin.pipeline.requests import PipelineRequests, Slots
-from guided_plugin.pipeline.runtime import make_runtime
+from guided_plugin.pipeline.runtime import checked_device, make_runtime
 from guided_plugin.step import UNGUIDED, RequestInfo, StepPlan, TokenSink
 from guided_plugin.worker.ranks.group import RankGroup
 from guided_plugin.worker.runtime import GrammarRuntime

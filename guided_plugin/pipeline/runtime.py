@@ -1,4 +1,4 @@
-"""Which runtime a pipeline gets: by its mode, and by its rank where a model runs on several."""
+"""Which runtime a pipeline gets: by its device, its mode, and its rank where a model runs on several."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import logging
 import torch
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import Mode
-from guided_plugin.errors import PipelineError
-from guided_plugin.pipeline.device import resolve_mode
+from guided_plugin.config import MODES, Mode
+from guided_plugin.errors import ConfigError, PipelineError, did_you_mean
 from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.ranks.follower import follow
 from guided_plugin.worker.ranks.group import Machines, RankGroup, not_shared
 from guided_plugin.worker.runtime import GrammarRuntime
 
-__all__ = ["make_runtime"]
+__all__ = ["checked_device", "cuda_reason", "make_runtime", "resolve_mode"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,3 +61,38 @@ def _leading(
                 raise
             _log.warning("grammars work inline, which is slower: %s", error)
     return InlineRuntime(compiler, max_slots, device, drafts=drafts, followers=followers)
+
+
+def checked_device(device: torch.device | str) -> torch.device:
+    """The device of a name. Raises a ConfigError for one that PyTorch cannot use here."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"{device!r} is not a device", where="device", hint="cpu or cuda") from None
+    if found.type == "cuda":
+        why = cuda_reason(found.index or 0)
+        if why:
+            raise ConfigError(f"{str(found)!r} cannot be used: {why}", where="device", hint=_HINT)
+    return found
+
+
+def cuda_reason(index: int = 0) -> str:
+    """Why PyTorch cannot use a CUDA device; empty if it can."""
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    count = torch.cuda.device_count()
+    return "" if index < count else f"there are {count} CUDA devices, numbered from 0"
+
+
+def resolve_mode(mode: Mode, device: torch.device) -> Mode:
+    """`inline` or `process`. `auto` is a worker process where the logits are on CUDA."""
+    if mode not in MODES:
+        raise ConfigError(f"unknown mode {mode!r}", where="mode", hint=did_you_mean(mode, MODES))
+    if mode == "auto":
+        return "process" if device.type == "cuda" else "inline"
+    return mode
+
+
+_HINT = "use device='cpu', or a PyTorch and a driver that show torch.cuda.is_available()"

@@ -199,7 +199,7 @@ def devices(monkeypatch, tmp_path):
     """Choose what CUDA has to say."""
 
     def call(*, reason="", driver=False, supported=lambda index: True):
-        monkeypatch.setattr("guided_plugin.pipeline.device.cuda_reason", lambda index=0: reason)
+        monkeypatch.setattr("guided_plugin.pipeline.runtime.cuda_reason", lambda index=0: reason)
         monkeypatch.setattr("guided_plugin.worker.device.streamops.supported", supported)
         monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
         monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "H200")

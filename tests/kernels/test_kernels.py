@@ -7,8 +7,7 @@ import sys
 import pytest
 import torch
 
-from guided_plugin.kernels import mask_rows
-from guided_plugin.kernels.indexed import indexed_kernels
+from guided_plugin.kernels import indexed_kernels, mask_rows
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 from guided_plugin.worker.device.streamops import register_host, unregister_host
 from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Region, Shape

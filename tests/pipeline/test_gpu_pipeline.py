@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import guided_plugin as gp
-from guided_plugin.kernels.indexed import indexed_kernels
+from guided_plugin.kernels import indexed_kernels
 from guided_plugin.pipeline import runtime
 from guided_plugin.worker.device import cuda as worker_cuda
 from guided_plugin.worker.engine.runtime import WorkerRuntime

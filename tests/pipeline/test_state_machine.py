@@ -46,7 +46,8 @@ SPECS = [
     gp.OutputSpec.grammar('start: "a" start "b" | "c"', "lark"),
     gp.OutputSpec.regex("a{3}b*", start_after=[OPEN]),
 ]
-CONFIG = gp.GuidedConfig(threads=1, worker_step_ms=60_000)
+# A new worker imports xgrammar, which takes long on a busy machine.
+CONFIG = gp.GuidedConfig(threads=1, worker_step_ms=60_000, worker_grammar_ms=120_000)
 REFERENCE = gp.GrammarCompiler(BYTES, config=gp.GuidedConfig(threads=1, isolate_compiles=False))
 
 

@@ -10,7 +10,7 @@ from worker_runs import until
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.step import StepPlan
-from guided_plugin.worker.device.buffers import FollowedBuffers, followed_buffers
+from guided_plugin.worker.device.buffers import FollowedBuffers, HostRows
 from guided_plugin.worker.device.cuda_masks import CudaMasks, DeviceRegion, FollowedMasks
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, PlanField, RankWord, Region, Shape, unwrap
 from guided_plugin.worker.ranks import follower, peers
@@ -54,9 +54,8 @@ class Ranks:
         """What each step masked with, in the order of the main stream."""
 
     def _buffers(self, region, device, wait):
-        rows = followed_buffers(region, torch.device("cpu"), wait).rows
         self.masks = FollowedMasks(mapped(region, self.device))
-        return FollowedBuffers(self.masks, rows, lambda: None)
+        return FollowedBuffers(self.masks, HostRows(), lambda: None)
 
     def fill(self, step, slots=PLAN.slots):
         """Rank 0: the plan, the masks and FILLED of a step."""

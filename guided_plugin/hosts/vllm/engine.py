@@ -42,8 +42,8 @@ from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
 from guided_plugin.hosts.vllm.questions import ENGINES, engine_of, in_background, offer_methods, wait_for
 from guided_plugin.metrics import Recent
-from guided_plugin.pipeline.device import resolve_mode
 from guided_plugin.pipeline.pipeline import StepPipeline
+from guided_plugin.pipeline.runtime import resolve_mode
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission

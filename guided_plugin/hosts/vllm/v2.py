@@ -35,7 +35,7 @@ from guided_plugin.hosts.vllm.logits import (
 )
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
-from guided_plugin.kernels.indexed import indexed_kernels
+from guided_plugin.kernels import indexed_kernels
 from guided_plugin.step import NEVER, UNGUIDED, TokenSink
 
 

@@ -109,28 +109,9 @@ class FollowedBuffers:
     """Lets go of the shared memory, unless the device still waits for some of it."""
 
 
-def make_buffers(
-    region: Region, device: torch.device, free: Callable[[int], None], wait: Callable[[int], None] | None
-) -> WorkerBuffers:
-    """For the process that plans. `free` returns when no other rank uses the masks of a step any more, `wait`
-    when they are filled; None where they are filled before they are uploaded."""
-    if device.type != "cuda":
-        return WorkerBuffers(_HostMasks(region, wait, free), _HostTokens(region), lambda: None)
-    from guided_plugin.worker.device.cuda import cuda_buffers
+class HostMasks:
+    """`MaskUploads` on the CPU."""
 
-    return cuda_buffers(region, device, free, waits=wait is not None)
-
-
-def followed_buffers(region: Region, device: torch.device, wait: Callable[[int], None]) -> FollowedBuffers:
-    """For a rank whose masks are those of rank 0."""
-    if device.type != "cuda":
-        return FollowedBuffers(_HostMasks(region, wait), _HostRows(), lambda: None)
-    from guided_plugin.worker.device.cuda import followed_cuda_buffers
-
-    return followed_cuda_buffers(region, device)
-
-
-class _HostMasks:
     def __init__(
         self,
         region: Region,
@@ -169,7 +150,9 @@ def _tensor(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-class _HostRows:
+class HostRows:
+    """`RowNumbers` on the CPU."""
+
     def __init__(self) -> None:
         self.set_rows(())
 
@@ -179,7 +162,9 @@ class _HostRows:
         self.rows = torch.from_numpy(self._index.astype(np.int32))
 
 
-class _HostTokens(_HostRows):
+class HostTokens(HostRows):
+    """`TokenWrites` on the CPU."""
+
     def __init__(self, region: Region) -> None:
         super().__init__()
         self._region = region

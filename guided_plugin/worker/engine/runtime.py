@@ -21,7 +21,7 @@ from guided_plugin.ipc.observed import resident_bytes
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
-from guided_plugin.worker.device.buffers import make_buffers
+from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.engine.timing import worker_metrics

@@ -21,7 +21,7 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, StepPlan
-from guided_plugin.worker.device.buffers import followed_buffers
+from guided_plugin.worker.device import followed_buffers
 from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, PlanField, RankWord, Region, fence
 from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
 from guided_plugin.worker.ranks.leader import Mirror

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import select
@@ -49,29 +48,20 @@ def wait_until(done: Callable[[], bool], goes_on: Callable[[bool], bool]) -> Non
 class Peer:
     """A process that was not started from here."""
 
+    _handle = -1
+
     def __init__(self, pid: int) -> None:
         """Raises OSError if there is none."""
-        self.pid = pid
-        self._handle: int | None = None
-        with contextlib.suppress(AttributeError):  # Pythons that were built without it
-            self._handle = os.pidfd_open(pid)
-        os.kill(pid, 0)
+        self._handle = os.pidfd_open(pid)
 
     def alive(self) -> bool:
         """Whether it runs. One that has ended, and that its parent has not reaped, does not."""
-        if self._handle is None:
-            with contextlib.suppress(PermissionError):
-                try:
-                    os.kill(self.pid, 0)
-                except ProcessLookupError:
-                    return False
-            return True
         poll = select.poll()
         poll.register(self._handle, select.POLLIN)
         return not poll.poll(0)
 
     def __del__(self) -> None:
-        if self._handle is not None:
+        if self._handle >= 0:
             os.close(self._handle)
 
 

@@ -5,7 +5,7 @@ import torch
 
 import guided_plugin as gp
 from guided_plugin.errors import ConfigError
-from guided_plugin.pipeline import device
+from guided_plugin.pipeline import runtime
 
 
 def no_driver():
@@ -28,15 +28,15 @@ def test_a_build_without_cuda_is_told(monkeypatch):
         raise AssertionError("Torch not compiled with CUDA enabled")
 
     monkeypatch.setattr(torch.cuda, "init", not_compiled)
-    assert device.cuda_reason() == "Torch not compiled with CUDA enabled"
+    assert runtime.cuda_reason() == "Torch not compiled with CUDA enabled"
 
 
 def test_a_device_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert device.checked_device("cuda:1") == torch.device("cuda:1")
+    assert runtime.checked_device("cuda:1") == torch.device("cuda:1")
     with pytest.raises(ConfigError, match="'cuda:2' cannot be used: there are 2 CUDA devices"):
-        device.checked_device("cuda:2")
+        runtime.checked_device("cuda:2")
 
 
 def test_a_name_that_is_no_device_is_told(byte_compiler):
@@ -54,9 +54,9 @@ def test_a_name_that_is_no_device_is_told(byte_compiler):
     ],
 )
 def test_auto_follows_the_device_and_a_chosen_mode_stays(mode, name, resolved):
-    assert device.resolve_mode(mode, torch.device(name)) == resolved
+    assert runtime.resolve_mode(mode, torch.device(name)) == resolved
 
 
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ConfigError, match="did you mean 'process'"):
-        device.resolve_mode("proces", torch.device("cpu"))
+        runtime.resolve_mode("proces", torch.device("cpu"))
