@@ -184,9 +184,14 @@ class InlineRuntime(GrammarRuntime):
 
     def _accept(self) -> None:
         """Accept the tokens of the last sampled step, waiting for them if they are still on their way."""
+
+        def device_runs(late: bool) -> bool:
+            torch.cuda.current_stream(self._device).query()  # raises what keeps it from writing tokens
+            return True
+
         if self._unaccepted is not None:
             plan, step = self._unaccepted
-            wait_until(lambda: self._region.sampled(step), self._device_runs)
+            wait_until(lambda: self._region.sampled(step), device_runs)
             self._take_tokens(plan, step)
 
     def _take_tokens(self, plan: StepPlan, step: int) -> None:
@@ -196,8 +201,3 @@ class InlineRuntime(GrammarRuntime):
         blocks, self._drafts = self._shape.split(values, count)
         for tokens in blocks:
             self._table.accept(plan.slots, tokens)
-
-    def _device_runs(self, late: bool) -> bool:
-        """A device that has failed writes no tokens: raises its error."""
-        torch.cuda.current_stream(self._device).query()
-        return True

@@ -61,19 +61,3 @@ def test_drafts_see_what_they_would_repeat(mode):
             seen = [[i for i in range(259) if int(row[i // 32]) >> (i % 32) & 1] for row in masks]
         assert [bytes(i for i in row if i < 256) for row in seen] == [b",]", b'"', b'"b', b'"']
         assert pipeline.tokens("one") == tuple(b'["a"')
-
-
-def test_a_request_goes_on_from_its_history(mode):
-    compiler = gp.GrammarCompiler(VOCABULARY)
-    with gp.StepPipeline(compiler, max_slots=1, mode=mode) as pipeline:
-        slot = pipeline.add_request("one", SPECS[0], tokens=list(b'["a","b",'))
-        pipeline.plan([slot])
-        pipeline.fill_mask()
-        masked = pipeline.apply_mask(torch.zeros(1, VOCABULARY.size))
-        assert masked[0].isfinite().nonzero().view(-1).tolist() == [ord('"')]
-        pipeline.schedule_update(torch.tensor([ord('"')]))
-        pipeline.finish_update()
-        pipeline.plan([slot])
-        pipeline.fill_mask()
-        masked = pipeline.apply_mask(torch.zeros(1, VOCABULARY.size))
-        assert masked[0].isfinite().nonzero().view(-1).tolist() == [ord('"')]

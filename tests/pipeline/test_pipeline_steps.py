@@ -113,34 +113,6 @@ def test_a_request_that_is_not_waited_for_fails_later_or_now(pipe):
     assert sum(pipe.metrics().backends.values()) == 2
 
 
-def test_rows_follow_their_grammars_through_recycling_reordering_and_skipping(pipe, compiler):
-    shuffle, generator = random.Random(1), torch.Generator().manual_seed(1)
-    running, finished, count = {}, 0, 0
-    for _ in range(400):
-        while len(running) < 8 and shuffle.random() < 0.7:
-            name, spec = f"r{count}", shuffle.choice(SPECS)
-            running[name] = (pipe.add_request(name, spec), spec, [])
-            count += 1
-        present = [name for name in running if shuffle.random() < 0.8]
-        slots = [running[name][0] for name in present] + [gp.UNGUIDED] * shuffle.randrange(3)
-        order = shuffle.sample(range(len(slots)), len(slots))
-        tokens, _ = step(pipe, [slots[i] for i in order], generator)
-        for row, i in enumerate(order):
-            if i < len(present):
-                running[present[i]][2].append(tokens[row])
-        for name in present:
-            _, spec, out = running[name]
-            aborted = shuffle.random() < 0.02
-            if out[-1] == END or aborted:
-                assert recheck(compiler, spec, out), (spec, out)
-                assert pipe.tokens(name) == tuple(out)
-                assert pipe.phase(name) is (Phase.DONE if out[-1] == END else Phase.ACTIVE)
-                pipe.remove_request(name)
-                del running[name]
-                finished += 1
-    assert finished > 100
-
-
 def test_unguided_rows_are_bit_identical_and_guided_rows_lose_their_padding(pipe):
     slot = pipe.add_request("one", SPECS[0])
     logits = torch.randn(3, WIDTH)

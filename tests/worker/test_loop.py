@@ -290,7 +290,7 @@ def test_a_worker_says_why_it_gives_up(make_engine):
     engine.until(lambda: bool(engine.said))
     engine.end()
     engine.region._map[0] ^= 1
-    with pytest.raises(gp.GuidedError, match="header is damaged"):
+    with pytest.raises(gp.GuidedError, match="or damaged"):
         engine.begin()
     engine.end()
     engine.region._map[0] ^= 1

@@ -161,15 +161,6 @@ def test_both_modes_do_the_same_for_a_long_time(compiler, monkeypatch, first, st
     assert count > steps // 5
 
 
-def test_a_host_may_plan_without_sampling_and_sample_late(pipe):
-    slot = pipe.add_request("one", SPECS[1])
-    for _ in range(3 * PLAN_DEPTH):
-        pipe.plan([slot])
-        pipe.fill_mask()
-    token = step(pipe, [slot], torch.rand(1, WIDTH))
-    assert pipe.tokens("one") == tuple(token)
-
-
 def test_tokens_that_can_not_be_taken_leave_the_step_as_it_was(pipe, monkeypatch):
     slot = pipe.add_request("one", SPECS[0])
     pipe.plan([gp.UNGUIDED, gp.UNGUIDED, slot])

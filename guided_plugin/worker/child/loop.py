@@ -16,8 +16,7 @@ from typing import NoReturn
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.ipc.observed import resident_bytes
-from guided_plugin.worker.child.compiles import Compiles
-from guided_plugin.worker.child.requests import WorkerRequests
+from guided_plugin.worker.child.requests import Compiles, WorkerRequests
 from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.child.steps import DraftSteps, PlainSteps, StepPace
 from guided_plugin.worker.layout import Counter, Region

@@ -16,8 +16,8 @@ from guided_plugin.compiling.template_process import MODULE
 from guided_plugin.errors import GuidedError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.template import Template
-from guided_plugin.worker.child.compiles import Compiles
 from guided_plugin.worker.child.loop import GrammarWorker, WorkerRetires
+from guided_plugin.worker.child.requests import Compiles
 from guided_plugin.worker.layout import Region
 from guided_plugin.worker.messages import Crashed, Ready, Retires
 

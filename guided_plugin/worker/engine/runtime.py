@@ -89,7 +89,11 @@ class WorkerRuntime(GrammarRuntime):
     def plan(self, plan: StepPlan) -> None:
         """Announce the step to the worker."""
         if plan is not self._plan:
-            self._change_plan(plan)
+            if plan.rows != self._rows:
+                self._tokens.set_rows(self._shape.ring_rows(plan.rows))
+                self._rows = plan.rows
+            self.client.publish(plan)
+            self._plan, self._count = plan, len(plan.rows) * self._shape.positions
         self._masks.claim(self._step + 1)
         self._step = self._steps.announce()
         if self.followers.sender is not None:
@@ -162,10 +166,3 @@ class WorkerRuntime(GrammarRuntime):
         if self.supervisor.close():
             self.buffers.close()
             self.followers.close()
-
-    def _change_plan(self, plan: StepPlan) -> None:
-        if plan.rows != self._rows:
-            self._tokens.set_rows(self._shape.ring_rows(plan.rows))
-            self._rows = plan.rows
-        self.client.publish(plan)
-        self._plan, self._count = plan, len(plan.rows) * self._shape.positions
