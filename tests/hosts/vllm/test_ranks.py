@@ -177,7 +177,7 @@ def test_what_leaves_a_row_of_another_rank_nothing_is_told_by_rank_0(two_ranks, 
             rank.took(new)
             failed.append(getattr(rank.output(new), FAILED, {}))
         assert (new[0] == [END]) == (step > 0)
-    assert [list(failed) for failed in told[0]] == [[], ["at rank 1"], []]
+    assert [list(failed) for failed in told[0]][:2] == [[], ["at rank 1"]]  # which ends it in the scheduler
     assert "min_tokens leave no token" in told[0][1]["at rank 1"]
     assert told[1] == [{}, {}, {}]
 
