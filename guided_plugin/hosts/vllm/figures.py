@@ -96,6 +96,7 @@ class _Metrics(telling.Listener):
 
     def failed(self) -> None:
         """A request failed while it ran."""
+        super().failed()
         self.requests.labels("none", "failed").inc()
 
     def tell(self, engines: Iterable[Mapping[str, Any]]) -> None:

@@ -240,19 +240,17 @@ def process_outputs(original: Any) -> Any:
     from vllm.exceptions import GracefulHTTPError
     from vllm.v1.engine import EngineCoreOutput, FinishReason
 
-    if "error" in EngineCoreOutput.__struct_fields__:  # since 0.33 vLLM passes reasons on by itself
-        return original
-
-    failure = FinishReason.ERROR
+    failure, passed_on = FinishReason.ERROR, "error" in EngineCoreOutput.__struct_fields__  # since 0.33
 
     def replaced(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         failed = [one for one in engine_core_outputs if one.finish_reason is failure and one.stop_reason]
         queues = [(self.request_states.get(one.request_id), one.stop_reason) for one in failed]
         result = original(self, engine_core_outputs, *args, **kwargs)
         for state, reason in queues:
-            if state is not None and state.queue is not None:  # LLM has no queues: it returns `stop_reason`
+            telling.listener.failed()
+            # LLM has no queues: it returns `stop_reason`.
+            if not passed_on and state is not None and state.queue is not None:
                 what = f"guided request failed: {printable(reason)}"
-                telling.listener.failed()
                 state.queue.put(GracefulHTTPError(what, HTTPStatus.INTERNAL_SERVER_ERROR))
         return result
 

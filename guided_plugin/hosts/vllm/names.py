@@ -227,7 +227,8 @@ vllm.entrypoints.openai.responses.protocol (endpoint)
   ResponsesRequest.to_sampling_params begins self
 vllm.v1.engine.output_processor
   OutputProcessor.process_outputs begins self engine_core_outputs
-    -> SERVING gate:process_outputs (before 0.33): a request that fails while it runs raises its reason
+    -> SERVING gate:process_outputs: counts requests that fail while they run, after which the engine's \
+       health is asked for again; before 0.33 raises their reasons
   OutputProcessor has request_states
   RequestOutputCollector.put begins self output
 vllm.v1.metrics.loggers

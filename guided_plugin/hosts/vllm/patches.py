@@ -220,10 +220,7 @@ def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     original = getattr(owner, name, None)
     if original is None or hasattr(original, "_guided_plugin"):
         return
-    made = make(original)
-    if made is original:  # this release needs no wrapper
-        return
-    wrapper: Any = functools.wraps(original)(made)
+    wrapper: Any = functools.wraps(original)(make(original))
     wrapper._guided_plugin = True
     setattr(owner, name, wrapper)
 

@@ -26,10 +26,10 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import HEALTH, RETRY_AFTER, samples
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
-from guided_plugin.hosts.vllm.telling import unavailable
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _SECONDS = 60.0
 """How long the start of a server waits at most, in each of its processes."""
 
 _FRESH_SECONDS = 0.25
-"""How long an answer about its health holds."""
+"""How long an answer about its health holds, unless a request fails meanwhile."""
 
 
 async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
@@ -72,11 +72,14 @@ class Health:
         self._until = float("-inf")
         """When that may be over, as far as the engine knows."""
         self._asked = float("-inf")
+        self._failures = 0
+        """Requests that had failed by then."""
         self._asking: asyncio.Task[None] | None = None
 
     def check(self, collective_rpc: Callable[[str], list[Any]]) -> None:
         """Raise the error of a new request, if the engine can guide none now."""
         if not self._is_fresh():
+            self._failures = telling.listener.failures
             try:
                 answers = collective_rpc(HEALTH)
                 self._note(answers, collective_rpc(RETRY_AFTER) if any(answers) else [])
@@ -94,6 +97,7 @@ class Health:
         self._raise()
 
     async def _ask(self, collective_rpc: Callable[[str], Awaitable[list[Any]]]) -> None:
+        self._failures = telling.listener.failures
         try:
             answers = await collective_rpc(HEALTH)
             self._note(answers, await collective_rpc(RETRY_AFTER) if any(answers) else [])
@@ -101,7 +105,7 @@ class Health:
             self._note_failure(error)
 
     def _is_fresh(self) -> bool:
-        return time.monotonic() - self._asked < _FRESH_SECONDS
+        return telling.listener.failures == self._failures and time.monotonic() - self._asked < _FRESH_SECONDS
 
     def _note(self, answers: list[str], seconds: list[float]) -> None:
         self._refusal = next(filter(None, answers), "")
@@ -119,7 +123,7 @@ class Health:
     def _raise(self) -> None:
         if self._refusal:
             what = f"guided requests cannot be served now: {self._refusal}"
-            raise unavailable(what, self._until - time.monotonic())
+            raise telling.unavailable(what, self._until - time.monotonic())
 
 
 def offer_methods() -> None:

@@ -41,7 +41,10 @@ _Send = Callable[[_Message], Awaitable[None]]
 
 
 class Listener:
-    """Counts what happens; this one does not. Called from any thread, but for `on_loop`."""
+    """Counts what happens; this one counts failures alone. Called from any thread, but for `on_loop`."""
+
+    failures = 0
+    """Requests that failed while they ran."""
 
     def admitted(self, backend: str, unenforced: Iterable[str] = ()) -> None:
         """A request goes to the engine. `unenforced`: keywords in it that nothing enforces."""
@@ -54,6 +57,7 @@ class Listener:
 
     def failed(self) -> None:
         """A request failed while it ran."""
+        self.failures += 1
 
     def on_loop(self, engine: Any) -> None:
         """A guided request comes to an AsyncLLM, on its event loop."""

@@ -24,9 +24,11 @@ import guided_plugin as gp
 from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm import questions as vllm_health
+from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
 from guided_plugin.hosts.vllm.failures import FAILED
+from guided_plugin.hosts.vllm.gate import process_outputs
 from guided_plugin.hosts.vllm.questions import Health
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
@@ -247,6 +249,25 @@ def test_the_engine_is_asked_whether_it_can_guide_a_few_times_a_second(monkeypat
     answers[:] = [""]
     now[0] += 1.0
     health.check(collective_rpc)
+
+
+def test_after_a_failure_the_engine_is_asked_again(monkeypatch):
+    """With the worker of its request others can have ended: their errors would come after status 200."""
+    monkeypatch.setattr(telling, "listener", telling.Listener())
+    output = EngineCoreOutput("one", [], finish_reason=FinishReason.ERROR, stop_reason="the worker ended")
+    stopped = EngineCoreOutput("two", [], finish_reason=FinishReason.STOP, stop_reason=7)
+    process = process_outputs(lambda self, outputs: "processed")
+    asked, health = [], Health()
+
+    def check():
+        health.check(lambda method: asked.append(method) or [""])
+        return len(asked)
+
+    assert [check(), check()] == [1, 1]
+    assert process(SimpleNamespace(request_states={}), [stopped]) == "processed"
+    assert check() == 1
+    assert process(SimpleNamespace(request_states={}), [output, stopped]) == "processed"
+    assert [check(), check()] == [2, 2]
 
 
 def test_callers_on_an_event_loop_share_a_question():
