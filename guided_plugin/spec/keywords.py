@@ -96,21 +96,20 @@ ASSERTIONS, ANNOTATIONS, STRUCTURE = _of_role("assertion"), _of_role("annotation
 _DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, "2020-12": 2020}
 
 
-def draft_of(document: Any) -> int:
-    """The draft that a schema names, as a number; the newest where it names none."""
-    return _named_draft(document) or 2020
+class Draft(NamedTuple):
+    """The draft that a schema is written in."""
+
+    number: int
+    named: bool
+    """Whether the schema says so itself; else it is read as the newest."""
 
 
-def names_draft(document: Any) -> bool:
-    """Whether a schema names one of these drafts."""
-    return _named_draft(document) is not None
-
-
-def _named_draft(document: Any) -> int | None:
+def draft_of(document: Any) -> Draft:
+    """The draft of a schema."""
     named = document.get("$schema") if isinstance(document, Mapping) else None
-    if not isinstance(named, str):
-        return None
-    return next((draft for mark, draft in _DRAFTS.items() if mark in named), None)
+    marks = (draft for mark, draft in _DRAFTS.items() if isinstance(named, str) and mark in named)
+    found = next(marks, None)
+    return Draft(found or 2020, found is not None)
 
 
 # Keywords that say nothing without another one.
@@ -124,17 +123,14 @@ _NEEDS = {
 }
 
 
-def idle_reason(node: Mapping[str, Any], keyword: str, draft: int, *, named: bool = True) -> str:
-    """Why an assertion decides nothing in a schema of a draft; empty where it does.
-
-    `named`: whether the schema names its draft. Where it doesn't, `$recursiveRef` counts too.
-    """
-    value, (_, constrained, since, _) = node[keyword], KEYWORDS[keyword]
+def idle_reason(node: Mapping[str, Any], keyword: str, written: Draft) -> str:
+    """Why an assertion decides nothing in a schema of a draft; empty where it does."""
+    value, (_, constrained, since, _), draft = node[keyword], KEYWORDS[keyword], written.number
     if draft <= 7 and keyword != "$ref" and isinstance(node.get("$ref"), str):
         return f"next to $ref, which stands alone in draft {draft}"
     if draft < since:
         return f"a keyword since {_draft_name(since)}, in a schema of {_draft_name(draft)}"
-    if keyword == "$recursiveRef" and draft > 2019 and named:
+    if keyword == "$recursiveRef" and draft > 2019 and written.named:
         return "a keyword of draft 2019-09 alone"
     if keyword == "uniqueItems" and value is False:
         return "false says nothing"

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote, urldefrag, urljoin
 
+from guided_plugin.spec.keywords import Draft
+
 Path = tuple[str | int, ...]
 
 _ROOT = "guided://schema"
@@ -46,11 +48,11 @@ class Target:
 class References:
     """The resources of one document."""
 
-    def __init__(self, root: Any, steps: Iterator[tuple[Path, Any]], draft: int, *, named: bool) -> None:
-        """`steps`: every schema in the document with its path. `named`: whether it names its draft."""
+    def __init__(self, root: Any, steps: Iterator[tuple[Path, Any]], draft: Draft) -> None:
+        """`steps`: every schema in the document with its path."""
         self.root = root
-        self._draft = draft
-        self._old_ids = draft <= 4 or not named
+        self._draft = draft.number
+        self._old_ids = draft.number <= 4 or not draft.named
         self._resources: dict[str, tuple[Any, Path]] = {_ROOT: (root, ())}
         self._anchors: dict[tuple[str, str], tuple[Any, Path]] = {}
         self._dynamic: dict[str, tuple[str, ...]] = {}

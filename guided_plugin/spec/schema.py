@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean, shown
-from guided_plugin.spec.keywords import KEYWORDS, draft_of, idle_reason, names_draft
+from guided_plugin.spec.keywords import KEYWORDS, draft_of, idle_reason
 from guided_plugin.spec.references import LostReferenceError, References, pointer_steps
 
 Schema = Mapping[str, Any] | bool
@@ -180,7 +180,7 @@ def _check_bounds(node: Mapping[str, Any]) -> None:
     complaint, only = crossed_bounds(node), node.get("type")
     if complaint and isinstance(only, str):
         low = complaint[0].split()[0]
-        if idle_reason(node, low, draft_of(node), named=names_draft(node)):
+        if idle_reason(node, low, draft_of(node)):
             return
         if only in KEYWORDS[low].types:
             raise SpecError(complaint[0], where=pointer((low,)), hint=complaint[1])
@@ -204,7 +204,7 @@ def references_of(document: Any) -> References:
             hint="move schemas to $defs at the root",
         )
     steps = walk(document) if any(mark in text for mark in _RESOURCES) else iter(())
-    return References(document, steps, draft_of(document), named=names_draft(document))
+    return References(document, steps, draft_of(document))
 
 
 def _check_reference(references: References, node: Any, reference: str, path: tuple[str | int, ...]) -> None:

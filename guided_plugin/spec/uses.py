@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.keywords import (
-    ANNOTATIONS,
-    ASSERTIONS,
-    STRUCTURE,
-    draft_of,
-    idle_reason,
-    names_draft,
-)
+from guided_plugin.spec.keywords import ANNOTATIONS, ASSERTIONS, STRUCTURE, Draft, draft_of, idle_reason
 from guided_plugin.spec.output_spec import OutputSpec
 from guided_plugin.spec.schema import pointer, schemas_of_tag, subschemas
 
@@ -73,7 +66,7 @@ def schemas_of(spec: OutputSpec) -> Iterator[tuple[str, Any]]:
 
 def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:
     """Every keyword in the document's order, by the standard and the configuration."""
-    draft, named = draft_of(document), names_draft(document)
+    draft = draft_of(document)
     found: list[KeywordUse] = []
     # path, schema, and why nothing inside it counts, if that is so
     pending: list[tuple[Path, Any, str]] = [((), document, "")]
@@ -83,7 +76,7 @@ def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:
             continue
         annotations = set()
         for keyword in node:
-            status, note = _status(node, keyword, draft, named, unenforced)
+            status, note = _status(node, keyword, draft, unenforced)
             if unused and status == "enforced":
                 status, note = "annotation", unused
             if status == "annotation":
@@ -100,7 +93,7 @@ def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:
 
 
 def _status(
-    node: Mapping[str, Any], keyword: str, draft: int, named: bool, unenforced: Collection[str]
+    node: Mapping[str, Any], keyword: str, draft: Draft, unenforced: Collection[str]
 ) -> tuple[Status, str]:
     if keyword in STRUCTURE:
         return "structure", ""
@@ -108,7 +101,7 @@ def _status(
         return "annotation", ""
     if keyword not in ASSERTIONS:
         return "annotation", "not a keyword of the standard"
-    note = idle_reason(node, keyword, draft, named=named)
+    note = idle_reason(node, keyword, draft)
     if not note and keyword == "format" and node[keyword] not in FORMATS:
         note = f"the format {node[keyword]!r} is not enforced"
     if not note and keyword in unenforced:

@@ -14,7 +14,7 @@ from typing import Any
 from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.lark.constraints import Literals
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason, names_draft
+from guided_plugin.spec.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason
 from guided_plugin.spec.references import LostReferenceError, Path, Scope, Target
 from guided_plugin.spec.schema import pointer, references_of
 
@@ -43,14 +43,14 @@ class Document:
 
     def __init__(self, root: Any, *, unenforced: Iterable[str] = ()) -> None:
         self.root = root
-        self.draft = draft_of(root)
+        self._written = draft_of(root)
+        self.draft = self._written.number
         self.nodes: list[Numbered] = []
         self._numbers: dict[tuple[Scope, str], int] = {}
         self._by_identity: dict[tuple[int, Scope], int] = {}
         self._unions: dict[tuple[Literals, ...], int] = {}
         self._kept: list[Any] = []
         self._enforced = ASSERTIONS - frozenset(unenforced)
-        self._names_draft = names_draft(root)
         self._references = references_of(root)
         text = json.dumps(root)
         self.unevaluated = "unevaluated" in text
@@ -132,7 +132,7 @@ class Document:
         for key, value in enforced.items():
             # An `if` alone decides nothing, but what it describes is evaluated.
             lonely = key == "if" and self.unevaluated and self.draft >= 2019
-            if idle_reason(enforced, key, self.draft, named=self._names_draft) and not lonely:
+            if idle_reason(enforced, key, self._written) and not lonely:
                 continue
             if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
                 raise UnsupportedSpecError(
