@@ -67,11 +67,6 @@ def test_generate_json(run):
         assert 1 <= output["tokens"] <= 4
 
 
-def test_generate_prints_a_line_an_output(run):
-    result = run("generate", *MODEL, "--regex", "[a-z]{2}", "--n", "2")
-    assert re.fullmatch(r"[a-z]{2}\n[a-z]{2}\n", result.out)
-
-
 def test_generate_flexible_allows_whitespace(run, write):
     schema = write("s.json", {"const": {"a": [1, 2]}})
     prompt = ("generate", "--model", MODEL_DIR, "--prompt", "", "--json", "--schema", schema)
@@ -85,21 +80,13 @@ def test_generate_says_when_outputs_are_cut(run):
     assert len(result.out.splitlines()) == 2  # what there is isn't lost
     expected = "error: 2 of 2 outputs ran into --max-new-tokens and are incomplete (raise it)\n"
     assert result.err == expected
-
-
-def test_generate_json_is_whole_when_outputs_are_cut(run):
     result = run("generate", *MODEL, "--regex", "[a-z]{40}", "--max-new-tokens", "2", "--json")
-    assert result.code == 1
-    assert result.json["outputs"][0]["stopped"] is False
+    assert (result.code, result.json["outputs"][0]["stopped"]) == (1, False)
 
 
 def test_generate_takes_one_constraint(run):
     result = run("generate", *MODEL, "--regex", "a", "--choice", "a,b")
     result.is_error(2, "only one of --schema, --regex, --choice and --grammar")
-
-
-def test_generate_refuses_a_bad_regex(run):
-    run("generate", *MODEL, "--regex", "[a-z").is_error(1, "regex")
 
 
 def test_generate_refuses_an_empty_choice(run):

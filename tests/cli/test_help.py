@@ -114,15 +114,3 @@ def test_docs_are_up_to_date():
     assert written == load_script("scripts/make_cli_docs.py").render(), (
         "run: .venv/bin/python scripts/make_cli_docs.py"
     )
-
-
-def test_docs_hold_every_option():
-    page = load_script("scripts/make_cli_docs.py").render()
-    for path in _commands():
-        command = _command(path)
-        if hasattr(command, "commands"):
-            continue
-        section = page.split(f"## {' '.join(('guided-plugin', *path))}\n")[1].split("\n## ")[0]
-        for param in command.params:
-            assert f"`{param.opts[0]}" in section
-            assert param.help in section

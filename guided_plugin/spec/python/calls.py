@@ -17,7 +17,7 @@ from typing import Any, Literal, NotRequired, Union
 
 from guided_plugin.errors import OutputError, SpecError, printable
 
-__all__ = ["CallReader", "ToolCall", "call_type", "function_names", "name_of"]
+__all__ = ["ToolCall", "call_type", "function_names", "name_of", "read_call", "read_calls"]
 
 if sys.version_info >= (3, 12):
     from typing import TypedDict
@@ -35,7 +35,11 @@ class ToolCall:
     function: Callable[..., Any]
 
 
-def function_names(functions: Sequence[Any]) -> dict[str, Callable[..., Any]]:
+Functions = typing.Mapping[str, Callable[..., Any]]
+"""By the names that calls use."""
+
+
+def function_names(functions: Sequence[Any]) -> Functions:
     """Functions by the names that calls use. Raises SpecError for what a model can't call by a name."""
     found: dict[str, Callable[..., Any]] = {}
     for function in functions:
@@ -51,7 +55,7 @@ def function_names(functions: Sequence[Any]) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def call_type(functions: typing.Mapping[str, Callable[..., Any]]) -> Any:
+def call_type(functions: Functions) -> Any:
     """The type of a call of one of several functions, as JSON has it."""
     calls = [
         TypedDict(f"call_{name}", {"name": Literal[name], "arguments": _arguments(name, function)})  # type: ignore[operator]
@@ -87,45 +91,32 @@ def _arguments(name: str, function: Callable[..., Any]) -> Any:
     return TypedDict(name, fields)  # type: ignore[operator]
 
 
-class CallReader:
-    """Finds the calls in an output, between the texts around them."""
+Read = Callable[[str], Any]
+"""Makes the object that is a call of its JSON."""
 
-    def __init__(
-        self,
-        functions: typing.Mapping[str, Callable[..., Any]],
-        read: Callable[[str], Any],
-        begin: str,
-        end: str,
-    ) -> None:
-        self._functions = functions
-        self._read = read
-        self._begin = begin
-        self._end = end
 
-    def one(self, text: str) -> ToolCall:
-        """The call that a whole output is."""
-        if not text.startswith(self._begin) or not text.endswith(self._end):
-            raise OutputError(f"is not between {self._begin!r} and {self._end!r}", hint=_CUT)
-        return self._call(text[len(self._begin) : len(text) - len(self._end)])
+def read_call(functions: Functions, read: Read, begin: str, end: str, text: str) -> ToolCall:
+    """The call that a whole output is, between the texts around it."""
+    if not text.startswith(begin) or not text.endswith(end):
+        raise OutputError(f"is not between {begin!r} and {end!r}", hint=_CUT)
+    made = read(text[len(begin) : len(text) - len(end)])
+    return ToolCall(made["name"], made["arguments"], functions[made["name"]])
 
-    def all(self, text: str) -> list[ToolCall]:
-        """The calls in free text, in their order."""
-        found, position = [], text.find(self._begin)
-        while position >= 0:
-            # A string in the arguments may hold what ends a call: the JSON itself tells where it ends.
-            start = position + len(self._begin)
-            start += len(text[start:]) - len(text[start:].lstrip())
-            try:
-                _, stop = json.JSONDecoder().raw_decode(text, start)
-            except (ValueError, RecursionError) as error:
-                raise OutputError(f"a call in it is not JSON: {error}", hint=_CUT) from None
-            found.append(self._call(text[start:stop]))
-            position = text.find(self._begin, stop)
-        return found
 
-    def _call(self, text: str) -> ToolCall:
-        made = self._read(text)
-        return ToolCall(made["name"], made["arguments"], self._functions[made["name"]])
+def read_calls(functions: Functions, read: Read, begin: str, text: str) -> list[ToolCall]:
+    """The calls in free text, in their order."""
+    found, position = [], text.find(begin)
+    while position >= 0:
+        # A string in the arguments may hold what ends a call: the JSON itself tells where it ends.
+        start = position + len(begin)
+        start += len(text[start:]) - len(text[start:].lstrip())
+        try:
+            _, stop = json.JSONDecoder().raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            raise OutputError(f"a call in it is not JSON: {error}", hint=_CUT) from None
+        found.append(read_call(functions, read, "", "", text[start:stop]))
+        position = text.find(begin, stop)
+    return found
 
 
 _CUT = "only a complete output can be read: look at whether it was cut"

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from guided_plugin.errors import OutputError, SpecError, shown
-from guided_plugin.spec.python.calls import CallReader, call_type, function_names, name_of
+from guided_plugin.spec.python.calls import call_type, function_names, name_of, read_call, read_calls
 
 if TYPE_CHECKING:
     from guided_plugin.spec.python.types import JsonType
@@ -83,9 +83,9 @@ def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many
         raise SpecError("calls in free text need a text that begins them", where="begin", hint=hint)
     named = function_names(functions)
     made = _json_type(call_type(named))
-    reader = CallReader(named, made.read, begin, end)
+    read = partial(read_call, named, made.read, begin, end)
     if not begin and not end:
-        return PythonForm("json_schema", made.schema, reader.one, made.checked)
+        return PythonForm("json_schema", made.schema, read, made.checked)
     tag: dict[str, Any] = {
         "type": "tag",
         "begin": begin,
@@ -94,7 +94,9 @@ def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many
     }
     if many:
         tag = {"type": "triggered_tags", "triggers": [begin.rstrip()], "tags": [tag]}
-    return PythonForm("structural_tag", {"format": tag}, reader.all if many else reader.one, made.checked)
+        many_read = partial(read_calls, named, made.read, begin)
+        return PythonForm("structural_tag", {"format": tag}, many_read, made.checked)
+    return PythonForm("structural_tag", {"format": tag}, read, made.checked)
 
 
 def _json_type(of: Any) -> JsonType:
