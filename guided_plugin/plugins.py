@@ -66,34 +66,32 @@ class Plugins:
         self.listens_to_steps = False
         """Whether any plugin listens to `post_sampling` or `after_stop_criteria`: where it is False,
         a host makes no `DecodeStep` and calls neither."""
+        self.backends: dict[str, BackendFactory] = {}
+        self.lowerings: dict[str, Lowering] = {}
+        self.logits_processors: dict[str, ProcessorFactory] = {}
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         for name, module in BUILTIN_PLUGINS.items():
             if name not in self.disabled:
-                self.register(importlib.import_module(module), name)
+                self._add(importlib.import_module(module), name)
         if entry_points:
             self._load_entry_points()
-        self._check_pending()
-        self.backends: dict[str, BackendFactory] = {}
-        self.lowerings: dict[str, Lowering] = {}
-        self.logits_processors: dict[str, ProcessorFactory] = {}
-        self._collect("register_backends", self.backends)
-        self._collect("register_lowerings", self.lowerings)
-        self._collect("register_logits_processors", self.logits_processors)
 
     def register(self, plugin: object, name: str | None = None) -> None:
-        """Add a plugin object or module. Its setup hooks run at once if the others' already did."""
+        """Add a plugin object or module."""
+        before = {*self.backends, *self.lowerings}
+        self._add(plugin, name)
+        self.local |= {*self.backends, *self.lowerings} - before
+
+    def _add(self, plugin: object, name: str | None) -> None:
         try:
             taken = self._manager.register(plugin, name)
         except (ValueError, pluggy.PluginValidationError) as error:
             raise PluginError(f"can't be registered: {error}", where=f"plugin {name or plugin!r}") from error
         self._look_for_listeners()
-        if hasattr(self, "logits_processors"):
-            self._check_pending()
-            before = {*self.backends, *self.lowerings}
-            for hook in _SETUP_HOOKS:
-                self._collect(hook, getattr(self, hook.removeprefix("register_")), only=taken)
-            self.local |= {*self.backends, *self.lowerings} - before
+        self._check_pending()
+        for hook in _SETUP_HOOKS:
+            self._collect(hook, getattr(self, hook.removeprefix("register_")), taken)
 
     def unregister(self, plugin: object) -> None:
         """Take a plugin's hooks out again; what it registered at setup stays."""
@@ -134,7 +132,7 @@ class Plugins:
             raise PluginError(f"no plugin named {name!r}", where="disabled_plugins", hint=hint)
         for point in points:
             if point.name not in self.disabled:
-                self.register(_load(point), point.name)
+                self._add(_load(point), point.name)
 
     def _check_pending(self) -> None:
         try:
@@ -145,18 +143,17 @@ class Plugins:
                 f"implements an unknown hook: {error}", where=f"plugin {name!r}", hint=_disable(str(name))
             ) from error
 
-    def _collect(self, hook: str, into: dict[str, Any], only: str | None = None) -> None:
+    def _collect(self, hook: str, into: dict[str, Any], plugin: str | None) -> None:
         for implementation in getattr(self._manager.hook, hook).get_hookimpls():
-            plugin = implementation.plugin_name
-            if only is not None and plugin != only:
+            if implementation.plugin_name != plugin:
                 continue
 
-            def register(name: str, value: Any, plugin: str = plugin) -> None:
+            def register(name: str, value: Any) -> None:
                 if name in into:
                     raise PluginError(
                         f"{hook}: {name!r} is registered already",
                         where=f"plugin {plugin!r}",
-                        hint=_disable(plugin),
+                        hint=_disable(str(plugin)),
                     )
                 into[name] = value
 
@@ -166,7 +163,7 @@ class Plugins:
                 raise
             except Exception as error:
                 raise PluginError(
-                    f"{hook} failed: {error!r}", where=f"plugin {plugin!r}", hint=_disable(plugin)
+                    f"{hook} failed: {error!r}", where=f"plugin {plugin!r}", hint=_disable(str(plugin))
                 ) from error
 
     def _named(self, what: str, name: str, known: dict[str, T]) -> T:
