@@ -64,6 +64,8 @@ class References:
 
     def enter(self, schema: Any, scope: Scope) -> Scope:
         """The scope inside a schema: its own where it has an `$id`."""
+        if not self._bases:
+            return scope
         base = self._base(schema, scope.base)
         return self._entered(scope, base)
 

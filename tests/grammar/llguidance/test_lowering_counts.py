@@ -30,6 +30,17 @@ CASES = [
     ({**OBJECT, "required": ["a", "b"], "maxProperties": 3}, ['{"c":1,"b":1,"a":1}'], ['{"c":1,"d":1}']),
     ({**OBJECT, "maxProperties": 0}, ["{}"], ['{"a":1}']),
     (
+        {**OBJECT, "maxProperties": 1, "not": {"additionalProperties": {"type": "string"}}},
+        ['{"a":1}'],
+        ['{"a":"x"}', "{}"],
+    ),
+    (
+        {**OBJECT, "properties": {"c": {}}, "maxProperties": 2}
+        | {"not": {"additionalProperties": {"type": "string"}}},
+        ['{"c":"x","b":1}', '{"b":1,"c":1}', '{"a":1,"b":"x"}', '{"c":1}', '{"c":1,"a":"x"}'],
+        ['{"c":"x"}', '{"c":"x","b":"x"}', '{"a":1,"b":1,"c":1}'],
+    ),
+    (
         {**OBJECT, "propertyNames": {"pattern": "^[ab]$"}, "minProperties": 2},
         ['{"b":1,"a":1}'],
         ['{"a":1}', '{"a":1,"c":1}'],
@@ -178,7 +189,7 @@ def test_a_comma_comes_only_before_a_property_that_is_possible(backend, schema, 
 def _naming(demanded, described):
     demands = [{"not": {"patternProperties": {source: {"not": value}}}} for source, value in demanded.items()]
     closed = {"type": "object", "patternProperties": described, "additionalProperties": False}
-    return {**closed, "allOf": demands}
+    return {**closed, "maxProperties": 1, "allOf": demands}
 
 
 @pytest.mark.parametrize(

@@ -195,13 +195,16 @@ class Algebra:
 
     def all_of(self, shapes: Iterable[Shape]) -> Shape:
         """The values of all shapes."""
-        result = anything()
+        result: Shape | None = None
         for shape in shapes:
+            if result is None:
+                result = shape
+                continue
             result = self.both(result, shape)
             # One alternative a type multiplies nothing.
-            if any(len(every) > 1 for every in result.values()):
+            if max(map(len, result.values())) > 1:
                 result = self.pruned(result)
-        return self.pruned(result)
+        return anything() if result is None else self.pruned(result)
 
     def either(self, shapes: Iterable[Shape]) -> Shape:
         """The values of any of the shapes."""

@@ -6,7 +6,8 @@ answered by one of several properties needs rules of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from typing import NamedTuple
 
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Symbol, both
@@ -19,10 +20,11 @@ NAMED_AND_COUNTED = 40
 MAX_COUNT = 4_000_000
 _COUNTER = "[40:62]"
 _MAX_EXISTS = 5
+# How many states of demands and counts are rules of their own.
+_MAX_STATES = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A property, or a class of properties whose names are not listed."""
 
     key: Symbol
@@ -46,37 +48,42 @@ class AnyOrder:
         self.demands = demands
 
     def rule(self, fewest: int, most: int | None) -> Symbol:
-        """At least one property. `fewest` and `most` count those that are not required, in the parameter.
+        """At least one property. `fewest` and `most` count those that are not required.
 
-        There is a pair of rules for each set of answered demands, so that those from which no end can be
-        reached are removed. The first property and those after a comma are one rule: that halves the
-        grammar, and after a value llguidance has one item for the comma, not one for each property.
+        There is a pair of rules for each set of answered demands, and next to `most` for each count, so that
+        those from which no end can be reached are removed. Without demands the parameter counts. The first
+        property and those after a comma are one rule: that halves the grammar, and after a value llguidance
+        has one item for the comma, not one for each property.
         """
-        if self.demands > _MAX_EXISTS or (self.demands and most is not None):
-            raise self.emitter.refusal(
-                "not", "asks for too many properties in one object, or next to a bound"
-            )
         name = self.grammar.name("o")
         everything = (1 << self.demands) - 1
-        ends = both(self._complete, f"ge({_COUNTER}, {fewest})" if fewest else "")
-        fits = f"lt({_COUNTER}, {most})" if most is not None else ""
-        for answered in range(everything + 1):
-            members, steps = f"{name}s{answered}", []
+        last = most if self.demands and most is not None else 0
+        if self.demands > _MAX_EXISTS or (everything + 1) * (last + 1) > _MAX_STATES:
+            raise self.emitter.refusal("not", "asks for too many properties in one object, or counts too far")
+        in_parameter = not last and (fewest > 0 or most is not None)
+        ends = both(self._complete, f"ge({_COUNTER}, {fewest})" if in_parameter and fewest else "")
+        fits = f"lt({_COUNTER}, {most})" if in_parameter and most is not None else ""
+        for answered, count in itertools.product(range(everything + 1), range(last + 1)):
+            members, steps = f"{name}s{answered}x{count}", []
             for each in self.members:
-                counts = (fewest > 0 or most is not None) and each.name not in self.required
-                functions = [f"incr({_COUNTER})"] if counts else []
+                counts = each.name not in self.required
+                after = count + (counts and last > 0)
+                if after > last:
+                    continue
+                functions = [f"incr({_COUNTER})"] if counts and in_parameter else []
                 functions += [] if each.bit is None else [f"set_bit({each.bit})"]
-                tail = f"{name}t{answered | sum(1 << index for index in each.exists)}"
+                tail = f"{name}t{answered | sum(1 << index for index in each.exists)}x{after}"
                 step = (each.key, COLON, *_remembering(self.emitter, each.value, tail, functions))
                 steps.append(Alternative(step, fits if counts else "", each.bit))
-            done = [Alternative((), ends)] if answered == everything else []
-            more = Alternative((COMMA, Reference(members, "_")), some_of=members)
-            self.grammar.define(f"{name}t{answered}", [*done, more], parameter=True)
-            if answered:
+            if answered or count:
                 self.grammar.define(members, steps, parameter=True)
             else:
                 self._define_first(members, steps, fewest)
-        return Reference(f"{name}s0", "0x0")
+            whole = answered == everything and (in_parameter or count >= fewest)
+            more = Alternative((COMMA, Reference(members, "_")), some_of=members)
+            tail_rule = [*([Alternative((), ends)] if whole else []), more]
+            self.grammar.define(f"{name}t{answered}x{count}", tail_rule, parameter=True)
+        return Reference(f"{name}s0x0", "0x0")
 
     @property
     def _complete(self) -> str:

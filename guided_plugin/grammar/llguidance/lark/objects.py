@@ -322,7 +322,7 @@ class _Writer:
         return self.grammar.rule(*((OPEN, *head, CLOSE) for head in reversed(heads)))
 
     def marked(self, member: Member) -> Member:
-        return replace(member, key=self.emitter.marked(member.key, CHANGING))
+        return member._replace(key=self.emitter.marked(member.key, CHANGING))
 
     def any_order(self, fewest: int, most: int | None, remembered: int) -> tuple[Symbol, ...]:
         """At least one property; nothing where none is possible.

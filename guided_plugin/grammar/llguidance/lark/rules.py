@@ -213,7 +213,9 @@ class Grammar:
                 continue
             rule = self.rules[name]
             head = f"{name}::_" if rule.parameter else name
-            alternatives = [self._with_condition(each) for each in rule.alternatives]
+            alternatives = rule.alternatives
+            if rule.parameter:
+                alternatives = [self._with_condition(each) for each in alternatives]
             if rule.parameter and len(alternatives) == 1:
                 # llguidance folds rules of one alternative, and then forgets the parameter.
                 alternatives = _both_ways(alternatives[0])
@@ -340,7 +342,7 @@ def _both_ways(alternative: Alternative) -> list[Alternative]:
 
 
 def _alternative(alternative: Alternative, words: Mapping[str, str]) -> str:
-    text = " ".join(_symbol(symbol, words) for symbol in alternative.symbols) or '""'
+    text = " ".join([_symbol(symbol, words) for symbol in alternative.symbols]) or '""'
     return f"{text} %if {alternative.condition}" if alternative.condition else text
 
 
