@@ -46,10 +46,9 @@ def assert_sound(found: Score) -> None:
     assert found.compiled > 0
 
 
-@pytest.mark.parametrize("padded", [True, False], ids=["padded", "whole words"])
 @pytest.mark.parametrize("draft", DRAFTS)
-def test_each_draft(draft, padded):
-    found = score(draft, compiler(special_vocabulary(padded=padded)))
+def test_each_draft(draft):
+    found = score(draft, compiler(special_vocabulary(padded=True)))
     assert_sound(found)
     wrong_accepts, wrong_refusals, refused = MOST[draft]
     assert len(found.wrong_accepts) <= wrong_accepts, found.wrong_accepts

@@ -263,7 +263,6 @@ def test_triggers_that_cost_too_much_are_not_blamed_on_their_language(byte_compi
 
 BOMBS = {
     "three ways": gp.OutputSpec.grammar("root ::= e\ne ::= e e e | [a-z] e | [a-z]"),
-    "nested": gp.OutputSpec.grammar('root ::= s\ns ::= s s s s | t s | [a-z]\nt ::= t t | "x"'),
     "lark": gp.OutputSpec.grammar("start: e\ne: e e | e e e | X\nX: /[a-z]/", "lark"),
 }
 

@@ -79,7 +79,7 @@ def test_one_after_the_other_they_all_end(made):
         reference.remove(0)
 
 
-@pytest.mark.parametrize("states", [ENOUGH, 400, 800])
+@pytest.mark.parametrize("states", [ENOUGH, 800])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_side_by_side_they_all_end(made, threads, states):
     backend, grammar = made(states, threads)
@@ -134,7 +134,7 @@ def test_a_wrong_token_is_still_wrong(made):
 
 
 @pytest.mark.parametrize("goes_back", [True, False])
-@pytest.mark.parametrize("states", [ENOUGH, 400, 800])
+@pytest.mark.parametrize("states", [ENOUGH, 800])
 def test_drafts_are_looked_at_with_a_new_lexer(made, monkeypatch, states, goes_back):
     def fails(self, tokens):
         raise GrammarError("no way back")

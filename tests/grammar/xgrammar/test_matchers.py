@@ -124,7 +124,7 @@ grammar = backend.compile(gp.OutputSpec.regex("[a-z]*"))
 def work():
     mask = numpy.zeros((8, vocabulary.words), numpy.int32)
     batch = backend.batch([backend.start(grammar, (256,)) for _ in range(8)])
-    for _ in range(2000):
+    for _ in range(300):
         batch.fill(mask, list(range(8)))
         assert all(batch.accept([97] * 8))
 threads = [threading.Thread(target=work) for _ in range(3)]
