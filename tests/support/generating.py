@@ -34,53 +34,30 @@ def random_model(vocab_size: int, *, kind: str = "llama", seed: int = 0, **optio
     import transformers
 
     torch.manual_seed(seed)
-    small: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
+    # Each kind has names of its own for the same sizes.
+    layers = ("num_hidden_layers", "num_layers", "encoder_layers", "decoder_layers")
+    heads = ("num_attention_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads")
+    sizes: dict[str, Any] = {
+        **dict.fromkeys(("hidden_size", "d_model"), 32),
+        **dict.fromkeys(("intermediate_size", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"), 64),
+        **dict.fromkeys((*layers, *heads), 2),
         "num_key_value_heads": 1,
+        "d_kv": 16,
         "max_position_embeddings": 512,
+        "decoder_start_token_id": 0,
+        "vocab_size": vocab_size,
         "bos_token_id": 0,
         "eos_token_id": 1,
         "pad_token_id": 2,
+        **options,
     }
-    if kind == "llama":
-        config = transformers.LlamaConfig(**{**small, **options})
-        model: Any = transformers.LlamaForCausalLM(config)
-    elif kind == "t5":
-        config = transformers.T5Config(
-            vocab_size=vocab_size,
-            d_model=32,
-            d_kv=16,
-            d_ff=64,
-            num_layers=2,
-            num_heads=2,
-            decoder_start_token_id=0,
-            eos_token_id=1,
-            pad_token_id=2,
-            **options,
-        )
-        model = transformers.T5ForConditionalGeneration(config)
-    else:
-        config = transformers.BartConfig(
-            vocab_size=vocab_size,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=64,
-            decoder_ffn_dim=64,
-            max_position_embeddings=512,
-            decoder_start_token_id=0,
-            bos_token_id=0,
-            eos_token_id=1,
-            pad_token_id=2,
-            **options,
-        )
-        model = transformers.BartForConditionalGeneration(config)
+    name, head = {
+        "llama": ("Llama", "ForCausalLM"),
+        "t5": ("T5", "ForConditionalGeneration"),
+        "bart": ("Bart", "ForConditionalGeneration"),
+    }[kind]
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    model: Any = getattr(transformers, f"{name}{head}")(config)
     return model.eval().requires_grad_(False)
 
 

@@ -53,21 +53,11 @@ class Score:
     compiled: int = 0
     refused: list[str] = field(default_factory=list)
     """Schemas refused at admission, with the reason."""
-    valid_accepted: int = 0
     valid_refused: list[str] = field(default_factory=list)
-    invalid_refused: int = 0
     wrong_accepts: list[str] = field(default_factory=list)
     early_stops: list[str] = field(default_factory=list)
     leaks: list[str] = field(default_factory=list)
     """Special tokens other than stop tokens that a mask allowed."""
-
-    def row(self) -> str:
-        """One line for a person."""
-        return (
-            f"{self.compiled} compiled, {len(self.refused)} refused; valid +{self.valid_accepted} "
-            f"-{len(self.valid_refused)}; invalid -{self.invalid_refused} +{len(self.wrong_accepts)}; "
-            f"{len(self.early_stops)} early stops, {len(self.leaks)} leaks"
-        )
 
 
 @functools.cache
@@ -117,12 +107,6 @@ def score(draft: str, compiler: GrammarCompiler, *, every: int = 1) -> Score:
             where = f"{group.name}: {text[:80]} ({grammar.backend})"
             found.early_stops += [f"{where}: {fault}" for fault in walk.early]
             found.leaks += [f"{where}: {fault}" for fault in walk.leaks]
-            if valid and walk.accepted:
-                found.valid_accepted += 1
-            elif valid:
-                found.valid_refused.append(where)
-            elif walk.accepted:
-                found.wrong_accepts.append(where)
-            else:
-                found.invalid_refused += 1
+            if valid != walk.accepted:
+                (found.valid_refused if valid else found.wrong_accepts).append(where)
     return found
