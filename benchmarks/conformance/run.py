@@ -149,7 +149,7 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
 def _write(options: Any, part: str, content: dict[str, Any]) -> None:
     command = "python benchmarks/conformance/run.py --suite SUITE --sample SAMPLE --tokenizer QWEN"
     command += shlex.join(["", "--every", str(options.every), "--parts", part])
-    packages = ("llguidance", "xgrammar", "jsonschema")
+    packages = ("llguidance", "xgrammar", "jsonschema-rs")
     document = {
         "command": command,
         "date": options.date,

@@ -1,16 +1,14 @@
 """The llguidance backend: what it takes and refuses, its stop tokens, its batches."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from llguidance_specs import CONTROL, END, OTHER_END, PERSON, VOCABULARY, allowed, takes
+from llguidance_specs import END, OTHER_END, PERSON, VOCABULARY, allowed, takes
 
 from guided_plugin import GuidedConfig, OutputSpec, Plugins, Vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
-from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
 
 
 @pytest.mark.parametrize(
@@ -60,15 +58,6 @@ def test_refusals_are_one_line(backend, spec, error, says):
     assert "\n" not in str(caught.value)
 
 
-def test_control_tokens_are_never_allowed(backend):
-    matcher = backend.start(backend.compile(OutputSpec.json_schema({"type": "string"})), (END,))
-    assert matcher.accept_text(b'"a')
-    (tokens,) = allowed(backend, [matcher])
-    assert ord("<") in tokens
-    assert not tokens & {END, OTHER_END, CONTROL}
-    assert max(tokens) < VOCABULARY.size
-
-
 def test_a_forced_text_may_be_spelt_with_any_tokens():
     tokens = [*(bytes([byte]) for byte in range(256)), b"</s>", b'{"', b'{"na', b'name":']
     wide = Vocabulary.from_tokens(tokens, [END])
@@ -103,14 +92,6 @@ def test_a_batch_tells_which_matchers_refused(backend, count):
         tokens = [ord("z" if place in wrong else "b") for place in range(count)]
         assert batch.accept(tokens) == [place not in wrong for place in range(count)]
         wrong |= {0}
-
-
-def test_accepting_the_stop_tokens(backend):
-    grammar = backend.compile(OutputSpec.regex("a+"))
-    usual, own = backend.start(grammar, (END,)), backend.start(grammar, (OTHER_END,))
-    assert usual.accept(ord("a"))
-    assert own.accept(ord("a"))
-    assert backend.batch([usual, own]).accept([END, OTHER_END]) == [True, True]
 
 
 def test_rollback_and_fork(backend):
@@ -173,20 +154,6 @@ def test_parts_are_closed_together(backend, schema, good, bad):
         assert not takes(backend, grammar.spec, text), text
 
 
-def test_the_token_that_is_never_sampled_is_never_allowed(backend):
-    spec = OutputSpec.json_schema({"type": "string", "pattern": "[0-9]{3}"})
-    grammar = backend.compile(spec)
-    matcher = backend.start(grammar, (END,))
-    assert matcher.accept_text(b'"a')
-    mask = np.zeros((1, VOCABULARY.words), np.int32)
-    backend.batch([matcher]).fill(mask, [0])
-    impossible = backend._tokenizers.impossible_token
-    assert impossible is not None
-    assert not mask[0, impossible // 32] >> (impossible % 32) & 1
-    assert takes(backend, spec, '"a 123 "')
-    assert not takes(backend, spec, '"a 12 "')
-
-
 def test_keywords_may_be_left_unenforced():
     schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     config = GuidedConfig(unenforced_keywords=("uniqueItems",))
@@ -225,13 +192,6 @@ def test_only_keywords_that_would_count_are_left_unenforced(schema, left):
     assert compiler.compile(OutputSpec.json_schema(schema)).unenforced == left
 
 
-def test_an_object_of_many_optional_properties_is_taken_to_its_end(backend):
-    schema = {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(1200)}}
-    for strict in (True, False):
-        spec = OutputSpec.json_schema(schema, strict=strict)
-        assert takes(backend, spec, '{"p600":null,"p1199":null}')
-
-
 def test_a_pattern_that_meets_a_length_is_taken_to_its_end(backend):
     spec = OutputSpec.json_schema({"pattern": r"^(?:\S+\s+){0,49}\S+$", "maxLength": 500, "type": "string"})
     text = '"' + "word " * 49 + "x"
@@ -252,73 +212,6 @@ def test_names_left_open_have_one_spelling(backend):
     spec = OutputSpec.json_schema(with_control, strict=False)
     assert takes(backend, spec, '{"b":"\\u0001"}')
     assert not takes(backend, spec, '{"\\u0061":"x"}')
-
-
-def test_keywords_of_later_drafts_do_not_count(backend):
-    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "string", "const": "a"}
-    assert takes(backend, OutputSpec.json_schema(schema), '"b"')
-
-
-def test_random_walks_are_accepted_by_a_fresh_matcher_and_parse(backend):
-    generator = np.random.default_rng(0)
-    spec = OutputSpec.json_schema(
-        {
-            "type": "object",
-            "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 40}, "b": {"enum": ["x", None]}},
-            "required": ["a", "b"],
-        }
-    )
-    grammar = backend.compile(spec)
-    for _ in range(20):
-        matcher, tokens = backend.start(grammar, (END,)), []
-        while not tokens or tokens[-1] != END:
-            choices = sorted(allowed(backend, [matcher])[0])
-            tokens.append(int(generator.choice(choices)))
-            assert matcher.accept(tokens[-1])
-        value = json.loads(bytes(tokens[:-1]))
-        assert 3 <= value["a"] <= 40
-        assert value["b"] in ("x", None)
-
-
-CONTROL_NAMES = [b"<|im_start|>", b"[1", b"[", b"<s>", b"<s>x", b"</s>"]
-
-
-def allowed_tokens(
-    backend: LLGuidanceBackend, vocabulary: Vocabulary, spec: OutputSpec, text: bytes
-) -> set[int]:
-    """The tokens that may come after a text."""
-    matcher = backend.start(backend.compile(spec), vocabulary.stop_token_ids)
-    assert matcher.accept_text(text)
-    mask = np.zeros((1, vocabulary.words), np.int32)
-    backend.batch([matcher]).fill(mask, [0])
-    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
-
-
-@pytest.mark.parametrize("padding", [0, 9])
-def test_control_tokens_come_where_they_are_named_and_nowhere_else(padding: int) -> None:
-    # 256 bytes and 32 tokens fill whole mask words; with nine tokens more there is padding.
-    text = [bytes([byte]) for byte in range(256)] + [b"ab" + bytes([97 + i]) for i in range(26 + padding)]
-    first = len(text)
-    tokens = [*text, *CONTROL_NAMES]
-    stop = len(tokens) - 1
-    vocabulary = Vocabulary.from_tokens(tokens, [stop], range(first, stop))
-    backend = LLGuidanceBackend(vocabulary, GuidedConfig(threads=2))
-    control = set(range(first, len(tokens)))
-
-    searched = OutputSpec.json_schema({"type": "string", "pattern": "[0-9]"})
-    for before in (b'"', b'"a', b'"a1'):
-        allowed = allowed_tokens(backend, vocabulary, searched, before)
-        assert allowed
-        assert not allowed & control
-        assert 0xFF not in allowed  # no text holds this byte
-    assert allowed_tokens(backend, vocabulary, searched, b'"a1"') == {stop}
-
-    for number, name in enumerate(CONTROL_NAMES[:-1]):
-        by_id = OutputSpec.grammar(f'start: "a" <[{first + number}]> "b"', "lark")
-        assert allowed_tokens(backend, vocabulary, by_id, b"a") == {first + number}
-        if name in (b"<|im_start|>", b"<s>"):
-            by_name = OutputSpec.grammar(f'start: "a" {name.decode()} "b"', "lark")
-            assert allowed_tokens(backend, vocabulary, by_name, b"a") == {first + number}
 
 
 def _properties(count, **keywords):
