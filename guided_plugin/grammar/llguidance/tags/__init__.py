@@ -1,8 +1,7 @@
 """Structural tags written as one grammar, the schemas inside included.
 
-nodes.py       the parts of a tag
-reader.py      a tag's document as nodes; fields.py, leaves.py, xml.py: what it is made of
-freetext.py    free text up to a trigger or an end
+nodes.py       the parts of a tag, and free text up to a trigger or an end
+reader.py      a tag's document as nodes; fields.py, xml.py: what it is made of
 lexing.py      whether a lexer reads all that as it is meant
 """
 

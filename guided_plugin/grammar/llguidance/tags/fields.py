@@ -1,18 +1,16 @@
 """What the formats of a structural tag share: checked fields, errors with places, tokens.
 
-Depends on freetext. An UnsupportedSpecError says that one grammar can't express a tag: another backend may.
+Depends on nodes. An UnsupportedSpecError says that one grammar can't express a tag: another backend may.
 Malformed tags are GrammarErrors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
-from guided_plugin.grammar.llguidance.tags.freetext import Names
-from guided_plugin.grammar.llguidance.tags.nodes import EMPTY, Control, Node, Path, Text
+from guided_plugin.grammar.llguidance.tags.nodes import EMPTY, Control, Names, Node, Path, Text
 from guided_plugin.spec.schema import pointer
 
 Fields = Mapping[str, Any]
@@ -58,15 +56,6 @@ class Reading:
     def part(self, node: Fields, key: str, path: Path) -> Node:
         """A format in a field."""
         return self.format(node.get(key), (*path, key))
-
-    @contextmanager
-    def inside(self, ends: list[Node]) -> Iterator[None]:
-        """While the content of a tag with these ends is read."""
-        outer, self.ends = self.ends, [end.text for end in ends if isinstance(end, Text)]
-        try:
-            yield
-        finally:
-            self.ends = outer
 
     def endings(self, node: Fields, path: Path) -> list[Node]:
         """The ends of a tag."""
@@ -133,4 +122,12 @@ def flag(node: Fields, key: str, path: Path, *, default: bool = False) -> bool:
     found = node.get(key, default)
     if not isinstance(found, bool):
         raise malformed("must be true or false", (*path, key))
+    return found
+
+
+def text_of(node: Fields, key: str, path: Path) -> str:
+    """A field that is a text."""
+    found = node.get(key)
+    if not isinstance(found, str):
+        raise malformed("must be a string", (*path, key))
     return found

@@ -8,8 +8,8 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from guided_plugin.errors import shown
 from guided_plugin.grammar.llguidance.tags.nodes import (
@@ -54,69 +54,6 @@ class _Ends:
     last: frozenset[int]
 
 
-@dataclass
-class Positions:
-    """The leaves of a tag, by their place in it, and which may follow which."""
-
-    leaves: list[Leaf] = field(default_factory=list)
-    follow: list[set[int]] = field(default_factory=list)
-    loops: list[int] = field(default_factory=list)
-    """The innermost loop around each leaf; 0: none. Odd ones count."""
-    ambiguous: bool = False
-    """Whether a loop's end may also be inside of it, where one of both counts."""
-    _loop: int = 0
-    _loop_count: int = 0
-
-    def ends(self, node: Node) -> _Ends:
-        match node:
-            case Sequence(parts):
-                return self._sequence([self.ends(part) for part in parts])
-            case Either(options):
-                found = [self.ends(option) for option in options]
-                first = frozenset().union(*(each.first for each in found))
-                last = frozenset().union(*(each.last for each in found))
-                return _Ends(any(each.nullable for each in found), first, last)
-            case Repeat(part, low, high):
-                inner = self._inside_loop(part, low, high) if high != 1 else self.ends(part)
-                return _Ends(inner.nullable or low == 0, inner.first, inner.last)
-            case Text() | Control() | Free() | Until() | Regex() | Schema():
-                self.leaves.append(node)
-                self.follow.append(set())
-                self.loops.append(self._loop)
-                only = frozenset({len(self.leaves) - 1})
-                return _Ends(False, only, only)
-            case _:
-                raise TypeError(f"free text was not written out: {node!r}")
-
-    def _inside_loop(self, part: Node, low: int, high: int | None) -> _Ends:
-        outer, start = self._loop, len(self.leaves)
-        counts = low > 1 or high is not None
-        self._loop_count += 1
-        self._loop = 2 * self._loop_count + counts
-        inner = self.ends(part)
-        again = any(self.follow[position] & inner.first for position in inner.last)
-        if (again or inner.nullable) and any(loop % 2 for loop in (self._loop, *self.loops[start:])):
-            self.ambiguous = True
-        self._link(inner.last, inner.first)
-        self._loop = outer
-        return inner
-
-    def _sequence(self, parts: list[_Ends]) -> _Ends:
-        whole = _Ends(True, frozenset(), frozenset())
-        for part in parts:
-            self._link(whole.last, part.first)
-            whole = _Ends(
-                whole.nullable and part.nullable,
-                whole.first | part.first if whole.nullable else whole.first,
-                whole.last | part.last if part.nullable else part.last,
-            )
-        return whole
-
-    def _link(self, last: frozenset[int], first: frozenset[int]) -> None:
-        for position in last:
-            self.follow[position] |= first
-
-
 def misread(node: Node, types_of: TypesOf) -> str | None:
     """What a lexer reads otherwise than it is meant, or None. `types_of`: the types of a schema's values."""
     return _Lexing(node, types_of).misread()
@@ -124,13 +61,17 @@ def misread(node: Node, types_of: TypesOf) -> str | None:
 
 class _Lexing:
     def __init__(self, node: Node, types_of: TypesOf) -> None:
-        positions = Positions()
-        self._start = positions.ends(node).first
-        self._leaves = positions.leaves
-        self._loops = positions.loops
-        self._ambiguous = positions.ambiguous
-        self._follow = [frozenset(found) for found in positions.follow]
         self._types_of = types_of
+        self._leaves: list[Leaf] = []
+        """The leaves of a tag, by their place in it,"""
+        self._follow: list[set[int]] = []
+        """and which may follow which."""
+        self._loops: list[int] = []
+        """The innermost loop around each leaf; 0: none. Odd ones count."""
+        self._loop = self._loop_count = 0
+        self._ambiguous = False
+        """Whether a loop's end may also be inside of it, where one of both counts."""
+        self._start = self._ends(node).first
         self._begins = [self._beginning(leaf) for leaf in self._leaves]
         self._next = [self._beginnings(found) for found in self._follow]
 
@@ -159,6 +100,55 @@ class _Lexing:
                 pending.append(frozenset().union(*(self._follow[position] for position in group)))
         return None
 
+    def _ends(self, node: Node) -> _Ends:
+        match node:
+            case Sequence(parts):
+                return self._sequence([self._ends(part) for part in parts])
+            case Either(options):
+                found = [self._ends(option) for option in options]
+                first = frozenset().union(*(each.first for each in found))
+                last = frozenset().union(*(each.last for each in found))
+                return _Ends(any(each.nullable for each in found), first, last)
+            case Repeat(part, low, high):
+                inner = self._inside_loop(part, low, high) if high != 1 else self._ends(part)
+                return _Ends(inner.nullable or low == 0, inner.first, inner.last)
+            case Text() | Control() | Free() | Until() | Regex() | Schema():
+                self._leaves.append(node)
+                self._follow.append(set())
+                self._loops.append(self._loop)
+                only = frozenset({len(self._leaves) - 1})
+                return _Ends(False, only, only)
+            case _:
+                raise TypeError(f"free text was not written out: {node!r}")
+
+    def _inside_loop(self, part: Node, low: int, high: int | None) -> _Ends:
+        outer, start = self._loop, len(self._leaves)
+        counts = low > 1 or high is not None
+        self._loop_count += 1
+        self._loop = 2 * self._loop_count + counts
+        inner = self._ends(part)
+        again = any(self._follow[position] & inner.first for position in inner.last)
+        if (again or inner.nullable) and any(loop % 2 for loop in (self._loop, *self._loops[start:])):
+            self._ambiguous = True
+        self._link(inner.last, inner.first)
+        self._loop = outer
+        return inner
+
+    def _sequence(self, parts: list[_Ends]) -> _Ends:
+        whole = _Ends(True, frozenset(), frozenset())
+        for part in parts:
+            self._link(whole.last, part.first)
+            whole = _Ends(
+                whole.nullable and part.nullable,
+                whole.first | part.first if whole.nullable else whole.first,
+                whole.last | part.last if part.nullable else part.last,
+            )
+        return whole
+
+    def _link(self, last: frozenset[int], first: frozenset[int]) -> None:
+        for position in last:
+            self._follow[position] |= first
+
     def _beginning(self, leaf: Leaf) -> frozenset[int]:
         match leaf:
             case Text(text):
@@ -172,7 +162,7 @@ class _Lexing:
             case Schema():
                 return frozenset().union(*(BEGINNINGS[kind] for kind in self._types_of(leaf)))
 
-    def _beginnings(self, positions: frozenset[int]) -> frozenset[int]:
+    def _beginnings(self, positions: Iterable[int]) -> frozenset[int]:
         return frozenset().union(*(self._begins[position] for position in positions))
 
     def _continuing(self, leaf: Leaf) -> frozenset[int]:
@@ -230,7 +220,8 @@ class _Lexing:
             return False
         if not isinstance(found, Free | Until):
             return bool(self._begins[text] & self._begins[other])
-        end = _first_stop(leaf.text, found.stops)
+        stops = [leaf.text.find(stop) + len(stop) for stop in found.stops if stop in leaf.text]
+        end = min(stops, default=None)
         if end is None:
             return bool(self._next[text])
         if isinstance(found, Free) or not leaf.text[:end].endswith(found.stop):
@@ -253,17 +244,11 @@ class _Lexing:
             groups.setdefault(key, set()).add(position)
         for key, group in groups.items():
             if isinstance(key, Text):
-                group |= {each for each in state if self._same_end(key.text, self._leaves[each])}
+                untils = ((each, self._leaves[each]) for each in state)
+                group |= {
+                    at for at, leaf in untils if isinstance(leaf, Until) and key.text.endswith(leaf.stop)
+                }
             yield group
-
-    def _same_end(self, text: str, leaf: Leaf) -> bool:
-        return isinstance(leaf, Until) and text.endswith(leaf.stop)
-
-
-def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
-    """Where the first stop in a text ends."""
-    found = [text.find(stop) + len(stop) for stop in stops if stop in text]
-    return min(found, default=None)
 
 
 def _told(leaf: Leaf) -> str:

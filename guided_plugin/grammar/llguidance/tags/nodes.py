@@ -1,14 +1,19 @@
-"""The parts of a structural tag as a tree. Depends on nothing.
+"""The parts of a structural tag as a tree, and free text written out: up to a trigger, an end, or the end of
+the output.
 
-Control tokens are leaves of their own, and free text is written out as the texts that end with a stop, and
-the text without any.
+Control tokens are leaves of their own. A lexer reads the longest text that fits, so free text and the text
+that ends it are one lexeme: free text is the texts that end with a stop, and the text without any.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from typing import Any
+
+from guided_plugin.errors import UnsupportedSpecError, shown
 
 Path = tuple[str | int, ...]
 
@@ -95,8 +100,7 @@ class Repeat:
 class Dispatch:
     """Free text in which each trigger must be followed by its node. The reader writes it out."""
 
-    rules: tuple[tuple[str | int, Node], ...]
-    """Triggers are texts or control tokens."""
+    rules: tuple[Rule, ...]
     excludes: tuple[str, ...]
     loop: bool = True
     """Whether free text goes on after the first trigger."""
@@ -110,6 +114,8 @@ class Dispatch:
 
 Leaf = Text | Control | Free | Until | Regex | Schema
 Node = Leaf | Sequence | Either | Repeat | Dispatch
+Rule = tuple[str | int, Node]
+"""A trigger, as a text or a control token, and what must follow it."""
 
 EMPTY = Sequence()
 
@@ -130,3 +136,166 @@ def either(options: Listed[Node]) -> Node:
 def optional(part: Node) -> Node:
     """A part, or nothing."""
     return Repeat(part, 0, 1)
+
+
+class Names:
+    """Control tokens by the names that a tag may write."""
+
+    def __init__(self, names: Mapping[str, int]) -> None:
+        # Shorter names would be found in texts that mean something else.
+        longest_first = sorted(names, key=len, reverse=True)
+        self._names = {name: names[name] for name in longest_first if len(name) >= 3}
+
+    def _any_in(self, text: str) -> re.Pattern[str]:
+        """A pattern of the names in a text: one of all names takes long to compile."""
+        return re.compile("|".join(re.escape(name) for name in self._names if name in text) or "(?!)")
+
+    def leading(self, text: str) -> tuple[int, str] | None:
+        """The control token with whose name a text begins, and the rest."""
+        found = self._any_in(text).match(text)
+        return found and (self._names[found[0]], text[found.end() :])
+
+    def inside(self, text: str) -> tuple[str, int, str] | None:
+        """The first control token whose name is behind a text's first character, with the text around it."""
+        found = self._any_in(text).search(text, 1)
+        return found and (text[: found.start()], self._names[found[0]], text[found.end() :])
+
+    def spelled(self, text: str) -> Node:
+        """A text in which each name is a control token, or written as text."""
+        parts: list[Node] = []
+        plain = 0
+        for found in self._any_in(text).finditer(text):
+            parts += [Text(text[plain : found.start()])] if plain < found.start() else []
+            parts.append(Either((Control(self._names[found[0]]), Text(found[0]))))
+            plain = found.end()
+        return sequence([*parts, Text(text[plain:])] if plain < len(text) else parts)
+
+    def triggered(self, trigger: str, begin: str, rest: Node) -> list[Rule]:
+        """The rules of free text for a begin: behind its trigger, and behind its control token."""
+        rules: list[Rule] = [(trigger, sequence([self.spelled(begin[len(trigger) :]), rest]))]
+        led = self.leading(begin)
+        if led is not None:
+            rules.append((led[0], sequence([self.spelled(led[1]), rest])))
+        elif self.inside(trigger) is not None:
+            raise UnsupportedSpecError("a trigger with a control token in its middle", where="triggers")
+        return rules
+
+
+def written_out(node: Node) -> Node:
+    """A node without `Dispatch`: free text may go on up to the end of the output."""
+    match node:
+        case Dispatch():
+            tail = optional(Free(node.stops))
+            return sequence([_calls(node), tail]) if node.loop else Either((_calls(node), tail))
+        case Sequence(parts):
+            return sequence([written_out(part) for part in parts])
+        case Either(options):
+            return either([written_out(option) for option in options])
+        case Repeat(part, low, high):
+            return Repeat(written_out(part), low, high)
+        case _:
+            return node
+
+
+def closed(node: Node, ends: Listed[Node], names: Names) -> Node:
+    """A node and one of the ends behind it; free text at the node's end becomes one with them."""
+    if not _is_open(node):
+        return sequence([node, _either_end(ends, names)])
+    match node:
+        case Dispatch():
+            return _closed_dispatch(node, ends, names)
+        case Sequence(parts):
+            return sequence([*parts[:-1], closed(parts[-1], ends, names)])
+        case Either(options):
+            return either([closed(option, ends, names) for option in options])
+        case Repeat(part, 0, 1):
+            return Either((closed(part, ends, names), _either_end(ends, names)))
+        case _:
+            raise UnsupportedSpecError(
+                "free text that is repeated can't be told apart", where="structural_tag"
+            )
+
+
+def _is_open(node: Node) -> bool:
+    """Whether free text may be last in a node."""
+    match node:
+        case Dispatch():
+            return True
+        case Sequence(parts):
+            return bool(parts) and _is_open(parts[-1])
+        case Either(options):
+            return any(map(_is_open, options))
+        case Repeat(part, _, high):
+            return high != 0 and _is_open(part)
+        case _:
+            return False
+
+
+def _either_end(ends: Listed[Node], names: Names) -> Node:
+    return either([names.spelled(end.text) if isinstance(end, Text) else end for end in ends])
+
+
+def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
+    endings: list[Node] = []
+    for end in ends:
+        if isinstance(end, Control):
+            endings.append(sequence([optional(Free(node.stops)), end]))
+        elif not isinstance(end, Text):
+            raise UnsupportedSpecError("free text that nothing ends", where="structural_tag")
+        else:
+            stop = min((x for x in node.excludes if end.text.startswith(x)), key=len, default=None)
+            if stop is None:
+                raise UnsupportedSpecError(
+                    "free text in front of a text that may occur in it",
+                    where="structural_tag",
+                    hint="write that text into `excludes`",
+                )
+            endings.append(sequence([_until(stop, node.stops), names.spelled(end.text[len(stop) :])]))
+            endings += _ending_in_controls(end.text, stop, node.stops, names)
+    if node.loop:
+        return sequence([_calls(node), either(endings)])
+    return (
+        either([*endings, sequence([_calls(node), _either_end(ends, names)])])
+        if node.rules
+        else either(endings)
+    )
+
+
+def _ending_in_controls(end: str, stop: str, stops: Listed[str], names: Names) -> list[Node]:
+    """Free text up to an end whose stop is written with a control token."""
+    led, inside = names.leading(end), names.inside(end)
+    if led is not None:
+        return [sequence([optional(Free(tuple(stops))), Control(led[0]), names.spelled(led[1])])]
+    if inside is not None and len(inside[0]) < len(stop):
+        before, token, rest = inside
+        return [sequence([Free(tuple(stops), before), Control(token), names.spelled(rest)])]
+    return []
+
+
+def _calls(node: Dispatch) -> Node:
+    """Free text and a trigger with what must follow: any number of times, or once where it doesn't loop."""
+    if not node.rules:
+        return EMPTY
+    options = [
+        sequence([_until(trigger, node.stops, node.excludes), written_out(rest)])
+        for trigger, rest in node.rules
+        if isinstance(trigger, str)
+    ]
+    led = [
+        sequence([Control(trigger), written_out(rest)])
+        for trigger, rest in node.rules
+        if isinstance(trigger, int)
+    ]
+    if led:
+        options.append(sequence([optional(Free(node.stops)), either(led)]))
+    return Repeat(either(options), 0, None) if node.loop else either(options)
+
+
+def _until(stop: str, stops: Listed[str], excludes: Listed[str] = ()) -> Until:
+    """Text up to a stop, unless that is excluded. Raises where another stop always comes first."""
+    if any(other in stop[:-1] for other in stops) or any(map(stop.endswith, excludes)):
+        raise UnsupportedSpecError(
+            f"{shown(stop)} is never reached: it has another trigger, end or excluded text in it",
+            where="structural_tag",
+        )
+    return Until(stop, tuple(stops), tuple(sorted({each for each in excludes if each.endswith(stop)})))

@@ -1,15 +1,14 @@
-"""A structural tag's document as nodes: formats that have formats inside. Depends on fields and leaves.
+"""A structural tag's document as nodes. Depends on fields, xml and spec.
 
 Reads what one grammar can express exactly; all else is refused, with its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from guided_plugin.errors import shown
-from guided_plugin.grammar.llguidance.tags import leaves
+from guided_plugin.errors import GrammarError, GuidedError, UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.tags.fields import (
     Fields,
     Reading,
@@ -18,21 +17,30 @@ from guided_plugin.grammar.llguidance.tags.fields import (
     listed,
     malformed,
     refusal,
+    text_of,
     texts,
 )
-from guided_plugin.grammar.llguidance.tags.freetext import Rule, closed, written_out
 from guided_plugin.grammar.llguidance.tags.nodes import (
     EMPTY,
     Control,
     Dispatch,
     Node,
     Path,
+    Regex,
     Repeat,
+    Rule,
+    Schema,
     Text,
+    closed,
     either,
     optional,
     sequence,
+    written_out,
 )
+from guided_plugin.grammar.llguidance.tags.xml import xml_schema
+from guided_plugin.spec import ecma
+from guided_plugin.spec.languages import nullable, whole
+from guided_plugin.spec.schema import check_schema, pointer
 
 # So many times at most: a parser keeps count of each.
 _MAX_REPEAT = 1_000
@@ -52,10 +60,90 @@ def _older(reading: Reading, document: Fields) -> Node:
     for index, tag in enumerate(listed(document, "structures", (), dict)):
         path: Path = ("structures", index)
         known(tag, ("begin", "schema", "end"), path)
-        content = leaves.schema_node(tag.get("schema", True), (*path, "schema"))
+        content = _schema_node(tag.get("schema", True), (*path, "schema"))
         ends = reading.endings(tag, path)
-        tags.append((_text(tag, "begin", path), closed(content, ends, reading.names)))
+        tags.append((text_of(tag, "begin", path), closed(content, ends, reading.names)))
     return Dispatch(tuple(_by_trigger(reading, tags, texts(document, "triggers", ()), ())), ())
+
+
+def _const_string(reading: Reading, node: Fields, path: Path) -> Node:
+    return reading.names.spelled(text_of(node, "value", path))
+
+
+def _json_schema(reading: Reading, node: Fields, path: Path) -> Node:
+    """JSON that satisfies a schema."""
+    if node.get("excludes"):
+        raise refusal("`excludes` of JSON", (*path, "excludes"))
+    most = node.get("max_whitespace_cnt")
+    if most is not None and (not isinstance(most, int) or most < 1):
+        raise malformed("must be a number above zero", (*path, "max_whitespace_cnt"))
+    if most is not None and reading.flexible:
+        raise refusal("`max_whitespace_cnt`", (*path, "max_whitespace_cnt"), "use compact whitespace")
+    if "json_schema" not in node:
+        raise malformed("must have a `json_schema`", path)
+    any_order = flag(node, "any_order", path)
+    found = _schema_node(node["json_schema"], (*path, "json_schema"), any_order=any_order)
+    return found if node.get("style", "json") == "json" else xml_schema(reading, node, path)
+
+
+def _schema_node(schema: Any, path: Path, *, any_order: bool = False) -> Node:
+    """A schema that is well formed."""
+    try:
+        check_schema(schema)
+    except GuidedError as error:
+        where = pointer(path) + error.where.removeprefix("#")
+        raise GrammarError(error.what, where=where, hint=error.hint) from None
+    return Schema(schema, path, any_order)
+
+
+def _regex(reading: Reading, node: Fields, path: Path) -> Node:
+    """Text that a regular expression matches as a whole."""
+    path = (*path, "pattern")
+    pattern = node.get("pattern")
+    if not isinstance(pattern, str) or not pattern:
+        raise malformed("must be a string that is not empty", path)
+    try:
+        tree = whole(pattern)
+    except UnsupportedSpecError as error:
+        raise refusal(error.what, path, error.hint) from None
+    found = Regex(pattern, frozenset(_alphabet(tree)))
+    return optional(found) if nullable(tree) else found
+
+
+def _any(reading: Reading, node: Fields, path: Path) -> Node:
+    """Any text, up to the end of the tag around it. Control tokens are none, whichever are excluded."""
+    for key in ("max_tokens", "max_chars"):
+        if node.get(key) is not None:
+            raise refusal(f"`{key}`", (*path, key))
+    reading.tokens(node, "exclude_tokens", path)
+    ends = reading.ends if node["type"] == "any_text" else ()
+    return Dispatch((), (*texts(node, "excludes", path), *ends))
+
+
+def _token(reading: Reading, node: Fields, path: Path) -> Node:
+    return reading.token(node.get("token"), (*path, "token"))
+
+
+def _alphabet(tree: ecma.Node) -> Iterator[int]:
+    """Every byte that may be in a text of this language."""
+    if isinstance(tree, ecma.Not):
+        yield from range(256)
+    elif isinstance(tree, ecma.Characters):
+        yield from _bytes(tree)
+    else:
+        for part in ecma.children(tree):
+            yield from _alphabet(part)
+
+
+def _bytes(characters: ecma.Characters) -> Iterator[int]:
+    """Every byte that may be in one of these characters; some more where dialects differ."""
+    yield from range(128, 256)
+    for code in range(128):
+        inside = any(low <= code <= high for low, high in characters.ranges)
+        if characters.properties or inside != characters.negated:
+            yield code
+    if characters.negated:
+        yield from (10, 13)
 
 
 def _sequence(reading: Reading, node: Fields, path: Path) -> Node:
@@ -77,13 +165,6 @@ def _or(reading: Reading, node: Fields, path: Path) -> Node:
     return either([reading.format(part, (*path, "elements", i)) for i, part in enumerate(elements)])
 
 
-def _text(node: Fields, key: str, path: Path) -> str:
-    text = node.get(key)
-    if not isinstance(text, str):
-        raise malformed("must be a string", (*path, key))
-    return text
-
-
 def _token_begin(reading: Reading, node: Fields, path: Path) -> Control:
     token = reading.part(node, "begin", path)
     if not isinstance(token, Control):
@@ -97,8 +178,9 @@ def _content(reading: Reading, node: Fields, path: Path) -> Node:
     if node.get("type", "tag") != "tag":
         raise malformed("must be a tag", path)
     ends = reading.endings(node, path)
-    with reading.inside(ends):
-        content = reading.part(node, "content", path)
+    outer, reading.ends = reading.ends, [end.text for end in ends if isinstance(end, Text)]
+    content = reading.part(node, "content", path)
+    reading.ends = outer
     return closed(content, ends, reading.names)
 
 
@@ -114,7 +196,7 @@ def _triggered(reading: Reading, node: Fields, path: Path) -> Node:
     tags = []
     for index, tag in enumerate(listed(node, "tags", path, dict)):
         tag_path = (*path, "tags", index)
-        tags.append((_text(tag, "begin", tag_path), _content(reading, tag, tag_path)))
+        tags.append((text_of(tag, "begin", tag_path), _content(reading, tag, tag_path)))
     rules = _by_trigger(reading, tags, texts(node, "triggers", path), path)
     wholes = [sequence([reading.names.spelled(begin), rest]) for begin, rest in tags]
     excludes = (*texts(node, "excludes", path), *reading.ends)
@@ -165,34 +247,29 @@ def _token_triggered(reading: Reading, node: Fields, path: Path) -> Node:
 
 
 def _dispatch(reading: Reading, node: Fields, path: Path) -> Node:
+    """Free text in which a text, or a token, must be followed by a format."""
+    reading.tokens(node, "exclude_tokens", path)  # Free text has no control tokens.
     rules: list[Rule] = []
-    for index, rule in enumerate(listed(node, "rules", path, list)):
-        rule_path = (*path, "rules", index)
-        if len(rule) != 2 or not isinstance(rule[0], str) or not rule[0]:
-            raise malformed("must be a text and a format", rule_path)
-        content = reading.format(rule[1], (*rule_path, 1))
-        rules += reading.names.triggered(rule[0], rule[0], content)
-    excludes = tuple(texts(node, "excludes", path))
-    return Dispatch(tuple(rules), excludes, loop=flag(node, "loop", path, default=True))
-
-
-def _token_dispatch(reading: Reading, node: Fields, path: Path) -> Node:
-    rules: list[Rule] = []
-    reading.tokens(node, "exclude_tokens", path)
     for index, rule in enumerate(listed(node, "rules", path, list)):
         rule_path = (*path, "rules", index)
         if len(rule) != 2:
-            raise malformed("must be a token and a format", rule_path)
-        trigger = reading.token(rule[0], (*rule_path, 0)).token
-        rules.append((trigger, reading.format(rule[1], (*rule_path, 1))))
-    return Dispatch(tuple(rules), (), loop=flag(node, "loop", path, default=True))
+            raise malformed("must be a trigger and a format", rule_path)
+        content = reading.format(rule[1], (*rule_path, 1))
+        if node["type"] == "token_dispatch":
+            rules.append((reading.token(rule[0], (*rule_path, 0)).token, content))
+        elif isinstance(rule[0], str) and rule[0]:
+            rules += reading.names.triggered(rule[0], rule[0], content)
+        else:
+            raise malformed("must be a text", (*rule_path, 0))
+    excludes = tuple(texts(node, "excludes", path))
+    return Dispatch(tuple(rules), excludes, loop=flag(node, "loop", path, default=True))
 
 
 def _separated(reading: Reading, node: Fields, path: Path) -> Node:
     tags = listed(node, "tags", path, dict)
     if not tags:
         raise malformed("must not be empty", (*path, "tags"))
-    separator = _text(node, "separator", path)
+    separator = text_of(node, "separator", path)
     tag = either([_tag(reading, each, (*path, "tags", index)) for index, each in enumerate(tags)])
     if not flag(node, "stop_after_first", path):
         more = sequence([reading.names.spelled(separator), tag])
@@ -200,16 +277,8 @@ def _separated(reading: Reading, node: Fields, path: Path) -> Node:
     return tag if flag(node, "at_least_one", path) else optional(tag)
 
 
-def _optional(reading: Reading, node: Fields, path: Path) -> Node:
-    return optional(reading.part(node, "content", path))
-
-
-def _plus(reading: Reading, node: Fields, path: Path) -> Node:
-    return Repeat(reading.part(node, "content", path), 1, None)
-
-
-def _star(reading: Reading, node: Fields, path: Path) -> Node:
-    return Repeat(reading.part(node, "content", path), 0, None)
+def _times(low: int, high: int | None) -> Callable[[Reading, Fields, Path], Node]:
+    return lambda reading, node, path: Repeat(reading.part(node, "content", path), low, high)
 
 
 def _repeat(reading: Reading, node: Fields, path: Path) -> Node:
@@ -224,17 +293,22 @@ def _repeat(reading: Reading, node: Fields, path: Path) -> Node:
 
 _TAGS = ("tags", "at_least_one", "stop_after_first")
 _FORMATS: Mapping[str, Any] = {
-    **leaves.FORMATS,
+    "const_string": (("value",), _const_string),
+    "json_schema": (("json_schema", "style", "any_order", "max_whitespace_cnt", "excludes"), _json_schema),
+    "regex": (("pattern",), _regex),
+    "any_text": (("excludes", "max_tokens", "max_chars"), _any),
+    "any_tokens": (("exclude_tokens", "max_tokens"), _any),
+    "token": (("token",), _token),
     "sequence": (("elements",), _sequence),
     "or": (("elements",), _or),
     "tag": (("begin", "content", "end"), _tag),
     "triggered_tags": (("triggers", "excludes", *_TAGS), _triggered),
     "token_triggered_tags": (("trigger_tokens", "exclude_tokens", *_TAGS), _token_triggered),
     "tags_with_separator": (("separator", *_TAGS), _separated),
-    "optional": (("content",), _optional),
-    "plus": (("content",), _plus),
-    "star": (("content",), _star),
+    "optional": (("content",), _times(0, 1)),
+    "plus": (("content",), _times(1, None)),
+    "star": (("content",), _times(0, None)),
     "repeat": (("content", "min", "max"), _repeat),
     "dispatch": (("rules", "loop", "excludes"), _dispatch),
-    "token_dispatch": (("rules", "loop", "exclude_tokens"), _token_dispatch),
+    "token_dispatch": (("rules", "loop", "exclude_tokens"), _dispatch),
 }

@@ -1,6 +1,6 @@
 """Schemas whose properties are written as XML elements: strings as raw text, other values as JSON.
 
-Depends on fields and freetext. Takes objects of described properties; the rest is refused. Whitespace is at
+Depends on fields. Takes objects of described properties; the rest is refused. Whitespace is at
 most one line's end between elements and around values that are not any string.
 """
 
@@ -12,7 +12,6 @@ from typing import Any
 
 from guided_plugin.errors import shown
 from guided_plugin.grammar.llguidance.tags.fields import Fields, Reading, refusal
-from guided_plugin.grammar.llguidance.tags.freetext import closed
 from guided_plugin.grammar.llguidance.tags.nodes import (
     EMPTY,
     Dispatch,
@@ -20,6 +19,7 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
     Path,
     Schema,
     Text,
+    closed,
     either,
     optional,
     sequence,
