@@ -243,5 +243,28 @@ def test_a_grammar_nested_too_deep_for_llguidances_stack_is_refused_before_it(ba
         backend.compile(make(2_010))
 
 
+def _either(count):
+    properties = {f"p{i}": {"type": "null"} for i in range(count)}
+    return {"type": "object", "properties": properties, "anyOf": [{"required": ["p0"]}, {"required": ["p1"]}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "where"),
+    [
+        (_either, "#/properties"),
+        (lambda count: {"items": _either(count)}, "#/items/properties"),
+        (lambda count: {"enum": [{"p1": i, "p2": None} for i in range(count // 2)]}, "#/enum"),
+    ],
+)
+def test_more_properties_in_any_order_than_a_row_holds_are_refused_before_a_request(backend, schema, where):
+    """Just below the bound an object can begin; above it llguidance would stop at the brace."""
+    text = '{"p1":1,"p2":null}' if where == "#/enum" else '{"p1":null}'
+    text = f"[{text}]" if "items" in where else text
+    assert takes(backend, OutputSpec.json_schema(schema(3_900), strict=False), text)
+    with pytest.raises(CompileLimitError, match="properties in any order may come at one place") as caught:
+        backend.compile(OutputSpec.json_schema(schema(5_000), strict=False))
+    assert caught.value.where == where
+
+
 def test_members_in_any_order_are_not_nested(backend):
     assert backend.compile(_properties(3_300, minProperties=1)).backend == "llguidance"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
@@ -53,6 +53,9 @@ CONTROL, MARKS = 257, range(258, 320)
 """Special tokens of a vocabulary of bytes: one in front of a control token's number, and marks."""
 CHANGING, PLAIN = 1, 2
 """Bits: of items that may be something else each time, and of those that need not differ."""
+
+_MOST_AT_ONCE = 7_900
+"""Items of a row of llguidance's parser for what an object may begin with, of 8,000 (see `backend.py`)."""
 
 SIMPLER = "leave one of the keywords out, or use smaller bounds and fewer alternatives"
 
@@ -224,7 +227,23 @@ class Emitter:
             names = _listed(shape["object"])
             order = {name: at for at, name in enumerate(names)}
             self.name_order = self._name_orders.setdefault(frozenset(names), order)
+            self._check_row(shape["object"])
         return [self._constraint(c) for every in shape.values() for c in every]
+
+    def _check_row(self, objects: Sequence[Constraint]) -> None:
+        """Refuse objects of more properties, in any order, than may come at one place."""
+        items = sum(2 + len(_listed([each])) for each in objects)
+        if items > _MOST_AT_ONCE and not self.style.ordered:
+            places = (
+                (len(node.keywords.get(keyword, ())), (*node.path, keyword))
+                for node in self.algebra.document.nodes
+                for keyword in ("properties", "anyOf", "oneOf", "enum")
+            )
+            raise CompileLimitError(
+                f"{items} properties in any order may come at one place; llguidance reads {_MOST_AT_ONCE}",
+                where=pointer(max(places, key=lambda place: place[0])[1]),
+                hint="use fewer properties, fewer alternatives of the object, or `strict`, which orders them",
+            )
 
     def _constraint(self, constraint: Constraint) -> Symbol:
         if isinstance(constraint, Array | Object):
