@@ -180,8 +180,8 @@ class Emitter:
             member = (self.name(scalars[0]), COLON, value)
             members = (*member, Repeated((COMMA, *member), 0, None))
             entries = (Text('"{"'), Repeated(members, 0, 1), Text('"}"'))
-            symbols = [*scalars, self.grammar.rule(array), self.grammar.rule(entries)]
-            self.grammar.define(value.rule, [Alternative((symbol,)) for symbol in symbols])
+            options = [*((scalar,) for scalar in scalars), array, entries]
+            self.grammar.define(value.rule, [Alternative(symbols) for symbols in options])
         return value
 
     def name(self, key: Symbol) -> Symbol:

@@ -219,7 +219,7 @@ class Grammar:
             if rule.parameter and len(alternatives) == 1:
                 # llguidance folds rules of one alternative, and then forgets the parameter.
                 alternatives = _both_ways(alternatives[0])
-            lines.append(f"{head}: " + "\n  | ".join(_alternative(each, words) for each in alternatives))
+            lines.append(f"{head}: " + " | ".join([_alternative(each, words) for each in alternatives]))
         bodies = {name: body for body, name in self._terminals.items() if name in terminals}
         lines += [f"{name}: {body}" for name, body in bodies.items()]
         if self._fragments:
