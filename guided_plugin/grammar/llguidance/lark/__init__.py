@@ -2,8 +2,8 @@
 
 document.py     the schema as the standard reads it: drafts, which keywords count
 algebra.py      each schema, or its negation, as alternatives of constraints (constraints.py)
-reader.py       a schema's keywords as such alternatives; by_type.py: those that constrain one type
-negation.py     what breaks a constraint
+reader.py       a schema's keywords as such alternatives; by_type.py: those that constrain one type, and what
+                breaks them
 emitter.py      constraints as rules (rules.py); arrays.py, objects.py, members.py
 contradictions.py  why a schema allows nothing
 terminals.py    what texts look like: patterns.py, numbers.py (remainders.py: multiples); languages.py: which

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import ALL, Algebra, Shape, anything, nothing
-from guided_plugin.grammar.llguidance.lark.by_type import demands
+from guided_plugin.grammar.llguidance.lark.by_type import demands, negated
 from guided_plugin.grammar.llguidance.lark.constraints import (
     TRUE,
     Array,
@@ -29,7 +29,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     unannotated,
     with_properties,
 )
-from guided_plugin.grammar.llguidance.lark.negation import negated
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.spec.arithmetic import canonical
 from guided_plugin.spec.schema import pointer
