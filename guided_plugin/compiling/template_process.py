@@ -67,12 +67,11 @@ class _Server:
     def serve(self) -> None:
         """Fork and reap until the host hangs up."""
         while os.getppid() == self._host:
-            handles: list[int | socket.socket] = [
-                fork.handle for fork in self._forks.values() if fork.handle is not None
-            ]
+            handles = [fork.handle for fork in self._forks.values() if fork.handle is not None]
+            watching: list[socket.socket | int] = [self._control, *handles]
             # Without a descriptor for each child, poll them; the second is for a host that has ended.
             watched = len(handles) == len(self._forks)
-            ready, _, _ = select.select([self._control, *handles], [], [], 1.0 if watched else 0.02)
+            ready, _, _ = select.select(watching, [], [], 1.0 if watched else 0.02)
             self._reap()
             if self._control in ready and not self._answer():
                 return

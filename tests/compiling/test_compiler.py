@@ -96,7 +96,7 @@ class TestCache:
             ({"start_after": [1, 2]}, True),
             ({"whitespace": "flexible"}, False),
             ({"strict": False}, False),
-            ({"backend": "xgrammar"}, False),
+            ({"backend": "llguidance"}, False),
         ],
         ids=str,
     )
@@ -285,7 +285,7 @@ class TestChoiceOfBackend:
     @pytest.mark.parametrize(
         ("fakes", "backend", "says"),
         [
-            (["fake"], "fakke", r"no backend named 'fakke' \(did you mean 'fake'\?\)"),
+            (["fake"], "fakke", r"no backend named 'fakke' \(did you mean 'fake'\?"),
             (["fake"], "xgrammar", "disabled plugins: llguidance, xgrammar"),
             ([], "auto", r"no backend that is enabled enforces choice \(enable"),
         ],

@@ -48,7 +48,9 @@ class Engine:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours, from_worker)
         compiler = self.client.compiler
-        arguments = compiler._chooser, compiler.template, theirs.detach(), os.dup(self.region.fd)
+        control, end = socket.socketpair()
+        end.close()  # there is no template: these specs need no helper
+        arguments = compiler._chooser, control.detach(), theirs.detach(), os.dup(self.region.fd)
         self.thread = threading.Thread(target=lambda: self.codes.append(process.main(*arguments)))
         self.thread.start()
         self.session.begin(self.channel, isolate=isolate)

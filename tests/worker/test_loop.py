@@ -274,13 +274,13 @@ def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make_engine, go_on):
 
 
 def test_a_spec_that_compiles_no_more_fails_its_request(make_engine):
-    engine = make_engine()
-    engine.client.add(0, "bad", gp.OutputSpec.regex("a(?=b)"), ())
+    engine, bad = make_engine(), gp.OutputSpec.grammar("start: not_there", "lark")
+    engine.client.add(0, "bad", bad, ())
     assert engine.allowed(engine.plan(0), 0) == {END}
     error = engine.request(0).error
     assert isinstance(error, GrammarError)
     assert error.request_id == "bad"
-    verdict = engine.client.prepare(gp.OutputSpec.regex("a(?=b)"))
+    verdict = engine.client.prepare(bad)
     engine.until(verdict.done)
     assert isinstance(verdict.exception(), GrammarError)
 

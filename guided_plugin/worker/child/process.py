@@ -54,9 +54,8 @@ def _serve(channel: Channel, region_fd: int, chooser: Chooser, control_fd: int) 
     plugins = chooser.plugins
     channel.send(Ready(frozenset(plugins.backends), frozenset(plugins.lowerings)))
     hello, *received = channel.wait()
-    template = Template(MODULE, None, socket.socket(fileno=control_fd))
-    compiler = GrammarCompiler(
-        chooser.vocabulary, config=chooser.config, plugins=plugins, built=(chooser, template)
-    )
-    with closing(Region(region_fd, hello.shape, hello.identity)) as region:
-        GrammarWorker(channel, region, hello, compiler, Compiles(compiler, channel), received).run()
+    with socket.socket(fileno=control_fd) as control:
+        built = chooser, Template(MODULE, None, control)
+        compiler = GrammarCompiler(chooser.vocabulary, config=chooser.config, plugins=plugins, built=built)
+        with closing(Region(region_fd, hello.shape, hello.identity)) as region:
+            GrammarWorker(channel, region, hello, compiler, Compiles(compiler, channel), received).run()
