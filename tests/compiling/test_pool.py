@@ -1,5 +1,6 @@
 """Compiles in helper processes: limits that hold, helpers that end, requests that don't wait."""
 
+import contextlib
 import math
 import os
 import signal
@@ -15,6 +16,7 @@ from strange_backend import LARGE, VOCABULARY, strange
 
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling import compiler as compiler_module
+from guided_plugin.compiling import helper as helper_module
 from guided_plugin.compiling.background import Background, at_low_priority
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.helper import Compile, Helper
@@ -34,6 +36,20 @@ def alive(pid):
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def ended(*pids):
+    """Whether processes end, soon."""
+    end = time.monotonic() + 60.0
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not any(map(alive, pids))
+
+
+@pytest.fixture
+def busy_machine(monkeypatch):
+    """A compile may get as little of a processor as it does next to other tests."""
+    monkeypatch.setattr(helper_module, "_LEAST_SHARE", 100)
 
 
 def test_a_large_schema_comes_back_from_a_helper(make):
@@ -56,7 +72,9 @@ def test_what_compiles_in_place_needs_no_helper(make, options, schema):
     assert compiler._pool.processes() == []
 
 
-def test_processor_time_is_limited_and_what_went_over_is_remembered_for_a_minute(make, monkeypatch):
+def test_processor_time_is_limited_and_what_went_over_is_remembered_for_a_minute(
+    make, busy_machine, monkeypatch
+):
     compiler = make(compile_seconds=1.0)
     for _ in range(2):
         with pytest.raises(CompileLimitError, match="more than 1 s of processor time"):
@@ -139,7 +157,7 @@ def test_slow_specs_leave_quick_ones_a_helper_and_start_again(make):
             future.result(10)
 
 
-def test_identical_slow_specs_share_a_helper(make, monkeypatch):
+def test_identical_slow_specs_share_a_helper(make, busy_machine, monkeypatch):
     compiler = make(compile_seconds=1.0, compile_processes=3)
     asked, prepare = [], compiler._pool.prepare
     monkeypatch.setattr(compiler._pool, "prepare", lambda *about: asked.append(about) or prepare(*about))
@@ -167,14 +185,15 @@ def test_what_is_ended_or_stopped_while_idle_is_replaced_and_costs_a_spec_nothin
     (helper,) = compiler._pool.processes()
     pid = helper if who == "helper" else compiler.template.pid
     os.kill(pid, number)
+    if who == "template":
+        with contextlib.suppress(ProcessLookupError):  # it may have ended with its template
+            os.kill(helper, signal.SIGKILL)
     if who == "template" or number == signal.SIGKILL:
-        os.kill(helper, signal.SIGKILL)
         # Until all of its threads have ended its socket is open, and a spec would be taken for the cause.
-        while alive(helper):
-            time.sleep(0.01)
+        assert ended(helper)
     spec = OutputSpec.json_schema({**LARGE, "title": "again"})
     assert compiler.compile(spec).backend == "llguidance"
-    assert not alive(pid)
+    assert ended(pid)
 
 
 def test_closing_ends_the_helpers(make):
@@ -183,7 +202,7 @@ def test_closing_ends_the_helpers(make):
     (pid,) = compiler._pool.processes()
     assert alive(pid)
     compiler.close()
-    assert not alive(pid)
+    assert ended(pid)
     with pytest.raises(PipelineError, match="closed"):
         compiler.compile(OutputSpec.json_schema({**LARGE, "title": "again"}))
 
@@ -193,7 +212,7 @@ def test_a_compiler_without_users_ends_its_helpers(make):
     compiler.compile(OutputSpec.json_schema(LARGE))
     (pid,) = compiler._pool.processes()
     del compiler
-    assert not alive(pid)
+    assert ended(pid)
 
 
 HOST = """
@@ -276,7 +295,6 @@ def test_a_template_that_dies_while_it_starts_is_no_refusal_of_the_spec(make, mo
 def test_helpers_end_with_their_host(plugin, end):
     code = textwrap.dedent(HOST) + end
     path = os.pathsep.join([str(plugin), str(Path(__file__).parents[2])])
-    start = time.monotonic()
     host = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": path},
@@ -288,9 +306,7 @@ def test_helpers_end_with_their_host(plugin, end):
     assert host.returncode in (0, -signal.SIGKILL), host.stderr
     pids = [int(pid) for pid in host.stdout.split()]
     assert pids
-    while any(map(alive, pids)) and time.monotonic() - start < 60:
-        time.sleep(0.05)
-    assert not any(map(alive, pids))
+    assert ended(*pids)
 
 
 def test_a_spec_that_compiled_elsewhere_needs_no_helper(byte_vocabulary):
