@@ -37,6 +37,10 @@ class StopWatch:
         """When a look first found it stopped."""
         self._looked_at = 0.0
 
+    def runs(self) -> None:
+        """It did something since the last look."""
+        self._since = None
+
     def stays_stopped(self) -> bool:
         """Whether each look of the last `STOPPED_SECONDS` found the process stopped. Looks twice in
         `LOOK_SECONDS` at most, however often it is asked."""

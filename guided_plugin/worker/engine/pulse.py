@@ -48,7 +48,11 @@ class Pulse:
 
     def stopped(self) -> bool:
         """Whether the worker was stopped from outside, and stays so. Ask before `hangs`."""
-        return self._stop_watch is not None and self._stop_watch.stays_stopped()
+        if self._stop_watch is None:
+            return False
+        if self._client.region.load(Counter.HEARTBEAT) != self._beat:
+            self._stop_watch.runs()
+        return self._stop_watch.stays_stopped()
 
     def hangs(self) -> bool:
         """Whether the worker has made no progress for too long."""
