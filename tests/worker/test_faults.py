@@ -244,7 +244,7 @@ def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
     os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
     run.steps(2)
     assert run.out["one"][-1] == END
-    with pytest.raises(RequestError, match="header is damaged"):
+    with pytest.raises(RequestError, match="header is of another version or engine, or damaged"):
         pipe.add_request("two", LONG)
 
 
