@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import guided_plugin as gp
-from guided_plugin.bench.measuring import environment, refused_at
+from guided_plugin.bench import environment, refused_at
 from guided_plugin.config import MODES
 
 RECORD = {

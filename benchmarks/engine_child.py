@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.measuring import quantile
 from benchmarks.samples import served_schemas
-from guided_plugin.bench.measuring import (
+from guided_plugin.bench import (
     SCHEMAS,
     endless,
     environment,

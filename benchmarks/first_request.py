@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.samples import served_schemas
-from guided_plugin.bench.measuring import environment
+from guided_plugin.bench import environment
 from guided_plugin.demo import MODEL_DIR
 
 FIRST: dict[str, Any] = {

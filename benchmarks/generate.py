@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 from benchmarks.measuring import WARM_UP, StepCosts, prompts, step_ms
-from guided_plugin.bench.measuring import SCHEMAS, Plan, Ways, check_outputs
+from guided_plugin.bench import SCHEMAS, Plan, Ways, check_outputs
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.guide import Guide
 from guided_plugin.spec import OutputSpec

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.bench.measuring import environment
+from guided_plugin.bench import environment
 from guided_plugin.kernels import mask_rows
 
 _WARM_UP, _TIMES = 20, 100

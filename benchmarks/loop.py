@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.measuring import WARM_UP, StepCosts, prompts, step_ms
-from guided_plugin.bench.measuring import SCHEMAS, Plan, Ways
+from guided_plugin.bench import SCHEMAS, Plan, Ways
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hookspecs import hookimpl

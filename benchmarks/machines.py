@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.measuring import quantile
-from guided_plugin.bench.measuring import SCHEMAS, environment, median
+from guided_plugin.bench import SCHEMAS, environment, median
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from guided_plugin.bench.measuring import environment
+from guided_plugin.bench import environment
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.grammar.vocabulary import Vocabulary

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guided_plugin.bench.measuring import median
+from guided_plugin.bench import median
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.metrics import StepStatistics
 

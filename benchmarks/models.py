@@ -24,7 +24,7 @@ from benchmarks.generate import FORWARDS, bench_transformers
 from benchmarks.loop import bench_loop
 from benchmarks.measuring import PROMPT, WARM_UP
 from benchmarks.plotting import plot_ratios
-from guided_plugin.bench.measuring import SCHEMAS, Plan
+from guided_plugin.bench import SCHEMAS, Plan
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.grammar.vocabulary import Vocabulary

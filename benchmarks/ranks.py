@@ -23,7 +23,7 @@ from typing import Any
 import jsonschema
 
 from benchmarks.samples import served_schemas
-from guided_plugin.bench.measuring import environment, refused_at
+from guided_plugin.bench import environment, refused_at
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
 from guided_plugin.demo import MODEL_DIR

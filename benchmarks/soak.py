@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_plugin.bench.measuring import SCHEMAS, environment, refused_at
+from guided_plugin.bench import SCHEMAS, environment, refused_at
 from guided_plugin.cli.loading import load_tokenizer
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import MODES, Mode

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from guided_plugin.bench.measuring import environment
+from guided_plugin.bench import environment
 from guided_plugin.demo import MODEL_DIR
 
 WAYS = ("without", "with")

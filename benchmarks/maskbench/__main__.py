@@ -27,7 +27,7 @@ from benchmarks.maskbench.pool import Pool
 from benchmarks.maskbench.result import FileResult, Flip, compare, summarise
 from benchmarks.plotting import load_matplotlib, plot_masks
 from benchmarks.samples import open_sample
-from guided_plugin.bench.measuring import environment
+from guided_plugin.bench import environment
 from guided_plugin.cli.loading import InputError, load_tokenizer, read_json
 from guided_plugin.cli.results import check_out, progress, show_table, write_json
 from guided_plugin.errors import GuidedError

@@ -25,7 +25,7 @@ from benchmarks.server import table
 from benchmarks.server.launch import Server
 from benchmarks.server.options import parsed, server_for
 from benchmarks.server.runs import chaos, invalid, soak
-from guided_plugin.bench.measuring import environment
+from guided_plugin.bench import environment
 
 _FORGOTTEN_SECONDS = 61.0
 

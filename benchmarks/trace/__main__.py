@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.models import SHAPES, model_of
 from benchmarks.trace.picture import plot_trace
 from benchmarks.trace.recorder import chrome_trace, read_chrome_trace, trace_loop
-from guided_plugin.bench.measuring import SCHEMAS, environment
+from guided_plugin.bench import SCHEMAS, environment
 from guided_plugin.cli.loading import read_json
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import MODES

@@ -18,7 +18,7 @@ from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from guided_plugin.bench.measuring import Plan
+    from guided_plugin.bench import Plan
 
 _HOSTS = ("loop", "transformers", "vllm")
 
@@ -48,7 +48,7 @@ def bench(
     """Measure what guiding costs: milliseconds a step unguided and guided, in turns, in one host."""
     if host not in _HOSTS:
         raise InputError(f"unknown host {host!r}", where="bench", hint=did_you_mean(host, _HOSTS))
-    from guided_plugin.bench.measuring import SCHEMAS, Plan
+    from guided_plugin.bench import SCHEMAS, Plan
 
     schemas = known_names(schema, SCHEMAS, "--schema")
     plan = Plan(_counts(rows), schemas, steps, repetitions)
@@ -66,7 +66,7 @@ def bench(
 
 def _model(host: str, model: Path, device: str) -> Callable[[Plan], dict[str, Any]]:
     with working("loading the model"):
-        from guided_plugin.bench.hosts import bench_loop, bench_transformers
+        from guided_plugin.bench import bench_loop, bench_transformers
 
         loaded = load_model(model, device)
         vocabulary = model_vocabulary(load_tokenizer(model), loaded)
@@ -81,7 +81,7 @@ def _vllm(model: str, plan: Plan, engine: str) -> Callable[[Plan], dict[str, Any
     if not isinstance(arguments, dict):
         raise InputError("must be a JSON object", where="--engine", hint='such as {"enforce_eager": true}')
     with working("starting the engine"):
-        from guided_plugin.bench.hosts import bench_vllm, start_engine
+        from guided_plugin.bench import bench_vllm, start_engine
 
         return partial(bench_vllm, start_engine(model, plan, arguments))
 

@@ -15,8 +15,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from guided_plugin.errors import OutputError, SpecError, shown
 from guided_plugin.spec.output_spec import OutputSpec
-from guided_plugin.spec.python.calls import ToolCall
-from guided_plugin.spec.python.form import PythonForm, calls_form, form_of, is_python
+from guided_plugin.spec.python.form import PythonForm, ToolCall, calls_form, form_of, is_python
 from guided_plugin.spec.uses import left_open
 
 __all__ = ["TypedSpec", "reader_of"]

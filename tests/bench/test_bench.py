@@ -8,9 +8,8 @@ from importlib.metadata import version
 import pytest
 
 import guided_plugin
-from guided_plugin.bench import measuring
-from guided_plugin.bench.hosts import bench_loop
-from guided_plugin.bench.measuring import SCHEMAS, Plan, check_outputs, compared, environment, in_turns
+from guided_plugin import bench as measuring
+from guided_plugin.bench import SCHEMAS, Plan, bench_loop, check_outputs, compared, environment, in_turns
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.spec import OutputSpec
 
@@ -98,7 +97,7 @@ def test_out_is_tried_before_anything_is_measured_and_kept_until_then(run, monke
     def too_late(*_, **__):
         pytest.fail("measured before it was known where the figures go")
 
-    monkeypatch.setattr("guided_plugin.bench.hosts.bench_loop", too_late)
+    monkeypatch.setattr("guided_plugin.bench.bench_loop", too_late)
     run("bench", "loop", "--out", tmp_path).is_error(
         2, f"error: --out: can't write {tmp_path}: Is a directory"
     )

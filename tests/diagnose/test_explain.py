@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 import guided_plugin as gp
-from guided_plugin.diagnose.place import place_of
+from guided_plugin.diagnose.explain import place_of
 from guided_plugin.diagnose.position import Position, ranges
 from guided_plugin.errors import UnsatisfiableSpecError
 from guided_plugin.plugins import Plugins

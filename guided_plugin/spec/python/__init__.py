@@ -1,4 +1,4 @@
 """Types and functions of Python as specs, and outputs as their values. Depends on errors.
 
-`form` says what is asked for, `types` reads a type with pydantic, `calls` makes functions into types.
+`form` says what is asked for, `types` reads a type with pydantic.
 """

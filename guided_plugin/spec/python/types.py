@@ -17,7 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from guided_plugin.errors import OutputError, SpecError, shown
-from guided_plugin.spec.python.calls import name_of
 
 __all__ = ["JsonType"]
 
@@ -36,8 +35,9 @@ _SCALARS = {"type": ["string", "number", "boolean", "null"]}
 class JsonType:
     """A type as JSON."""
 
-    def __init__(self, of: Any) -> None:
-        self._name = name_of(of)
+    def __init__(self, of: Any, name: str) -> None:
+        """`name`: what errors call it."""
+        self._name = name
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(of)
             self._adapter.rebuild(raise_errors=True)  # names what is not defined

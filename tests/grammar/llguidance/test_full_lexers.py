@@ -9,7 +9,7 @@ import pytest
 from lexer_bases import Base
 
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
-from guided_plugin.bench.measuring import refused_at
+from guided_plugin.bench import refused_at
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GrammarError
 from guided_plugin.grammar import renewal

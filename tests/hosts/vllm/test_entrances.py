@@ -23,8 +23,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm_support import TAKES_OVER, config, runner, runner_config
 
 import guided_plugin as gp
-from guided_plugin.bench.hosts import bench_vllm
-from guided_plugin.bench.measuring import Plan
+from guided_plugin.bench import Plan, bench_vllm
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.engine import Engine
