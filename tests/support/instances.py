@@ -246,7 +246,6 @@ class _Builder:
         try:
             with warnings.catch_warnings(action="ignore"):
                 text = self._walked(re._parser.parse(pattern))  # type: ignore[attr-defined]
-                text = text.encode(errors="replace").decode()
         except (re.error, OverflowError, RecursionError):
             return self.chance.choice(CHARACTERS)
         return text if pattern[:1] == "^" or self.chance.random() < 0.7 else "x" + text

@@ -53,7 +53,15 @@ def oracle(schema: Any) -> Callable[[Any], bool]:
         )
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         raise OracleError(f"no valid schema: {str(error)[:200]}") from error
-    return validator.is_valid
+    return lambda value: _is_text(value) and validator.is_valid(value)
+
+
+def _is_text(value: Any) -> bool:
+    """Not where a string has lone surrogates: no text in UTF-8 has that value."""
+    try:
+        return bool(json.dumps(value, ensure_ascii=False, default=str).encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _readable(schema: Any) -> Any:
