@@ -139,8 +139,8 @@ def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     return found
 
 
-# Functions as types: a call is {"name": "weather", "arguments": {"city": "Oslo"}}, as chat templates show them
-# to models, and as most of them write calls.
+# Functions as types: a call is {"name": "weather", "arguments": {"city": "Oslo"}}, as chat templates show
+# calls to models, and as most models write them.
 
 
 @dataclass(frozen=True, slots=True)
