@@ -8,15 +8,12 @@
 | `json`, `toml`, `yaml`, with a title | a file of that name; read by the program that it is for |
 | `text` | the output of what ran before it; `...` stands for any text |
 | none, after `<!-- drawing -->` | a picture |
+| none, after `<!-- output of the demo -->` | a guided output in the tables of the demo |
 | none, after `<!-- not run: REASON -->` | nothing: counted and listed |
-
-Pages in the repository's root name no language in places: there it is recognised from the text.
 """
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +28,11 @@ PAGES = sorted(
     key=lambda page: page.relative_to(ROOT).as_posix(),
 )
 _FENCE = re.compile(
-    r"(?:^<!-- (?P<marker>drawing|not run: [^\n]+) -->\n+)?"
+    r"(?:^<!-- (?P<marker>drawing|output of the demo|not run: [^\n]+) -->\n+)?"
     r"^(?P<indent> *)```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?(?P<rest>[^\n]*)\n"
     r"(?P<text>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
 )
-_COMMANDS = ("curl", "guided-plugin", "make", "pip", "python", "vllm")
 _VLLM = re.compile(
     r"\bvllm serve\b|localhost:8000|^ *(?:from|import) (?:vllm|openai|prometheus_client)\b", re.MULTILINE
 )
@@ -77,27 +73,7 @@ def blocks(page: Path) -> list[Block]:
         if match["rest"]:
             raise ValueError(f"{name}:{line}: what follows the language is no title: {match['rest']!r}")
         marker = match["marker"] or ""
-        if not language and not marker and page.parent == ROOT:
-            language, marker = _recognised(inside)
         found.append(Block(name, line, language, match["title"] or "", marker, inside))
     if text.count("\n```") + text.startswith("```") > 2 * len(found) + text.count("\n````"):
         raise ValueError(f"{name}: a fence is not closed, or not at the start of its line")
     return found
-
-
-def _recognised(text: str) -> tuple[str, str]:
-    """The language and the marker of a block without either."""
-    if text.split()[0] in _COMMANDS:
-        return "sh", ""
-    document, _, prose = text.partition(" //")
-    try:
-        json.loads(document)
-    except ValueError:
-        pass
-    else:
-        return "", "drawing" if prose else "output of the demo"
-    try:
-        ast.parse(text)
-    except SyntaxError:
-        return "", "drawing"
-    return "python", ""

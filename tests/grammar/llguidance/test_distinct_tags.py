@@ -164,13 +164,13 @@ def test_texts(name):
 @pytest.mark.parametrize("name", FORMS)
 def test_tokens_and_bytes_allow_the_same(name):
     """A token is allowed where its bytes are, and where what is behind them has a way on."""
-    for seed in range(3):
+    for seed in range(2):
         tokens = wander(name, Random(100 + seed), steps=60)
         if tokens is None:
             continue
         matcher, batch = started(compiled(name))
         row = np.zeros((1, VOCABULARY.words), np.int32)
-        for token in tokens[:60]:
+        for token in tokens[:40]:
             batch.fill(row, [0])
             allowed = allowed_in(row)
             for long in range(256, 256 + len(VOCABULARY.tokens) - 259):
