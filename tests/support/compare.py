@@ -7,7 +7,6 @@ it (`compare_known`, and the table in docs/vllm.md). The exit status is 1 where 
 """
 
 import argparse
-import contextlib
 import json
 import pathlib
 import sys
@@ -17,20 +16,21 @@ from concurrent.futures import ThreadPoolExecutor
 from compare_known import explained
 from compare_outcome import FIELDS, outcome
 from compare_requests import ASKS
-from vllm_server import serving
 
-PLUGIN = {"take_over": True, "mode": "process", "worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
+from benchmarks.server.launch import Launch, started
+
+PLUGIN = {"worker_step_ms": 60_000, "worker_grammar_ms": 60_000}
 
 
-@contextlib.contextmanager
-def servers(folder, *, plugin=PLUGIN):
-    """Both servers: the addresses of that with the plugin and of that where it is off."""
-    with contextlib.ExitStack() as both:
-        urls = []
-        for name, options in (("plugin", plugin), ("own", 0)):
-            (folder / name).mkdir()
-            urls.append(both.enter_context(serving(folder / name, options, "--dtype", "float32")).url)
-        yield urls
+def serving(folder, plugin, arguments=""):
+    """A server with options of the plugin."""
+    launch = Launch(sequences=16, plugin=plugin, arguments=f"--dtype float32 {arguments}")
+    return started(launch, folder / f"{'-'.join(plugin)}.log")
+
+
+def own(folder, arguments=""):
+    """A server with vLLM's own structured output."""
+    return serving(folder, {"enabled": False}, arguments)
 
 
 def compare(urls, asks):
@@ -55,8 +55,10 @@ def main():
     parser.add_argument("--only", default="", help="requests with this in their name")
     chosen = parser.parse_args()
     asks = [ask for ask in ASKS if chosen.only in ask.name]
-    with tempfile.TemporaryDirectory() as folder, servers(pathlib.Path(folder)) as urls:
-        found = list(compare(urls, asks))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        with serving(folder, PLUGIN) as ours, own(folder) as theirs:
+            found = list(compare([ours.url, theirs.url], asks))
     if chosen.json:
         rows = [{"name": ask.name, "plugin": a, "own": b, "differs": which} for ask, a, b, which in found]
         chosen.json.write_text(json.dumps(rows, indent=1, ensure_ascii=False))

@@ -24,6 +24,7 @@ __all__ = [
     "V2DraftGame",
     "V2Game",
     "assert_allowed",
+    "played",
 ]
 
 SPECS = [
@@ -45,6 +46,21 @@ def assert_allowed(spec, tokens):
     grammar = COMPILER.compile(spec)
     matcher = COMPILER.backend(grammar.backend).start(grammar, (END,))
     assert all(matcher.accept(token) for token in tokens), (spec.summary(), tokens)
+
+
+def played(game, steps, before=lambda step: None):
+    """The pipeline's metrics after a game in which enough guided requests came to their end. `before` is
+    called before each step."""
+    for step in range(steps):
+        before(step)
+        game.step()
+    game.finish()
+    assert sum(request.spec is not None and request.over for request in game.done) > 20
+    engine = game.guide.runner.engine
+    metrics = engine.pipeline.metrics()
+    assert metrics.failed == 0
+    engine.close()
+    return metrics
 
 
 class Request:

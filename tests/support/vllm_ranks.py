@@ -2,15 +2,7 @@
 
 import os
 
-from vllm_support import params_of
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 120}},
-    "required": ["name", "age"],
-}
-PATIENT = {"worker_step_ms": 60_000, "worker_grammar_ms": 60_000, "compile_seconds": 120}
-"""On a busy machine nothing may be lost to a time limit."""
+from vllm_support import SCHEMA, params_of
 
 PROMPT = "Person as JSON: "
 GREEDY = [{"json_schema": SCHEMA}, {"regex": "[a-f]{20}[0-9]{10}"}, {"choice": ["alpha", "beta"]}, None]

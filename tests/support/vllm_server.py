@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import tomllib
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from benchmarks.server.launch import free_port, running
-from guided_plugin.demo import MODEL_DIR
+from benchmarks.server.launch import Launch, Server, free_port, running
 from guided_plugin.hosts.vllm.patches import version_text
 
-__all__ = ["Server", "installed", "serving"]
+__all__ = ["installed", "metrics_of", "serving"]
 
 _ROOT = Path(__file__).parents[2]
-_TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
-
-
-@dataclass
-class Server:
-    """A server that runs."""
-
-    url: str
-    """Without a path."""
-    log: Path
-
-    def get(self, path: str) -> str:
-        """What a path answers."""
-        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
-            return str(answer.read().decode())
 
 
 def installed(folder: Path) -> Path:
@@ -61,36 +42,32 @@ def _named(folder: Path, name: str, version: str) -> Path:
 
 
 @contextmanager
-def serving(folder: Path, options: dict[str, Any], *arguments: str, frontends: int = 1) -> Iterator[Server]:
-    """A server with options of the package, until the end of the block. `folder`: for its log and files."""
-    port = free_port()
-    template = folder / "template.jinja"
-    template.write_text(_TEMPLATE)
-    command = (
-        f"--served-model-name demo --port {port} --host 127.0.0.1 --max-model-len 512 "
-        f"--max-num-seqs 16 --enforce-eager --no-async-scheduling --chat-template {template} "
-        "--enable-auto-tool-choice --tool-call-parser hermes --disable-uvicorn-access-log"
-    ).split()
-    paths = [str(installed(folder / "installed")), str(_ROOT), os.environ.get("PYTHONPATH", "")]
+def serving(
+    folder: Path, options: dict[str, Any], *arguments: str, paths: Sequence[Path] = ()
+) -> Iterator[Server]:
+    """A server of two frontends with options of the package, until the end of the block. `folder`: for its
+    log and files. `paths`: more of its PYTHONPATH."""
+    launch, port, log = Launch(sequences=16, plugin=options), free_port(), folder / "log"
+    python, _, _, _, model, *rest = launch.command(port)
+    command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model, "--api-server-count", "2"]
     environment = {
-        **os.environ,
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        # vLLM's worker spins while it waits: bound to one processor it would keep the grammar worker from it.
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        **launch.environment(),
         "VLLM_LOGGING_LEVEL": "INFO",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-        "GUIDED_PLUGIN": json.dumps(options),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONPATH": os.pathsep.join(
+            map(str, [installed(folder / "installed"), *paths, launch.environment()["PYTHONPATH"]])
+        ),
     }
-    log = folder / "log"
-    begin = ["vllm.entrypoints.openai.api_server", "--model", str(MODEL_DIR)]
-    if frontends > 1:
-        begin = ["vllm.entrypoints.cli.main", "serve", str(MODEL_DIR), "--api-server-count", str(frontends)]
-    command = [sys.executable, "-m", *begin, *command, *arguments]
-    server = Server(f"http://127.0.0.1:{port}", log)
+    url = f"http://127.0.0.1:{port}"
     try:
-        with running(command, environment, log, server.url) as process:
-            yield server
+        with running([*command, *rest, *arguments], environment, log, url) as process:
+            yield Server(url, process.pid, log)
             assert process.poll() is None, log.read_text()[-4000:]
     finally:
         print(log.read_text()[-3000:])
+
+
+def metrics_of(server: Server) -> str:
+    """What the server's `/metrics` answers."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
+        return str(answer.read().decode())

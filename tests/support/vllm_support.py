@@ -12,6 +12,8 @@ from guided_plugin.vllm import GuidedLogitsProcessor
 
 __all__ = [
     "END",
+    "PATIENT",
+    "SCHEMA",
     "SMALL",
     "TAKES_OVER",
     "VOCABULARY",
@@ -28,6 +30,14 @@ __all__ = [
 
 SMALL = {"isolate_compiles": False, "threads": 1}
 TAKES_OVER = {**SMALL, "take_over": True}
+PATIENT = {"worker_step_ms": 60_000, "worker_grammar_ms": 60_000, "compile_seconds": 120}
+"""On a busy machine nothing may be lost to a time limit."""
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+}
 
 END = 256
 WIDTH = 264

@@ -1,4 +1,4 @@
-"""The examples that are clients, run as programs against the server of these tests."""
+"""Examples that are clients, run against the server of these tests. `make newcomer` runs the other ones."""
 
 import json
 import re
@@ -35,15 +35,3 @@ def test_tools(run):
     assert calls[-1][0] == "BookTable"
     for name, arguments in calls:
         jsonschema.validate(json.loads(arguments), {"BookTable": table, "CancelOrder": order}[name])
-
-
-@pytest.mark.parametrize(
-    ("name", "starts"),
-    [
-        ("instructor", ("json_schema_mode", "tool_call")),
-        ("langchain", ("structured", "tool")),
-        ("pydantic_ai", ("NativeOutput", "ToolOutput")),
-    ],
-)
-def test_other_clients(run, name, starts):
-    assert all("role" in person for person in people(run(f"{name}_client"), *starts))

@@ -1,9 +1,13 @@
-"""Fixtures of the tests with vLLM."""
+"""Fixtures of the tests with vLLM: one engine in this process and one server, for all of them."""
 
-import gc
+import asyncio
 import os
+import pathlib
 
 import pytest
+
+SHORT_WINDOW = pathlib.Path(__file__).parents[2] / "support" / "short_window"
+"""Of a server that refuses guided requests for 20 s after three deaths of its worker, not for a minute."""
 
 # Before vLLM is imported: engines of this process, quiet. A server that a test starts says what it needs.
 os.environ.update(
@@ -12,14 +16,6 @@ os.environ.update(
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     VLLM_LOGGING_LEVEL="ERROR",
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def earlier_engines_are_over():
-    """An engine that a module leaves behind ends when it is collected, and takes vLLM's process groups along:
-    not while the next engine starts. vLLM freezes what it makes at its start: that is never collected."""
-    gc.unfreeze()
-    gc.collect()
 
 
 @pytest.fixture
@@ -31,38 +27,127 @@ def byte_tokenizer(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def loaded_server(tmp_path_factory):
-    """A server for load and attacks. On a busy machine nothing may be lost to a time limit."""
-    from benchmarks.server.launch import Launch, can_mount, started
+def started():
+    """An engine in this process with everything switched on, and what its first guided request started: the
+    methods of its workers that were called, and the processes that compile.
 
-    launch = Launch(
-        sequences=16,
-        kv_tokens=1024,
-        plugin={"worker_step_ms": 60_000, "worker_grammar_ms": 60_000},
-        private_shm="1g" if can_mount() else "",
+    Small cache blocks force preemption, a small batch limit splits prompts. In float32 the best token leads
+    by more than the shape of a batch can change, so that outputs can be compared.
+    """
+    from vllm import LLM, envs
+    from vllm_support import PATIENT, params_of, runner
+
+    from guided_plugin.demo import MODEL_DIR
+    from guided_plugin.hosts.vllm.admission import gate_of
+    from guided_plugin.vllm import GuidedLogitsProcessor
+
+    llm = LLM(
+        str(MODEL_DIR),
+        dtype="float32",
+        max_model_len=512,
+        max_num_seqs=6,
+        enforce_eager=True,
+        async_scheduling=True,
+        enable_chunked_prefill=True,
+        max_num_batched_tokens=32,
+        num_gpu_blocks_override=7,
+        disable_log_stats=False,
+        structured_outputs_config={"backend": "xgrammar", "disable_any_whitespace": True},
+        logits_processors=[GuidedLogitsProcessor],  # installed and passed at once: one of them works
+        additional_config={"guided_plugin": {"take_over": True, "mode": "process", **PATIENT}},
     )
-    log = tmp_path_factory.mktemp("loaded") / "log"
-    with started(launch, log) as server:
-        yield server
-    print(log.read_text()[-3000:])
+    envs.disable_envs_cache()  # another engine of this process may want other variables
+    called, original = [], type(llm.llm_engine).collective_rpc
+
+    def spy(self, method, *args, **kwargs):
+        called.append(method)
+        return original(self, method, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(llm.llm_engine), "collective_rpc", spy)
+        llm.generate(["x"], params_of({"choice": ["yes", "no"]}), use_tqdm=False)
+    yield llm, called, gate_of(llm.llm_engine).compiler._pool.processes()
+    runner(llm).engine.close()
+
+
+@pytest.fixture(scope="session")
+def llm(started):
+    return started[0]
+
+
+@pytest.fixture
+def reconfigured(llm, monkeypatch):
+    """Changes options of the engine's frontend, for one test."""
+    from guided_plugin.hosts.vllm.admission import Gate
+
+    def change(**options):
+        config = llm.llm_engine.vllm_config
+        options = {**config.additional_config["guided_plugin"], **options}
+        monkeypatch.setitem(config.additional_config, "guided_plugin", options)
+        monkeypatch.setattr(llm.llm_engine.input_processor, "_guided_gate", Gate(config))
+
+    return change
+
+
+@pytest.fixture(scope="session")
+def async_llm():
+    """An AsyncLLM with grammars inline and its core in another process, and what runs coroutines with it."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm_support import PATIENT
+
+    from guided_plugin.demo import MODEL_DIR
+
+    arguments = AsyncEngineArgs(
+        str(MODEL_DIR),
+        dtype="float32",
+        max_model_len=512,
+        max_num_seqs=6,
+        enforce_eager=True,
+        max_num_batched_tokens=32,
+        enable_lora=True,
+        max_lora_rank=1,
+        # On the CPU, vLLM gives rows without an adapter that of the last slot if any row of a step has one.
+        # With a single slot the adapter would change them too; with two, the last one is empty.
+        max_loras=2,
+        additional_config={"guided_plugin": {"take_over": True, "mode": "inline", "threads": 1, **PATIENT}},
+    )
+
+    async def make():
+        return AsyncLLM.from_engine_args(arguments)
+
+    with asyncio.Runner() as runner:
+        engine = runner.run(make())
+        yield engine, runner.run
+        engine.shutdown()
+
+
+@pytest.fixture(scope="session")
+def expected(llm):
+    """What one rank makes of the requests that several ranks get."""
+    from vllm_ranks import requests
+
+    return [output.outputs[0].token_ids for output in llm.generate(*requests(), use_tqdm=False)]
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """A server with the options that tests need which neither kill it nor count what it was asked."""
+    """A server of two frontends, for all tests that speak HTTP."""
     from vllm_server import serving
 
     options = {
-        "take_over": True,
         "tools_strict": True,
-        "unenforced_keywords": ["uniqueItems", "contains"],
-        "mode": "process",
+        "unenforced_keywords": ["dependentSchemas", "maxContains"],
         "worker_step_ms": 60_000,
         "worker_grammar_ms": 60_000,
         "compile_seconds": 60.0,
     }
-    arguments = "--served-model-name", "demo", "path/to/model"
-    with serving(tmp_path_factory.mktemp("server"), options, *arguments) as running:
+    arguments = (
+        "--dtype float32 --enable-log-requests --enable-scale-out --served-model-name demo path/to/model"
+    )
+    with serving(
+        tmp_path_factory.mktemp("server"), options, *arguments.split(), paths=[SHORT_WINDOW]
+    ) as running:
         yield running
 
 

@@ -1,4 +1,4 @@
-"""A frontend with several engines behind it: what any of them says counts. With vLLM's own client."""
+"""What a frontend asks its engines; with several of them, what any says counts. With vLLM's own client."""
 
 import asyncio
 from types import SimpleNamespace
@@ -8,11 +8,16 @@ import pytest
 pytest.importorskip("vllm")
 
 from vllm.exceptions import GracefulHTTPError
+from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import AsyncMPClient, DPLBAsyncMPClient
+from vllm.v1.engine.exceptions import EngineDeadError
 
+from guided_plugin.errors import RequestError
+from guided_plugin.hosts.vllm import figures, questions, telling
 from guided_plugin.hosts.vllm.common import HEALTH, METRICS, PREPARE, RETRY_AFTER
 from guided_plugin.hosts.vllm.figures import GuidedStatLogger
+from guided_plugin.hosts.vllm.gate import process_outputs
 from guided_plugin.hosts.vllm.questions import Health, ask_all
 
 
@@ -71,8 +76,6 @@ def test_a_frontend_refuses_while_any_engine_would():
 
 
 def test_the_figures_name_each_engine(monkeypatch):
-    from guided_plugin.hosts.vllm import figures
-
     GuidedStatLogger(None, [0, 1])
     monkeypatch.setattr(figures, "SECONDS", 0.2)
     monkeypatch.setattr(figures, "_IDLE", 100)
@@ -90,10 +93,81 @@ def test_the_figures_name_each_engine(monkeypatch):
 
 
 def test_a_client_that_has_changed_is_told(monkeypatch):
-    from guided_plugin.errors import RequestError
-    from guided_plugin.hosts.vllm import questions as asking
-
-    monkeypatch.setattr(asking, "broken", lambda part: RequestError(f"no {part.value}"))
+    monkeypatch.setattr(questions, "broken", lambda part: RequestError(f"no {part.value}"))
     llm, _ = frontend(DPLBAsyncMPClient, ANSWERS)
     with pytest.raises(RequestError, match="data-parallel front"):
         asyncio.run(ask_all(llm, HEALTH))
+
+
+def test_the_engine_is_asked_whether_it_can_guide_a_few_times_a_second(monkeypatch):
+    now, asked, answers = [100.0], [], [""]
+    monkeypatch.setattr(questions, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def collective_rpc(method):
+        asked.append(method)
+        return list(answers) if method == HEALTH else [0.0] * len(answers)
+
+    health = Health()
+    for _ in range(5):
+        health.check(collective_rpc)
+    assert asked == [HEALTH]
+    answers[:] = ["", "the breaker is open"]
+    now[0] += 1.0
+    for _ in range(3):
+        with pytest.raises(GracefulHTTPError, match="the breaker is open") as caught:
+            health.check(collective_rpc)
+        assert caught.value.http_status == 503
+    assert asked == [HEALTH, HEALTH, RETRY_AFTER]
+    answers[:] = [""]
+    now[0] += 1.0
+    health.check(collective_rpc)
+
+
+def test_after_a_failure_the_engine_is_asked_again(monkeypatch):
+    """With the worker of its request others can have ended: their errors would come after status 200."""
+    monkeypatch.setattr(telling, "listener", telling.Listener())
+    output = EngineCoreOutput("one", [], finish_reason=FinishReason.ERROR, stop_reason="the worker ended")
+    stopped = EngineCoreOutput("two", [], finish_reason=FinishReason.STOP, stop_reason=7)
+    process = process_outputs(lambda self, outputs: "processed")
+    asked, health = [], Health()
+
+    def check():
+        health.check(lambda method: asked.append(method) or [""])
+        return len(asked)
+
+    assert [check(), check()] == [1, 1]
+    assert process(SimpleNamespace(request_states={}), [stopped]) == "processed"
+    assert check() == 1
+    assert process(SimpleNamespace(request_states={}), [output, stopped]) == "processed"
+    assert [check(), check()] == [2, 2]
+
+
+def test_callers_on_an_event_loop_share_a_question():
+    asked = []
+
+    async def collective_rpc(method):
+        asked.append(method)
+        await asyncio.sleep(0)
+        return ["closed"] if method == HEALTH else [5.0]
+
+    async def many(health):
+        return await asyncio.gather(
+            *(health.check_async(collective_rpc) for _ in range(9)), return_exceptions=True
+        )
+
+    errors = asyncio.run(many(Health()))
+    assert {type(error) for error in errors} == {GracefulHTTPError}
+    assert asked == [HEALTH, RETRY_AFTER]
+
+
+def test_an_engine_that_cannot_be_asked_gets_no_guided_requests():
+    def fails(method):
+        raise AttributeError("no attribute 'guided_health'")
+
+    def dead(method):
+        raise EngineDeadError
+
+    with pytest.raises(GracefulHTTPError, match="may not have loaded"):
+        Health().check(fails)
+    with pytest.raises(EngineDeadError):
+        Health().check(dead)

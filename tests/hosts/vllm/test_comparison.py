@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from compare import compare, servers
+from compare import compare, own
 from compare_known import KNOWN, explained
 from compare_requests import ASKS, SUBSET, Ask
 
@@ -50,9 +50,10 @@ def test_an_ordinary_request_may_not_differ(ours, theirs, fields):
 
 
 @pytest.mark.timeout(900)
-def test_every_difference_is_in_the_table(tmp_path):
-    with servers(tmp_path) as urls:
-        found = list(compare(urls, SUBSET))
+def test_every_difference_is_in_the_table(server, tmp_path):
+    # As the plugin's option `tools_strict` of the other server.
+    with own(tmp_path, "--tool-strict-level parameter") as theirs:
+        found = list(compare([server.url, theirs.url], SUBSET))
     unexplained = [
         (ask.name, {name: (ours.get(name), theirs.get(name)) for name in fields}, ours.get("message"))
         for ask, ours, theirs, fields in found

@@ -1,6 +1,6 @@
 """Every way in which a request reaches an engine: what comes out is constrained, or refused, never free.
 
-One engine with AsyncLLM and its core in another process, one with LLM in this process. The endpoints are in
+AsyncLLM with its core in another process, and LLM in this one. The endpoints are in
 `test_entrances_server.py`; docs/vllm-versions.md lists all entrances.
 """
 
@@ -12,19 +12,16 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from vllm import LLM, PoolingParams, SamplingParams
-from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm import PoolingParams, SamplingParams
 from vllm.engine.protocol import StreamingInput
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import BeamSearchParams, RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine import EngineCoreRequest
-from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import RequestOutputCollector
-from vllm_support import TAKES_OVER, config, runner, runner_config
+from vllm_support import TAKES_OVER, config, runner_config
 
 import guided_plugin as gp
 from guided_plugin.bench import Plan, bench_vllm
-from guided_plugin.demo import MODEL_DIR
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.engine import Engine
 from guided_plugin.hosts.vllm.failures import passed_by
@@ -32,13 +29,6 @@ from guided_plugin.hosts.vllm.failures import passed_by
 PATTERN = "[xyz]{6,14}"
 TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 MESSAGES = [{"role": "user", "content": "Write"}]
-OPTIONS = {"take_over": True, "mode": "inline", "threads": 1, "worker_grammar_ms": 60_000}
-ENGINE = {
-    "max_model_len": 256,
-    "max_num_seqs": 4,
-    "enforce_eager": True,
-    "additional_config": {"guided_plugin": OPTIONS},
-}
 
 
 def ours(**options):
@@ -109,23 +99,20 @@ def entrances_of(engine, params, name):
 
 
 @pytest.fixture(scope="module")
-def asynchronous():
-    """What the ways into an AsyncLLM answer, one after the other: the last output, or the error."""
+def asynchronous(async_llm):
+    """What the ways into an AsyncLLM answer, one after the other: the outputs, or the error."""
+    engine, run = async_llm
     answers = {}
 
-    async def run():
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=str(MODEL_DIR), **ENGINE))
-        try:
-            for name, params in KINDS.items():
-                for entrance, outputs in entrances_of(engine, params, name).items():
-                    try:
-                        answers[entrance, name] = [output.outputs[0] async for output in outputs]
-                    except Exception as error:
-                        answers[entrance, name] = error
-        finally:
-            engine.shutdown()
+    async def ask():
+        for name, params in KINDS.items():
+            for entrance, outputs in entrances_of(engine, params, name).items():
+                try:
+                    answers[entrance, name] = [output.outputs[0] async for output in outputs]
+                except Exception as error:
+                    answers[entrance, name] = error
 
-    asyncio.run(run())
+    run(ask())
     return answers
 
 
@@ -162,13 +149,6 @@ def test_requests_without_a_constraint_are_served_after_those_that_were_refused(
     assert asynchronous[entrance, "free"][-1].finish_reason in ("length", "stop")
 
 
-@pytest.fixture(scope="module")
-def llm():
-    made = LLM(str(MODEL_DIR), **ENGINE)
-    yield made
-    runner(made).engine.close()
-
-
 @pytest.mark.parametrize("make", [ours, theirs])
 def test_offline_entrances_guide(llm, make):
     for output in (
@@ -178,20 +158,24 @@ def test_offline_entrances_guide(llm, make):
     ):
         assert all(guided(completion.text) for completion in output.outputs), output
     beams = BeamSearchParams(beam_width=2, max_tokens=6)
+    (output,) = llm.beam_search([{"prompt": "Write: "}], beams)
+    assert len(output.sequences) == 2
     beams.extra_args, beams.structured_outputs = make().extra_args, make().structured_outputs
-    with pytest.raises(VLLMValidationError, match="beam search can't be guided"):
+    with pytest.raises(VLLMValidationError, match=r"^beam_search: beam search can't be guided.*leave out"):
         llm.beam_search([{"prompt": "Write: "}], beams)
 
 
 @pytest.mark.parametrize("make", [ours, theirs])
-def test_an_engine_in_the_same_process_refuses_what_was_never_admitted(llm, make):
-    engine = llm.llm_engine
+def test_an_engine_in_the_same_process_refuses_what_was_never_admitted(llm, make, monkeypatch):
+    engine, compiled = llm.llm_engine, []
+    manager = engine.engine_core.engine_core.structured_output_manager
+    monkeypatch.setattr(manager, "grammar_init", compiled.append)
     with pytest.raises(VLLMValidationError, match="past the plugin's check"):
         engine.add_request("one", ready(make(), "one"), make())
     with pytest.raises(VLLMValidationError, match="past the plugin's check"):
         engine.engine_core.add_request(ready(make(), "two"))
     assert not engine.has_unfinished_requests()
-    assert engine.engine_core.engine_core.structured_output_manager.backend is None  # compiled nothing of it
+    assert not compiled
 
 
 def test_bench_measures_an_engine(llm):

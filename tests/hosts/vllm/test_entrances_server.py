@@ -11,19 +11,9 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from vllm_server import serving
-
 PATTERN = "[xyz]{6,14}"
-BROKEN, REASON = "(x", "a ( without its ) at position 2"
-OPTIONS = {"take_over": True, "mode": "inline", "threads": 1, "worker_grammar_ms": 60_000}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("entrances")
-    arguments = ["--enable-log-requests", "--enable-scale-out"]
-    with serving(folder, OPTIONS, *arguments, frontends=2) as running:
-        yield running
+BROKEN, REASON = "(x", "a ( without its )"
+MESSAGES = [{"role": "user", "content": "Write"}]
 
 
 def post(server, path, body):
@@ -44,75 +34,105 @@ def served(server, path, body):
     return json.loads(text)
 
 
+def refuses(server, path, body, reason=REASON):
+    """Whole and streamed: no stream begins before its spec is admitted."""
+    for stream in (False, True):
+        status, text = post(server, path, {**body, "stream": stream})
+        assert status == 400, text
+        assert reason in text, text
+
+
 def guided(text):
     return re.fullmatch(PATTERN, text) is not None
 
 
-MESSAGES = [{"role": "user", "content": "Write"}]
-CHAT = {"messages": MESSAGES, "max_tokens": 30}
-SCHEMA = {"type": "string", "pattern": f"^{PATTERN}$"}
-
-
-def message(answer):
-    return answer["choices"][0]["message"]["content"]
-
-
-def parts(answer):
-    return "".join(part["text"] for part in answer["content"])
-
-
-def output(answer):
-    return "".join(part["text"] for item in answer["output"] for part in item.get("content") or ())
-
-
 ENTRANCES = {
-    "chat": ("/v1/chat/completions", CHAT, message),
+    "chat": (
+        "/v1/chat/completions",
+        {"messages": MESSAGES, "max_tokens": 30},
+        lambda answer: answer["choices"][0]["message"]["content"],
+    ),
     "completion": (
         "/v1/completions",
         {"prompt": "Write: ", "max_tokens": 30},
         lambda answer: answer["choices"][0]["text"],
     ),
-    "response": ("/v1/responses", {"input": "Write", "max_output_tokens": 30}, output),
-    "message": ("/v1/messages", CHAT, parts),
+    "response": (
+        "/v1/responses",
+        {"input": "Write", "max_output_tokens": 30},
+        lambda answer: "".join(
+            part["text"] for item in answer["output"] for part in item.get("content") or ()
+        ),
+    ),
+    "message": (
+        "/v1/messages",
+        {"messages": MESSAGES, "max_tokens": 30},
+        lambda answer: "".join(part["text"] for part in answer["content"]),
+    ),
 }
 
 
-def xargs(spec):
-    return {"vllm_xargs": {"guided": json.dumps(spec)}}
+def schema(regex):
+    return {"type": "string", "pattern": f"^{regex}$"}
 
 
-def cases():
-    """A body for each form in which each entrance takes a spec, and how to read the text."""
-    for name, (path, body, text_of) in ENTRANCES.items():
-        yield f"{name}, vllm_xargs", path, {**body, **xargs({"regex": PATTERN})}, text_of
-        if name != "message":
-            asked = {**body, "structured_outputs": {"regex": PATTERN}}
-            yield f"{name}, structured_outputs", path, asked, text_of
-    form = {"type": "json_schema", "name": "x", "schema": SCHEMA}
-    path, body, text_of = ENTRANCES["response"]
-    yield "response, text.format", path, {**body, "text": {"format": form}}, lambda a: json.loads(output(a))
-    path, body, text_of = ENTRANCES["message"]
-    asked = {**body, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
-    yield "message, output_config", path, asked, lambda answer: json.loads(parts(answer))
+def response_format(regex):
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema(regex)}}}
 
 
-CASES = [pytest.param(*case[1:], id=case[0]) for case in cases()]
+def xargs(regex):
+    return {"vllm_xargs": {"guided": json.dumps({"regex": regex})}}
 
 
-@pytest.mark.parametrize(("path", "body", "text_of"), CASES)
-def test_endpoints_guide(server, path, body, text_of):
+FORMS = {
+    **{(name, "vllm_xargs"): xargs for name in ENTRANCES},
+    **{
+        (name, "structured_outputs"): lambda regex: {"structured_outputs": {"regex": regex}}
+        for name in ("chat", "completion", "response")
+    },
+    **{(name, "response_format"): response_format for name in ("chat", "completion")},
+    ("response", "text.format"): lambda regex: {
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": schema(regex)}}
+    },
+    ("message", "output_config"): lambda regex: {
+        "output_config": {"format": {"type": "json_schema", "schema": schema(regex)}}
+    },
+}
+"""How each entrance takes a spec."""
+
+
+@pytest.mark.parametrize(("entrance", "form"), FORMS)
+def test_endpoints_guide_or_refuse(server, entrance, form):
+    (path, body, text_of), make = ENTRANCES[entrance], FORMS[entrance, form]
     with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda _: served(server, path, body), range(2)))
-    assert all(guided(text_of(answer)) for answer in answers), answers
+        texts = [text_of(one) for one in pool.map(lambda _: served(server, path, body | make(PATTERN)), "12")]
+    if form not in ("vllm_xargs", "structured_outputs"):
+        texts = [json.loads(text) for text in texts]
+    assert all(map(guided, texts)), texts
+    status, text = post(server, path, body | make(PATTERN) | {"stream": True})
+    assert (status, "error" in text) == (200, False), text
+    refuses(server, path, body | make(BROKEN))
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("entrance", ENTRANCES)
-def test_endpoints_refuse_what_they_cannot_guide(server, entrance, stream):
+BEAMS = {"use_beam_search": True, "n": 2, "temperature": 0.0, "max_tokens": 8}
+TOOL = {"type": "function", "function": {"name": "save", "parameters": {}, "strict": True}}
+CALLS = [{"type": "function", "function": {"name": "save"}}, "required"]
+
+
+@pytest.mark.parametrize("entrance", ["chat", "completion"])
+def test_beam_searches_are_refused_if_they_are_guided(server, entrance):
     path, body, _ = ENTRANCES[entrance]
-    status, text = post(server, path, {**body, **xargs({"regex": BROKEN}), "stream": stream})
-    assert status == 400, text
-    assert REASON in text
+    asked = [make(PATTERN) for (name, _), make in FORMS.items() if name == entrance]
+    if entrance == "chat":
+        asked += [{"tools": [TOOL], "tool_choice": choice} for choice in CALLS]
+    for one in asked:
+        for stream in (False, True):
+            status, text = post(server, path, body | one | BEAMS | {"stream": stream})
+            assert status == 400, text
+            # vLLM itself streams no beams of completions
+            assert (entrance == "completion" and stream) or "beam search can't be guided" in text
+    for plain in ({}, {"response_format": {"type": "text"}}):
+        assert len(served(server, path, body | plain | BEAMS)["choices"]) == 2
 
 
 def test_a_batch_of_chats_is_guided_or_refused(server):
@@ -120,40 +140,48 @@ def test_a_batch_of_chats_is_guided_or_refused(server):
     answer = served(server, path, {**body, "structured_outputs": {"regex": PATTERN}})
     assert [guided(choice["message"]["content"]) for choice in answer["choices"]] == [True, True]
     status, text = post(server, path, {**body, "structured_outputs": {"regex": BROKEN}})
-    assert status == 400, text
-    assert REASON in text
+    assert (status, REASON in text) == (400, True), text
 
 
-ASKED = [
-    pytest.param(lambda regex: {"structured_outputs": {"regex": regex}}, id="structured_outputs"),
-    pytest.param(lambda regex: {"extra_args": {"guided": {"regex": regex}}}, id="extra_args"),
-]
-
-
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda regex: {"structured_outputs": {"regex": regex}},
+        lambda regex: {"extra_args": {"guided": {"regex": regex}}},
+    ],
+    ids=["structured_outputs", "extra_args"],
+)
 def test_tokens_in_tokens_out_is_guided_or_refused(server, asked):
     path, prompt = "/inference/v1/generate", {"token_ids": [5, 6]}
     answer = served(server, path, {**prompt, "sampling_params": {"max_tokens": 30, **asked(PATTERN)}})
     tokens = answer["choices"][0]["token_ids"]
     assert guided(served(server, "/detokenize", {"tokens": tokens[:-1]})["prompt"]), answer
-    for stream in (False, True):
-        body = {**prompt, "sampling_params": {"max_tokens": 30, **asked(BROKEN)}, "stream": stream}
-        status, text = post(server, path, body)
-        assert status == 400, text
-        assert REASON in text
+    refuses(server, path, {**prompt, "sampling_params": {"max_tokens": 30, **asked(BROKEN)}})
 
 
-def servers(server, said):
-    """The API servers whose log lines have a text."""
-    pattern = re.compile(rf"^\(?(ApiServer_\d).*{said}", re.MULTILINE)
-    return set(pattern.findall(server.log.read_text()))
+def test_tools_are_named_in_refusals(server):
+    broken = {"type": "object", "properties": {}, "required": ["zz"], "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "save_it", "parameters": broken, "strict": True}}
+    path, body, _ = ENTRANCES["chat"]
+    for choice in ("required", {"type": "function", "function": {"name": "save_it"}}):
+        refuses(server, path, {**body, "tools": [tool], "tool_choice": choice}, "zz")
+    assert "save_it" in post(server, path, {**body, "tools": [tool], "tool_choice": "required"})[1]
+
+
+def test_a_background_response_is_refused_before_it_is_queued(server):
+    path, body, _ = ENTRANCES["response"]
+    assert post(server, path, body | xargs(BROKEN) | {"background": True, "store": True})[0] == 400
 
 
 def test_both_servers_guide_and_refuse(server):
+    def servers(said):
+        """The API servers whose log lines have a text."""
+        return set(re.findall(rf"^\(?(ApiServer_\d).*{said}", server.log.read_text(), re.MULTILINE))
+
     path, body, _ = ENTRANCES["completion"]
-    asked = [{**body, **xargs({"regex": regex})} for regex in (PATTERN, BROKEN)] * 2
+    asked = [{**body, **xargs(regex)} for regex in (PATTERN, BROKEN)] * 2
     both, end = {"ApiServer_0", "ApiServer_1"}, time.monotonic() + 120
-    while not both == servers(server, "refused") == servers(server, "Received request"):
+    while not both == servers("refused") == servers("Received request"):
         assert time.monotonic() < end
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(lambda one: post(server, path, one), asked))

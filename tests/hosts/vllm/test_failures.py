@@ -1,6 +1,5 @@
 """How a failed request reaches vLLM's scheduler: both model runners with vLLM's own types, no engine."""
 
-import asyncio
 import dataclasses
 import pickle
 from types import SimpleNamespace
@@ -11,10 +10,8 @@ import torch
 pytest.importorskip("vllm")
 
 from vllm import SamplingParams
-from vllm.exceptions import GracefulHTTPError
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
-from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT
 from vllm.v1.worker.gpu_worker import Worker
 from vllm_runners import V1, V2, V2Drafts
@@ -23,13 +20,9 @@ from vllm_support import END, WIDTH, config, runner_config, runner_params
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import failures as vllm_failures
 from guided_plugin.hosts.vllm import patches as vllm_contract
-from guided_plugin.hosts.vllm import questions as vllm_health
-from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
 from guided_plugin.hosts.vllm.failures import FAILED
-from guided_plugin.hosts.vllm.gate import process_outputs
-from guided_plugin.hosts.vllm.questions import Health
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -202,14 +195,6 @@ class SimpleRequest:
         self.request_id, self.sampling_params, self.output_token_ids = request_id, params, tokens
 
 
-def test_what_is_wrapped_is_wrapped_in_this_vllm():
-    assert vllm_failures.unreported(config()) is None
-    assert hasattr(Scheduler.add_request, "_guided_plugin")
-    assert hasattr(Scheduler.update_from_output, "_guided_plugin")
-    V1(runner_config(), [], [])
-    assert hasattr(Worker.sample_tokens, "_guided_plugin")
-
-
 def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):
     other = config()
     other.scheduler_config.get_scheduler_cls = lambda: int
@@ -225,77 +210,3 @@ def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):
         assert f"{owner.__name__}.{name} begins with other parameters" in engine.health()
         assert engine.retry_after() == float("inf")
     looked_at.cache_clear()
-
-
-def test_the_engine_is_asked_whether_it_can_guide_a_few_times_a_second(monkeypatch):
-    now, asked, answers = [100.0], [], [""]
-    monkeypatch.setattr(vllm_health, "time", SimpleNamespace(monotonic=lambda: now[0]))
-
-    def collective_rpc(method):
-        asked.append(method)
-        return list(answers) if method == "guided_health" else [0.0] * len(answers)
-
-    health = Health()
-    for _ in range(5):
-        health.check(collective_rpc)
-    assert asked == ["guided_health"]
-    answers[:] = ["", "the breaker is open"]
-    now[0] += 1.0
-    for _ in range(3):
-        with pytest.raises(GracefulHTTPError, match="the breaker is open") as caught:
-            health.check(collective_rpc)
-        assert caught.value.http_status == 503
-    assert asked == ["guided_health", "guided_health", "guided_retry_after"]
-    answers[:] = [""]
-    now[0] += 1.0
-    health.check(collective_rpc)
-
-
-def test_after_a_failure_the_engine_is_asked_again(monkeypatch):
-    """With the worker of its request others can have ended: their errors would come after status 200."""
-    monkeypatch.setattr(telling, "listener", telling.Listener())
-    output = EngineCoreOutput("one", [], finish_reason=FinishReason.ERROR, stop_reason="the worker ended")
-    stopped = EngineCoreOutput("two", [], finish_reason=FinishReason.STOP, stop_reason=7)
-    process = process_outputs(lambda self, outputs: "processed")
-    asked, health = [], Health()
-
-    def check():
-        health.check(lambda method: asked.append(method) or [""])
-        return len(asked)
-
-    assert [check(), check()] == [1, 1]
-    assert process(SimpleNamespace(request_states={}), [stopped]) == "processed"
-    assert check() == 1
-    assert process(SimpleNamespace(request_states={}), [output, stopped]) == "processed"
-    assert [check(), check()] == [2, 2]
-
-
-def test_callers_on_an_event_loop_share_a_question():
-    asked = []
-
-    async def collective_rpc(method):
-        asked.append(method)
-        await asyncio.sleep(0)
-        return ["closed"] if method == "guided_health" else [5.0]
-
-    async def many(health):
-        return await asyncio.gather(
-            *(health.check_async(collective_rpc) for _ in range(9)), return_exceptions=True
-        )
-
-    errors = asyncio.run(many(Health()))
-    assert {type(error) for error in errors} == {GracefulHTTPError}
-    assert asked == ["guided_health", "guided_retry_after"]
-
-
-def test_an_engine_that_cannot_be_asked_gets_no_guided_requests():
-    def fails(method):
-        raise AttributeError("no attribute 'guided_health'")
-
-    def dead(method):
-        raise EngineDeadError
-
-    with pytest.raises(GracefulHTTPError, match="may not have loaded"):
-        Health().check(fails)
-    with pytest.raises(EngineDeadError):
-        Health().check(dead)

@@ -19,7 +19,7 @@ from vllm import SamplingParams
 from vllm.exceptions import GracefulHTTPError
 from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import StructuredOutputsParams
-from vllm_support import SMALL, TAKES_OVER, config, parallel
+from vllm_support import SMALL, TAKES_OVER, config, parallel, params_of
 
 import guided_plugin as gp
 from guided_plugin.grammar.base import Prepared
@@ -112,7 +112,7 @@ class Colour(enum.Enum):
 def test_types_and_typed_specs_are_specs():
     typed = gp.TypedSpec(list[Colour])
     for given, spec in ((Colour, gp.OutputSpec.choice(["red", "blue"])), (typed, typed.spec)):
-        params = SamplingParams(extra_args={"guided": given}).clone()
+        params = params_of(given).clone()
         assert spec_in(Gate(config(SMALL)).admit(params)) == spec
 
 
@@ -124,7 +124,7 @@ def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
     )
     gate = Gate(config({**SMALL, "unenforced_keywords": ["uniqueItems"]}))
     for schema in ({"type": "array", "uniqueItems": True}, {"type": "boolean"}):
-        params = SamplingParams(extra_args={"guided": {"json_schema": schema}})
+        params = params_of({"json_schema": schema})
         for _ in range(2):  # the second one is remembered
             gate.complete(gate.admit(params), None)
     left = ("uniqueItems",)
@@ -148,7 +148,7 @@ def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
     ],
 )
 def test_every_constraint_of_vllm_is_taken_over(theirs, ours):
-    params = SamplingParams(structured_outputs=StructuredOutputsParams(**theirs))
+    params = params_of(theirs, theirs=True)
     carried = Gate(config(TAKES_OVER)).admit(params)
     assert spec_in(carried) == ours
     assert carried.structured_outputs is None
@@ -159,7 +159,7 @@ def test_every_constraint_of_vllm_is_taken_over(theirs, ours):
 @pytest.mark.parametrize(
     ("token", "complaint"), [(10**9, "outside"), (-1, "outside"), (ord("a"), "is text: b'a'")]
 )
-def test_stop_tokens_that_end_no_output_are_refused(token, complaint):
+def test_stop_tokens_and_triggers_that_no_output_has_are_refused(token, complaint):
     """Outside the vocabulary they break the row that a failure closes; as text they cut the output off."""
     gate = Gate(config(SMALL))
     guided = {"guided": {"regex": "[ab]+"}}
@@ -169,19 +169,9 @@ def test_stop_tokens_that_end_no_output_are_refused(token, complaint):
         assert gate.admit(SamplingParams(extra_args=guided, stop_token_ids=[END, THINK_END]))
     own = {"regex": "[ab]+", "stop_token_ids": [token] if token >= 0 else [END, 258]}
     with pytest.raises(gp.GuidedError, match=r"^guided\.stop_token_ids: stop token"):
-        gate.admit(SamplingParams(extra_args={"guided": own}))
-
-
-def test_a_trigger_outside_the_vocabulary_is_refused():
-    form = {"regex": "a", "start_after": [THINK_END, 258]}
+        gate.admit(params_of(own))
     with pytest.raises(gp.GuidedError, match=r"start_after: token 258 is outside the vocabulary"):
-        Gate(config(SMALL)).admit(SamplingParams(extra_args={"guided": form}))
-
-
-def test_two_constraints_are_one_too_many():
-    params = SamplingParams(structured_outputs=THEIRS, extra_args={"guided": {"regex": "b"}})
-    with pytest.raises(gp.GuidedError, match="together with structured_outputs"):
-        Gate(config(SMALL)).admit(params)
+        gate.admit(params_of({"regex": "a", "start_after": [THINK_END, 258]}))
 
 
 def test_what_was_admitted_once_is_not_read_again(monkeypatch):
@@ -193,8 +183,8 @@ def test_what_was_admitted_once_is_not_read_again(monkeypatch):
     forms = [
         SamplingParams(extra_args={"guided": asked, "mine": [3]}),
         SamplingParams(extra_args={"guided": json.dumps(asked, separators=(",", ":"))}),
-        SamplingParams(structured_outputs=StructuredOutputsParams(choice=["a"])),
-        SamplingParams(extra_args={"guided": gp.OutputSpec.choice(["a"])}),
+        params_of({"choice": ["a"]}, theirs=True),
+        params_of(gp.OutputSpec.choice(["a"])),
     ]
     first = [gate.admit(params) for params in forms]
     again = [gate.admit(params) for params in forms]
@@ -214,9 +204,9 @@ def test_what_was_admitted_once_is_not_read_again(monkeypatch):
 @pytest.mark.parametrize(
     "params",
     [
-        SamplingParams(structured_outputs=StructuredOutputsParams(choice=["a"] * 600_000)),
-        SamplingParams(structured_outputs=StructuredOutputsParams(json={"enum": [{}, "x" * 1_100_000]})),
-        SamplingParams(structured_outputs=StructuredOutputsParams(json="[" * 1_100_000)),
+        params_of({"choice": ["a"] * 600_000}, theirs=True),
+        params_of({"json": {"enum": [{}, "x" * 1_100_000]}}, theirs=True),
+        params_of({"json": "[" * 1_100_000}, theirs=True),
         SamplingParams(extra_args={"guided": '{"regex": "' + "a" * 1_100_000 + '"}'}),
     ],
     ids=range(4),
@@ -242,7 +232,7 @@ def test_no_client_can_claim_that_its_spec_was_admitted():
         with pytest.raises(gp.GuidedError):
             gate.admit(forged)
         assert gate.look_up(gate.asked(forged)) is None
-    carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+    carried = gate.admit(params_of({"regex": "a"}))
     carried.structured_outputs = THEIRS
     with pytest.raises(gp.GuidedError, match="together with"):
         gate.admit(carried)
@@ -250,7 +240,7 @@ def test_no_client_can_claim_that_its_spec_was_admitted():
 
 def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
     gate = Gate(config(SMALL))
-    carried = gate.admit(SamplingParams(extra_args={"guided": {"json_schema": {"type": "integer"}}}))
+    carried = gate.admit(params_of({"json_schema": {"type": "integer"}}))
     cloned = carried.clone()
     assert cloned.extra_args["guided"] is carried.extra_args["guided"]
     gate.complete(cloned, [1])
@@ -269,15 +259,15 @@ def test_what_is_remembered_has_bounds(monkeypatch):
     gate = Gate(config(SMALL))
 
     def remembers(form):
-        return gate.look_up(gate.asked(SamplingParams(extra_args={"guided": form}))) is not None
+        return gate.look_up(gate.asked(params_of(form))) is not None
 
     for letter in "abcd":
-        gate.admit(SamplingParams(extra_args={"guided": {"regex": letter}}))
+        gate.admit(params_of({"regex": letter}))
     assert [remembers({"regex": letter}) for letter in "abcd"] == [False, True, True, True]
-    gate.admit(SamplingParams(extra_args={"guided": {"regex": "x" * 80}}))
+    gate.admit(params_of({"regex": "x" * 80}))
     assert remembers({"regex": "x" * 80})
     assert not remembers({"regex": "b"})
-    gate.admit(SamplingParams(extra_args={"guided": {"regex": "y" * 4000}}))
+    gate.admit(params_of({"regex": "y" * 4000}))
     assert not remembers({"regex": "y" * 4000})
     assert remembers({"regex": "d"})
     assert gate._admitted.size_bytes <= 3 * one + 2
@@ -285,20 +275,20 @@ def test_what_is_remembered_has_bounds(monkeypatch):
 
 def test_until_an_engine_has_compiled_a_spec_every_spec_is_prepared_there(monkeypatch):
     gate = Gate(config(SMALL))
-    one, two = (gate.admit(SamplingParams(extra_args={"guided": {"regex": text}})) for text in "ab")
+    one, two = (gate.admit(params_of({"regex": text})) for text in "ab")
     assert not one.extra_args["guided"].prepared
     assert not two.extra_args["guided"].prepared
     assert not gate.answered([one.extra_args["guided"]], [[True], [False]])  # of two workers one
     assert gate.answered([one.extra_args["guided"]], [[True], [True]])
     assert one.extra_args["guided"].prepared
-    assert gate.admit(SamplingParams(extra_args={"guided": {"regex": "c"}})).extra_args["guided"].prepared
+    assert gate.admit(params_of({"regex": "c"})).extra_args["guided"].prepared
     monkeypatch.setattr(vllm_admission, "_SLOW_SECONDS", -1.0)
-    assert not gate.admit(SamplingParams(extra_args={"guided": {"regex": "d"}})).extra_args["guided"].prepared
+    assert not gate.admit(params_of({"regex": "d"})).extra_args["guided"].prepared
 
 
 def test_the_engines_params_are_completed_without_writing_to_what_they_share():
     gate = Gate(config(SMALL, reasoning="tags"))
-    carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+    carried = gate.admit(params_of({"regex": "a"}))
     shared = carried.extra_args
     shared["guided_reasoning"] = Said(None, {})
     before = dict(shared)
@@ -307,9 +297,11 @@ def test_the_engines_params_are_completed_without_writing_to_what_they_share():
     assert spec_in(carried).start_after == (Trigger((THINK_END,)),)
 
 
-def reasoned(reasoning, tokens, note=None, **spec):
-    gate = Gate(config(SMALL, reasoning=reasoning))
-    carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "[ab]+", **spec}}))
+def reasoned(reasoning, tokens, note=None, too=False, **spec):
+    """Where the constrained part begins. `too`: the reasoning is constrained as well."""
+    outputs = SimpleNamespace(enable_in_reasoning=too, reasoning_parser=reasoning)
+    gate = Gate(config(SMALL, structured_outputs_config=outputs))
+    carried = gate.admit(params_of({"regex": "[ab]+", **spec}))
     if note is not None:
         carried.extra_args["guided_reasoning"] = note
     gate.complete(carried, tokens)
@@ -327,23 +319,15 @@ def test_a_spec_begins_after_the_reasoning():
     assert reasoned("tags", [1, THINK_END], Said(False, {})) == [(THINK_END, False)]
     assert reasoned("tags", [1], Said(None, {"thinks": False})) is None
     assert reasoned("tags", [1], start_after=[7]) == [(7, False)]
+    assert reasoned("tags", [1], too=True) is None
     with pytest.raises(gp.GuidedError, match="start_after"):
         reasoned("silent", [1])
-
-
-def test_where_reasoning_is_constrained_too_it_begins_at_once():
-    outputs = SimpleNamespace(enable_in_reasoning=True, reasoning_parser="tags")
-    gate = Gate(config(SMALL, structured_outputs_config=outputs))
-    carried = gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
-    gate.complete(carried, [1])
-    assert spec_in(carried).start_after is None
 
 
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
         ({"options": {"enabled": False}}, "switched off"),
-        ({"options": 0}, "switched off"),
         ({"speculative_config": SimpleNamespace()}, "V1 model runner"),
         (
             {
@@ -359,7 +343,7 @@ def test_where_reasoning_is_constrained_too_it_begins_at_once():
 def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(parts, says):
     gate = Gate(config(**{"options": {**TAKES_OVER}, **parts}))
     with pytest.raises(gp.GuidedError, match=says):
-        gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+        gate.admit(params_of({"regex": "a"}))
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
 
 
@@ -372,7 +356,7 @@ def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_
     with pytest.raises(
         gp.GuidedError, match=r"is not supported: no vllm\.v1\.engine\.async_llm:AsyncLLM\.gone"
     ):
-        gate.admit(SamplingParams(extra_args={"guided": {"regex": "a"}}))
+        gate.admit(params_of({"regex": "a"}))
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
 
 
@@ -459,18 +443,16 @@ def gate_with_a_slow_compiler(**options):
     return gate, gate._compiler
 
 
-def asking(text):
-    return SamplingParams(extra_args={"guided": {"regex": text}})
-
-
 def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fault_of_theirs():
     gate, compiler = gate_with_a_slow_compiler(compile_processes=1, compile_queue=2)
 
     async def flood():
-        slow = [asyncio.ensure_future(gate.admit_async(asking(f"slow{i % 3}"))) for i in range(12)]
-        bad = asyncio.ensure_future(gate.admit_async(asking("slow bad")))
+        slow = [
+            asyncio.ensure_future(gate.admit_async(params_of({"regex": f"slow{i % 3}"}))) for i in range(12)
+        ]
+        bad = asyncio.ensure_future(gate.admit_async(params_of({"regex": "slow bad"})))
         for number in range(50):
-            admitted = (await gate.admit_async(asking(f"quick{number}"))).extra_args["guided"]
+            admitted = (await gate.admit_async(params_of({"regex": f"quick{number}"}))).extra_args["guided"]
             assert gate.question(admitted)[1]["prepared"] is None
         assert not any(task.done() for task in slow)
         with pytest.raises(gp.errors.BusyError, match="compile_queue") as caught:
@@ -481,7 +463,7 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
         compiler.go_on.set()
         carried = await asyncio.gather(*slow[1:])
         with pytest.raises(gp.GuidedError, match="no good"):
-            await gate.admit_async(asking("slow bad"))
+            await gate.admit_async(params_of({"regex": "slow bad"}))
         return carried
 
     carried = asyncio.run(flood())
@@ -493,7 +475,7 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
 def test_what_a_helper_made_goes_to_the_engine_with_the_first_question_as_plain_data():
     gate, compiler = gate_with_a_slow_compiler()
     compiler.go_on.set()
-    admitted = gate.admit(asking("slow")).extra_args["guided"]
+    admitted = gate.admit(params_of({"regex": "slow"})).extra_args["guided"]
     key, made = msgspec.msgpack.decode(msgspec.msgpack.encode(gate.question(admitted)))
     assert key == admitted.key
     assert gp.OutputSpec(**made["spec"]) == gp.OutputSpec.regex("slow")
@@ -528,13 +510,13 @@ def test_a_request_is_held_back_until_the_engine_is_ready_and_not_for_ever(monke
     gate, compiler = gate_with_a_slow_compiler()
     compiler.go_on.set()
     client = Client(needed=4)
-    assert add(gate, client, asking("slow")) == "added"
+    assert add(gate, client, params_of({"regex": "slow"})) == "added"
     assert [made is None for _, made in client.asked] == [False, True, True, True]
-    assert add(gate, client, asking("slow")) == "added"
+    assert add(gate, client, params_of({"regex": "slow"})) == "added"
     assert len(client.asked) == 4
     monkeypatch.setattr(Gate, "patience", 0.05)
     with pytest.raises(GracefulHTTPError, match="not ready within"):
-        add(gate, Client(needed=10**9), asking("slow too"))
+        add(gate, Client(needed=10**9), params_of({"regex": "slow too"}))
 
 
 class AsyncClient:
@@ -568,10 +550,10 @@ def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch, late):
         """A stream: its request is admitted before it begins, and comes to the engine when it is read."""
         with contextlib.suppress(GracefulHTTPError):
             async with gate.in_time("one") as deadline:
-                await gate.admit_async(asking("slow"), deadline)
+                await gate.admit_async(params_of({"regex": "slow"}), deadline)
         await asyncio.sleep(0.1)
         with pytest.raises(GracefulHTTPError, match=r"not ready within 0\.2 s"):
-            await client.add(asking("slow"))
+            await client.add(params_of({"regex": "slow"}))
         sent.append(time.monotonic())
 
     start = time.monotonic()
@@ -579,7 +561,7 @@ def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch, late):
     assert 0.19 < sent[0] - start < (0.25 if late == "the engine" else 0.35)
     compiler.go_on.set()
     client.ready = True
-    assert asyncio.run(client.add(asking("slow"))) == "added"
+    assert asyncio.run(client.add(params_of({"regex": "slow"}))) == "added"
     assert set(compiler.compiled) == {"slow"}
 
 
@@ -591,7 +573,7 @@ def test_triggers_are_tokenised_once_for_all_requests_of_a_form(monkeypatch):
     monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: vocabulary)
     gate = Gate(config(SMALL, reasoning="tags"))
     for _ in range(3):
-        params = SamplingParams(extra_args={"guided": {"regex": "a", "start_after": ["xy", "</think>"]}})
+        params = params_of({"regex": "a", "start_after": ["xy", "</think>"]})
         carried = gate.admit(params)
         gate.complete(carried, [1])
         assert spec_in(carried).start_after == (Trigger((ord("x"), ord("y"))), Trigger((THINK_END,)))
@@ -604,5 +586,5 @@ def test_a_form_is_read_once_also_where_it_takes_longer(monkeypatch):
     read, parse = [], vllm_admission.read_spec
     monkeypatch.setattr(vllm_admission, "read_spec", lambda form: read.append(form) or parse(form))
     for text in ("slow", "slow" * 20_000):  # in the quick threads, and in that of large forms
-        asyncio.run(gate.admit_async(asking(text)))
+        asyncio.run(gate.admit_async(params_of({"regex": text})))
     assert len(read) == 2

@@ -1,17 +1,13 @@
-"""`refused: "vllm"`: what the plugin refuses goes to vLLM's manager in the same engine, and is counted."""
+"""`refused: "vllm"`: which refusals are left to vLLM's manager, without an engine."""
 
 import asyncio
-import json
 
 import pytest
 
 pytest.importorskip("vllm")
 
-from vllm import LLM
-from vllm.exceptions import VLLMValidationError
-from vllm_support import TAKES_OVER, config, params_of, runner
+from vllm_support import TAKES_OVER, config, params_of
 
-from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import (
     CompileLimitError,
     GrammarError,
@@ -23,10 +19,8 @@ from guided_plugin.errors import (
 )
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.asked import LEFT, may_leave
-from guided_plugin.vllm import GuidedLogitsProcessor
 
-SCHEMA = {"enum": ["a", "b"]}
-REFUSED = {"json": SCHEMA, "whitespace_pattern": "[.]"}
+REFUSED = {"json": {"enum": ["a", "b"]}, "whitespace_pattern": "[.]"}
 """vLLM takes it, and drops the pattern, which demands what JSON can't have."""
 
 
@@ -53,46 +47,3 @@ def test_guided_is_never_left(caplog):
     assert carried.extra_args == {"guided_left": True}
     with pytest.raises(SpecError):
         Gate(config(TAKES_OVER)).admit(theirs)
-
-
-@pytest.fixture(scope="module")
-def llm():
-    made = LLM(
-        str(MODEL_DIR),
-        max_model_len=256,
-        max_num_seqs=6,
-        enforce_eager=True,
-        logits_processors=[GuidedLogitsProcessor],
-        additional_config={"guided_plugin": {**TAKES_OVER, "mode": "inline", "refused": "vllm"}},
-    )
-    yield made
-    runner(made).engine.close()
-
-
-def figures(llm):
-    ((metrics,),) = llm.collective_rpc("guided_metrics")
-    return metrics["left_to_vllm"], metrics["added"]
-
-
-def test_one_engine_serves_both(llm, caplog):
-    asked = [params_of(form, theirs=True) for form in (REFUSED, {"json": SCHEMA}, REFUSED, {"choice": ["x"]})]
-    before = figures(llm)
-    texts = [one.outputs[0].text for one in llm.generate(["One: "] * 4, asked, use_tqdm=False)]
-    after = figures(llm)
-    assert [after[0] - before[0], after[1] - before[1]] == [2, 2]
-    assert texts[3] == "x"
-    for text in texts[:3]:
-        assert json.loads(text) in ("a", "b")
-    lines = [record.message for record in caplog.records if "left to vLLM" in record.message]
-    assert len(lines) == 1
-    assert "whitespace_pattern" in lines[0]
-
-
-def test_what_vllm_refuses_too_is_refused(llm):
-    with pytest.raises((VLLMValidationError, ValueError)):
-        llm.generate("One: ", params_of({"grammar": "root ::= ("}, theirs=True), use_tqdm=False)
-
-
-def test_guided_is_refused_as_ever(llm):
-    with pytest.raises(VLLMValidationError, match="whitespace_pattern"):
-        llm.generate("One: ", params_of(REFUSED), use_tqdm=False)

@@ -1,8 +1,10 @@
-"""The pages' blocks that need vLLM: each page against one server that all of them share."""
+"""The pages' blocks and the example that need vLLM, with the engine and the server of all tests."""
 
 from __future__ import annotations
 
 import json
+import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -14,27 +16,25 @@ import vllm
 from doc_blocks import DATA, PAGES, blocks
 from doc_session import Session
 from doc_setup import SETUP
+from example_runs import EXAMPLES, people
 from script_files import ROOT
+from vllm.engine.arg_utils import EngineArgs
 
 from guided_plugin import GuidedConfig
 
-# Of the engines that blocks make: what a machine without a GPU needs.
-SMALL = {"max_model_len": 256, "max_num_seqs": 4, "enforce_eager": True, "num_gpu_blocks_override": 20}
 ALL = {page.relative_to(ROOT).as_posix(): blocks(page) for page in PAGES}
 THERE = [name for name, found in ALL.items() if any(block.needs_vllm for block in found)]
 
 
-@pytest.fixture(scope="module")
-def engine():
-    """In place of `vllm.LLM`: a process can have one engine, the first that a block makes."""
-    make, made = vllm.LLM, []
+@pytest.fixture
+def engine(llm):
+    """In place of `vllm.LLM`: reads the options that it is given, and gives the engine of all tests."""
 
-    def once(*arguments, **options):
-        if not made:
-            made.append(make(*arguments, **options, **SMALL))
-        return made[0]
+    def made(model, **options):
+        EngineArgs(model, **options)
+        return llm
 
-    return once
+    return made
 
 
 @pytest.mark.parametrize("name", THERE)
@@ -70,3 +70,12 @@ def can_be_served(arguments):
     assert set(options) <= {"guided_plugin"}
     GuidedConfig.from_mapping(options.get("guided_plugin", {}))
     assert json.dumps(options)
+
+
+def test_the_example_without_a_server(engine, monkeypatch, capsys):
+    monkeypatch.setattr(vllm, "LLM", engine)
+    runpy.run_path(str(EXAMPLES / "vllm_offline.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    people(printed, "guided")
+    for line in (r"guided: ORD-[0-9]{5}$", "guided: (yes|no)$", "free: "):
+        assert re.search(f"^{line}", printed, re.M)

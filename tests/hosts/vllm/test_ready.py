@@ -1,10 +1,5 @@
 """What a server has made when it says that it is ready, and what its first guided requests start."""
 
-import json
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from types import SimpleNamespace
@@ -63,16 +58,6 @@ def test_a_gate_that_is_ready_has_made_its_backends_and_starts_processes_when_a_
     assert len(gate.compiler._pool.processes()) == 1
     assert calls == []
     gate.compiler.close()
-
-
-def test_a_first_spec_is_not_prepared_again_once_the_engine_is_ready(vocabulary):
-    gate = Gate(config({"isolate_compiles": False, "threads": 1, "take_over": True}))
-    spec = {"choice": ["alpha", "beta"]}
-    early = gate.admit(SamplingParams(extra_args={"guided": {"choice": ["early"]}}))
-    assert not early.extra_args[GUIDED].prepared
-    gate.warm_up()
-    gate.wait_ready()
-    assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].prepared
 
 
 @pytest.mark.usefixtures("byte_tokenizer")
@@ -163,50 +148,3 @@ def test_frontends_and_workers_wait_at_the_end_of_their_start(monkeypatch):
     told.clear()
     assert Derived().compile_or_warm_up_model() == 2
     assert told == ["derived", "base", "worker waits", "worker waits"]
-
-
-def test_a_real_engine_is_ready_when_it_is_made():
-    """In a process of its own, where nothing was imported or started before."""
-    script = """
-        import threading, time
-        from vllm import LLM, SamplingParams
-        from guided_plugin.demo import MODEL_DIR
-        from guided_plugin.hosts.vllm import gate
-        from guided_plugin.hosts.vllm.admission import gate_of
-        from guided_plugin.hosts.vllm.common import METRICS
-        from guided_plugin.vllm import GuidedLogitsProcessor
-
-        llm = LLM(str(MODEL_DIR), max_model_len=128, enforce_eager=True, max_num_seqs=4,
-                  logits_processors=[GuidedLogitsProcessor])
-        found = gate_of(llm.llm_engine)
-        asked = []
-        original = type(llm.llm_engine).collective_rpc
-        def spy(self, method, *args, **kwargs):
-            asked.append(method)
-            return original(self, method, *args, **kwargs)
-        type(llm.llm_engine).collective_rpc = spy
-        params = SamplingParams(max_tokens=8, extra_args={"guided": {"choice": ["yes", "no"]}})
-        (output,) = llm.generate(["x"], params, use_tqdm=False)
-        print("TEXT", output.outputs[0].text, "ASKED", asked, "HELPERS", found.compiler._pool.processes())
-    """
-    environment = {
-        **os.environ,
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "GUIDED_PLUGIN": json.dumps({"take_over": True, "mode": "process", "worker_step_ms": 60_000}),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    told = next((line for line in done.stdout.splitlines() if line.startswith("TEXT")), done.stderr[-3000:])
-    assert told in (
-        "TEXT yes ASKED ['guided_health'] HELPERS []",
-        "TEXT no ASKED ['guided_health'] HELPERS []",
-    )

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import psutil
+from vllm_support import PATIENT, SCHEMA
 from worker_runs import gone, until
 
 from benchmarks.server import judges
@@ -20,15 +21,8 @@ from benchmarks.server.asks import completion
 from benchmarks.server.clients import connect, one
 from benchmarks.server.launch import Launch, started
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 120}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
+CLOSED = {**SCHEMA, "additionalProperties": False}
 LETTERS = "[a-f]{150,180}"
-PATIENT = {"worker_step_ms": 60_000, "worker_grammar_ms": 60_000, "compile_seconds": 120}
-"""On a busy machine nothing may be lost to a time limit."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +43,7 @@ async def ask(server, count, meanwhile=None):
     """Send requests of two kinds together, a third of them streamed; their outcomes."""
     kinds = [
         ({"regex": LETTERS}, judges.of_pattern(LETTERS)),
-        ({"json": SCHEMA}, judges.of_schema(SCHEMA)),
+        ({"json": CLOSED}, judges.of_schema(CLOSED)),
     ]
     async with connect(server.url) as session:
         asked = []

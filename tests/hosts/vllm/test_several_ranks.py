@@ -4,11 +4,9 @@ what happens when one of them dies.
 Each engine takes long to start, so what ends it comes last.
 """
 
-import contextlib
 import json
 import os
 import signal
-import time
 
 import jsonschema
 import pytest
@@ -21,9 +19,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm_ranks import (
     GREEDY,
     OPTIONS,
-    PATIENT,
     PROMPT,
-    SCHEMA,
     SEEDED,
     allocate,
     facts,
@@ -31,7 +27,8 @@ from vllm_ranks import (
     requests,
     seen,
 )
-from vllm_support import params_of
+from vllm_support import PATIENT, SCHEMA, params_of
+from worker_runs import gone, until
 
 from guided_plugin.demo import MODEL_DIR
 
@@ -42,31 +39,10 @@ def engine(mode, **parallel):
     return LLM(
         str(MODEL_DIR),
         **parallel,
-        distributed_executor_backend="mp" if parallel else None,
+        distributed_executor_backend="mp",
         additional_config={"guided_plugin": {"mode": mode, **PATIENT}},
         **OPTIONS,
     )
-
-
-@pytest.fixture(scope="module")
-def expected():
-    """What one rank makes of the same requests."""
-    made = engine("inline")
-    return [output.outputs[0].token_ids for output in made.generate(*requests(), use_tqdm=False)]
-
-
-def gone(pid):
-    """Whether a process has ended, or only waits for its parent to see that."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] == "Z"
-    return True
-
-
-def wait_until(condition, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize(("mode", "victim"), [("inline", 1), ("process", 0)])
@@ -137,7 +113,7 @@ def check_death(llm, ranks, victim):
         with pytest.raises((RuntimeError, EngineDeadError, GracefulHTTPError), match=r"\w"):
             llm.generate(*requests(), use_tqdm=False)
         processes = [pid for rank in ranks for pid in (rank["pid"], rank["worker"]) if pid is not None]
-        wait_until(lambda: all(map(gone, processes)))
+        until(lambda: all(map(gone, processes)), 120.0)
     finally:
         left = [name for name in os.listdir("/dev/shm") if ranks[0]["ident"] in name]
         for name in left:  # vLLM's own, which it leaves after a kill

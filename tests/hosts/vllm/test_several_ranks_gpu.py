@@ -4,13 +4,11 @@ each step; a rank that is killed.
 With fewer GPUs than ranks they share one, and their kernels take turns there: slow, and as correct.
 """
 
-import contextlib
 import hashlib
 import json
 import os
 import re
 import signal
-import time
 
 import jsonschema
 import pytest
@@ -21,7 +19,8 @@ pytest.importorskip("vllm")
 from vllm import LLM
 from vllm.exceptions import GracefulHTTPError
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm_support import params_of
+from vllm_support import SCHEMA, params_of
+from worker_runs import gone, until
 
 from benchmarks.one_gpu import ONE_GPU
 from guided_plugin.demo import MODEL_DIR
@@ -32,11 +31,6 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a CUDA device"),
 ]
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 120}},
-    "required": ["name", "age"],
-}
 LETTERS = "[a-f]{20}[0-9]{10}"
 
 
@@ -69,13 +63,6 @@ def seen(worker):
     engine = engine_of(worker)
     masks = [] if engine is None else engine.pipeline.runtime.seen
     return [hashlib.sha256(one.cpu().numpy().tobytes()).hexdigest() for one in masks]
-
-
-def gone(pid):
-    """Whether a process has ended, or only waits for its parent to see that."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] == "Z"
-    return True
 
 
 def engine(tensor=1, pipeline=1, **options):
@@ -153,8 +140,5 @@ def test_ranks(monkeypatch, model_runner, options, victim):
     os.kill(found[victim][0], signal.SIGKILL)
     with pytest.raises((RuntimeError, EngineDeadError, GracefulHTTPError), match=r"\w"):
         llm.generate(["Person: "] * len(FORMS), params, use_tqdm=False)
-    end = time.monotonic() + 120
-    while not all(gone(pid) for pid, _ in found):
-        assert time.monotonic() < end
-        time.sleep(0.2)
+    until(lambda: all(gone(pid) for pid, _ in found), 120.0)
     assert {name for name in os.listdir("/dev/shm") if "guided" in name} <= before

@@ -12,7 +12,7 @@ pytest.importorskip("vllm")
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm.v1.worker.worker_base import WorkerBase
-from vllm_games import SPECS, Request, V2DraftGame, V2Game
+from vllm_games import SPECS, Request, V2DraftGame, V2Game, played
 from vllm_rank_games import V1TurnsGame
 from vllm_support import WIDTH, runner_config, runner_params
 
@@ -42,14 +42,12 @@ def test_v1_batches_of_stages_take_turns(last_stage, most, seed):
     """What is taken out keeps its slot, unless new requests need it, or its output was cut back."""
     guide = GuidedLogitsProcessor(staged(runner_config()), torch.device("cpu"), False)
     game = V1TurnsGame(guide, seed, most=most)
-    for _ in range(600):
-        game.step()
+
+    def look(step):
         assert len(guide.runner._away) + len(guide.runner._rows) <= 8
-    game.finish()
-    metrics = guide.runner.engine.pipeline.metrics()
+
+    metrics = played(game, 600, look)
     again, guided = metrics.added - game.cut_back, len(game.begun)
-    assert sum(request.spec is not None and request.over for request in game.done) > 20
-    assert metrics.failed == 0
     assert game.cut_back > 0
     assert again == guided if most == 8 else guided < again < guided * 1.5
 
@@ -76,22 +74,15 @@ def test_v2_batches_of_stages_take_turns(last_stage, monkeypatch, seed, stages):
     monkeypatch.setattr(
         gp.StepPipeline, "plan", lambda self, slots: (planned.append(slots), original(self, slots))
     )
-    for _ in range(400):
-        game.step()
-    game.finish()
-    assert sum(request.spec is not None and request.over for request in game.done) > 20
-    assert game.guide.runner.engine.pipeline.metrics().failed == 0
+    played(game, 400)
     assert len(planned) < 400 * 1.3
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_v2_drafts_of_batches_that_take_turns(last_stage, seed):
     game = V2DraftGame(staged(runner_config()), seed)
-    for _ in range(200):
-        game.step()
-    game.finish()
+    played(game, 200)
     assert game.taken > 50
-    assert game.guide.runner.engine.pipeline.metrics().failed == 0
 
 
 def request_of(number, spec):

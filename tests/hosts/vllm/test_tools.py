@@ -1,6 +1,5 @@
 """`tools_strict`: the tags that vLLM's own parsers build with and without it, as the plugin enforces them."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -120,9 +119,3 @@ def test_a_vllm_without_levels_says_so(monkeypatch):
     patch(When.TOOLS)
     vllm_contract._broken.cache_clear()
     assert any("refused: the option tools_strict" in line for line in said)
-
-
-def test_tags_are_json(manager):
-    """What a parser sends to the engine is what the plugin reads."""
-    patch(When.TOOLS)
-    assert json.loads(spec_of(manager, "required").text)["format"]["type"] == "tags_with_separator"

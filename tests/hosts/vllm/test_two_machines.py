@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("vllm")
 
 from vllm import LLM
-from vllm_ranks import GREEDY, OPTIONS, PATIENT, facts, record, requests, runner_of, seen
+from vllm_ranks import GREEDY, OPTIONS, facts, record, requests, runner_of, seen
 from vllm_server import installed
+from vllm_support import PATIENT
 
 from benchmarks.server.launch import free_port
 from guided_plugin.demo import MODEL_DIR
@@ -85,11 +86,8 @@ def sent(worker):
 
 
 @pytest.mark.usefixtures("second")
-def test_both_machines_sample_the_same(parallel):
+def test_both_machines_sample_the_same(parallel, expected):
     """And what one rank samples by itself."""
-    alone = LLM(str(MODEL_DIR), **OWN)
-    expected = [output.outputs[0].token_ids for output in alone.generate(*requests(), use_tqdm=False)]
-    del alone
     llm = LLM(str(MODEL_DIR), node_rank=0, **OWN, **parallel)
     assert [rank["runtime"] for rank in llm.collective_rpc(facts)] == ["WorkerRuntime", "FollowerRuntime"]
     assert llm.collective_rpc("guided_health") == ["", ""]

@@ -1,6 +1,9 @@
-"""`Retry-After`: on the answers with status 503 that the package gives, and on no others."""
+"""What clients and operators are told: `Retry-After` on the answers with status 503 that the package gives
+alone, the log, metrics, the lines at start."""
 
 import asyncio
+import io
+import logging
 import math
 from types import SimpleNamespace
 
@@ -8,22 +11,29 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.testclient import TestClient
-from vllm import SamplingParams
+from prometheus_client import REGISTRY
 from vllm.entrypoints.launchers import app as vllm_app
 from vllm.exceptions import QueueOverflowError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-from vllm_support import SMALL, config
 
-from guided_plugin.errors import BusyError
-from guided_plugin.hosts.vllm import admission as vllm_admission
+import guided_plugin as gp
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import BusyError, SpecError
+from guided_plugin.hosts.vllm import figures
 from guided_plugin.hosts.vllm import questions as vllm_health
+from guided_plugin.hosts.vllm import telling as noted
 from guided_plugin.hosts.vllm.asked import refusal
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.hosts.vllm.questions import Health
-from guided_plugin.hosts.vllm.telling import UNENFORCED, RetryAfter, tell_unenforced, unavailable
+from guided_plugin.hosts.vllm.telling import (
+    RetryAfter,
+    engine_line,
+    frontend_line,
+    tell_unenforced,
+    unavailable,
+)
 
 try:
     from vllm.entrypoints.common.cli_args import make_arg_parser
@@ -61,23 +71,20 @@ def answering(status, *refusals):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(0.0, b"1"), (-3.0, b"1"), (1.0, b"1"), (33.2, b"34"), (60.0, b"60"), (math.inf, b"60")],
+    ("status", "seconds", "told"),
+    [
+        *(
+            (503, [seconds], told)
+            for seconds, told in ((0.0, b"1"), (-3.0, b"1"), (1.0, b"1"), (33.2, b"34"))
+        ),
+        (503, [math.inf], b"60"),
+        (503, [3, 9, 5], b"9"),  # the longest counts
+        *((503, [], None), (400, [5], None), (200, [5], None)),
+    ],
 )
-def test_a_refused_request_is_told_when_to_come_again(seconds, told):
-    assert sent(answering(503, seconds)) == [
-        {**start(503), "headers": [(b"a", b"b"), (b"retry-after", told)]}
-    ]
-
-
-def test_of_several_refusals_the_longest_counts():
-    assert sent(answering(503, 3, 9, 5))[0]["headers"][-1] == (b"retry-after", b"9")
-
-
-@pytest.mark.parametrize("application", [answering(503), answering(400, 5), answering(200, 5)])
-def test_other_answers_are_as_they_were(application):
-    (message,) = sent(application)
-    assert message["headers"] == [(b"a", b"b")]
+def test_a_refused_request_is_told_when_to_come_again(status, seconds, told):
+    more = [] if told is None else [(b"retry-after", told)]
+    assert sent(answering(status, *seconds)) == [{**start(status), "headers": [(b"a", b"b"), *more]}]
 
 
 def test_a_stream_that_has_begun_is_as_it_was():
@@ -159,23 +166,6 @@ def test_vllms_own_app_adds_it_to_our_answers_alone(client):
     assert "retry-after" not in theirs.headers
 
 
-def test_vllms_own_app_names_what_the_gate_left_unenforced(client, byte_vocabulary, monkeypatch):
-    monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda vllm_config: byte_vocabulary)
-    gate = vllm_admission.Gate(config({**SMALL, "unenforced_keywords": ["uniqueItems"]}))
-
-    @client.app.get("/guided/{unique}")
-    async def guided(unique: bool, stream: bool = False):
-        schema = {"type": "array", "uniqueItems": unique}
-        await gate.admit_async(SamplingParams(extra_args={"guided": {"json_schema": schema}}))
-        return StreamingResponse(iter(["a", "b"])) if stream else JSONResponse([])
-
-    for path, told in {"true": "uniqueItems", "false": None, "true?stream=true": "uniqueItems"}.items():
-        for _ in range(2):  # the second one is remembered
-            answer = client.get(f"/guided/{path}")
-            assert (answer.status_code, answer.headers.get(UNENFORCED)) == (200, told)
-    assert UNENFORCED not in client.get("/theirs").headers
-
-
 @pytest.mark.parametrize(
     ("waits", "told", "later"), [([0.0], b"1", b"1"), ([3.1], b"4", b"3"), ([3.1, math.inf], b"60", b"60")]
 )
@@ -215,3 +205,89 @@ def test_answers_name_what_nothing_enforced(status):
     assert second == {"type": "http.response.body"}
     tell_unenforced(("pattern",))  # outside of a request there is no answer
     assert sent(answering(200)) == [start(200)]
+
+
+@pytest.fixture
+def listening(monkeypatch):
+    monkeypatch.setattr(noted, "listener", None)
+    figures.GuidedStatLogger(None, [0]).record()
+    return lambda name, **labels: REGISTRY.get_sample_value(f"guided_plugin_{name}", labels) or 0.0
+
+
+def test_requests_are_counted_by_backend_and_outcome(listening):
+    cases = {
+        ("llguidance", "admitted"): lambda: noted.listener.admitted("llguidance", ["uniqueItems"]),
+        ("none", "refused"): lambda: noted.refused(SpecError("wrong"), "one"),
+        ("none", "busy"): lambda: noted.refused(BusyError("full"), "two"),
+        ("none", "failed"): lambda: noted.listener.failed(),
+    }
+    unenforced = listening("unenforced_total", keyword="uniqueItems")
+    for (backend, outcome), happen in cases.items():
+        before = listening("requests_total", backend=backend, outcome=outcome)
+        happen()
+        assert listening("requests_total", backend=backend, outcome=outcome) == before + 1
+    assert listening("refusals_total", reason="BusyError") >= 1
+    assert listening("unenforced_total", keyword="uniqueItems") == unenforced + 1
+
+
+def test_a_second_stat_logger_in_a_process_is_fine(listening):
+    figures.GuidedStatLogger(None, [0])
+    before = listening("compile_seconds_count", backend="xgrammar")
+    noted.listener.compiled("xgrammar", 0.2)
+    assert listening("compile_seconds_count", backend="xgrammar") == before + 1
+
+
+def test_what_engines_answer_becomes_gauges(listening):
+    worker = {"restarts": 2, "exposed_wait": 0.5, "learnt_bytes": 7}
+    before = listening("engine_steps", engine="0")  # of an engine of another test, perhaps
+    figures._metrics.tell([{"refused": "off"}, {"steps": 5, "worker": worker}])
+    assert listening("engine_steps", engine="1") == 5
+    assert listening("worker_restarts", engine="1") == 2
+    assert listening("mask_wait_seconds", engine="1") == 0.5
+    assert listening("engine_steps", engine="0") == before
+
+
+def test_a_refusal_has_the_clients_id_and_is_one_line(caplog):
+    with caplog.at_level(logging.INFO, "guided_plugin.requests"):
+        noted.refused(SpecError("wrong\nhere", where="#/type"), "cmpl-\x1b[31m\nmine")
+    assert caplog.messages == [r"request cmpl-\x1b[31m\nmine refused: #/type: wrong\nhere"]
+
+
+def test_handlers_of_vllm_are_taken_where_there_are_no_others(monkeypatch):
+    ours, theirs, root = (logging.getLogger(name) for name in ("guided_plugin", "vllm", ""))
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s %(message)s"))
+    for logger, handlers in ((ours, []), (theirs, [handler]), (root, [logging.NullHandler()])):
+        monkeypatch.setattr(logger, "handlers", handlers)
+    monkeypatch.setattr(ours, "level", logging.NOTSET)
+    noted.adopt_handlers()
+    assert ours.handlers == []  # the program has a log of its own
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(theirs, "level", logging.INFO)
+    noted.adopt_handlers()
+    noted.adopt_handlers()
+    assert ours.handlers == [handler]
+    ours._cache.clear()
+    logging.getLogger("guided_plugin.requests")._cache.clear()
+    noted.refused(SpecError("wrong"), "one")
+    assert out.getvalue().startswith("INFO 2")
+    assert out.getvalue().count("request one refused: wrong") == 1
+
+
+def test_start_lines_say_what_is_on_and_why_not():
+    on = GuidedConfig(take_over=True)
+    off = SpecError("the plugin is switched off", hint="set enabled")
+    line = frontend_line(on, None, ["llguidance", "mine"])
+    assert line.startswith(f"guided_plugin {gp.__version__} is on in this frontend: take_over on")
+    assert "llguidance 1." in line
+    assert line.endswith(", mine")
+    assert frontend_line(GuidedConfig(), off, ()).endswith(
+        "is off in this frontend: the plugin is switched off (set enabled); take_over off"
+    )
+    assert "2.0 MiB of shared memory" in engine_line(on, None, "process", 16, 2 << 20)
+    assert "no shared memory" in engine_line(on, None, "inline", 16, 0)
+    assert "grammars work at rank 0" in engine_line(on, None, "process", 16, 2 << 20, leads=False)
+    assert engine_line(on, off, "", 16, 0).endswith(
+        "is off in this engine: the plugin is switched off (set enabled)"
+    )

@@ -1,0 +1,49 @@
+"""Bounded parts of `make soak` and `make chaos`: a server under mixed load, and under attack."""
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from benchmarks.server.asks import MIXED
+from benchmarks.server.launch import Launch, can_mount, started
+from benchmarks.server.runs import chaos, invalid, soak
+
+
+@pytest.fixture(scope="module")
+def loaded_server(tmp_path_factory):
+    """A server for load and attacks. On a busy machine nothing may be lost to a time limit."""
+    launch = Launch(
+        sequences=16,
+        kv_tokens=1024,
+        plugin={"worker_step_ms": 60_000, "worker_grammar_ms": 60_000},
+        private_shm="1g" if can_mount() else "",
+    )
+    log = tmp_path_factory.mktemp("loaded") / "log"
+    with started(launch, log) as server:
+        yield server
+    print(log.read_text()[-3000:])
+
+
+def test_every_answer_under_mixed_load_is_right_and_none_is_lost(loaded_server):
+    found = soak(loaded_server, clients=20, seconds=25, seed=3)
+    assert found["server_alive"]
+    assert found["invalid"] == []
+    assert found["lost"] == {}
+    assert found["ends"]["valid"] > 2 * len(MIXED)
+    assert found["ends"]["left"] > 0
+    assert len(found["kinds"]) == len(MIXED)
+    assert found["preemptions"] > 0
+    for role in ("frontend", "template", "worker", "helpers"):
+        assert found["processes"][role]["memory_mb"]["peak"] > 0
+
+
+@pytest.mark.parametrize("attack", ["kill-all", "mask-bombs", "big-bodies", "many-schemas"])
+def test_an_attack_costs_ordinary_clients_no_answer(loaded_server, attack):
+    found = chaos(loaded_server, attack, clients=6, seconds=8, quiet=2)
+    assert found["server_alive"]
+    assert invalid(found) == 0
+    for part in ("quiet", "attacked"):
+        assert found[part]["lost"] == {}, part
+        assert found[part]["ends"]["valid"] + found[part]["ends"]["length"] > 3, part
+    done = found["attack"]
+    assert sum(done["ends"].values()) + len(done["kills"]) > 0, done
