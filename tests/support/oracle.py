@@ -39,6 +39,7 @@ FORMATS["email"] = _email
 _PIECES = re.compile(r"\\[pPu]\{[^}]*\}|\\.|\[\^\]|\{\d+(?:,\d*)?\}|.", re.DOTALL)
 
 _IN_RUST = {r"\0": r"\x00", "[^]": r"[\s\S]", "{": r"\{", "}": r"\}"}
+_IN_RUST |= {r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]", r"\d": "[0-9]", r"\D": "[^0-9]"}
 
 
 class OracleError(Exception):
@@ -84,13 +85,14 @@ def _readable(schema: Any) -> Any:
 
 
 def _for_rust(pattern: str) -> str:
-    """A pattern with what Rust reads otherwise spelt out: classes in classes, lone braces, NUL."""
+    """A pattern with what Rust reads otherwise spelt out: classes in classes, lone braces, NUL, words in ASCII."""
     result, inside = "", False
     for piece in _PIECES.findall(pattern):
         if inside and piece in "[&~":
             result += f"\\{piece}"
             continue
-        result += _IN_RUST.get(piece, piece)
+        read = _IN_RUST.get(piece, piece)
+        result += read.strip("[]") if inside and piece in (r"\w", r"\d") else piece if inside else read
         inside = piece == "[" or (inside and piece != "]")
     return result
 
