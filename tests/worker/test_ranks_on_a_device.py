@@ -255,7 +255,7 @@ def test_rank_0_waits_for_the_others_before_its_own_device(monkeypatch):
 def test_without_other_ranks_places_are_free_when_tokens_came(monkeypatch):
     """The host looks at one word; only without tokens it looks at events."""
     device, region = fake_cuda.Device(monkeypatch), Region.create(Shape(2, WORDS))
-    masks = CudaMasks(mapped(region, device), lambda step: None)
+    masks = CudaMasks(mapped(region, device))
     seen = []
     for step in range(1, 20):
         region.masks[step % PLAN_DEPTH] = step

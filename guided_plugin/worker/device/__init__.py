@@ -21,11 +21,12 @@ def make_buffers(
 ) -> WorkerBuffers:
     """For the process that plans. `free` returns when no other rank uses the masks of a step any more, `wait`
     when they are filled; None where they are filled before they are uploaded."""
+    used = free if region.shape.followers else None  # a step without other ranks doesn't ask for them
     if device.type != "cuda":
-        return WorkerBuffers(HostMasks(region, wait, free), HostTokens(region), lambda: None)
+        return WorkerBuffers(HostMasks(region, wait, used), HostTokens(region), lambda: None)
     from guided_plugin.worker.device.cuda import cuda_buffers
 
-    return cuda_buffers(region, device, free, waits=wait is not None)
+    return cuda_buffers(region, device, used, waits=wait is not None)
 
 
 def followed_buffers(region: Region, device: torch.device, wait: Callable[[int], None]) -> FollowedBuffers:

@@ -116,7 +116,7 @@ class HostMasks:
         self,
         region: Region,
         wait: Callable[[int], None] | None,
-        free: Callable[[int], None] = lambda step: None,
+        free: Callable[[int], None] | None = None,
     ) -> None:
         self.waits = Waits()
         self._wait, self._free = wait, free
@@ -125,7 +125,8 @@ class HostMasks:
 
     def claim(self, step: int) -> None:
         """What was there has been used here; other ranks may be late."""
-        self._free(step - PLAN_DEPTH)
+        if self._free is not None:
+            self._free(step - PLAN_DEPTH)
 
     def upload(self, step: int, count: int) -> None:
         """There is nothing to copy."""

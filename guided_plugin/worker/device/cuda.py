@@ -84,9 +84,9 @@ def _warm_up(device: torch.device) -> None:
 
 
 def cuda_buffers(
-    region: Region, device: torch.device, free: Callable[[int], None], *, waits: bool
+    region: Region, device: torch.device, free: Callable[[int], None] | None, *, waits: bool
 ) -> WorkerBuffers:
-    """For logits on a CUDA device. `free` returns when no other rank uses the masks of a step any more;
+    """For logits on a CUDA device. `free`, with other ranks: returns when none uses the masks of a step;
     `waits`: whether a stream waits for masks to be filled."""
     mapped = _map(region, device, waits=waits)
     with torch.cuda.device(device):

@@ -110,10 +110,10 @@ class MaskCopies:
 class CudaMasks(MaskCopies):
     """`MaskUploads` on CUDA, where the device writes tokens too."""
 
-    def __init__(self, mapped: DeviceRegion, free: Callable[[int], None]) -> None:
+    def __init__(self, mapped: DeviceRegion, free: Callable[[int], None] | None = None) -> None:
         """`free` returns when no other rank uses the masks of a step any more."""
         super().__init__(mapped)
-        self._free = free if mapped.region.shape.followers else None
+        self._free = free
         self._sampled_word = mapped.region.word(Counter.SAMPLED)
         self._sampled = -1
         """As far as SAMPLED was seen to have come. Masks are used before their step's tokens are written
