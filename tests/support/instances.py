@@ -77,7 +77,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise OverflowError("JSON has no such number")
-        if "e" in repr(value) and 1e-30 < abs(value) < 1e30:
+        if "e" in repr(value) and 1e-30 < abs(value) < 1e300:
             return format(Decimal(repr(value)), "f")
     return json.dumps(value, ensure_ascii=False)
 
