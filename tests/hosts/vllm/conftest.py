@@ -124,10 +124,13 @@ def async_llm():
 
 @pytest.fixture(scope="session")
 def expected(llm):
-    """What one rank makes of the requests that several ranks get."""
+    """What one rank makes of the requests that several ranks get. Two at a time: no prompt with a seed may come
+    in parts, as vLLM cannot wind back its generator on the CPU."""
     from vllm_ranks import requests
 
-    return [output.outputs[0].token_ids for output in llm.generate(*requests(), use_tqdm=False)]
+    prompts, params = requests()
+    batches = [llm.generate(prompts[at : at + 2], params[at : at + 2], use_tqdm=False) for at in (0, 2, 4, 6)]
+    return [output.outputs[0].token_ids for batch in batches for output in batch]
 
 
 @pytest.fixture(scope="session")
