@@ -124,8 +124,8 @@ def async_llm():
 
 @pytest.fixture(scope="session")
 def expected(llm):
-    """What one rank makes of the requests that several ranks get. Two at a time: no prompt with a seed may come
-    in parts, as vLLM cannot wind back its generator on the CPU."""
+    """What one rank makes of the requests that several ranks get. Two at a time: no prompt with a seed may
+    come in parts, as vLLM cannot wind back its generator on the CPU."""
     from vllm_ranks import requests
 
     prompts, params = requests()
