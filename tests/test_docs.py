@@ -143,7 +143,7 @@ def test_the_pages_made_from_code_are_what_it_says() -> None:
         assert page == render(), "run: python scripts/make_docs.py"
 
 
-DESCRIBED = ("bench", "cli", "demo", "diagnose", "spec")
+DESCRIBED = ("bench.py", "cli", "demo", "diagnose", "spec")
 """Folders of which every number says where it was measured, or that it was chosen."""
 
 
