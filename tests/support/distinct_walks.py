@@ -14,6 +14,8 @@ from stopping import Walker, special_vocabulary
 from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.drafts import fill_with_drafts
+from guided_plugin.grammar.table import GrammarTable
 
 BYTES = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), b"</s>"], [256])
 # Tokens in which items end and others begin, or whole ones repeat.
@@ -118,3 +120,20 @@ def leaves_no_trace(
         backend.batch([fresh]).fill(direct, [0])
         backend.batch([matcher]).fill(row, [0])
         assert np.array_equal(row, direct), b"".join(vocabulary.tokens[token] for token in taken)
+
+
+def drafts_see_what_replays_see(
+    backend: Any, grammar: Grammar, vocabulary: Vocabulary, history: bytes, rows_of_drafts: tuple[bytes, ...]
+) -> None:
+    """Masks behind drafts are those of a request that begins with these bytes."""
+    table = GrammarTable(vocabulary)
+    table.add(0, "r", grammar.spec, grammar, backend, [*history])
+    for drafts in rows_of_drafts:
+        rows = np.zeros((len(drafts) + 1, vocabulary.words), np.int32)
+        fill_with_drafts(table, (0,), rows, [[byte] for byte in drafts])
+        for place in range(len(drafts) + 1):
+            fresh, row = GrammarTable(vocabulary), np.zeros((1, vocabulary.words), np.int32)
+            fresh.add(0, "r", grammar.spec, grammar, backend, [*history, *drafts[:place]])
+            fresh.fill((0,), row)
+            assert np.array_equal(rows[place], row[0]), drafts[:place]
+        assert table.failures == []

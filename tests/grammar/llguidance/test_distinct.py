@@ -14,6 +14,7 @@ from distinct_walks import (
     VOCABULARIES,
     Members,
     closed,
+    drafts_see_what_replays_see,
     leaves_no_trace,
     repeats,
     spec_of,
@@ -24,8 +25,6 @@ from distinct_walks import (
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GrammarError, UnsupportedSpecError
-from guided_plugin.grammar.drafts import fill_with_drafts
-from guided_plugin.grammar.table import GrammarTable
 
 ONE = {"const": 1}
 CLOSED = closed()
@@ -275,21 +274,9 @@ def test_many_rows_are_checked_in_threads():
 
 def test_drafts_and_replay():
     compiler, _ = walker("bytes")
-    spec = spec_of({**UNIQUE, "items": {"type": "string"}})
-    grammar = compiler.compile(spec)
-    backend = compiler.backend(grammar.backend)
-    history = list(b'["a","b"')
-    table = GrammarTable(BYTES)
-    table.add(0, "r", spec, grammar, backend, history)
-    for drafts in (b',"a"', b',"ba', b',"c","c"', b',"c"]', b',"aa","aa'):
-        rows = np.zeros((len(drafts) + 1, BYTES.words), np.int32)
-        fill_with_drafts(table, (0,), rows, [[byte] for byte in drafts])
-        for place in range(len(drafts) + 1):
-            fresh, row = GrammarTable(BYTES), np.zeros((1, BYTES.words), np.int32)
-            fresh.add(0, "r", spec, grammar, backend, [*history, *drafts[:place]])
-            fresh.fill((0,), row)
-            assert np.array_equal(rows[place], row[0]), drafts[:place]
-        assert table.failures == []
+    grammar = compiler.compile(spec_of({**UNIQUE, "items": {"type": "string"}}))
+    drafts = (b',"a"', b',"ba', b',"c","c"', b',"c"]', b',"aa","aa')
+    drafts_see_what_replays_see(compiler.backend(grammar.backend), grammar, BYTES, b'["a","b"', drafts)
 
 
 @pytest.mark.parametrize(

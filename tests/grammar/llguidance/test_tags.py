@@ -223,21 +223,6 @@ def test_walks_have_no_dead_ends_and_end_complete(padded):
         assert walk.early == walk.leaks == []
 
 
-def test_rolls_back_and_forks(compiler):
-    grammar = compiled(compiler, FORMS["triggered"])
-    backend = compiler.backend("llguidance")
-    matcher = backend.start(grammar, (256,))
-    assert matcher.accept_text(b'so <f=a>{"a"')
-    fork = matcher.fork()
-    assert matcher.accept_text(b":12}</f> and")
-    assert matcher.complete
-    matcher.rollback(len(b":12}</f> and"))
-    for one in (matcher, fork):
-        assert not one.complete
-        assert one.accept_text(b":3}</f>")
-        assert one.complete
-
-
 class TestOverlaps:
     """Triggers, ends and excluded texts that share characters."""
 

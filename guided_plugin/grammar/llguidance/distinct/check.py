@@ -200,17 +200,14 @@ def _repeating(state: State, table: Spelled, tokens: list[int]) -> Iterator[int]
 
 
 def _fresh(state: State, parts: list[bytes] | None, room: int) -> bool:
-    """Whether a token of these parts surely adds new scalars to an array, or begins a new name."""
+    """Whether a token of these parts surely adds new scalars to an array."""
     frame = state.frame
     if parts is None or frame is None:
         return False
     seen, tail = frame.seen, parts[-1]
     if seen is None:
         return True
-    if frame.names:
-        known = [name for name in seen.values if tail.startswith(name) or name.startswith(tail)]
-        return len(parts) == 2 and room >= _ENOUGH and (not known or only_opens(tail))
-    if room < len(parts) or any(tail[:end] in seen.dead for end in range(len(tail) + 1)):
+    if frame.names or room < len(parts) or any(tail[:end] in seen.dead for end in range(len(tail) + 1)):
         return False
     values = [state.text[frame.start :] + parts[0], *parts[1:-1]]
     return seen.all_new(values) and (only_opens(tail) or not any(each.startswith(tail) for each in values))
