@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from fuzz import SERIOUS, Fault, fuzz, shrink, smallest
+from oracle import oracle, read_exactly
 from subjects import Finding, Mode, Subject, check, is_whole
 
 SEED, COUNT = 20, 300
@@ -17,6 +18,27 @@ def test_random_schemas() -> None:
     assert report.totals["checked"] > 150
     assert report.totals["valid instances"] > 1_000
     assert [fault.line() for fault in report.faults if fault.finding.kind in SERIOUS] == []
+
+
+DRAFT_4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"multipleOf": 1}, "9007199254740993.0", "11238123536985124437638.125"),
+        ({"multipleOf": 0.1}, "11238123536985124437638.1", "0.15"),
+        ({"maximum": 9007199254740993}, "9007199254740993", "9007199254740993.5"),
+        (DRAFT_4 | {"minimum": 1, "exclusiveMinimum": True}, "1.0000000000000000000001", "1"),
+        ({"enum": [0.1]}, "0.10", "0.1000000000000000000001"),
+        ({"uniqueItems": True}, "[9007199254740993, 9007199254740992.0]", "[1, 1.0]"),
+        ({"pattern": r"^\w(?!x)$"}, '"a"', '"\u98f5"'),
+        ({"type": "string"}, r'"\ud83d\ude00"', r'"\ud83d"'),
+    ],
+)
+def test_the_oracle_is_exact(schema, valid, invalid) -> None:
+    assert oracle(schema)(read_exactly(valid))
+    assert not oracle(schema)(read_exactly(invalid))
 
 
 def test_the_same_seed_gives_the_same_schemas() -> None:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from typing import Any
 
 import jsonschema_rs
@@ -42,6 +43,42 @@ _IN_RUST = {r"\0": r"\x00", "[^]": r"[\s\S]", "{": r"\{", "}": r"\}"}
 _IN_RUST |= {r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]", r"\d": "[0-9]", r"\D": "[^0-9]"}
 
 
+def _bound(holds: Callable[[Fraction, Fraction], bool], exclusive: str = "") -> type:
+    """A keyword of numbers, exactly: jsonschema-rs compares them as floats.
+
+    Args:
+        exclusive: the flag of draft 4 that leaves out the bound itself.
+    """
+
+    class Keyword:
+        def __init__(self, parent: dict[str, Any], value: Any, path: list[Any]) -> None:
+            # In draft 4 the exclusive ones are those flags.
+            self.limit = None if isinstance(value, bool) else Fraction(str(value))
+            self.open = parent.get(exclusive) is True
+
+        def validate(self, instance: Any) -> None:
+            if (
+                self.limit is None
+                or isinstance(instance, bool)
+                or not isinstance(instance, int | float | Decimal)
+            ):
+                return
+            number = Fraction(str(instance))
+            if not holds(number, self.limit) or (self.open and number == self.limit):
+                raise ValueError("out of bounds")
+
+    return Keyword
+
+
+_NUMBERS = {
+    "minimum": _bound(lambda number, limit: number >= limit, "exclusiveMinimum"),
+    "maximum": _bound(lambda number, limit: number <= limit, "exclusiveMaximum"),
+    "exclusiveMinimum": _bound(lambda number, limit: number > limit),
+    "exclusiveMaximum": _bound(lambda number, limit: number < limit),
+    "multipleOf": _bound(lambda number, step: (number / step).denominator == 1),
+}
+
+
 class OracleError(Exception):
     """This schema, or this instance, is beyond the oracle."""
 
@@ -50,7 +87,7 @@ def oracle(schema: Any) -> Callable[[Any], bool]:
     """Whether an instance is valid. Siblings of $ref count from 2019-09 on."""
     try:
         validator = jsonschema_rs.validator_for(
-            _readable(schema), formats=FORMATS, validate_formats=True, offline=True
+            _readable(schema), formats=FORMATS, keywords=_NUMBERS, validate_formats=True, offline=True
         )
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         raise OracleError(f"no valid schema: {str(error)[:200]}") from error
