@@ -4,7 +4,6 @@ import contextlib
 import functools
 import queue
 import threading
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -34,20 +33,24 @@ class ThreadRanks:
     def send(self, tensor, rank, tag):
         """Waits for the other side, as gloo does."""
         taken = threading.Event()
-        self._sent[self.rank, rank, tag].put((tensor, taken))
+        self._queue(self.rank, rank, tag).put((tensor, taken))
         assert taken.wait(60)
 
     def receive(self, tensor, rank, tag):
-        came, taken = self._sent[rank, self.rank, tag].get(timeout=60)
+        came, taken = self._queue(rank, self.rank, tag).get(timeout=60)
         assert (came.shape, came.dtype) == (tensor.shape, tensor.dtype)
         tensor.copy_(came)
         taken.set()
+
+    def _queue(self, *key):
+        """One for both sides, whichever asks first: a defaultdict may make two."""
+        return self._sent.setdefault(key, queue.SimpleQueue())
 
 
 def on_ranks(size, work):
     """What `work(group)` returns or raises in each of `size` threads."""
     values, barrier = [None] * size, threading.Barrier(size)
-    sent = defaultdict(queue.Queue)
+    sent = {}
     groups = [ThreadRanks(rank, values, barrier, sent) for rank in range(size)]
     with ThreadPoolExecutor(size) as threads:
         futures = [threads.submit(work, group) for group in groups]
