@@ -63,7 +63,7 @@ def _bound(holds: Callable[[Fraction, Fraction], bool], exclusive: str = "") -> 
                 or not isinstance(instance, int | float | Decimal)
             ):
                 return
-            number = Fraction(str(instance))
+            number = Fraction(str(instance or 0))  # 0e9999999 is read as 0
             if not holds(number, self.limit) or (self.open and number == self.limit):
                 raise ValueError("out of bounds")
 
