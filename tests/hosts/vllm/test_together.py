@@ -149,10 +149,11 @@ def test_it_looks_ahead_no_further_than_needed(monkeypatch):
     compiler = Compiler()
     engine = Engine(monkeypatch, compiler)
     monkeypatch.setattr(vllm_together, "_AHEAD", 3)
-    ahead = Ahead(engine.gate, params_of(*(f"a{number}" for number in range(50))))
+    ahead = Ahead(engine.gate, params_of(*(f"further{number}" for number in range(50))))
     assert len(ahead) == 50
     _ = ahead[0]
-    assert set(compiler.begun) <= {"a0", "a1", "a2"}
+    # The gate's threads may still begin what the test before has left.
+    assert {value for value in compiler.begun if "further" in value} <= {"further0", "further1", "further2"}
     assert ahead[-1] is ahead[49:][0]
 
 
