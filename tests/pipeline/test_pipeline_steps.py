@@ -156,7 +156,7 @@ def test_nothing_happens_without_a_guided_row(pipe, monkeypatch):
 
 
 def late_tokens(runtime, monkeypatch):
-    """Whoever asks whether a step's tokens are there hears so the second time."""
+    """The second question whether a step's tokens are there is answered with yes."""
     asked = set()
 
     def sampled(step):
