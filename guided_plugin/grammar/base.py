@@ -117,7 +117,8 @@ class Matcher(Protocol):
 
 
 class MatcherBatch(Protocol):
-    """A fixed list of matchers of one backend, worked on together; usually in threads, without the GIL."""
+    """A fixed list of matchers of one backend, worked on together; usually in threads, without the GIL. A
+    matcher of a grammar that is not `bounded` is a batch of its own, and several are called at once."""
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token. Plain ints: other integers cost a conversion each."""
@@ -133,8 +134,7 @@ class Backend(Protocol):
     without `prepare` compiles in this process; `pace(seconds)` is told the time between steps, in which fills
     are hidden, so that it may use fewer threads; `warm_up()` builds what the first request would wait for;
     `learnt_bytes()` tells what its matchers have learnt of their grammars;
-    `probe(grammar)` refuses one, compiled here, whose requests would go over a limit;
-    `abandon_threads()` makes it use new threads and locks, after a call for a batch was abandoned.
+    `probe(grammar)` refuses one, compiled here, whose requests would go over a limit.
     """
 
     name: str

@@ -33,8 +33,6 @@ class RunningRequest:
     error: GuidedError | None = None
     forbidden: tuple[array[int], ...] = ()
     """Beginnings of the constrained part that its grammar refuses."""
-    isolated_calls: int = 0
-    """For how many more calls it is worked on by itself, because its batch was late."""
     stays: bool = False
     """Whether it keeps its matcher though that shares much."""
 
@@ -54,7 +52,7 @@ class StepBatch:
         self.errors: dict[int, GuidedError] = {}
         """The requests that failed in the last call, by their index in the batch."""
         self.stale = False
-        """Whether matchers were replaced, or requests belong into another batch."""
+        """Whether matchers were replaced."""
         self._matchers = requests[0].backend.batch([request.matcher for request in requests])
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:

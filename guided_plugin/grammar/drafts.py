@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.errors import BudgetError, GuidedError, RequestError
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.batches import RunningRequest
-from guided_plugin.grammar.request_state import Phase, StateMark
+from guided_plugin.grammar.request_state import StateMark
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.step import NO_TOKEN
 
@@ -59,12 +59,9 @@ class _Walk:
                 break
             slots = tuple(self._slots[i] for i in ahead)
             table.accept(slots, [tokens[i] for i in ahead])
-            if table.failures:
-                failures += table.failures
-                self._keep_failed(ahead)
+            failures += self._kept_failures(ahead)
             table.fill(slots, self._mask[(place + 1) * count :], ahead)
-            # A request that has no mask there may never come there: that is no failure yet.
-            table.failures = []
+            failures += self._kept_failures(ahead, BudgetError)
             ahead = [i for i in ahead if i in self._origins]
         table.failures = failures
         for i, origin in self._origins.items():
@@ -83,13 +80,20 @@ class _Walk:
             self._origins[i] = _Origin(request, state.mark(), len(state.constrained()))
         return True
 
-    def _keep_failed(self, moved: Sequence[int]) -> None:
-        """A matcher that refuses what its mask allows can't be trusted: its request stays failed."""
+    def _kept_failures(
+        self, moved: Sequence[int], kind: type[GuidedError] = GuidedError
+    ) -> list[tuple[int, GuidedError]]:
+        """Failures on the way that stay failures: a matcher that refuses what its mask allows can't be
+        trusted, and one whose call was abandoned can't go back. One that has no mask may never come there."""
+        failures, self._table.failures = self._table.failures, []
+        kept = [(slot, error) for slot, error in failures if isinstance(error, kind)]
+        failed = {slot for slot, _ in kept}
         for i in moved:
-            state = self._origins[i].request.state
-            if state.phase is Phase.FAILED:
+            if self._slots[i] in failed:
+                state = self._origins[i].request.state
                 state.go_back(self._origins.pop(i).mark)
                 state.fail()
+        return kept
 
     def _go_back(self, slot: int, origin: _Origin) -> None:
         request = origin.request

@@ -1,4 +1,4 @@
-"""Calls into native code: bounded by a deadline, and waited for when the interpreter ends..
+"""Calls into native code: bounded by a deadline, and waited for when the interpreter ends.
 
 A call into native code can't be interrupted. One that does not bound its work runs in another thread, on data
 that no other call uses. After the deadline the caller goes on without it, and the thread is abandoned until
@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -79,100 +78,118 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 _POLL = 0.01
-"""Seconds between two looks at the processor time of a call that is late by the clock."""
+"""Seconds between two looks at the calls that run: which is late, and whether another thread helps."""
+
+_AT_ONCE = 8
+"""Threads that make calls at the same time: more would wait for a processor, and look late."""
 
 
 class Overdue(Exception):
     """A call was not done at its deadline. It goes on in an abandoned thread."""
 
 
-class _CallThread(Generic[T]):
-    """A thread that makes one call after the other."""
+class _Work(Generic[T]):
+    """Calls that threads take one after the other, and what became of them."""
 
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
-        self.results: SimpleQueue[T | Exception] = SimpleQueue()
-        """What a call returned or raised."""
-        self.begun = self._cpu_begun = 0.0
-        thread = threading.Thread(target=self._run, name="guided-deadline", daemon=True)
-        thread.start()
-        ident = thread.ident
-        self._clock = time.pthread_getcpuclockid(ident) if ident is not None else None
+    def __init__(self, calls: Sequence[Callable[[], T]]) -> None:
+        self.lock = threading.Lock()
+        self.done = threading.Event()
+        """Set with the last outcome."""
+        self.left = list(enumerate(calls))[::-1]
+        self.outcomes: list[T | Exception] = [RuntimeError("there is no thread for it")] * len(calls)
+        self._missing = len(calls)
 
-    def begin(self, call: Callable[[], T]) -> None:
-        """Make a call."""
-        self.begun, self._cpu_begun = time.monotonic(), self._cpu()
-        self._calls.put(call)
+    def tell(self, index: int, outcome: T | Exception) -> None:
+        """An outcome. To be called with the lock."""
+        self.outcomes[index] = outcome
+        self._missing -= 1
+        if not self._missing:
+            self.done.set()
 
-    def outcome(self, seconds: float, longest: float) -> T | Exception:
-        """What the call returned or raised, or Overdue after `seconds` of processor time or `longest` by the
-        clock."""
-        while True:
-            left = self.begun + min(seconds, longest) - time.monotonic()
-            try:
-                return self.results.get(timeout=max(left, _POLL))
-            except Empty:
-                if time.monotonic() - self.begun >= longest or self._cpu() - self._cpu_begun >= seconds:
-                    return Overdue()
 
-    def end(self) -> None:
-        """End the thread after the call that it is in."""
-        self._calls.put(None)
+class _Caller(Generic[T]):
+    """A thread that makes calls of some work until none is left, or it is abandoned."""
 
-    def _cpu(self) -> float:
-        return time.clock_gettime(self._clock) if self._clock is not None else time.monotonic()
+    def __init__(self, work: _Work[T]) -> None:
+        self._work = work
+        self._call: tuple[int, float, float] | None = None
+        """Its index, and the time and the processor time at which it began."""
+        self._clock = 0
+        self.begun = 0.0
+        self.abandoned = False
+        self.thread = threading.Thread(target=self._run, name="guided-deadline", daemon=True)
+        self.thread.start()
+
+    def gives_up(self, seconds: float, longest: float) -> bool:
+        """Abandon the thread if its call has taken `seconds` of processor time, or `longest` by the clock."""
+        with self._work.lock:
+            if self._call is None:
+                return False
+            index, self.begun, cpu_begun = self._call
+            late = time.monotonic() - self.begun >= longest
+            if not late and time.clock_gettime(self._clock) - cpu_begun < seconds:
+                return False
+            self.abandoned = True
+            self._work.tell(index, Overdue())
+            return True
 
     def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            try:
-                with native():
-                    found: T | Exception = call()
-            except BaseException as error:
-                found = error if isinstance(error, Exception) else RuntimeError(repr(error))
-            del call  # what it works on may be large, and the next call may be long in coming
-            self.results.put(found)
-            del found
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        with native():
+            while self._next():
+                pass
+
+    def _next(self) -> bool:
+        """Make the next call, if there is one."""
+        work = self._work
+        with work.lock:
+            if self.abandoned or not work.left:
+                return False
+            index, call = work.left.pop()
+            self._call = index, time.monotonic(), time.thread_time()
+        try:
+            found: T | Exception = call()
+        except BaseException as error:
+            found = error if isinstance(error, Exception) else RuntimeError(repr(error))
+        with work.lock:
+            self._call = None
+            if not self.abandoned:
+                work.tell(index, found)
+        return True
 
 
 class DeadlineCalls(Generic[T]):
-    """Threads for calls with a deadline, kept for the next calls. Used by one thread at a time."""
+    """Makes calls with a deadline, in threads of their own. Used by one thread at a time."""
 
-    def __init__(self, seconds: float, longest: float) -> None:
+    def __init__(self, seconds: float, longest: float, progress: Callable[[], None] = lambda: None) -> None:
+        """`progress` is called while calls are waited for."""
         self.seconds = seconds
         """Processor time that one call may take."""
         self.longest = longest
         """Time by the clock that it may take: its thread may get no processor."""
-        self._idle: list[_CallThread[T]] = []
-        self._abandoned: list[_CallThread[T]] = []
-        self._pid = os.getpid()
+        self._progress = progress
+        self._abandoned: list[_Caller[T]] = []
 
-    def run(
-        self, calls: Sequence[Callable[[], T]], *, times: float = 1.0, longest: float | None = None
-    ) -> list[T | Exception]:
-        """Make the calls together. For each its result, what it raised, or Overdue if it took more than
-        `times` as much processor time as a call may, or `longest` by the clock."""
-        if self._pid != os.getpid():  # a fork has none of these threads
-            self._idle, self._abandoned, self._pid = [], [], os.getpid()
-        threads = [self._idle.pop() if self._idle else _CallThread[T]() for _ in calls]
-        for thread, call in zip(threads, calls, strict=True):
-            thread.begin(call)
-        most = self.longest if longest is None else longest
-        outcomes = [thread.outcome(times * self.seconds, most) for thread in threads]
-        for thread, outcome in zip(threads, outcomes, strict=True):
-            if isinstance(outcome, Overdue):
-                self._abandoned.append(thread)
-                thread.end()
-            else:
-                self._idle.append(thread)
-        return outcomes
+    def run(self, calls: Sequence[Callable[[], T]], *, times: float = 1.0) -> list[T | Exception]:
+        """Make the calls: one after the other, and a few at a time if they take long. For each its result,
+        what it raised, or Overdue if it took more than `times` as much processor time as a call may."""
+        work = _Work(calls)
+        callers: list[_Caller[T]] = []
+        while not work.done.is_set():
+            if work.left and len(callers) < _AT_ONCE:
+                try:
+                    callers.append(_Caller(work))
+                except RuntimeError:  # the system has no more threads
+                    if not callers:
+                        break
+            work.done.wait(_POLL)
+            self._abandoned += [one for one in callers if one.gives_up(times * self.seconds, self.longest)]
+            callers = [one for one in callers if not one.abandoned]
+            self._progress()
+        return work.outcomes
 
     def overdue(self) -> float:
         """For how many seconds the longest of the abandoned calls has run; 0.0 if none runs."""
-        self._abandoned = [thread for thread in self._abandoned if thread.results.empty()]
+        self._abandoned = [caller for caller in self._abandoned if caller.thread.is_alive()]
         now = time.monotonic()
-        return max((now - thread.begun for thread in self._abandoned), default=0.0)
-
-    def __del__(self) -> None:
-        # Its threads hold no reference to it: they would wait for calls until the process ends.
-        while self._idle:
-            self._idle.pop().end()
+        return max((now - caller.begun for caller in self._abandoned), default=0.0)

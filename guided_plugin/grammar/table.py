@@ -45,7 +45,7 @@ _STOP_ROW_BYTES = 4 << 20
 class _Group:
     """The slots of a step, by what is done with them."""
 
-    batches: list[StepBatch]
+    batches: list[StepBatch | UnboundedBatch]
     others: list[int]
     """The positions in the step of slots that no matcher guides: not yet, or no longer."""
 
@@ -200,7 +200,9 @@ class GrammarTable:
                     return
                 self.regroup()
 
-    def _fill_batch(self, batch: StepBatch, slots: tuple[int, ...], mask: MaskArray, rows: list[int]) -> None:
+    def _fill_batch(
+        self, batch: StepBatch | UnboundedBatch, slots: tuple[int, ...], mask: MaskArray, rows: list[int]
+    ) -> None:
         batch.fill(mask, rows)
         errors = batch.errors
         filled = rows if not errors else [row for index, row in enumerate(rows) if index not in errors]
@@ -272,23 +274,23 @@ class GrammarTable:
         group = self._groups.get(slots)
         if group is not None:
             return group
-        active: dict[tuple[str, bool, bool], list[int]] = {}
+        active: dict[tuple[str, bool], list[int]] = {}
         group = _Group([], [])
         for position, slot in enumerate(slots):
             request = self.requests.get(slot)
             if request is None:
                 raise PipelineError(f"slot {slot} has no request", hint="call add_request first")
             if request.state.phase is Phase.ACTIVE:
-                kind = request.backend.name, request.grammar.bounded, request.isolated_calls > 0
+                kind = request.backend.name, request.grammar.bounded
                 active.setdefault(kind, []).append(position)
             else:
                 group.others.append(position)
-        for (_, bounded, isolated), positions in active.items():
+        for (_, bounded), positions in active.items():
             requests = [self.requests[slots[position]] for position in positions]
             if bounded:
                 group.batches.append(StepBatch(positions, requests))
             else:
-                group.batches.append(UnboundedBatch(self._unbounded, positions, requests, isolated))
+                group.batches.append(UnboundedBatch(self._unbounded, positions, requests))
         if len(self._groups) >= _GROUPS:
             self.regroup()
         self._groups[slots] = group

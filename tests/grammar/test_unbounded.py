@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 import time
 
@@ -14,6 +13,7 @@ from grammar_tables import ScriptedBackend, ScriptedMatcher
 import guided_plugin as gp
 from guided_plugin.errors import BudgetError, CompileLimitError
 from guided_plugin.grammar.base import Grammar
+from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.native import DeadlineCalls, Overdue
 from guided_plugin.grammar.table import GrammarTable, Phase
 
@@ -73,25 +73,26 @@ class TestDeadlineCalls:
 
         assert calls.run([starved]) == ["done"]
 
-    def test_threads_end_with_the_object_that_made_them(self) -> None:
+    def test_threads_end_with_their_calls(self) -> None:
         before = set(threading.enumerate())
         calls: DeadlineCalls[int] = DeadlineCalls(5.0, 5.0)
-        calls.run([lambda: 1, lambda: 2])
-        made = set(threading.enumerate()) - before
-        assert len(made) == 2
-        del calls
-        for thread in made:
+        assert calls.run([lambda: 1, lambda: 2]) == [1, 2]
+        for thread in set(threading.enumerate()) - before:
             thread.join(20)
             assert not thread.is_alive()
 
-    def test_a_fork_makes_threads_of_its_own(self) -> None:
+    def test_calls_that_take_long_are_made_a_few_at_a_time(self) -> None:
+        calls: DeadlineCalls[int] = DeadlineCalls(60.0, 60.0)
+        together = threading.Barrier(4)
+        assert sorted(calls.run([lambda: together.wait(30)] * 4)) == [0, 1, 2, 3]
+
+    def test_no_more_threads_is_an_error_of_the_calls(self, monkeypatch) -> None:
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
         calls: DeadlineCalls[int] = DeadlineCalls(5.0, 5.0)
-        calls.run([lambda: 1])
-        child = os.fork()
-        if not child:
-            os._exit(0 if calls.run([lambda: 2]) == [2] else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert calls.run([lambda: 3]) == [3]
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        assert [str(one) for one in calls.run([lambda: 1])] == ["there is no thread for it"]
 
 
 class Slow(ScriptedBackend):
@@ -100,11 +101,7 @@ class Slow(ScriptedBackend):
     def __init__(self) -> None:
         super().__init__()
         self.slow: set[str] = set()
-        self.abandoned = 0
         self.stop = threading.Event()
-
-    def abandon_threads(self) -> None:
-        self.abandoned += 1
 
     def work(self, name: str, what: str) -> None:
         end = time.thread_time() + 30.0
@@ -165,53 +162,28 @@ def test_one_that_takes_too_long_fails_alone(slow, what) -> None:
     assert table.tokens(1) == (0,)
     assert [table.phase(slot) for slot in slots] == [Phase.ACTIVE, Phase.FAILED, Phase.ACTIVE]
     assert quarantined == [(SPEC, quarantined[0][1])]
-    assert slow.abandoned == 1
     assert table.overdue() > 0.0
 
 
-def test_nobody_fails_when_only_the_batch_is_late(slow) -> None:
-    table = table_of(slow, "xyz")
-    slots = (0, 1, 2)
-    work = slow.work
+def test_a_draft_whose_mask_takes_too_long_fails_its_request(slow) -> None:
+    """Its matcher is in use by the abandoned call: it can't go back."""
+    table = table_of(slow, "xy")
+    slots = (0, 1)
+    mask = np.zeros((6, VOCABULARY.words), np.int32)
+    original = slow.mask
 
-    def late_together(name: str, what: str) -> None:
-        if slow.batches[-1] > 1:
-            time.sleep(0.2)
-        work(name, what)
+    def slow_at_the_second(matcher: ScriptedMatcher) -> int:
+        if matcher.handle == "y" and matcher.tokens == [0]:
+            slow.slow.add("fill y")
+        return original(matcher)
 
-    slow.work = late_together
-    assert masks(table, slots) == [1, 1, 1]
-    table.accept(slots, [0, 0, 0])
-    assert masks(table, slots) == [2, 2, 2]
-    assert table.failures == []
-    assert slow.batches[0] == 3
-    # They are worked on one by one for a while, then together again.
-    slow.work = work
-    for _ in range(200):
-        masks(table, slots)
-        table.accept(slots, [0, 0, 0])
-    assert slow.batches[-1] == 3
-    assert table.tokens(0) == (0,) * 201
-
-
-def test_many_that_are_worked_on_alone_are_not_late_for_each_other(slow) -> None:
-    """Each takes a third of what it may by the clock; all at once would take longer."""
-    beats: list[float] = []
-    table = GrammarTable(VOCABULARY, 5.0, 1.0, progress=lambda: beats.append(time.monotonic()))
-    lock = threading.Lock()
-
-    def one_at_a_time(name: str, what: str) -> None:
-        if slow.batches[-1] > 1:
-            raise RuntimeError("not together")
-        with lock:
-            time.sleep(0.04)
-
-    slow.work = one_at_a_time
-    for slot in range(40):
-        table.add(slot, f"r{slot}", SPEC, Grammar(SPEC, slow.name, f"r{slot}", 0, 0.0), slow)
-    assert masks(table, tuple(range(40))) == [1] * 40
-    assert table.failures == []
-    assert len(beats) == 5
+    slow.mask = slow_at_the_second
+    fill_with_drafts(table, slots, mask, [[0, 0], [1, 1]])
+    assert mask[:, 0].tolist()[:4] == [1, 1, 2, 1 << END]
+    assert [(slot, type(error)) for slot, error in table.failures] == [(1, BudgetError)]
+    assert [table.phase(slot) for slot in slots] == [Phase.ACTIVE, Phase.FAILED]
+    assert [table.tokens(slot) for slot in slots] == [(), ()]
+    assert masks(table, slots) == [1, 1 << END]
 
 
 def test_a_replay_that_takes_too_long_is_an_error_for_its_request(slow) -> None:

@@ -88,7 +88,7 @@ class ScriptedBackend:
         return -1
 
     def compile(self, spec: OutputSpec) -> Grammar:
-        return Grammar(spec, self.name, None, 0, 0.0)
+        return Grammar(spec, self.name, None, 0, 0.0, bounded=True)
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> ScriptedMatcher:
         return ScriptedMatcher(self, grammar)

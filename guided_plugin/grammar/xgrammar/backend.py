@@ -20,7 +20,6 @@ import numpy as np
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
-from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.grammar.xgrammar.enforced import (
     check_schema_enforced,
@@ -90,7 +89,6 @@ class XGrammarBackend:
     def __init__(self, vocabulary: Vocabulary, config: GuidedConfig) -> None:
         self._xgr = _loaded()
         self._vocabulary = vocabulary
-        self._threads = config.thread_count()
         info = self._xgr.TokenizerInfo(
             list(vocabulary.text_tokens),
             self._xgr.VocabType.RAW,
@@ -100,16 +98,9 @@ class XGrammarBackend:
             stop_token_ids=[],
         )
         # The package's GrammarCompiler caches for all backends, with one bound.
-        self._compiler = self._xgr.GrammarCompiler(info, max_threads=self._threads, cache_enabled=False)
-        self.abandon_threads()
-
-    def abandon_threads(self) -> None:
-        """Use new threads from now on: the old ones are still in an abandoned call."""
-        self._executors: AdaptiveThreads[Any] = AdaptiveThreads(
-            lambda threads: self._xgr.BatchGrammarMatcher(max_threads=threads), self._threads
+        self._compiler = self._xgr.GrammarCompiler(
+            info, max_threads=config.thread_count(), cache_enabled=False
         )
-        # Pipelines of one compiler may run in several threads; these threads serve one call at a time.
-        self._turn = threading.Lock()
 
     def compile(self, spec: OutputSpec) -> Grammar:
         """Compile a spec, or raise a GrammarError."""
@@ -191,13 +182,9 @@ class XGrammarBackend:
             self._xgr.GrammarMatcher(grammar.handle, override_stop_tokens=list(stop_token_ids))
         )
 
-    def pace(self, seconds: float) -> None:
-        """Adapt the number of threads to the time between two steps."""
-        self._executors.pace(seconds)
-
     def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
         """A batch of matchers of this backend."""
-        return XGrammarBatch(self._executors, self._turn, [cast("XGrammarMatcher", m) for m in matchers])
+        return XGrammarBatch([cast("XGrammarMatcher", one).handle for one in matchers])
 
 
 class XGrammarMatcher:
@@ -231,36 +218,21 @@ class XGrammarMatcher:
 
 
 class XGrammarBatch:
-    """A `MatcherBatch` that xgrammar works on in its own threads."""
+    """A `MatcherBatch` of xgrammar's matchers, one after the other: most batches have one."""
 
-    __slots__ = ("_executors", "_handles", "_turn")
+    __slots__ = ("_handles",)
 
-    def __init__(
-        self, executors: AdaptiveThreads[Any], turn: threading.Lock, matchers: list[XGrammarMatcher]
-    ) -> None:
-        self._executors = executors
-        self._turn = turn
-        self._handles = [matcher.handle for matcher in matchers]
+    def __init__(self, handles: list[Any]) -> None:
+        self._handles = handles
 
     def accept(self, tokens: list[int]) -> list[bool]:
         """Move each matcher past its token."""
-        if len(tokens) == 1:
-            return [bool(self._handles[0].accept_token(tokens[0]))]
-        with self._turn:
-            start = time.perf_counter()
-            verdicts = cast("list[bool]", self._executors.executor.batch_accept_token(self._handles, tokens))
-            self._executors.accepted(time.perf_counter() - start)
-            return verdicts
+        return [bool(one.accept_token(token)) for one, token in zip(self._handles, tokens, strict=True)]
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
         """Write the mask of matcher i into mask[rows[i]]."""
-        if len(rows) == 1:
-            self._handles[0].fill_next_token_bitmask(mask, rows[0])
-        else:
-            with self._turn:
-                start = time.perf_counter()
-                self._executors.executor.batch_fill_next_token_bitmask(self._handles, mask, rows)
-                self._executors.took(time.perf_counter() - start)
+        for handle, row in zip(self._handles, rows, strict=True):
+            handle.fill_next_token_bitmask(mask, row)
 
 
 def _complaint(message: str, spec: OutputSpec) -> GrammarError:

@@ -108,29 +108,3 @@ class TestMatcher:
         assert allowed(backend, fork) == {LETTER_A, END}
         assert fork.accept(END)
         assert not matcher.accept(END)
-
-
-def test_batches_of_one_backend_in_several_threads(byte_vocabulary, byte_stop):
-    # Its threads serve one call at a time: two at once end the process.
-    import subprocess
-    import sys
-
-    code = """
-import threading, numpy, guided_plugin as gp
-from guided_plugin.grammar.xgrammar.backend import XGrammarBackend
-vocabulary = gp.Vocabulary.from_tokens([bytes([byte]) for byte in range(256)] + [b"</s>"], [256])
-backend = XGrammarBackend(vocabulary, gp.GuidedConfig(threads=2))
-grammar = backend.compile(gp.OutputSpec.regex("[a-z]*"))
-def work():
-    mask = numpy.zeros((8, vocabulary.words), numpy.int32)
-    batch = backend.batch([backend.start(grammar, (256,)) for _ in range(8)])
-    for _ in range(300):
-        batch.fill(mask, list(range(8)))
-        assert all(batch.accept([97] * 8))
-threads = [threading.Thread(target=work) for _ in range(3)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-print("done")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout == "done\n", done.stderr
