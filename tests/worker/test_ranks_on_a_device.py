@@ -10,7 +10,7 @@ from worker_runs import until
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.step import StepPlan
-from guided_plugin.worker.device.buffers import FollowedBuffers, HostRows
+from guided_plugin.worker.device.buffers import Buffers, HostTokens
 from guided_plugin.worker.device.cuda_masks import CudaMasks, DeviceRegion, FollowedMasks
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, PlanField, RankWord, Region, Shape, unwrap
 from guided_plugin.worker.ranks import follower, peers
@@ -48,14 +48,14 @@ class Ranks:
         offer = RegionOffer(1, self.region.fd, self.region.shape, self.region.identity, first, "process", 0)
         fd = os.dup(self.region.fd)
         region = Region(fd, self.region.shape, self.region.identity, follows=True)
-        monkeypatch.setattr(follower, "followed_buffers", self._buffers)
+        monkeypatch.setattr(follower, "make_buffers", self._buffers)
         self.rank = FollowerRuntime(region, self.leader, region.rank_line(0), offer, torch.device("meta"))
         self.seen = []
         """What each step masked with, in the order of the main stream."""
 
-    def _buffers(self, region, device, wait):
+    def _buffers(self, region, *_, **__):
         self.masks = FollowedMasks(mapped(region, self.device))
-        return FollowedBuffers(self.masks, HostRows(), lambda: None)
+        return Buffers(self.masks, HostTokens(region), lambda: None)
 
     def fill(self, step, slots=PLAN.slots):
         """Rank 0: the plan, the masks and FILLED of a step."""

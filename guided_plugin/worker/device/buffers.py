@@ -59,28 +59,19 @@ class MaskUploads(Protocol):
     def fetch(self, step: int, count: int) -> Tensor:
         """[count, words] int32: the masks; what is launched next sees them complete."""
 
-
-class FollowedUploads(MaskUploads, Protocol):
-    """The same at a rank that has no worker: its steps are numbered by rank 0, which must be told when their
-    masks have been read."""
-
     def read(self, step: int) -> bool:
         """Whether the masks of one of the last PLAN_DEPTH steps have been read from the ring, not only
         asked for."""
 
 
-class RowNumbers(Protocol):
-    """Which logits rows are guided."""
+class TokenWrites(Protocol):
+    """Which logits rows are guided; their sampled tokens, from the device to the ring."""
 
     rows: Tensor
     """[guided rows] int32, device."""
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """The logits rows that are guided from this step on."""
-
-
-class TokenWrites(RowNumbers, Protocol):
-    """Sampled tokens, from the device to the ring."""
 
     def write(self, step: int, tokens: Tensor) -> None:
         """Bring the guided rows' sampled tokens to the ring, then say that they are there."""
@@ -90,21 +81,11 @@ class TokenWrites(RowNumbers, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerBuffers:
-    """Both ways of one pipeline."""
+class Buffers:
+    """Both ways of one pipeline. A rank that follows may not write the region, and writes no tokens."""
 
     masks: MaskUploads
     tokens: TokenWrites
-    close: Callable[[], None]
-    """Lets go of the shared memory; every flag that is waited for has been raised."""
-
-
-@dataclass(frozen=True, slots=True)
-class FollowedBuffers:
-    """What a rank without a worker has of them."""
-
-    masks: FollowedUploads
-    rows: RowNumbers
     close: Callable[[], None]
     """Lets go of the shared memory, unless the device still waits for some of it."""
 
@@ -151,24 +132,17 @@ def _tensor(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-class HostRows:
-    """`RowNumbers` on the CPU."""
+class HostTokens:
+    """`TokenWrites` on the CPU."""
 
-    def __init__(self) -> None:
+    def __init__(self, region: Region) -> None:
+        self._region = region
         self.set_rows(())
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """The logits rows that are guided from this step on."""
         self._index: NDArray[np.int64] = np.array(rows, np.int64)
         self.rows = torch.from_numpy(self._index.astype(np.int32))
-
-
-class HostTokens(HostRows):
-    """`TokenWrites` on the CPU."""
-
-    def __init__(self, region: Region) -> None:
-        super().__init__()
-        self._region = region
 
     def write(self, step: int, tokens: Tensor) -> None:
         """Write the tokens and raise the flag."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from guided_plugin.errors import PipelineError
 from guided_plugin.kernels.rows_triton import write_tokens
 from guided_plugin.step import TokenSink
-from guided_plugin.worker.device.buffers import FollowedBuffers, WorkerBuffers
+from guided_plugin.worker.device.buffers import Buffers
 from guided_plugin.worker.device.cuda_masks import CudaMasks, CurrentStream, DeviceRegion, FollowedMasks
 from guided_plugin.worker.device.streamops import register_host, supported, unregister_host
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
@@ -26,10 +26,11 @@ from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 _log = logging.getLogger(__name__)
 
 
-class CudaRows:
-    """Numbers of the guided rows on the device. They change rarely; each change takes a fresh entry."""
+class CudaTokens:
+    """`TokenWrites` on CUDA. Row numbers change rarely; each change takes a fresh entry."""
 
-    def __init__(self, region: Region, device: torch.device) -> None:
+    def __init__(self, mapped: DeviceRegion) -> None:
+        region, device = mapped.region, mapped.device
         max_rows = region.shape.max_slots * region.shape.values
         # [max_rows] int32: 0, 1, 2, ...
         self._leading = torch.arange(max_rows, dtype=torch.int32, device=device)
@@ -39,6 +40,10 @@ class CudaRows:
         self._copied = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
         self._entry = 0
         self.rows = self._rows_dev[0, :0]
+        self._ring = mapped.base + region.shape.places.tokens
+        self._stride = 8 * max_rows
+        self._word = mapped.base + region.counter_offset(Counter.SAMPLED)
+        _warm_up(device)
 
     def set_rows(self, rows: Sequence[int]) -> None:
         """Send row numbers up, on the main stream."""
@@ -53,18 +58,6 @@ class CudaRows:
         self._rows_dev[entry, :count].copy_(self._rows_host[entry, :count], non_blocking=True)
         self._copied[entry].record()
         self.rows = self._rows_dev[entry, :count]
-
-
-class CudaTokens(CudaRows):
-    """`TokenWrites` on CUDA."""
-
-    def __init__(self, mapped: DeviceRegion) -> None:
-        region, device = mapped.region, mapped.device
-        super().__init__(region, device)
-        self._ring = mapped.base + region.shape.places.tokens
-        self._stride = 8 * region.shape.max_slots * region.shape.values
-        self._word = mapped.base + region.counter_offset(Counter.SAMPLED)
-        _warm_up(device)
 
     def write(self, step: int, tokens: Tensor) -> None:
         """Write the guided rows' tokens, then raise the flag; on the current stream, which has sampled."""
@@ -84,30 +77,16 @@ def _warm_up(device: torch.device) -> None:
 
 
 def cuda_buffers(
-    region: Region, device: torch.device, free: Callable[[int], None] | None, *, waits: bool
-) -> WorkerBuffers:
+    region: Region, device: torch.device, free: Callable[[int], None] | None, *, waits: bool, follows: bool
+) -> Buffers:
     """For logits on a CUDA device. `free`, with other ranks: returns when none uses the masks of a step;
-    `waits`: whether a stream waits for masks to be filled."""
-    mapped = _map(region, device, waits=waits)
+    `waits`: whether a stream waits for masks to be filled. A rank that `follows` can't write the region, nor
+    can its device."""
+    mapped = _map(region, device, waits=waits, read_only=follows)
     with torch.cuda.device(device):
-        masks, tokens = CudaMasks(mapped, free), CudaTokens(mapped)
+        masks: CudaMasks | FollowedMasks = FollowedMasks(mapped) if follows else CudaMasks(mapped, free)
+        tokens = CudaTokens(mapped)
     # Buffers were zeroed on the main stream; the side stream may overwrite them from here on.
-    torch.cuda.current_stream(device).synchronize()
-
-    def close() -> None:
-        torch.cuda.synchronize(device)
-        with torch.cuda.device(device):
-            unregister_host(region.address)
-
-    return WorkerBuffers(masks, tokens, close)
-
-
-def followed_cuda_buffers(region: Region, device: torch.device) -> FollowedBuffers:
-    """For a rank whose logits are on a CUDA device, and whose masks are those of rank 0. It can write neither
-    the region nor, through its device, what it maps of it."""
-    mapped = _map(region, device, waits=True, read_only=True)
-    with torch.cuda.device(device):
-        masks, rows = FollowedMasks(mapped), CudaRows(region, device)
     torch.cuda.current_stream(device).synchronize()
 
     def close() -> None:
@@ -117,10 +96,10 @@ def followed_cuda_buffers(region: Region, device: torch.device) -> FollowedBuffe
         with torch.cuda.device(device):
             unregister_host(region.address)
 
-    return FollowedBuffers(masks, rows, close)
+    return Buffers(masks, tokens, close)
 
 
-def _map(region: Region, device: torch.device, *, waits: bool, read_only: bool = False) -> DeviceRegion:
+def _map(region: Region, device: torch.device, *, waits: bool, read_only: bool) -> DeviceRegion:
     torch.cuda.init()
     index = device.index if device.index is not None else torch.cuda.current_device()
     torch.cuda.synchronize(index)  # now it has a context: calls of the driver itself make none

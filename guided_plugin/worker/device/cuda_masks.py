@@ -97,6 +97,10 @@ class MaskCopies:
             self._timed.record(self.side_stream)
         self._uploaded[entry].record(self.side_stream)
 
+    def read(self, step: int) -> bool:
+        """Whether a copy is done. It began when the masks were filled."""
+        return bool(self._uploaded[step % PLAN_DEPTH].query())
+
     def _read_margin(self) -> None:
         """What the step that was looked at last waited for; the device is long past it."""
         if self._margin is None:
@@ -144,6 +148,11 @@ class CudaMasks(MaskCopies):
             self.side_stream.wait_event(freed)
         super().upload(step, count)
 
+    def settle(self, seconds: float) -> bool:
+        """Wait for all that was launched; every flag that a stream waits for has been raised."""
+        torch.cuda.synchronize(self._mask_dev.device)
+        return True
+
 
 class FollowedMasks(MaskCopies):
     """Another rank. The tokens of its device are written nowhere, so its own events tell what it has used."""
@@ -167,8 +176,8 @@ class FollowedMasks(MaskCopies):
             self._uploaded[entry].synchronize()
 
     def read(self, step: int) -> bool:
-        """Whether a copy is done. It began when the masks were filled."""
-        done = bool(self._uploaded[step % PLAN_DEPTH].query())
+        """Whether a copy is done; its place needs no other look."""
+        done = super().read(step)
         if done:
             self._read = step
         return done

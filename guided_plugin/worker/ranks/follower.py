@@ -21,7 +21,7 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, StepPlan
-from guided_plugin.worker.device import followed_buffers
+from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, PlanField, RankWord, Region, fence
 from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
 from guided_plugin.worker.ranks.leader import Mirror
@@ -49,8 +49,8 @@ class FollowerRuntime(GrammarRuntime):
         self._leader = leader
         self._line = line
         self._mirror = mirror
-        self._buffers = followed_buffers(region, device, self._wait_filled)
-        self._masks, self._rows = self._buffers.masks, self._buffers.rows
+        self._buffers = make_buffers(region, device, None, self._wait_filled, follows=True)
+        self._masks, self._tokens = self._buffers.masks, self._buffers.tokens
         self._watch: LeaderWatch | None = None
         """Where streams wait for rank 0."""
         if device.type != "cpu":
@@ -93,7 +93,7 @@ class FollowerRuntime(GrammarRuntime):
         self._tell_taken(step)
         self._step = step
         if plan is not self._plan:
-            self._rows.set_rows(self._region.shape.ring_rows(plan.rows))
+            self._tokens.set_rows(self._region.shape.ring_rows(plan.rows))
             self._plan, self._count = plan, len(plan.rows) * self._region.shape.positions
             self._compared = False
 
@@ -109,7 +109,7 @@ class FollowerRuntime(GrammarRuntime):
             self._compared = True
         if self._uncompared and self._region.filled(self._step):
             self._compare(self._step)
-        return masks, self._rows.rows
+        return masks, self._tokens.rows
 
     def sampled(self, tokens: Tensor) -> None:
         """Rank 0 has sampled the same."""
