@@ -19,8 +19,9 @@ import itertools
 import logging
 import threading
 import weakref
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,17 +46,17 @@ class GenerateCall:
     def __init__(
         self,
         pool: PipelinePool,
-        specs: Sequence[OutputSpec | None],
+        wanted: Sequence[Any],
         *,
         every_row: bool,
         reuse: bool,
         device: torch.device | None,
     ) -> None:
-        """`every_row`: the one spec is for all rows. `device`: where the logits will be, if that is known."""
+        """`wanted`: specs as users give them; they are compiled where they will run. `every_row`: the one
+        spec is for all rows. `device`: where the logits will be, if that is known."""
         self._pool = pool
         self._plugins = pool.compiler.plugins
         self.vocabulary = pool.compiler.vocabulary
-        self.specs = tuple(specs)
         self._every_row = every_row
         self._reuse = reuse
         self._closed = False
@@ -64,25 +65,22 @@ class GenerateCall:
         self._loans: list[Loan] = []
         finalizer = weakref.finalize(self, pool.leave, self._loans)
         finalizer.atexit = False
-        if device is not None and any(specs):
-            self._loan_for(device, len(self.specs))
-
-    def refused(self) -> dict[int, GuidedError]:
-        """Compile the specs where they will run, if that is known. The errors of bad ones, by place."""
-        found: dict[int, GuidedError] = {}
-        for place, spec in enumerate(self.specs):
+        self.refused: dict[int, GuidedError] = {}
+        """The errors of specs that can't be used, by their place in the list. They have no rows."""
+        specs = []
+        if device is not None and any(one is not None for one in wanted):
+            self._loan_for(device, len(wanted))
+        for place, one in enumerate(wanted):
             try:
+                spec = OutputSpec.parse(one)
                 if spec is not None and self._loans:
                     self._loans[0].pipeline.prepare(spec).result()
                 elif spec is not None:
-                    self._pool.compiler.compile(spec)
+                    pool.compiler.compile(spec)
+                specs.append(spec)
             except GuidedError as error:
-                found[place] = error
-        return found
-
-    def leave_out(self, places: Container[int]) -> None:
-        """Drop specs, and the prompts at the same places with them."""
-        self.specs = tuple(spec for place, spec in enumerate(self.specs) if place not in places)
+                self.refused[place] = error
+        self.specs = tuple(specs)
 
     # A step: `process` before the tokens are sampled, `append` after
 
@@ -137,8 +135,7 @@ class GenerateCall:
     def close(self) -> None:
         """Give the pipeline back. The processor and the criterion can't be used afterwards."""
         self._closed = True
-        while self._loans:
-            self._pool.give_back(self._loans.pop())
+        self._pool.give_back(self._loans)
 
     # The first step
 
@@ -175,8 +172,7 @@ class GenerateCall:
     def _loan_for(self, device: torch.device, slots: int) -> Loan:
         loan = self._loans[0] if self._loans else None
         if loan is None or loan.pipeline.device != device or loan.slots < slots:
-            while self._loans:
-                self._pool.give_back(self._loans.pop())
+            self._pool.give_back(self._loans)
             loan = self._pool.borrow(device, slots)
             self._loans.append(loan)
         return loan

@@ -8,7 +8,7 @@ What runs in a step is in `call`; continuous batching is in `batching`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +29,7 @@ from guided_plugin.hosts.transformers.output import (
 )
 from guided_plugin.hosts.transformers.pool import PipelinePool
 from guided_plugin.hosts.transformers.surroundings import Surroundings
-from guided_plugin.spec import OutputSpec, reader_of
+from guided_plugin.spec import reader_of
 
 if TYPE_CHECKING:
     from guided_plugin.hosts.transformers.batching import GuidedBatching
@@ -112,7 +112,7 @@ class Guide:
         self._pool = PipelinePool(self.compiler, mode)
         if self._device is not None and (mode == "process" or self._device.type == "cuda"):
             # A worker takes seconds to start: let it do so while prompts are made.
-            self._pool.give_back(self._pool.borrow(self._device, 1))
+            self._pool.give_back([self._pool.borrow(self._device, 1)])
 
     def generate_kwargs(
         self,
@@ -149,10 +149,10 @@ class Guide:
         if len(wanted) != count:
             raise ConfigError(f"{len(wanted)} specs for {count} prompts", where="spec", hint="one for each")
         each = option(model, options, "num_return_sequences") or 1
-        call, refused = self._call(wanted, every_row=False, reuse=False)
+        call = GenerateCall(self._pool, wanted, every_row=False, reuse=False, device=self._device)
+        refused = call.refused
         found: list[Generated] = []
         try:
-            call.leave_out(refused)
             if call.specs:
                 processors = options.pop("logits_processor", None) or ()
                 criteria = options.pop("stopping_criteria", None) or ()
@@ -195,30 +195,16 @@ class Guide:
             raise ConfigError(
                 "an empty list", where="spec", hint="one spec for each prompt, None for free text"
             )
-        call, refused = self._call(wanted, every_row=not _listed(spec), reuse=reuse)
-        if refused:
+        every_row = not _listed(spec)
+        call = GenerateCall(self._pool, wanted, every_row=every_row, reuse=reuse, device=self._device)
+        if call.refused:
             call.close()
-            row, error = min(refused.items())
-            if not _listed(spec):
+            row, error = min(call.refused.items())
+            if every_row:
                 raise error
             where = f"spec {row}: {error.where}" if error.where else f"spec {row}"
             raise type(error)(error.what, where=where, hint=error.hint) from error
         return call
-
-    def _call(
-        self, wanted: Sequence[Any], *, every_row: bool, reuse: bool
-    ) -> tuple[GenerateCall, dict[int, GuidedError]]:
-        """A call, and the errors of specs that can't be used, by their place."""
-        specs: list[OutputSpec | None] = []
-        refused: dict[int, GuidedError] = {}
-        for row, one in enumerate(wanted):
-            try:
-                specs.append(OutputSpec.parse(one))
-            except GuidedError as error:
-                specs.append(None)
-                refused[row] = error
-        call = GenerateCall(self._pool, specs, every_row=every_row, reuse=reuse, device=self._device)
-        return call, {**refused, **call.refused()}
 
 
 def _kwargs(call: GenerateCall, processors: Iterable[Any], criteria: Iterable[Any]) -> GenerateKwargs:

@@ -1,15 +1,15 @@
 """Pipelines that are lent to one decode loop at a time and kept for the next. Depends on the pipeline.
 
-Two loops that run at the same time need a pipeline each, and a worker process is worth keeping. A host that
-knows when a loop ends gives its pipeline back. Otherwise a finalizer puts it on a list, since finalizers may
-run anywhere and must take no lock; the next loan cleans it.
+Two loops that run at the same time need a pipeline each, and a worker process is worth keeping. A loan comes
+back when its loop is closed, or from a finalizer. Finalizers run anywhere and must take no lock: the loans
+that nothing uses are in a deque, and what is left to do with them is done by the next one that borrows.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -43,56 +43,53 @@ class PipelinePool:
     def __init__(self, compiler: GrammarCompiler, mode: Mode) -> None:
         self.compiler = compiler
         self._mode: Mode = mode
-        self._lock = threading.Lock()
-        self._idle: list[Loan] = []
-        self._left: deque[Loan] = deque()
+        self._idle: deque[Loan] = deque()
         self._closed = False
         self._process = os.getpid()
 
     def borrow(self, device: torch.device, slots: int) -> Loan:
         """An idle pipeline with that many slots at least, or a new one."""
-        self._tidy()
-        with self._lock:
-            if self._closed:
-                raise PipelineError("the guide is closed", hint="make another one")
-            if self._process != os.getpid():
-                raise PipelineError("the guide belongs to another process", hint="make one after the fork")
-            fitting = [loan for loan in self._idle if loan.pipeline.device == device and loan.slots >= slots]
-            if fitting:
-                chosen = min(fitting, key=lambda loan: loan.slots)
-                self._idle.remove(chosen)
-                return chosen
-        most = max(_LEAST_SLOTS, 1 << (slots - 1).bit_length())
-        pipeline = StepPipeline(self.compiler, max_slots=most, device=device, mode=self._mode)
-        return Loan(pipeline, most)
-
-    def give_back(self, loan: Loan) -> None:
-        """End the requests of a loan, and keep its pipeline for the next."""
-        loan.end_requests()
-        with self._lock:
-            keep = not self._closed and len(self._idle) < _MOST_IDLE
-            if keep:
+        if self._closed:
+            raise PipelineError("the guide is closed", hint="make another one")
+        if self._process != os.getpid():
+            raise PipelineError("the guide belongs to another process", hint="make one after the fork")
+        found = None
+        for loan in self._taken():
+            if found is None and loan.pipeline.device == device and loan.slots >= slots:
+                found = loan
+            else:
                 self._idle.append(loan)
-        if not keep:
+        if found is not None:
+            return found
+        most = max(_LEAST_SLOTS, 1 << (slots - 1).bit_length())
+        return Loan(StepPipeline(self.compiler, max_slots=most, device=device, mode=self._mode), most)
+
+    def give_back(self, loans: list[Loan]) -> None:
+        """End the requests of loans, and keep their pipelines for the next."""
+        kept = self._taken() + [loans.pop() for _ in range(len(loans))]
+        for loan in kept:
+            loan.end_requests()
+        most = 0 if self._closed else _MOST_IDLE
+        self._idle.extend(kept[:most])
+        for loan in kept[most:]:
             loan.pipeline.close()
 
-    def leave(self, loans: list[Loan]) -> None:
-        """For finalizers: the next loan gives them back."""
-        self._left.extend(loans)
+    def leave(self, loans: Iterable[Loan]) -> None:
+        """For finalizers: the next one that borrows ends the requests."""
+        self._idle.extend(loans)
 
     def close(self) -> None:
         """End idle pipelines now, and lent ones when they come back."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        self._tidy()
-        for loan in idle:
-            loan.pipeline.close()
+        self._closed = True
+        self.give_back([])
 
-    def _tidy(self) -> None:
-        while self._left:
+    def _taken(self) -> list[Loan]:
+        """All that are idle, which no other thread sees any more; none has requests."""
+        taken = []
+        while self._idle:
             try:
-                loan = self._left.popleft()
-            except IndexError:
-                return  # another thread took it
-            self.give_back(loan)
+                taken.append(self._idle.popleft())
+            except IndexError:  # another thread took it
+                break
+            taken[-1].end_requests()
+        return taken
