@@ -27,7 +27,7 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
-from guided_plugin.pipeline.requests import PipelineRequests, Slots
+from guided_plugin.pipeline.requests import PipelineRequests
 from guided_plugin.pipeline.runtime import checked_device, make_runtime
 from guided_plugin.step import UNGUIDED, RequestInfo, StepPlan, TokenSink
 from guided_plugin.worker.ranks.group import RankGroup
@@ -62,9 +62,10 @@ class StepPipeline(PipelineRequests):
         `ranks`: of a model that runs on several (`TorchRanks`). Each has a pipeline and makes the same calls;
         the grammars work at rank 0, and the others mask with its memory."""
         self.device = checked_device(device)
-        slots = Slots(max_slots)
+        if max_slots < 1:
+            raise PipelineError(f"max_slots must be at least 1, not {max_slots}")
         runtime = make_runtime(compiler, max_slots, self.device, mode, drafts, ranks)
-        super().__init__(compiler, runtime, slots, None if ranks is None else ranks.rank)
+        super().__init__(compiler, runtime, max_slots, None if ranks is None else ranks.rank)
         self.drafts = drafts
         # At the latest when the interpreter exits. The runtime holds no reference to this object.
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self.runtime)

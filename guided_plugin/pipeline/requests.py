@@ -17,51 +17,11 @@ from guided_plugin.worker.runtime import GrammarRuntime
 _MAX_CHOICES = 64
 
 
-class Slots:
-    """Gives out the numbers 0 .. capacity-1, lowest first. A request keeps its slot to its end."""
-
-    def __init__(self, capacity: int) -> None:
-        if capacity < 1:
-            raise PipelineError(f"max_slots must be at least 1, not {capacity}")
-        self.capacity = capacity
-        self._free = list(range(capacity - 1, -1, -1))
-        self._by_request: dict[str, int] = {}
-
-    def take(self, request_id: str) -> int:
-        """A free slot for a request."""
-        if request_id in self._by_request:
-            raise PipelineError(
-                "is running already", request_id=request_id, hint="request ids must be unique"
-            )
-        if not self._free:
-            raise PipelineError(
-                f"all {self.capacity} slots are taken", request_id=request_id, hint="raise max_slots"
-            )
-        slot = self._by_request[request_id] = self._free.pop()
-        return slot
-
-    def give_back(self, request_id: str) -> int:
-        """The slot of a request that ended; free from now on."""
-        try:
-            slot = self._by_request.pop(request_id)
-        except KeyError:
-            raise PipelineError("is not running", request_id=request_id) from None
-        self._free.append(slot)
-        return slot
-
-    def of(self, request_id: str) -> int | None:
-        """The slot of a running request."""
-        return self._by_request.get(request_id)
-
-    def __len__(self) -> int:
-        return len(self._by_request)
-
-
 class PipelineRequests:
     """The part of a pipeline that is about requests. `StepPipeline` adds the steps."""
 
     def __init__(
-        self, compiler: GrammarCompiler, runtime: GrammarRuntime, slots: Slots, rank: int | None
+        self, compiler: GrammarCompiler, runtime: GrammarRuntime, max_slots: int, rank: int | None
     ) -> None:
         self.compiler = compiler
         self.runtime = runtime
@@ -69,7 +29,9 @@ class PipelineRequests:
         self.mode = runtime.mode
         self.rank = rank
         """Which of the ranks of a model this is; None where there is one only."""
-        self._slots = slots
+        self._free = list(range(max_slots - 1, -1, -1))
+        """Slots, of which the last is taken first. A request keeps its slot to its end."""
+        self._slots: dict[str, int] = {}
         self._requests: dict[int, RequestInfo] = {}
         self._failed = 0
         self._choices: dict[tuple[str, str], int] = {}
@@ -103,7 +65,7 @@ class PipelineRequests:
 
     def add_failed(self, request_id: str, spec: OutputSpec, error: GuidedError) -> int:
         """A slot for a request that can't begin: its rows allow stop tokens only."""
-        slot = self._slots.take(request_id)
+        slot = self._take(request_id)
         self._requests[slot] = RequestInfo(request_id, slot, spec, "")
         self.runtime.add_failed(slot, request_id, spec, error)
         self.compiler.plugins.request_added(self._requests[slot])
@@ -114,11 +76,11 @@ class PipelineRequests:
         verdict = self.runtime.prepare(spec)
         late = not wait and self.mode == "process"
         admission = Admission("", 0.0) if late else verdict.result()
-        slot = self._slots.take(request_id)
+        slot = self._take(request_id)
         try:
             self.runtime.add(slot, request_id, spec, tokens)
         except BaseException:
-            self._slots.give_back(request_id)
+            self._give_back(request_id)
             raise
         self._requests[slot] = RequestInfo(
             request_id, slot, spec, admission.backend, unenforced=admission.unenforced
@@ -133,7 +95,7 @@ class PipelineRequests:
 
     def remove_request(self, request_id: str) -> RequestInfo:
         """End a request, finished or not; its slot is free."""
-        slot = self._slots.give_back(request_id)
+        slot = self._give_back(request_id)
         self.runtime.remove(slot)
         self._report(self.runtime.take_failures())
         request = self._requests.pop(slot)
@@ -189,7 +151,24 @@ class PipelineRequests:
             self.compiler.plugins.request_failed(failed)
 
     def _slot_of(self, request_id: str) -> int:
-        slot = self._slots.of(request_id)
-        if slot is None:
+        if request_id not in self._slots:
             raise PipelineError("is not running", request_id=request_id)
+        return self._slots[request_id]
+
+    def _take(self, request_id: str) -> int:
+        if request_id in self._slots:
+            raise PipelineError(
+                "is running already", request_id=request_id, hint="request ids must be unique"
+            )
+        if not self._free:
+            raise PipelineError(
+                f"all {len(self._slots)} slots are taken", request_id=request_id, hint="raise max_slots"
+            )
+        slot = self._slots[request_id] = self._free.pop()
+        return slot
+
+    def _give_back(self, request_id: str) -> int:
+        slot = self._slot_of(request_id)
+        del self._slots[request_id]
+        self._free.append(slot)
         return slot

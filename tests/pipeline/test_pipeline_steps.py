@@ -309,16 +309,12 @@ def test_a_bad_spec_leaves_everything_as_it_was(pipe):
     assert pipe.add_request("bad", SPECS[1]) == slot + 1
 
 
-def test_slots_are_given_out_lowest_first_and_reused():
-    from guided_plugin.pipeline.requests import Slots
-
-    slots = Slots(3)
-    assert [slots.take(name) for name in "abc"] == [0, 1, 2]
-    assert slots.give_back("b") == 1
-    assert slots.take("d") == 1
-    assert (len(slots), slots.of("a"), slots.of("b")) == (3, 0, None)
-    with pytest.raises(PipelineError):
-        Slots(0)
+def test_slots_are_given_out_lowest_first_and_reused(inline):
+    assert [inline.add_request(name, SPECS[0]) for name in "abc"] == [0, 1, 2]
+    inline.remove_request("b")
+    assert inline.add_request("d", SPECS[0]) == 1
+    with pytest.raises(PipelineError, match="at least 1"):
+        gp.StepPipeline(inline.compiler, max_slots=0)
 
 
 def test_a_plan_whose_request_has_left_masks_nothing():
