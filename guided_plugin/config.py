@@ -17,8 +17,6 @@ from typing import Any, Literal, get_args
 from guided_plugin.errors import ConfigError, did_you_mean
 from guided_plugin.ipc import processors
 
-__all__ = ["ENVIRONMENT_VARIABLE", "MODES", "GuidedConfig", "Mode"]
-
 ENVIRONMENT_VARIABLE = "GUIDED_PLUGIN"
 
 Mode = Literal["auto", "inline", "process"]

@@ -26,27 +26,6 @@ import difflib
 import reprlib
 from collections.abc import Iterable
 
-__all__ = [
-    "BudgetError",
-    "BusyError",
-    "CompileLimitError",
-    "ConfigError",
-    "GrammarError",
-    "GuidedError",
-    "OutputError",
-    "PipelineError",
-    "PluginError",
-    "RequestError",
-    "SpecError",
-    "UnsatisfiableSpecError",
-    "UnsupportedSpecError",
-    "VocabularyError",
-    "did_you_mean",
-    "printable",
-    "rebuild",
-    "shown",
-]
-
 MAX_CHARACTERS = 1_000
 """Of each field of a message."""
 
@@ -143,7 +122,7 @@ class BudgetError(RequestError):
 
 
 ERRORS: tuple[type[GuidedError], ...] = tuple(
-    kind for name, kind in list(globals().items()) if name in __all__ and isinstance(kind, type)
+    kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, GuidedError)
 )
 """All of them."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from guided_plugin.metrics import StepStatistics
     from guided_plugin.step import DecodeStep, ProcessorFactory, RequestInfo
 
-__all__ = ["PROJECT", "hookimpl", "hookspec"]
-
 PROJECT = "guided_plugin"
 
 hookspec = pluggy.HookspecMarker(PROJECT)

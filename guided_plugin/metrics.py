@@ -11,16 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-__all__ = [
-    "RECENT",
-    "PipelineMetrics",
-    "Recent",
-    "StepFigures",
-    "StepStatistics",
-    "WorkerMetrics",
-    "prometheus_collector",
-]
-
 RECENT = 256
 """Steps that medians are taken over: the newest ones."""
 

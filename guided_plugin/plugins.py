@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from guided_plugin.grammar.base import BackendFactory, Lowering
     from guided_plugin.step import DecodeStep, ProcessorFactory
 
-__all__ = ["BUILTIN_PLUGINS", "ENTRY_POINT_GROUP", "Plugins", "SafeStepHooks"]
-
 ENTRY_POINT_GROUP = "guided_plugin"
 
 BUILTIN_PLUGINS = {

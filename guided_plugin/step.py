@@ -13,21 +13,6 @@ if TYPE_CHECKING:
 
     from guided_plugin.spec import OutputSpec
 
-__all__ = [
-    "BROKEN",
-    "NEVER",
-    "NO_TOKEN",
-    "UNGUIDED",
-    "Admission",
-    "Closure",
-    "DecodeStep",
-    "LogitsProcessor",
-    "ProcessorFactory",
-    "RequestInfo",
-    "StepPlan",
-    "TokenSink",
-]
-
 UNGUIDED = -1
 """The slot number of a row that no grammar guides."""
 

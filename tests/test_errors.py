@@ -8,11 +8,7 @@ import pytest
 from guided_plugin import errors
 from guided_plugin.errors import GuidedError, did_you_mean
 
-KINDS = [
-    kind
-    for name in errors.__all__
-    if isinstance(kind := getattr(errors, name), type) and name != "GuidedError"
-]
+KINDS = [kind for kind in errors.ERRORS if kind is not GuidedError]
 
 
 def documented_tree():

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from guided_plugin.grammar.vocabulary import Vocabulary
     from guided_plugin.spec import OutputSpec
 
-__all__ = ["Backend", "BackendFactory", "Grammar", "Lowering", "MaskArray"]
-__all__ += ["Matcher", "MatcherBatch", "Prepared"]
-
 MaskArray = NDArray[np.int32]
 """[rows, ceil(vocabulary / 32)] on the host: bit i of word w allows token 32 * w + i."""
 

@@ -12,8 +12,6 @@ from enum import Enum, auto
 
 from guided_plugin.spec.triggers import Trigger
 
-__all__ = ["Phase", "RequestState", "StateMark"]
-
 
 class Phase(Enum):
     """Where a request is."""

@@ -17,8 +17,6 @@ from typing import Any, Literal
 from guided_plugin.errors import RequestError, VocabularyError, shown
 from guided_plugin.spec.triggers import Trigger
 
-__all__ = ["Vocabulary"]
-
 TokenKind = Literal["byte_level", "byte_fallback", "raw"]
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")

@@ -21,8 +21,6 @@ from torch import Tensor
 
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN
 
-__all__ = ["IndexedKernels", "indexed_kernels", "mask_rows"]
-
 
 def mask_rows(logits: Tensor, mask: Tensor, rows: Tensor, vocabulary_size: int) -> None:
     """Mask logits[rows[i]] with mask[i].

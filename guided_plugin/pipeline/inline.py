@@ -72,7 +72,6 @@ class InlineRuntime(GrammarRuntime):
         self._closed: deque[Closure] = deque(maxlen=4 * max_slots)
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
-        """Compile a spec in the background."""
         verdict: Future[Admission] = Future()
         verdict.set_running_or_notify_cancel()
 
@@ -87,22 +86,18 @@ class InlineRuntime(GrammarRuntime):
         return verdict
 
     def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
-        """Start a request in a slot."""
         grammar = self._compiler.compile(spec)
         self._table.add(slot, request_id, spec, grammar, self._compiler.backend(grammar.backend), tokens)
 
     def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
-        """Close a request that can't begin."""
         self._table.add_failed(slot, request_id, spec, error)
 
     def remove(self, slot: int) -> None:
-        """Free a slot."""
         # Its tokens may still be on their way: they count, and must not reach the slot's next user.
         self._accept()
         self._table.remove(slot)
 
     def plan(self, plan: StepPlan) -> None:
-        """Take the step's rows."""
         self._step += 1
         if plan is not self._plan:
             self._accept()
@@ -122,16 +117,13 @@ class InlineRuntime(GrammarRuntime):
         self._masks.upload(step, self._count)
 
     def masks(self) -> tuple[Tensor, Tensor]:
-        """The step's masks and row numbers."""
         return self._masks.fetch(self._step, self._count), self._tokens.rows
 
     def sampled(self, tokens: Tensor) -> None:
-        """Get the step's tokens on their way to the region."""
         self._tokens.write(self._step, tokens)
         self._unaccepted = self._plan, self._step
 
     def token_sink(self) -> TokenSink | None:
-        """Where a kernel may write the step's tokens."""
         sink = self._tokens.sink(self._step)
         if sink is not None:
             self._unaccepted = self._plan, self._step
@@ -143,17 +135,14 @@ class InlineRuntime(GrammarRuntime):
             self._take_tokens(*self._unaccepted)
 
     def tokens(self, slot: int) -> tuple[int, ...]:
-        """What the request in a slot has produced."""
         self._accept()
         return self._table.tokens(slot)
 
     def phase(self, slot: int) -> Phase:
-        """Where it is."""
         self._accept()
         return self._table.phase(slot)
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
-        """Slots that failed since the last call."""
         if not self._table.failures:
             return []
         failures, self._table.failures = self._table.failures, []
@@ -162,11 +151,9 @@ class InlineRuntime(GrammarRuntime):
 
     @property
     def newest(self) -> int:
-        """The number of the newest planned step."""
         return self._step
 
     def take_closed(self) -> list[Closure]:
-        """Requests that were closed since the last call. From any thread."""
         taken = []
         while self._closed:
             taken.append(self._closed.popleft())

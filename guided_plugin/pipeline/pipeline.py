@@ -33,8 +33,6 @@ from guided_plugin.step import UNGUIDED, RequestInfo, StepPlan, TokenSink
 from guided_plugin.worker.ranks.group import RankGroup
 from guided_plugin.worker.runtime import GrammarRuntime
 
-__all__ = ["StepPipeline"]
-
 _NOTHING = StepPlan((), ())
 
 # How far a step is. STALE: a request of the plan has left, so the plan must not be used any more.

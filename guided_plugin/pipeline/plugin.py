@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from guided_plugin.pipeline.pipeline import StepPipeline
 
-__all__ = ["PipelineProcessor"]
-
 
 @hookimpl
 def register_logits_processors(register: Callable[[str, ProcessorFactory], None]) -> None:

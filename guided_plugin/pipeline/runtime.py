@@ -15,8 +15,6 @@ from guided_plugin.worker.ranks.follower import follow
 from guided_plugin.worker.ranks.group import Machines, RankGroup, not_shared
 from guided_plugin.worker.runtime import GrammarRuntime
 
-__all__ = ["checked_device", "cuda_reason", "make_runtime", "resolve_mode"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -103,7 +103,6 @@ class XGrammarBackend:
         )
 
     def compile(self, spec: OutputSpec) -> Grammar:
-        """Compile a spec, or raise a GrammarError."""
         start = time.perf_counter()
         try:
             compiled = self._compile(spec)
@@ -177,13 +176,11 @@ class XGrammarBackend:
             )
 
     def start(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> XGrammarMatcher:
-        """A matcher at the beginning."""
         return XGrammarMatcher(
             self._xgr.GrammarMatcher(grammar.handle, override_stop_tokens=list(stop_token_ids))
         )
 
     def batch(self, matchers: Sequence[Matcher]) -> XGrammarBatch:
-        """A batch of matchers of this backend."""
         return XGrammarBatch([cast("XGrammarMatcher", one).handle for one in matchers])
 
 
@@ -196,24 +193,19 @@ class XGrammarMatcher:
         self.handle = handle
 
     def accept(self, token: int) -> bool:
-        """Move past a token."""
         return bool(self.handle.accept_token(token))
 
     def accept_text(self, text: bytes) -> bool:
-        """Move past bytes."""
         return bool(self.handle.accept_string(text))
 
     def rollback(self, tokens: int) -> None:
-        """Undo the last tokens."""
         self.handle.rollback(tokens)
 
     def fork(self) -> XGrammarMatcher:
-        """An independent matcher in the same position."""
         return XGrammarMatcher(self.handle.fork())
 
     @property
     def complete(self) -> bool:
-        """Whether what was accepted so far is a whole output."""
         return bool(self.handle.is_completed())
 
 
@@ -226,11 +218,9 @@ class XGrammarBatch:
         self._handles = handles
 
     def accept(self, tokens: list[int]) -> list[bool]:
-        """Move each matcher past its token."""
         return [bool(one.accept_token(token)) for one, token in zip(self._handles, tokens, strict=True)]
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
-        """Write the mask of matcher i into mask[rows[i]]."""
         for handle, row in zip(self._handles, rows, strict=True):
             handle.fill_next_token_bitmask(mask, row)
 

@@ -41,8 +41,6 @@ except ImportError as missing:
         hint="install 5.13 or newer",
     ) from missing
 
-__all__ = ["ARGUMENT", "GuidedBatching"]
-
 _log = logging.getLogger(__name__)
 
 ARGUMENT = "guided"

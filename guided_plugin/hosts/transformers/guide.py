@@ -34,8 +34,6 @@ from guided_plugin.spec import reader_of
 if TYPE_CHECKING:
     from guided_plugin.hosts.transformers.batching import GuidedBatching
 
-__all__ = ["GenerateKwargs", "Generated", "Guide", "GuidedCriterion", "GuidedProcessor"]
-
 
 class GuidedProcessor(LogitsProcessor):
     """Masks what the specs of a `generate` call don't allow. Made by a `Guide`."""

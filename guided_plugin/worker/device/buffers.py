@@ -140,7 +140,6 @@ class HostTokens:
         self.set_rows(())
 
     def set_rows(self, rows: Sequence[int]) -> None:
-        """The logits rows that are guided from this step on."""
         self._index: NDArray[np.int64] = np.array(rows, np.int64)
         self.rows = torch.from_numpy(self._index.astype(np.int32))
 

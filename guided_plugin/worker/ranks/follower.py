@@ -79,7 +79,6 @@ class FollowerRuntime(GrammarRuntime):
         """Its rows are closed at rank 0."""
 
     def remove(self, slot: int) -> None:
-        """Free a slot."""
         self._plan = None
 
     # A step
@@ -102,7 +101,6 @@ class FollowerRuntime(GrammarRuntime):
         self._masks.upload(self._step, self._count)
 
     def masks(self) -> tuple[Tensor, Tensor]:
-        """The step's masks and row numbers."""
         masks = self._masks.fetch(self._step, self._count)
         if not self._compared and self._plan is not None:
             self._uncompared.append((self._step, self._plan.slots))
@@ -117,16 +115,13 @@ class FollowerRuntime(GrammarRuntime):
     # What only rank 0 knows
 
     def tokens(self, slot: int) -> tuple[int, ...]:
-        """Not known here."""
         raise _not_here("the tokens of a request")
 
     def phase(self, slot: int) -> Phase:
-        """Not known here."""
         raise _not_here("the phase of a request")
 
     @property
     def newest(self) -> int:
-        """The number of the newest planned step."""
         return self._step
 
     def metrics(self) -> WorkerMetrics:

@@ -26,8 +26,6 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.worker.layout import Shape
 
-__all__ = ["RankGroup", "TorchRanks"]
-
 
 @runtime_checkable
 class RankGroup(Protocol):
@@ -62,17 +60,14 @@ class TorchRanks:
         self.size: int = dist.get_world_size(group)
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank passed, in order."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self._group)
         return values
 
     def send(self, tensor: Tensor, rank: int, tag: int) -> None:
-        """Send a tensor on the CPU; waits until it may be changed."""
         dist.send(tensor, self._global(rank), self._group, tag)
 
     def receive(self, tensor: Tensor, rank: int, tag: int) -> None:
-        """Wait for what a rank sends with this tag, in the order in which it does."""
         dist.recv(tensor, self._global(rank), self._group, tag)
 
     def _global(self, rank: int) -> int:
