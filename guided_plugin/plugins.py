@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import traceback
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,9 +44,7 @@ def _hook(name: str, argument: str) -> Callable[[Plugins, Any], None]:
         except GuidedError:
             raise
         except Exception as error:
-            culprit = self._culprit(error)
-            where, hint = f"plugin {culprit!r}", _disable(culprit)
-            raise PluginError(f"failed: {error!r}", where=where, hint=hint) from error
+            raise PluginError(f"failed: {error!r}", **_blame(self._culprit(name, error))) from error
 
     return call
 
@@ -137,32 +136,22 @@ class Plugins:
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:
             name = self._manager.get_name(error.plugin)
-            raise PluginError(
-                f"implements an unknown hook: {error}", where=f"plugin {name!r}", hint=_disable(str(name))
-            ) from error
+            raise PluginError(f"implements an unknown hook: {error}", **_blame(name)) from error
 
     def _collect(self, hook: str, into: dict[str, Any], plugin: str | None) -> None:
+        def register(name: str, value: Any) -> None:
+            if name in into:
+                raise PluginError(f"{hook}: {name!r} is registered already", **_blame(plugin))
+            into[name] = value
+
         for implementation in getattr(self._manager.hook, hook).get_hookimpls():
-            if implementation.plugin_name != plugin:
-                continue
-
-            def register(name: str, value: Any) -> None:
-                if name in into:
-                    raise PluginError(
-                        f"{hook}: {name!r} is registered already",
-                        where=f"plugin {plugin!r}",
-                        hint=_disable(str(plugin)),
-                    )
-                into[name] = value
-
-            try:
-                implementation.function(register)
-            except GuidedError:
-                raise
-            except Exception as error:
-                raise PluginError(
-                    f"{hook} failed: {error!r}", where=f"plugin {plugin!r}", hint=_disable(str(plugin))
-                ) from error
+            if implementation.plugin_name == plugin:
+                try:
+                    implementation.function(register)
+                except GuidedError:
+                    raise
+                except Exception as error:
+                    raise PluginError(f"{hook} failed: {error!r}", **_blame(plugin)) from error
 
     def _named(self, what: str, name: str, known: dict[str, T]) -> T:
         if name in known:
@@ -172,21 +161,12 @@ class Plugins:
             hint += "; disabled plugins: " + ", ".join(sorted(self.disabled))
         raise PluginError(f"no {what} named {name!r}", where=what, hint=hint)
 
-    def _culprit(self, error: BaseException) -> str:
-        """The plugin in whose code an exception arose: the outermost plugin frame of its traceback."""
-        functions: dict[Any, str] = {}
-        for plugin_name, plugin in self._manager.list_name_plugin():
-            for caller in self._manager.get_hookcallers(plugin) or ():
-                for implementation in caller.get_hookimpls():
-                    if implementation.plugin is plugin:
-                        code = getattr(implementation.function, "__code__", None)
-                        functions[code] = plugin_name
-        frame = error.__traceback__
-        while frame is not None:
-            if frame.tb_frame.f_code in functions:
-                return functions[frame.tb_frame.f_code]
-            frame = frame.tb_next
-        return "unknown"
+    def _culprit(self, hook: str, error: BaseException) -> str:
+        """The plugin in whose hook an exception arose: the outermost such frame of its traceback."""
+        implementations = getattr(self._manager.hook, hook).get_hookimpls()
+        names = {getattr(one.function, "__code__", None): one.plugin_name for one in implementations}
+        codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+        return next((names[code] for code in codes if code in names), "unknown")
 
 
 class SafeStepHooks:
@@ -218,8 +198,10 @@ class SafeStepHooks:
 _SETUP_HOOKS: tuple[str, ...] = ("register_backends", "register_lowerings", "register_logits_processors")
 
 
-def _disable(plugin: str) -> str:
-    return f'leave it out with GUIDED_PLUGIN=\'{{"disabled_plugins": ["{plugin}"]}}\''
+def _blame(plugin: str | None, source: str = "") -> dict[str, str]:
+    """Where an error is, and what to do about it, if a plugin is broken."""
+    hint = f'leave it out with GUIDED_PLUGIN=\'{{"disabled_plugins": ["{plugin}"]}}\''
+    return {"where": f"plugin {plugin!r}{source}", "hint": hint}
 
 
 def _load(point: EntryPoint) -> object:
@@ -228,6 +210,4 @@ def _load(point: EntryPoint) -> object:
         return load()
     except Exception as error:
         source = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
-        raise PluginError(
-            f"can't be loaded: {error!r}", where=f"plugin {point.name!r}{source}", hint=_disable(point.name)
-        ) from error
+        raise PluginError(f"can't be loaded: {error!r}", **_blame(point.name, source)) from error

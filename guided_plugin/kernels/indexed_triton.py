@@ -101,9 +101,6 @@ def _scatter_drafts_kernel(  # type: ignore[no-untyped-def]
     tl.store(tokens + (DRAFTS + position) * count + chosen, draft, mask=there)
 
 
-_launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
-
-
 def mask_rows(
     logits: Tensor,
     mask: Tensor,
