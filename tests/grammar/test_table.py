@@ -26,14 +26,6 @@ class TestLifeOfARequest:
         assert table.inner.tokens(3) == (*ids("a"), END)
         assert table.inner.failures == []
 
-    def test_padding_after_the_end_is_ignored(self, table):
-        table.add(0, OutputSpec.regex("ab?"))
-        table.feed(0, [*ids("a"), END, PAD, PAD, END])
-        assert table.phases(0) == [Phase.DONE]
-        assert table.inner.tokens(0) == (*ids("a"), END)
-        assert table.mask(0) == [{END}]
-        assert table.inner.failures == []
-
     def test_its_own_stop_tokens_replace_the_vocabularys(self, table):
         table.add(0, OutputSpec.regex("ab?", stop_token_ids=[OTHER_END]))
         table.feed(0, ids("a"))

@@ -254,13 +254,3 @@ class TestMatchersThatCannotGoBack:
         table.accept((0,), [d])
         assert masks_of(table, (0,)) == [[END]]
         assert table.failures == []
-
-    def test_a_dead_end_is_no_end(self, backend):
-        spec = OutputSpec.regex("a(bz|c)d")
-        table = GrammarTable(VOCABULARY)
-        table.add(0, "r", spec, backend.compile(spec), backend)
-        for letter in (b"a", b"b"):
-            table.accept((0,), [TOKENS.index(letter)])
-        assert masks_of(table, (0,)) == [[END]]
-        assert table.phase(0) is Phase.FAILED
-        assert "allows no token after 2 tokens" in str(table.failures[0][1])

@@ -7,12 +7,14 @@ import jsonschema
 import pytest
 import torch
 from listening import StepListener
+from rank_threads import on_ranks
 
 import guided_plugin as gp
 from guided_plugin.demo import DEMOS, MODEL_DIR
 from guided_plugin.diagnose.check import check_spec
 from guided_plugin.errors import ConfigError, GrammarError, SpecError, VocabularyError
 from guided_plugin.hosts import loop as loop_module
+from guided_plugin.worker.ranks import group
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -156,6 +158,23 @@ def test_sampling_limits(parts, make_loop):
     hot = gp.Sampling(1.0, seed=1)
     assert loop.run(prompt, SPECS, sampling=hot) == loop.run(prompt, SPECS, sampling=hot)
     assert loop.run(prompt, SPECS, sampling=hot) != loop.run(prompt, SPECS, sampling=gp.Sampling(1.0, seed=2))
+
+
+def test_ranks_produce_what_one_alone_does(parts, make_loop, monkeypatch):
+    """A spec that does not compile is closed on all, and told by rank 0."""
+    tokenizer, model, compiler = parts
+    if model.device.type == "cuda":
+        pytest.skip("ranks that are threads of one process share no memory of a device")
+    monkeypatch.setattr(group, "machine", lambda: "here")
+    specs, every = [*SPECS, gp.OutputSpec.regex("a(?=b)c")], [*prompts(tokenizer), [1]]
+    first, second = on_ranks(
+        2, lambda ranks: make_loop(model, compiler, ranks=ranks).run(every, specs, max_new_tokens=60)
+    )
+    alone = make_loop(model, compiler).run(every[:-1], specs[:-1], max_new_tokens=60)
+    assert [one.tokens for one in first[:-1]] == [one.tokens for one in alone]
+    assert [one.tokens for one in second] == [one.tokens for one in first]
+    assert isinstance(first[-1].error, GrammarError)
+    assert (first[-1].tokens, second[-1].error) == ((), None)
 
 
 def test_an_error_of_one_row_leaves_the_others_alone(parts, make_loop):

@@ -140,15 +140,6 @@ def test_every_row_gets_the_mask_of_its_request(device, kernels, rows, size, wid
     assert torch.equal(found.cpu(), expected)
 
 
-def test_a_row_of_no_request_is_left_alone(device, kernels):
-    logits = torch.zeros(2, 64, device=device)
-    mask = torch.zeros(1, 2, dtype=torch.int32, device=device)
-    table = torch.zeros(4, dtype=torch.int32, device=device)
-    kernels.mask_rows(logits, mask, torch.tensor([-1, 2], device=device), table, 64)
-    assert logits[0].isfinite().all()
-    assert not logits[1].isfinite().any()
-
-
 def test_a_launch_is_not_taken_for_other_logits(device, kernels):
     """Launches are kept by what logits look like; nothing else may go the same way."""
     generator = torch.Generator().manual_seed(5)

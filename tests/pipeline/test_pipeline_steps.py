@@ -190,16 +190,6 @@ def test_tokens_in_flight_count_for_a_request_that_is_removed(inline, monkeypatc
     assert inline.tokens("two") == tuple(tokens)
 
 
-def test_replay_is_the_same_as_having_been_there(pipe):
-    live = pipe.add_request("live", SPECS[1])
-    for _ in range(2):
-        step(pipe, [live], None)
-    replayed = pipe.add_request("replayed", SPECS[1], tokens=pipe.tokens("live"))
-    logits = torch.randn(1, WIDTH).repeat(2, 1)
-    step(pipe, [live, replayed], None, logits)
-    assert torch.equal(logits[0], logits[1])
-
-
 def test_a_token_from_elsewhere_fails_its_row_closed_and_no_other(pipe, compiler):
     failed = []
 
@@ -228,19 +218,6 @@ def test_a_token_from_elsewhere_fails_its_row_closed_and_no_other(pipe, compiler
     assert (logits[0] > -torch.inf).sum() == 1
     assert pipe.request("good").error is None
     assert recheck(compiler, SPECS[3], pipe.tokens("good"))
-
-
-def test_start_after_constrains_only_what_follows(pipe):
-    spec = gp.OutputSpec.choice(["ab"], start_after=[ord("<"), ord(">")])
-    slot = pipe.add_request("late", spec)
-    seen = []
-    for forced in (ord("q"), ord("<"), ord(">"), None, None, None):
-        logits = torch.zeros(1, WIDTH)
-        if forced is not None:
-            logits[0, forced] = 1.0
-        seen += step(pipe, [slot], None, logits)[0]
-    assert bytes(seen[:5]) == b"q<>ab"
-    assert seen[5] == END
 
 
 def test_statistics_and_their_hook(compiler):
@@ -357,6 +334,18 @@ def test_drafts_are_judged_in_one_call(mode):
         pipeline.judge_drafts([slot], torch.tensor([a, b, NO_TOKEN, NO_TOKEN, NO_TOKEN]), logits)
         assert pipeline.tokens("one") == (a, b)
         assert pipeline.metrics().steps == 2
+
+
+def test_drafts_see_which_items_they_would_repeat(pipe):
+    unique = {"type": "array", "uniqueItems": True, "items": {"enum": ["a", "b"]}}
+    with gp.StepPipeline(pipe.compiler, max_slots=1, mode=pipe.mode, drafts=3) as pipeline:
+        slot = pipeline.add_request("one", gp.OutputSpec.json_schema(unique))
+        for sampled, drafts in ((b'["a"', [NO_TOKEN] * 3), (b"", b',"b')):
+            block = [*sampled, *[NO_TOKEN] * (4 - len(sampled)), *drafts]
+            masks = pipeline.judge_drafts([slot], torch.tensor(block), torch.zeros(4, WIDTH))
+        seen = [bytes(i for i in range(256) if int(row[i // 32]) >> (i % 32) & 1) for row in masks]
+        assert seen == [b",]", b'"', b"b", b'"']
+        assert pipeline.tokens("one") == tuple(b'["a"')
 
 
 def test_a_host_may_remove_requests_before_the_hook_of_the_step():

@@ -11,48 +11,12 @@ from xgrammar_specs import PERSON, accepts
 
 from guided_plugin.spec import OutputSpec
 
-LANGUAGES: list[tuple[str, OutputSpec, list[str], list[str]]] = [
-    (
-        "json_schema",
-        OutputSpec.json_schema(PERSON),
-        ['{"name":"Ada"}', '{"name":"","age":-3}', '{"name":"é\\n\\u00e9"}'],
-        ["", "{}", '{"age":1}', '{"name":1}', '{"name":"a","age":1.5}', '{"name":"a"', '{"name":"a"}}'],
-    ),
-    (
-        "json_object",
-        OutputSpec.json_object(),
-        ["{}", '{"a":1}', '{"a":[1,null,{"b":[[]]}],"c":{"d":"x"}}', '{"":-1.5e+9}'],
-        ["[]", "1", "", '{"a":}', '{"a":1,}', "{'a':1}", '{"a":01}'],
-    ),
-    (
-        "regex",
-        OutputSpec.regex(r"[ab]{1,3}c?|\d+"),
-        ["a", "abbc", "bab", "007"],
-        ["", "c", "abab", "a1", "1c"],
-    ),
-    ("anchored regex", OutputSpec.regex("^ab$"), ["ab"], ["", "a", "abb", "^ab$"]),
-    (
-        "choice",
-        OutputSpec.choice(["yes", "no", "note"]),
-        ["yes", "no", "note"],
-        ["", "ye", "not", "yesno", "YES"],
-    ),
-    (
-        "ebnf",
-        OutputSpec.grammar('root ::= "(" root ")" | [0-9]+'),
-        ["7", "((42))"],
-        ["", "()", "((1)", "(1))"],
-    ),
-]
 
-
-class TestKinds:
-    @pytest.mark.parametrize(
-        ("spec", "good", "bad"), [case[1:] for case in LANGUAGES], ids=[case[0] for case in LANGUAGES]
-    )
-    def test_accepts_its_language_and_nothing_else(self, byte_backend, spec, good, bad):
-        assert [text for text in good if not accepts(byte_backend, spec, text)] == []
-        assert [text for text in bad if accepts(byte_backend, spec, text)] == []
+@pytest.mark.parametrize("text", ["{}", '{"a":1}', '{"a":[1,null,{"b":[[]]}],"c":{"d":"x"}}', '{"":-1.5e+9}'])
+def test_any_object(byte_backend, text):
+    assert accepts(byte_backend, OutputSpec.json_object(), text)
+    for broken in (text[1:], text[:-1], f"{text},", text.replace(":", ":0") if ":" in text else "[]"):
+        assert not accepts(byte_backend, OutputSpec.json_object(), broken), broken
 
 
 class TestChoice:

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from generate_calls import MIXED, PAD, STOP, generate
+from generate_calls import MIXED, generate
 from generating import PROMPTS, SPECS, encoded, random_model
-from transformers import LogitsProcessor, StoppingCriteria, set_seed
+from transformers import LogitsProcessor, StoppingCriteria
 
 from guided_plugin.errors import ConfigError, PipelineError
 from guided_plugin.hosts.transformers import call as transformers_step
@@ -53,25 +53,6 @@ def test_what_the_stack_does_not_tell_changes_no_token(tokenizer, vocabulary, mo
         generate(model, doubled, **guide.generate_kwargs(MIXED))
 
 
-def test_the_stack_tells_what_is_relied_on(tokenizer, model, guide, monkeypatch):
-    found = []
-
-    def look(processor):
-        found.append(real(processor))
-        return found[-1]
-
-    real = transformers_step.surroundings
-    monkeypatch.setattr(transformers_step, "surroundings", look)
-    inputs = encoded(tokenizer, PROMPTS)
-    generate(model, inputs, max_new_tokens=2, do_sample=True, **guide.generate_kwargs(SPECS))
-    assert found[-1] == Surroundings("", 1, frozenset({STOP}), frozenset({PAD}), False, None, False, True)
-    options = {"min_new_tokens": 1, "num_return_sequences": 2, "do_sample": True, "output_logits": True}
-    options["return_dict_in_generate"] = True
-    set_seed(0)
-    model.generate(**inputs, max_new_tokens=2, **options, **guide.generate_kwargs(SPECS))
-    assert (found[-1].sequences, found[-1].keeps_logits, found[-1].first) == (2, True, False)
-
-
 def test_the_prompts_logits_are_not_kept(tokenizer, model, guide):
     # Up to Python 3.12, reading a frame's variables leaves references to all of them in the frame.
     import gc
@@ -94,6 +75,3 @@ def test_the_prompts_logits_are_not_kept(tokenizer, model, guide):
     generate(model, encoded(tokenizer, PROMPTS), max_new_tokens=3, **kwargs)
     # The loop's own variable is one; the first step's logits must be gone in the second.
     assert [one for one in alive if isinstance(one, int)][1:] == [1, 1]
-
-
-# Specs

@@ -110,14 +110,6 @@ def test_a_row_with_a_bad_spec_has_an_error_and_the_others_are_as_without_it(dem
         )
 
 
-def test_no_row_guided(demo_tokenizer, demo_model, guide):
-    prompt = "Person as JSON: "
-    (free,) = guide.generate(demo_model, prompt, None, max_new_tokens=8, do_sample=False)
-    ids = demo_tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
-    bare = demo_model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
-    assert free.tokens == tuple(bare.tolist())
-
-
 def test_what_was_cut_is_not_complete(demo_model, guide):
     (cut,) = guide.generate(demo_model, "Person as JSON: ", Person, max_new_tokens=4)
     assert (cut.complete, cut.parsed, cut.error, len(cut.tokens)) == (False, None, None, 4)
@@ -202,14 +194,6 @@ def test_a_paged_cache_is_not_taken_for_guided(demo_tokenizer, demo_model, guide
 def test_as_many_specs_as_prompts(demo_model, guide):
     with pytest.raises(ConfigError, match="2 specs for 1 prompts"):
         guide.generate(demo_model, "x", [Person, None])
-
-
-def test_encoder_decoder(demo_tokenizer):
-    model = random_model(len(demo_tokenizer), kind="t5")
-    with gp.Guide(demo_tokenizer, model=model) as guide:
-        outputs = guide.generate(model, PROMPTS, [*SPECS[1:], None], max_new_tokens=30)
-    assert outputs[1].text in ("yes", "no", "maybe")
-    assert outputs[1].complete
 
 
 def test_text_generation_pipeline(demo_tokenizer, demo_model, guide, quiet_transformers):
