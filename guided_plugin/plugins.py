@@ -27,7 +27,6 @@ ENTRY_POINT_GROUP = "guided_plugin"
 BUILTIN_PLUGINS = {
     "xgrammar": "guided_plugin.grammar.xgrammar.backend",
     "llguidance": "guided_plugin.grammar.llguidance.backend",
-    "pipeline": "guided_plugin.pipeline.plugin",
 }
 
 T = TypeVar("T")
@@ -99,9 +98,9 @@ class Plugins:
         """The factory of a backend, or an error that names what there is."""
         return self._named("backend", name, self.backends)
 
-    def logits_processor(self, name: str) -> ProcessorFactory:
-        """The factory of a logits processor, or an error that names what there is."""
-        return self._named("logits processor", name, self.logits_processors)
+    def logits_processor(self, name: str, *others: str) -> ProcessorFactory:
+        """The factory of a logits processor, or an error that names what there is; a host has `others`."""
+        return self._named("logits processor", name, self.logits_processors, *others)
 
     def names(self) -> list[str]:
         """The registered plugins, by name."""
@@ -153,10 +152,10 @@ class Plugins:
                 except Exception as error:
                     raise PluginError(f"{hook} failed: {error!r}", **_blame(plugin)) from error
 
-    def _named(self, what: str, name: str, known: dict[str, T]) -> T:
+    def _named(self, what: str, name: str, known: dict[str, T], *others: str) -> T:
         if name in known:
             return known[name]
-        hint = did_you_mean(name, known)
+        hint = did_you_mean(name, {*known, *others})
         if self.disabled:
             hint += "; disabled plugins: " + ", ".join(sorted(self.disabled))
         raise PluginError(f"no {what} named {name!r}", where=what, hint=hint)

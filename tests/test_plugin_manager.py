@@ -19,8 +19,7 @@ def test_built_ins_are_ordinary_plugins():
     loaded = gp.Plugins(entry_points=False)
     assert set(loaded.names()) == set(plugins.BUILTIN_PLUGINS)
     assert set(loaded.backends) == {"xgrammar", "llguidance"}
-    assert set(loaded.logits_processors) == {"guided"}
-    assert loaded.lowerings == {}
+    assert loaded.logits_processors == loaded.lowerings == {}
 
 
 def test_third_parties_register_through_entry_points(monkeypatch):
@@ -125,7 +124,7 @@ def test_what_a_disabled_plugin_offered_is_missed_by_name():
     with pytest.raises(PluginError, match="disabled plugins: xgrammar"):
         gp.Plugins(disabled=["xgrammar"], entry_points=False).backend("xgrammar")
     with pytest.raises(PluginError, match="did you mean 'guided'"):
-        gp.Plugins(entry_points=False).logits_processor("guide")
+        gp.Plugins(entry_points=False).logits_processor("guide", "guided")
 
 
 def test_importing_the_package_imports_nothing_else():

@@ -3,7 +3,7 @@
     logits -> logits processors (mask) -> sample -> post_sampling -> append -> stop criteria
            -> after_stop_criteria
 
-`DecodeLoop.step` shows the hooks in their order. A loop that calls the five verbs itself: `hosts/fake.py`.
+`DecodeLoop.step` shows the hooks and the five verbs in their order. A loop without a model: `hosts/fake.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from guided_plugin.step import UNGUIDED, DecodeStep
 from guided_plugin.worker.ranks.group import RankGroup
 
 __all__ = ["DecodeLoop", "Output", "Sampling"]
+
+_GUIDED = "guided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,9 @@ class DecodeLoop:
         mode: Mode = "auto",
         ranks: RankGroup | None = None,
     ) -> None:
-        """`ranks`: of a model that runs on several. Each has a loop and makes the same calls; the outputs of
+        """`processors`: in their order, by the names that plugins gave them; `guided` is the pipeline.
+
+        `ranks`: of a model that runs on several. Each has a loop and makes the same calls; the outputs of
         rank 0 have the errors."""
         self._model = model
         self._plugins = compiler.plugins
@@ -80,8 +84,12 @@ class DecodeLoop:
             compiler, max_slots=max_rows, device=model.device, mode=mode, ranks=ranks
         )
         compiler.vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
-        factories = [self._plugins.logits_processor(name) for name in processors]
-        self._processors = [factory(self.pipeline) for factory in factories]
+        self._processors = [
+            self._mask if name == _GUIDED else self._plugins.logits_processor(name, _GUIDED)(self.pipeline)
+            for name in processors
+        ]
+        self._ahead: tuple[int, ...] | None = None
+        """The slots that the next step was planned with."""
         self._request_ids = itertools.count()
 
     def run(
@@ -114,8 +122,6 @@ class DecodeLoop:
             except GuidedError as error:
                 requests.pop(row, None)
                 outputs[row] = Output((), False, error)
-        for processor in self._processors:
-            self._plugins.register(processor)
         try:
             if requests:
                 chosen = [prompts[row] for row in requests]
@@ -132,8 +138,6 @@ class DecodeLoop:
                         else Output(tokens, stopped)
                     )
         finally:
-            for processor in self._processors:
-                self._plugins.unregister(processor)
             for name in filter(None, requests.values()):
                 self.pipeline.remove_request(name)
         return [outputs[row] for row in range(len(prompts))]
@@ -146,10 +150,29 @@ class DecodeLoop:
         for process in self._processors:
             logits = process(logits, step)
         step.tokens = batch.sample(logits)
+        self.pipeline.schedule_update(step.tokens)
         self._plugins.post_sampling(step)
         batch.append(step.tokens)
         batch.check_stop()
+        self.pipeline.finish_update()
+        self._plan_ahead(batch.slots)
         self._plugins.after_stop_criteria(step)
+
+    def _mask(self, logits: Tensor, step: DecodeStep) -> Tensor:
+        slots, ahead = tuple(step.slots), self._ahead
+        self._ahead = None
+        if not ahead == slots == self.pipeline.planned:
+            self.pipeline.plan(slots)
+            self.pipeline.fill_mask()
+        return self.pipeline.apply_mask(logits)
+
+    def _plan_ahead(self, slots: Sequence[int]) -> None:
+        """Ask a worker for the masks of the next step: a forward pass that keeps the host busy then hides
+        them. If other rows come after all, they are asked for again."""
+        if self.pipeline.mode == "process" and self.pipeline.planned == tuple(slots):
+            self._ahead = self.pipeline.planned
+            self.pipeline.plan(self._ahead)
+            self.pipeline.fill_mask()
 
     def _batch(self, prompts: list[Sequence[int]], requests: list[str | None], sampling: Sampling) -> _Batch:
         infos = [name and self.pipeline.request(name) for name in requests]

@@ -9,7 +9,6 @@ import guided_plugin as gp
 from guided_plugin.errors import GrammarError, PipelineError, SpecError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.pipeline import pipeline, requests
-from guided_plugin.pipeline.plugin import PipelineProcessor
 from guided_plugin.step import NO_TOKEN
 
 END = 256
@@ -346,17 +345,3 @@ def test_drafts_see_which_items_they_would_repeat(pipe):
         seen = [bytes(i for i in range(256) if int(row[i // 32]) >> (i % 32) & 1) for row in masks]
         assert seen == [b",]", b'"', b"b", b'"']
         assert pipeline.tokens("one") == tuple(b'["a"')
-
-
-def test_a_host_may_remove_requests_before_the_hook_of_the_step():
-    compiler = gp.GrammarCompiler(VOCABULARY)
-    with gp.StepPipeline(compiler, max_slots=2, mode="process") as pipeline:
-        slots = [pipeline.add_request(name, gp.OutputSpec.choice(["a"])) for name in ("one", "two")]
-        processor = PipelineProcessor(pipeline)
-        step = gp.DecodeStep(0, slots)
-        step.tokens = processor(torch.zeros(2, WIDTH), step).argmax(-1)
-        processor.post_sampling(step)
-        pipeline.remove_request("one")
-        processor.after_stop_criteria(step)
-        masked = processor(torch.zeros(1, WIDTH), gp.DecodeStep(1, slots[1:]))
-        assert masked[0].isfinite().nonzero().view(-1).tolist() == list(VOCABULARY.stop_token_ids)
