@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra, Shape
 from guided_plugin.grammar.llguidance.lark.constraints import (
@@ -17,7 +17,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Array,
     Boolean,
     Constraint,
-    Contains,
     Literals,
     Null,
     Object,
@@ -45,7 +44,8 @@ def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
     """The rule of an array constraint."""
     if constraint.repeats:
         raise emitter.refusal("uniqueItems", "can't be enforced under not")
-    constraint = _plain_contains(emitter.algebra, constraint)
+    counting = tuple(each for each in constraint.contains if each.least or each.most is not None)
+    constraint = replace(constraint, contains=tuple(dict.fromkeys(counting)))
     if constraint.longest is not None and constraint.shortest > constraint.longest:
         return emitter.grammar.define(emitter.grammar.name("a"), [])
     if constraint.unique and (constraint.longest is None or constraint.longest > 1):
@@ -55,26 +55,8 @@ def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
 
 def _plain(emitter: Emitter, constraint: Array) -> Symbol:
     if constraint.contains:
-        return _containing(emitter, constraint, list(constraint.contains))
+        return _containing(emitter, constraint)
     return emitter.grammar.rule((OPEN, *_items(emitter, constraint), CLOSE))
-
-
-def _plain_contains(algebra: Algebra, constraint: Array) -> Array:
-    """The same arrays, with lengths instead of each `contains` that counts all items or none."""
-    found: dict[tuple[Literals, int], Contains] = {}
-    shortest, longest = constraint.shortest, constraint.longest
-    for each in constraint.contains:
-        if not each.item:
-            shortest = max(shortest, each.start + each.least) if each.least else shortest
-            if each.most is not None:
-                end = each.start + each.most
-                longest = end if longest is None else min(longest, end)
-        elif each.least or (each.most is not None and not algebra.opposite.empty(each.item)):
-            other = found.get((each.item, each.start), each)
-            limits = [limit for limit in (each.most, other.most) if limit is not None]
-            most = min(limits) if limits else None
-            found[each.item, each.start] = Contains(each.item, each.start, max(each.least, other.least), most)
-    return replace(constraint, contains=tuple(found.values()), shortest=shortest, longest=longest)
 
 
 def _items(emitter: Emitter, constraint: Array) -> tuple[Symbol, ...]:
@@ -221,80 +203,53 @@ def _count_scalars(shape: Shape, most: int) -> int:
     return min(most, len(found))
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """How far an array is: its items so far, and how many of them each `contains` has counted."""
-
-    length: int
-    counts: tuple[int, ...]
-
-
-def _containing(emitter: Emitter, constraint: Array, contains: list[Contains]) -> Symbol:
-    """A rule for each state, so that those from which no end can be reached are removed."""
+def _containing(emitter: Emitter, constraint: Array) -> Symbol:
+    """A rule for each state, so that those from which no end can be reached are removed: how many items there
+    were, and how many of them each `contains` has counted."""
+    contains = constraint.contains
+    # What has enough needs no more.
+    enough = [each.least if each.most is None else each.most for each in contains]
     # From here on all items are alike.
     loop = max([constraint.prefix_length, *(each.start for each in contains)])
     last = constraint.longest if constraint.longest is not None else max(constraint.shortest, loop, 1)
-    states = (last + 1) * math.prod(_last_count(each) + 1 for each in contains)
     if len(contains) > _MAX_CONTAINS:
         raise emitter.refusal("contains", f"can be enforced {_MAX_CONTAINS} times in one array at most")
-    if states > _MAX_STATES:
+    if (last + 1) * math.prod(count + 1 for count in enough) > _MAX_STATES:
         raise emitter.refusal("contains", "with counts or length bounds too large to remember")
     grammar, name = emitter.grammar, emitter.grammar.name("c")
-    start = _State(0, (0,) * len(contains))
+    start = (0, (0,) * len(contains))
     numbers, pending = {start: 0}, [start]
-    choices: dict[tuple[int, tuple[bool, ...]], Symbol | None] = {}
+    items: dict[tuple[int, tuple[bool, ...]], Symbol | None] = {}
     while pending:
         state = pending.pop()
-        ends = state.length >= constraint.shortest and all(map(_enough, contains, state.counts))
-        alternatives = [Alternative(())] if ends else []
-        index = min(state.length, loop)
-        for chosen in itertools.product((True, False), repeat=len(contains)):
-            after = _after(state, chosen, constraint, contains, last)
-            if after is None:
-                continue
-            if (index, chosen) not in choices:
-                choices[index, chosen] = _chosen_item(emitter, constraint, contains, index, chosen)
-            item = choices[index, chosen]
+        length, counts = state
+        whole = all(count >= each.least for each, count in zip(contains, counts, strict=True))
+        alternatives = [Alternative(())] if whole and length >= constraint.shortest else []
+        index = min(length, loop)
+        choices = [
+            (False,) if count == most or length < each.start else (True, False)
+            for each, count, most in zip(contains, counts, enough, strict=True)
+        ]
+        for chosen in itertools.product(*choices) if length != constraint.longest else ():
+            if (index, chosen) not in items:
+                items[index, chosen] = _chosen_item(emitter, constraint, index, chosen)
+            item = items[index, chosen]
             if item is None:
                 continue
+            after = min(length + 1, last), tuple(map(sum, zip(counts, chosen, strict=True)))
             if after not in numbers:
                 numbers[after] = len(numbers)
                 pending.append(after)
-            comma = (COMMA,) if state.length else ()
+            comma = (COMMA,) if length else ()
             alternatives.append(Alternative((*comma, item, Reference(f"{name}s{numbers[after]}"))))
         grammar.define(f"{name}s{numbers[state]}", alternatives)
     return grammar.rule((OPEN, Reference(f"{name}s0"), CLOSE))
 
 
-def _last_count(contains: Contains) -> int:
-    return contains.least if contains.most is None else contains.most
-
-
-def _enough(contains: Contains, count: int) -> bool:
-    return count >= contains.least
-
-
-def _after(
-    state: _State, chosen: tuple[bool, ...], constraint: Array, contains: list[Contains], last: int
-) -> _State | None:
-    """The state after an item that these `contains` count; None where there is none, or no need for it."""
-    if state.length == constraint.longest:
-        return None
-    counts = []
-    for each, count, counted in zip(contains, state.counts, chosen, strict=True):
-        # What has enough needs no more, and what lies before its start doesn't count.
-        if counted and (state.length < each.start or count == _last_count(each)):
-            return None
-        counts.append(count + counted)
-    return _State(min(state.length + 1, last), tuple(counts))
-
-
-def _chosen_item(
-    emitter: Emitter, constraint: Array, contains: list[Contains], index: int, chosen: tuple[bool, ...]
-) -> Symbol | None:
+def _chosen_item(emitter: Emitter, constraint: Array, index: int, chosen: tuple[bool, ...]) -> Symbol | None:
     """An item that these `contains` count; None where there is no such item."""
     literals = [constraint.at(index)]
-    for each, counted in zip(contains, chosen, strict=True):
+    for each, counted in zip(constraint.contains, chosen, strict=True):
         if counted:
             literals.append(each.item)
         elif each.most is not None and index >= each.start:
