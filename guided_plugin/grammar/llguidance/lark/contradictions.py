@@ -13,8 +13,8 @@ from typing import Any
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.constraints import Literals
-from guided_plugin.grammar.llguidance.lark.document import Document, Numbered
-from guided_plugin.spec.references import Path, Scope
+from guided_plugin.grammar.llguidance.lark.document import Numbered
+from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import crossed_bounds, pointer
 
 _SECONDS = 0.5
@@ -27,100 +27,73 @@ AllowsNothing = Callable[[Algebra, Literals], bool]
 Child = tuple[Path, Any]
 
 
+class _OutOfTimeError(Exception):
+    pass
+
+
 def contradiction(
     algebra: Algebra, nothing: AllowsNothing, opened: Callable[[], bool]
 ) -> UnsatisfiableSpecError:
     """The error of a schema that allows nothing. `opened`: whether it allows something where objects are open
     unless it closes them."""
-    return _Search(algebra, nothing, opened).error()
+    document, end = algebra.document, time.process_time() + _SECONDS
 
-
-class _OutOfTimeError(Exception):
-    pass
-
-
-class _Search:
-    def __init__(self, algebra: Algebra, nothing: AllowsNothing, opened: Callable[[], bool]) -> None:
-        self._algebra, self._nothing, self._opened = algebra, nothing, opened
-        self._document: Document = algebra.document
-        self._end = time.process_time() + _SECONDS
-
-    def error(self) -> UnsatisfiableSpecError:
-        node = self._node(self._document.root, self._document.root_base, ())
-        place: Path = ()
-        seen: set[int] = set()
-        try:
-            while True:
-                seen.add(id(node))
-                inner = next((child for child in _needed(node) if self._is_empty(node, child)), None)
-                if inner is None:
-                    return self._local(node, place)
-                place = (*place, *inner[0])
-                node = self._node(inner[1], node.base, place)
-                if id(node) in seen:
-                    return _error(
-                        "it needs itself inside itself, without an end",
-                        place,
-                        "let the recursion end: take the name out of `required`, or allow null as well",
-                    )
-                if isinstance(inner[1], Mapping) and "$ref" in inner[1]:
-                    place = node.path  # the path of an equal schema may be another one
-        except (_OutOfTimeError, GrammarError):
-            return _error(_together(node), place, "change one of them")
-
-    def _node(self, schema: Any, base: Scope, path: Path) -> Numbered:
-        return self._document.nodes[self._document.number(schema, base, path)]
-
-    def _is_empty(self, node: Numbered, child: Child) -> bool:
-        return self._allows_nothing(child[1], node.base, (*node.path, *child[0]))
-
-    def _allows_nothing(self, schema: Any, base: Scope, path: Path) -> bool:
-        if time.process_time() > self._end:
+    def is_empty(node: Numbered, schema: Any, path: Path = ()) -> bool:
+        if time.process_time() > end:
             raise _OutOfTimeError
-        return self._nothing(self._algebra, self._algebra.literals(schema, base, path))
+        return nothing(algebra, algebra.literals(schema, node.base, (*node.path, *path)))
 
-    def _local(self, node: Numbered, place: Path) -> UnsatisfiableSpecError:
-        """The error of a schema of which each part by itself allows something."""
-        if node.schema is False:
-            return _error("`false` allows no value", place, "write a schema, or {} for any value")
-        crossed = crossed_bounds(node.keywords)
-        if crossed:
-            return _error(crossed[0], (*place, crossed[0].split()[0]), crossed[1])
-        lacking = _undescribed(node.keywords)
-        alone = self._freeing(node, lacking)
-        if "required" in alone and lacking:
-            return self._closed_out(node, place, lacking)
-        if not alone:
-            return _error(_together(node), place, self._or_opened("change one of them"))
-        what = f"{_listed(alone)} contradict each other"
-        if len(alone) == 1:
-            what = _ALONE.get(alone[0], "nothing meets `{}`").format(alone[0])
-        return _error(what, (*place, alone[0]), self._or_opened(f"change {_listed(alone, 'or')}"))
+    place: Path = ()
+    node = document.nodes[document.number(document.root, document.root_base)]
+    seen: set[int] = set()
+    try:
+        while id(node) not in seen:
+            seen.add(id(node))
+            inner = next(((path, part) for path, part in _needed(node) if is_empty(node, part, path)), None)
+            if inner is None:
+                return _local(node, place, is_empty, opened)
+            path, part = inner
+            place = (*place, *path)
+            node = document.nodes[document.number(part, node.base, place)]
+            if isinstance(part, Mapping) and "$ref" in part:
+                place = node.path  # the path of an equal schema may be another one
+    except (_OutOfTimeError, GrammarError):
+        return _error(_together(node), place, "change one of them")
+    hint = "let the recursion end: take the name out of `required`, or allow null as well"
+    return _error("it needs itself inside itself, without an end", place, hint)
 
-    def _freeing(self, node: Numbered, lacking: list[str]) -> list[str]:
-        """The keywords of which one must go, those first that say what must be there."""
-        order = sorted(node.keywords, key=lambda keyword: (keyword not in _DEMANDING, keyword))
-        found = []
-        for keyword in order:
-            others = {key: value for key, value in node.schema.items() if key != keyword}
-            if not self._allows_nothing(others, node.base, node.path):
-                found.append(keyword)
-                if keyword == "required" and lacking:
-                    break
-        if "type" in found and (len(found) > 2 or not _OF_ANY_TYPE & {*found}):
-            found.remove("type")
-        return found[:4]
 
-    def _closed_out(self, node: Numbered, place: Path, lacking: list[str]) -> UnsatisfiableSpecError:
+def _local(
+    node: Numbered, place: Path, is_empty: Callable[[Numbered, Any], bool], opened: Callable[[], bool]
+) -> UnsatisfiableSpecError:
+    """The error of a schema of which each part by itself allows something."""
+    keywords = node.keywords
+    if node.schema is False:
+        return _error("`false` allows no value", place, "write a schema, or {} for any value")
+    crossed = crossed_bounds(keywords)
+    if crossed:
+        return _error(crossed[0], (*place, crossed[0].split()[0]), crossed[1])
+    # The keywords of which one must go, those first that say what must be there.
+    order = sorted(keywords, key=lambda keyword: (keyword not in _DEMANDING, keyword))
+    alone = [key for key in order if not is_empty(node, {k: v for k, v in node.schema.items() if k != key})]
+    lacking = [name for name in keywords.get("required", ()) if name not in keywords.get("properties", {})]
+    if "required" in alone and lacking and "patternProperties" not in keywords:
         names = ", ".join(f'"{name[:60]}"' for name in lacking[:3])
         what = f"`required` names {names}, which `properties` does not describe, and the object is closed"
-        hint = f'add "{lacking[0][:60]}" to `properties`, or take it out of `required`'
-        if not {"additionalProperties", "unevaluatedProperties"} & node.keywords.keys():
-            hint = f'add "{lacking[0][:60]}" to `properties`, or {_OPENING}'
+        by_itself = {"additionalProperties", "unevaluatedProperties"} & keywords.keys()
+        other = "take it out of `required`" if by_itself else _OPENING
+        hint = f'add "{lacking[0][:60]}" to `properties`, or {other}'
         return _error(what, (*place, "required"), hint)
-
-    def _or_opened(self, hint: str) -> str:
-        return f"{hint}, or {_OPENING}" if self._opened() else hint
+    if "type" in alone and (len(alone) > 2 or not _OF_ANY_TYPE & {*alone}):
+        alone.remove("type")
+    hint = f"change {_listed(alone[:4], 'or')}" if alone else "change one of them"
+    hint = f"{hint}, or {_OPENING}" if opened() else hint
+    if not alone:
+        return _error(_together(node), place, hint)
+    what = f"{_listed(alone[:4])} contradict each other"
+    if len(alone) == 1:
+        what = _ALONE.get(alone[0], "nothing meets `{}`").format(alone[0])
+    return _error(what, (*place, alone[0]), hint)
 
 
 _ALONE = {
@@ -148,13 +121,6 @@ def _needed(node: Numbered) -> Iterator[Child]:
     items = keywords.get("items") if keywords.get("minItems") and "prefixItems" not in keywords else None
     if keywords.get("type") in ("array", ["array"]) and isinstance(items, Mapping):
         yield ("items",), items
-
-
-def _undescribed(keywords: Mapping[str, Any]) -> list[str]:
-    required = keywords.get("required")
-    if not isinstance(required, list) or "patternProperties" in keywords:
-        return []
-    return [name for name in required if name not in keywords.get("properties", {})]
 
 
 def _together(node: Numbered) -> str:

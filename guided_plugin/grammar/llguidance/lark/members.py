@@ -36,71 +36,62 @@ class Member(NamedTuple):
     """Set when the property was there."""
 
 
-class AnyOrder:
-    """The rules of an object's properties."""
+def any_order(
+    emitter: Emitter,
+    members: list[Member],
+    required: list[str],
+    demands: int,
+    fewest: int,
+    most: int | None,
+) -> Symbol:
+    """At least one property. `demands`: how many there are for some property, besides the required ones.
 
-    def __init__(self, emitter: Emitter, members: list[Member], required: list[str], demands: int) -> None:
-        """`demands`: how many demands for some property there are, besides the required ones."""
-        self.emitter = emitter
-        self.grammar = emitter.grammar
-        self.members = members
-        self.required = required
-        self.demands = demands
+    `fewest` and `most` count those that are not required. There is a pair of rules for each set of answered
+    demands, and next to `most` for each count, so that those from which no end can be reached are removed.
+    Without demands the parameter counts. The first property and those after a comma are one rule: that halves
+    the grammar, and after a value llguidance has one item for the comma, not one for each property.
+    """
+    name = emitter.grammar.name("o")
+    everything = (1 << demands) - 1
+    last = most if demands and most is not None else 0
+    if demands > _MAX_EXISTS or (everything + 1) * (last + 1) > _MAX_STATES:
+        raise emitter.refusal("not", "asks for too many properties in one object, or counts too far")
+    in_parameter = not last and (fewest > 0 or most is not None)
+    complete = f"is_ones([0:{len(required)}])" if required else ""
+    ends = both(complete, f"ge({_COUNTER}, {fewest})" if in_parameter and fewest else "")
+    fits = f"lt({_COUNTER}, {most})" if in_parameter and most is not None else ""
+    for answered, count in itertools.product(range(everything + 1), range(last + 1)):
+        rule, steps = f"{name}s{answered}x{count}", []
+        for each in members:
+            counts = each.name not in required
+            after = count + (counts and last > 0)
+            if after > last:
+                continue
+            functions = [f"incr({_COUNTER})"] if counts and in_parameter else []
+            functions += [] if each.bit is None else [f"set_bit({each.bit})"]
+            tail = f"{name}t{answered | sum(1 << index for index in each.exists)}x{after}"
+            step = (each.key, COLON, *_remembering(emitter, each.value, tail, functions))
+            steps.append(Alternative(step, fits if counts else "", each.bit))
+        # An object begins only where enough properties are possible.
+        least, counted = (0, ()) if answered or count else _needed(members, required, fewest)
+        emitter.grammar.define(rule, steps, parameter=True, fewest=least, counted=counted)
+        whole = answered == everything and (in_parameter or count >= fewest)
+        more = Alternative((COMMA, Reference(rule, "_")), some_of=rule)
+        tail_rule = [*([Alternative((), ends)] if whole else []), more]
+        emitter.grammar.define(f"{name}t{answered}x{count}", tail_rule, parameter=True)
+    return Reference(f"{name}s0x0", "0x0")
 
-    def rule(self, fewest: int, most: int | None) -> Symbol:
-        """At least one property. `fewest` and `most` count those that are not required.
 
-        There is a pair of rules for each set of answered demands, and next to `most` for each count, so that
-        those from which no end can be reached are removed. Without demands the parameter counts. The first
-        property and those after a comma are one rule: that halves the grammar, and after a value llguidance
-        has one item for the comma, not one for each property.
-        """
-        name = self.grammar.name("o")
-        everything = (1 << self.demands) - 1
-        last = most if self.demands and most is not None else 0
-        if self.demands > _MAX_EXISTS or (everything + 1) * (last + 1) > _MAX_STATES:
-            raise self.emitter.refusal("not", "asks for too many properties in one object, or counts too far")
-        in_parameter = not last and (fewest > 0 or most is not None)
-        ends = both(self._complete, f"ge({_COUNTER}, {fewest})" if in_parameter and fewest else "")
-        fits = f"lt({_COUNTER}, {most})" if in_parameter and most is not None else ""
-        for answered, count in itertools.product(range(everything + 1), range(last + 1)):
-            members, steps = f"{name}s{answered}x{count}", []
-            for each in self.members:
-                counts = each.name not in self.required
-                after = count + (counts and last > 0)
-                if after > last:
-                    continue
-                functions = [f"incr({_COUNTER})"] if counts and in_parameter else []
-                functions += [] if each.bit is None else [f"set_bit({each.bit})"]
-                tail = f"{name}t{answered | sum(1 << index for index in each.exists)}x{after}"
-                step = (each.key, COLON, *_remembering(self.emitter, each.value, tail, functions))
-                steps.append(Alternative(step, fits if counts else "", each.bit))
-            if answered or count:
-                self.grammar.define(members, steps, parameter=True)
-            else:
-                self._define_first(members, steps, fewest)
-            whole = answered == everything and (in_parameter or count >= fewest)
-            more = Alternative((COMMA, Reference(members, "_")), some_of=members)
-            tail_rule = [*([Alternative((), ends)] if whole else []), more]
-            self.grammar.define(f"{name}t{answered}x{count}", tail_rule, parameter=True)
-        return Reference(f"{name}s0x0", "0x0")
-
-    @property
-    def _complete(self) -> str:
-        """The condition that all required properties were there."""
-        return f"is_ones([0:{len(self.required)}])" if self.required else ""
-
-    def _define_first(self, name: str, alternatives: list[Alternative], fewest: int) -> None:
-        """The rule that an object begins with: none where too few properties are possible."""
-        optional = (each for each in self.members if each.name not in self.required)
-        counted = tuple((each.value, fewest if each.bit is None else 1) for each in optional)
-        self.grammar.define(
-            name, alternatives, parameter=True, needs=self._needed(), fewest=fewest, counted=counted
-        )
-
-    def _needed(self) -> tuple[Symbol, ...]:
-        """What must be possible for any object to be."""
-        return tuple(each.value for each in self.members if each.name in self.required and not each.exists)
+def _needed(
+    members: list[Member], required: list[str], fewest: int
+) -> tuple[int, tuple[tuple[Symbol, int], ...]]:
+    """What each property counts for, and how much is needed: all required ones, and `fewest` others."""
+    counted = [
+        (each.value, fewest if each.bit is None else 1) for each in members if each.name not in required
+    ]
+    each_required = 1 + sum(count for _, count in counted)
+    needed = [each.value for each in members if each.name in required and not each.exists]
+    return fewest + each_required * len(needed), (*counted, *((value, each_required) for value in needed))
 
 
 def _remembering(emitter: Emitter, value: Symbol, target: str, functions: list[str]) -> tuple[Symbol, ...]:

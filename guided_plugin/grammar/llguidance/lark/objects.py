@@ -26,8 +26,8 @@ from guided_plugin.grammar.llguidance.lark.members import (
     MAX_COUNT,
     NAMED,
     NAMED_AND_COUNTED,
-    AnyOrder,
     Member,
+    any_order,
 )
 from guided_plugin.grammar.llguidance.lark.patterns import (
     ANY_CHARACTER,
@@ -340,8 +340,8 @@ class _Writer:
             # The grammar can't remember these names, and the last value of a name is what counts.
             self.emitter.distinct = True
             members = [each if each.bit is not None else self.marked(each) for each in members]
-        rules = AnyOrder(self.emitter, members, list(self.required), len(self.object.exists))
-        return (rules.rule(fewest, most),)
+        demands = len(self.object.exists)
+        return (any_order(self.emitter, members, list(self.required), demands, fewest, most),)
 
 
 def _may_answer(exists: Exists, matched: tuple[str, ...]) -> bool:

@@ -75,10 +75,8 @@ class Alternative(NamedTuple):
 class _Rule:
     alternatives: list[Alternative]
     parameter: bool = False
-    needs: tuple[Symbol, ...] = ()
-    """Without any of these the whole rule derives nothing, whatever its alternatives say."""
     fewest: int = 0
-    """Nor where those of `counted` that derive something count for less than this together."""
+    """It derives nothing where those of `counted` that derive something count for less than this together."""
     counted: tuple[tuple[Symbol, int], ...] = ()
 
 
@@ -116,12 +114,11 @@ class Grammar:
         alternatives: list[Alternative],
         *,
         parameter: bool = False,
-        needs: tuple[Symbol, ...] = (),
         fewest: int = 0,
         counted: tuple[tuple[Symbol, int], ...] = (),
     ) -> Reference:
         """Give a named rule its alternatives."""
-        self.rules[name] = _Rule(alternatives, parameter, needs, fewest, counted)
+        self.rules[name] = _Rule(alternatives, parameter, fewest, counted)
         return Reference(name)
 
     def rule(self, *alternatives: tuple[Symbol, ...]) -> Symbol:
@@ -174,8 +171,6 @@ class Grammar:
 
         def grows(name: str) -> bool:
             rule = fresh[name]
-            if not all(map(lives, rule.needs)):
-                return False
             if rule.fewest > sum(weight for symbol, weight in rule.counted if lives(symbol)):
                 return False
             if not any(all(map(lives, a.symbols)) for a in rule.alternatives):
@@ -303,7 +298,7 @@ def _users(names: Iterable[str], rules: Mapping[str, _Rule]) -> dict[str, list[s
     users: dict[str, list[str]] = {}
     for name in names:
         rule = rules[name]
-        pending = [*rule.needs, *(symbol for symbol, _ in rule.counted)]
+        pending = [symbol for symbol, _ in rule.counted]
         pending += itertools.chain.from_iterable(a.symbols for a in rule.alternatives)
         used = set()
         while pending:
