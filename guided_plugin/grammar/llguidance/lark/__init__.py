@@ -44,6 +44,8 @@ _ONLY_OTHERWISE = (
     "numbers like 1.0 that draft 4 takes for no integers"
 )
 
+_COMBINING = ("allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies")
+
 _FLEXIBLE_HEADER = """%llguidance {"no_forcing": true, "ignore_once": true}
 %ignore /[\\x20\\x0A\\x0D\\x09]+/
 """
@@ -152,7 +154,8 @@ def _emitter(algebra: Algebra, style: Style, grammar: Grammar) -> Emitter:
 def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecError:
     """The error with the place of what it is about: what reads patterns, or combines shapes, knows none."""
     if error.where == "json_schema":
-        return UnsupportedSpecError(error.what, where=_most_combined(document), hint=error.hint)
+        where = document.place(*_COMBINING, weigh=lambda value: len(value) if isinstance(value, list) else 1)
+        return UnsupportedSpecError(error.what, where=where, hint=error.hint)
     if error.where != "pattern":
         return error
     for node in document.nodes:
@@ -168,14 +171,3 @@ def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecE
                         error.what, where=pointer((*node.path, *place)), hint=error.hint
                     )
     return error
-
-
-def _most_combined(document: Document) -> str:
-    """The place of the keyword that combines most schemas; the root where none does."""
-    found = [
-        (len(value) if isinstance(value, list) else 1, (*node.path, keyword))
-        for node in document.nodes
-        for keyword, value in node.keywords.items()
-        if keyword in ("allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies")
-    ]
-    return pointer(max(found, key=lambda each: each[0])[1]) if found else "#"

@@ -7,7 +7,7 @@ that demands on values can be compared and remembered by number.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,12 @@ class Document:
             if error.where == "place":
                 what, hint = f"points at nothing: {shown(reference)}", "write it as #/$defs/Name"
             raise UnsupportedSpecError(f"{keyword} {what}", where=pointer(path), hint=hint) from None
+
+    def place(self, *keywords: str, weigh: Callable[[Any], int] = lambda value: 0) -> str:
+        """The place of the value of these keywords that weighs most, the first of equals; "#" for none."""
+        used = [(n, key) for n in self.nodes for key in n.keywords if key in keywords]
+        found = max(used, key=lambda use: weigh(use[0].keywords[use[1]]), default=None)
+        return pointer((*found[0].path, found[1])) if found else "#"
 
     @property
     def root_base(self) -> Scope:

@@ -46,8 +46,7 @@ from guided_plugin.grammar.llguidance.lark.terminals import (
     string_terminal,
     value_terminal,
 )
-from guided_plugin.spec.arithmetic import Value, exact
-from guided_plugin.spec.schema import pointer
+from guided_plugin.spec.arithmetic import exact
 
 CONTROL, MARKS = 257, range(258, 320)
 """Special tokens of a vocabulary of bytes: one in front of a control token's number, and marks."""
@@ -190,8 +189,8 @@ class Emitter:
 
     def refusal(self, keyword: str, why: str) -> UnsupportedSpecError:
         """An error about a keyword, with the place of its first use."""
-        found = (pointer((*n.path, keyword)) for n in self.algebra.document.nodes if keyword in n.keywords)
-        return UnsupportedSpecError(f"{keyword} {why}", where=next(found, "#"), hint=SIMPLER)
+        where = self.algebra.document.place(keyword)
+        return UnsupportedSpecError(f"{keyword} {why}", where=where, hint=SIMPLER)
 
     def led(self, terminal: Text, characters: str | None) -> Symbol:
         """A string literal as an alternative to endless ones that begin with the same characters.
@@ -234,14 +233,9 @@ class Emitter:
         """Refuse objects of more properties, in any order, than may come at one place."""
         items = sum(2 + len(_listed([each])) for each in objects)
         if items > _MOST_AT_ONCE and not self.style.ordered:
-            places = (
-                (len(node.keywords.get(keyword, ())), (*node.path, keyword))
-                for node in self.algebra.document.nodes
-                for keyword in ("properties", "anyOf", "oneOf", "enum")
-            )
             raise CompileLimitError(
                 f"{items} properties in any order may come at one place; llguidance reads {_MOST_AT_ONCE}",
-                where=pointer(max(places, key=lambda place: place[0])[1]),
+                where=self.algebra.document.place("properties", "anyOf", "oneOf", "enum", weigh=len),
                 hint="use fewer properties, fewer alternatives of the object, or `strict`, which orders them",
             )
 
@@ -273,22 +267,15 @@ class Emitter:
             spelling = replace(spelling, exponents=False, only=self.comparing)
         body = number_body(number, spelling, self.grammar.fragment)
         if body is None:
-            divisors = number.multiples | number.no_multiples
-            raise self._uncounted(max(divisors, key=lambda divisor: exact(divisor).numerator))
+            divisor = max(number.multiples | number.no_multiples, key=lambda one: exact(one).numerator)
+            where = self.algebra.document.place("multipleOf", weigh=lambda value: value == divisor)
+            raise UnsupportedSpecError(
+                f"multipleOf {str(divisor)[:40]} has too many remainders to count",
+                where=where,
+                hint="set a minimum and a maximum nearer to each other, or list the values in an enum",
+            )
         # A range without numbers is no constraint; what is left out of one may be all there is.
         return self.grammar.terminal(body, filled=not (number.no_multiples or number.excluded))
-
-    def _uncounted(self, divisor: Value) -> UnsupportedSpecError:
-        places = (
-            pointer((*node.path, "multipleOf"))
-            for node in self.algebra.document.nodes
-            if node.keywords.get("multipleOf") == divisor
-        )
-        return UnsupportedSpecError(
-            f"multipleOf {str(divisor)[:40]} has too many remainders to count",
-            where=next(places, "multipleOf"),
-            hint="set a minimum and a maximum that are nearer to each other, or list the values in an enum",
-        )
 
 
 def _listed(objects: Iterable[Constraint]) -> dict[str, None]:
