@@ -261,21 +261,19 @@ class Algebra:
             )
         if ALL[kind][0] in met and not (self.document.unevaluated and any(map(evaluates, met))):
             return ALL[kind]
-        if kind != "object" or not 1 < len(met) <= _MAX_COMPARED:
+        if kind != "object" or len(met) > _MAX_COMPARED:
             return tuple(met)
-        objects = cast("list[Object]", list(met))
-        return tuple(
-            one
-            for index, one in enumerate(objects)
-            if not any(
-                self._covers(other, one) and (at < index or not self._covers(one, other))
-                for at, other in enumerate(objects)
-                if at != index
-            )
-        )
+        kept: list[Object] = []
+        for one in cast("Iterable[Object]", met):
+            if not any(self._covers(other, one) for other in kept):
+                kept = [other for other in kept if not self._covers(one, other)] + [one]
+        return tuple(kept)
 
     def _covers(self, one: Object, two: Object) -> bool:
-        return one.covers(two) and not (self._closing and set(one.properties) != set(two.properties))
+        """Whether every demand of one object is among the other's, so that the other adds nothing."""
+        if self._closing and set(one.properties) != set(two.properties):
+            return False
+        return one.declared == two.declared and two.meet(one) == two
 
     def _possible(self, constraint: Constraint) -> bool:
         match constraint:

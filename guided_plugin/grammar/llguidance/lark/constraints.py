@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.ranges import Number, common
@@ -230,33 +230,12 @@ class Object:
         """Whether an object could satisfy this by a name that comes twice, though not as it is read back."""
         return self.shortest > len(self.required) + 1 or any(exists.value for exists in self.exists)
 
-    def covers(self, other: Object) -> bool:
-        """Whether every demand of this one is among the other's, so that the other adds nothing."""
-        return (
-            self.shortest <= other.shortest
-            and (self.longest is None or (other.longest is not None and other.longest <= self.longest))
-            and self.declared == other.declared
-            and _among(self.properties, other.properties)
-            and _among(self.required, other.required)
-            and _among(self.forbidden, other.forbidden)
-            and _among(self.names, other.names)
-            and _among(self.exists, other.exists)
-        )
-
 
 Constraint = Null | Boolean | Number | String | Array | Object
 
 
 def _least(one: int | None, two: int | None) -> int | None:
     return two if one is None else one if two is None else min(one, two)
-
-
-def _among(one: tuple[object, ...], two: tuple[object, ...]) -> bool:
-    """Whether all of these, each there once, are among those."""
-    if len(one) > len(two):
-        return False
-    # Compared rather than hashed: a hash looks at everything in them.
-    return all(each in two for each in one)
 
 
 def _union(one: tuple[T, ...], two: Iterable[T]) -> tuple[T, ...]:
@@ -270,26 +249,23 @@ def _joined(one: tuple[T, ...], two: tuple[T, ...]) -> tuple[T, ...]:
 
 def unannotated(constraint: Constraint) -> Constraint:
     """The same values, of which nothing counts as evaluated."""
-    match constraint:
-        case Array():
-            items = (replace(each, evaluates=False) for each in constraint.items)
-            contains = (replace(each, evaluates=False) for each in constraint.contains)
-            return replace(constraint, items=_union((), items), contains=_union((), contains))
-        case Object():
-            properties = (replace(each, evaluates=False) for each in constraint.properties)
-            return replace(constraint, properties=_union((), properties))
-    return constraint
+    parts = {name: [replace(each, evaluates=False) for each in every] for name, every in _parts(constraint)}
+    return replace(constraint, **{name: tuple(dict.fromkeys(every)) for name, every in parts.items()})
 
 
 def evaluates(constraint: Constraint) -> bool:
     """Whether any item or property counts as evaluated."""
+    return any(each.evaluates for _, every in _parts(constraint) for each in every)
+
+
+def _parts(constraint: Constraint) -> list[tuple[str, tuple[Any, ...]]]:
+    """The demands on items and properties, by the name of their field."""
     match constraint:
         case Array():
-            found = [each.evaluates for each in constraint.items]
-            return any([*found, *(each.evaluates for each in constraint.contains)])
+            return [("items", constraint.items), ("contains", constraint.contains)]
         case Object():
-            return any(each.evaluates for each in constraint.properties)
-    return False
+            return [("properties", constraint.properties)]
+    return []
 
 
 def with_properties(constraint: Object, properties: Properties) -> Object:
