@@ -43,6 +43,7 @@ _MAX_MEETS = 400_000
 _MAX_ALTERNATIVES = 3_000
 # Beyond so many, alternatives are no longer compared with each other.
 _MAX_COMPARED = 200
+_LISTS = ("required", "forbidden", "properties", "names", "exists")
 # How many questions whether something is empty may depend on each other.
 _MAX_ASKING = 12
 # How many first items of an array are looked at.
@@ -273,7 +274,12 @@ class Algebra:
         """Whether every demand of one object is among the other's, so that the other adds nothing."""
         if self._closing and set(one.properties) != set(two.properties):
             return False
-        return one.declared == two.declared and two.meet(one) == two
+        # Compared rather than hashed: a hash looks at everything in them.
+        return (
+            (one.declared, max(one.shortest, two.shortest)) == (two.declared, two.shortest)
+            and (one.longest is None or (two.longest is not None and two.longest <= one.longest))
+            and all(each in getattr(two, name) for name in _LISTS for each in getattr(one, name))
+        )
 
     def _possible(self, constraint: Constraint) -> bool:
         match constraint:
