@@ -55,7 +55,7 @@ def contradiction(
             path, part = inner
             place = (*place, *path)
             node = document.nodes[document.number(part, node.base, place)]
-            if isinstance(part, Mapping) and "$ref" in part:
+            if isinstance(part, Mapping) and "$ref" in part and id(node) not in seen:
                 place = node.path  # the path of an equal schema may be another one
     except (_OutOfTimeError, GrammarError):
         return _error(_together(node), place, "change one of them")
