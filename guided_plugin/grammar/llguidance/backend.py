@@ -23,7 +23,7 @@ from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, Disti
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
 from guided_plugin.grammar.llguidance.lark import DISTINCT
-from guided_plugin.grammar.llguidance.lark.languages import FUEL
+from guided_plugin.grammar.llguidance.lark.patterns import FUEL
 from guided_plugin.grammar.llguidance.learnt import Learnt
 from guided_plugin.grammar.llguidance.lexers import LexerPool, Lexers
 from guided_plugin.grammar.llguidance.matcher import (

@@ -16,8 +16,7 @@ import numpy as np
 
 from guided_plugin.errors import GuidedError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import HEADER
-from guided_plugin.grammar.llguidance.lark.languages import FUEL
-from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, pattern, quoted_format
+from guided_plugin.grammar.llguidance.lark.patterns import FUEL, also_pattern, pattern, quoted_format
 from guided_plugin.grammar.llguidance.lark.rules import TOGETHER
 from guided_plugin.grammar.llguidance.matcher import first_line
 from guided_plugin.spec import OutputSpec

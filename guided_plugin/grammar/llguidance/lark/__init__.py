@@ -6,17 +6,16 @@ reader.py       a schema's keywords as such alternatives; by_type.py: those that
                 breaks them
 emitter.py      constraints as rules (rules.py); arrays.py, objects.py, members.py
 contradictions.py  why a schema allows nothing
-terminals.py    what texts look like: patterns.py, numbers.py (remainders.py: multiples); languages.py: which
-                take nothing
+terminals.py    what texts look like: patterns.py (also which take nothing), numbers.py with ranges.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from guided_plugin.errors import GrammarError, UnsupportedSpecError
+from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.arrays import array_rule
@@ -31,7 +30,7 @@ from guided_plugin.grammar.llguidance.lark.rules import Grammar, Symbol
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
 from guided_plugin.spec.schema import pointer
 
-__all__ = ["DISTINCT", "HEADER", "Lowered", "demands_of", "lower_schema", "schema_to_lark"]
+__all__ = ["DISTINCT", "HEADER", "Lowered", "lower_schema", "schema_to_lark"]
 
 # Without this, where a grammar leaves one text only, llguidance allows one spelling of it alone: the first
 # token of its own tokenization. A model must be free to take any token that fits.
@@ -103,8 +102,9 @@ def lower_schema(
     marked: bool = False,
 ) -> Lowered:
     """Write a schema into a grammar, which may hold others. Strict ones are closed and ordered."""
-    algebra, root = demands_of(schema, strict=closed, unenforced=unenforced)
-    document = algebra.document
+    document = Document(schema, unenforced=unenforced)
+    algebra = Algebra(document, read_schema, closing=closed)
+    root = algebra.literals(schema, document.root_base, ())
     style = Style(
         closed=closed,
         ordered=ordered,
@@ -112,7 +112,15 @@ def lower_schema(
         impossible_token=impossible_token,
         marked=marked,
     )
-    emitter = _emitter(algebra, style, grammar)
+
+    def emitter_of(algebra: Algebra, style: Style, grammar: Grammar) -> Emitter:
+        return Emitter(algebra, style, {Array: array_rule, Object: object_rule}, grammar)
+
+    def allows(literals: Literals, algebra: Algebra = algebra, style: Style = style) -> bool:
+        apart = emitter_of(algebra, style, Grammar())
+        return apart.grammar.productive(apart.root(literals), empty_terminal)
+
+    emitter = emitter_of(algebra, style, grammar)
     try:
         start = emitter.root(root)
         types = frozenset(kind for kind, found in algebra.shape(root).items() if found)
@@ -121,34 +129,12 @@ def lower_schema(
     except UnsupportedSpecError as error:
         raise _placed(error, document) from None
     if not grammar.productive(start, empty_terminal):
-
-        def nothing(algebra: Algebra, literals: Literals) -> bool:
-            apart = Grammar()
-            return not apart.productive(_emitter(algebra, style, apart).root(literals), empty_terminal)
-
-        def opened() -> bool:
-            try:
-                lower_schema(schema, Grammar(), closed=False, ordered=ordered, unenforced=unenforced)
-            except GrammarError:
-                return False
-            return True
-
-        found = contradiction(algebra, nothing, opened if closed else lambda: False)
-        if not nothing(algebra.opposite, root):
+        opened = replace(style, closed=False)
+        found = contradiction(algebra, allows, lambda: closed and allows(root, style=opened))
+        if allows(root, algebra.opposite):
             raise UnsupportedSpecError(_ONLY_OTHERWISE, where=found.where, hint=found.hint)
         raise found
     return Lowered(start, types, emitter.distinct)
-
-
-def demands_of(schema: Any, *, strict: bool, unenforced: Iterable[str] = ()) -> tuple[Algebra, Literals]:
-    """What a schema demands, and of the whole text: for the grammar, and for checks next to it."""
-    document = Document(schema, unenforced=unenforced)
-    algebra = Algebra(document, read_schema, closing=strict)
-    return algebra, algebra.literals(schema, document.root_base, ())
-
-
-def _emitter(algebra: Algebra, style: Style, grammar: Grammar) -> Emitter:
-    return Emitter(algebra, style, {Array: array_rule, Object: object_rule}, grammar)
 
 
 def _placed(error: UnsupportedSpecError, document: Document) -> UnsupportedSpecError:

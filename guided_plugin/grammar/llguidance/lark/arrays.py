@@ -23,8 +23,8 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     String,
 )
 from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, PLAIN, Emitter
-from guided_plugin.grammar.llguidance.lark.languages import few_strings
 from guided_plugin.grammar.llguidance.lark.numbers import ONE_SPELLING
+from guided_plugin.grammar.llguidance.lark.patterns import few_strings
 from guided_plugin.grammar.llguidance.lark.ranges import Number
 from guided_plugin.grammar.llguidance.lark.rules import Alternative, Reference, Repeated, Symbol, Text
 from guided_plugin.grammar.llguidance.lark.terminals import COMMA, string_terminal

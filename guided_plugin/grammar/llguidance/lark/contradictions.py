@@ -23,7 +23,7 @@ _SECONDS = 0.5
 _OPENING = "set strict: false, which leaves objects open"
 _NOTHING = "allows no output at all"
 
-AllowsNothing = Callable[[Algebra, Literals], bool]
+Allows = Callable[[Literals], bool]
 Child = tuple[Path, Any]
 
 
@@ -31,17 +31,18 @@ class _OutOfTimeError(Exception):
     pass
 
 
-def contradiction(
-    algebra: Algebra, nothing: AllowsNothing, opened: Callable[[], bool]
-) -> UnsatisfiableSpecError:
-    """The error of a schema that allows nothing. `opened`: whether it allows something where objects are open
-    unless it closes them."""
+def contradiction(algebra: Algebra, allows: Allows, opened: Callable[[], bool]) -> UnsatisfiableSpecError:
+    """The error of a schema that allows nothing.
+
+    `allows`: whether literals allow something. `opened`: whether the schema does, where objects are open
+    unless it closes them.
+    """
     document, end = algebra.document, time.process_time() + _SECONDS
 
     def is_empty(node: Numbered, schema: Any, path: Path = ()) -> bool:
         if time.process_time() > end:
             raise _OutOfTimeError
-        return nothing(algebra, algebra.literals(schema, node.base, (*node.path, *path)))
+        return not allows(algebra.literals(schema, node.base, (*node.path, *path)))
 
     place: Path = ()
     node = document.nodes[document.number(document.root, document.root_base)]

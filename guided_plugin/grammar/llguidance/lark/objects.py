@@ -21,7 +21,6 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     with_properties,
 )
 from guided_plugin.grammar.llguidance.lark.emitter import CHANGING, Emitter
-from guided_plugin.grammar.llguidance.lark.languages import few_strings
 from guided_plugin.grammar.llguidance.lark.members import (
     MAX_COUNT,
     NAMED,
@@ -33,6 +32,7 @@ from guided_plugin.grammar.llguidance.lark.patterns import (
     ANY_CHARACTER,
     also_pattern,
     expression,
+    few_strings,
     matches,
     pattern,
 )

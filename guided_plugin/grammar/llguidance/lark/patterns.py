@@ -1,17 +1,19 @@
-"""What a pattern, a format or a regular expression allows, as parts of a terminal.
+"""What a pattern, a format or a regular expression allows, as parts of a terminal, and what a terminal takes.
 
 A JSON string writes some characters as escapes, so a pattern is rewritten for the text with its quotes, one
 spelling for each character: as itself, or where JSON forbids that, as its short escape. Depends on
-languages, spec/languages and spec/formats.
+spec/languages and spec/formats; what a terminal takes is asked of llguidance.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import cache
 from itertools import groupby
+from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError
-from guided_plugin.grammar.llguidance.lark import languages
 from guided_plugin.spec.ecma import (
     LINE_ENDS,
     MAX_CODE,
@@ -41,8 +43,17 @@ from guided_plugin.spec.languages import (
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.properties import has_property
 
-__all__ = ["ANY_CHARACTER", "ANY_SPELLING", "also_pattern", "expression", "lead", "literal", "matches"]
-__all__ += ["matches_format", "pattern", "quoted_format", "whole_text"]
+__all__ = [
+    "ANY_CHARACTER",
+    "ANY_SPELLING",
+    "FUEL",
+    "also_pattern",
+    "expression",
+    "few_strings",
+    "lead",
+    "literal",
+]
+__all__ += ["matches", "matches_format", "pattern", "quoted_format", "takes_nothing", "whole_text"]
 
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _ESCAPED = [*range(32), 34, 92]
@@ -62,6 +73,18 @@ _HEX = "[0-9a-fA-F]"
 _HIGH_HALF = rf"[dD](?:[0-7]|[89abAB]{_HEX}{{2}}\\u[dD][c-fC-F])"
 ANY_SPELLING = rf'(?:{_RAW_CLASS}|\\["\\/bfnrt]|\\u(?:[0-9a-cA-CeEfF]{_HEX}|{_HIGH_HALF}){_HEX}{{2}})'
 """One character of a JSON string, in all its spellings: raw, as a short escape or as code units."""
+
+# Patterns that meet length bounds need fuel: requests that end with llguidance's own limits work with these.
+# A mask that needs all of a step's takes 60 ms; the next ones in the same state take none.
+FUEL = {"initial_lexer_fuel": 4_000_000, "step_lexer_fuel": 4_000_000}
+"""The work that a lexer may do when it is made, and for one mask."""
+
+_MATCHER_BYTES = 200_000
+"""A guess at what a matcher and what its lexer learns take."""
+_QUOTE = ord('"')
+# How many bytes are tried to find out whether a terminal takes only a few texts, and how long these may be.
+_MAX_STEPS = 3_000
+_MAX_BYTES = 100
 
 Leaf = Callable[[Characters], str]
 
@@ -129,7 +152,7 @@ def matches_format(name: str, text: str) -> bool:
 
 
 def _takes(body: str, text: str, what: str) -> bool:
-    found = languages.takes(body, text.encode(errors="surrogatepass"))
+    found = _takes_text(body, text.encode(errors="surrogatepass"))
     if found is None:
         raise UnsupportedSpecError(
             f"{what} needs too much work to be compared with {text[:80]!r}",
@@ -270,3 +293,91 @@ def _code(code: int) -> str:
 
 def _range(low: int, high: int) -> str:
     return _code(low) if low == high else f"{_code(low)}-{_code(high)}"
+
+
+class _Bytes:
+    """A vocabulary of single bytes."""
+
+    eos_token_id = 256
+    bos_token_id = unk_token_id = None
+    tokens = (*(bytes([byte]) for byte in range(256)), b"</s>")
+    special_token_ids = (256,)
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
+
+
+@cache
+def _tokenizer() -> Any:
+    import llguidance
+
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()), n_vocab=257)
+
+
+def _matcher_of(body: str) -> Any:
+    import llguidance
+
+    text = f'%llguidance {{"no_forcing": true}}\nstart: T\nT: {body}\n'
+    limits = llguidance.LLParserLimits(**FUEL, verbose_errors=False)
+    return llguidance.LLMatcher(_tokenizer(), text, log_level=0, limits=limits)
+
+
+@remembered(texts_bytes)
+def takes_nothing(body: str) -> bool:
+    """Whether a terminal takes no text. False where llguidance can't tell."""
+    matcher = _matcher_of(body)
+    return not matcher.get_error() and not _next_bytes(matcher)
+
+
+@remembered(lambda body, _: _MATCHER_BYTES + texts_bytes(body))
+def _start(body: str) -> Any:
+    return _matcher_of(body)
+
+
+def _takes_text(body: str, text: bytes) -> bool | None:
+    """Whether a terminal takes a text, in time linear in its length; None where llguidance can't tell.
+
+    Python's `re` would take exponential time for some patterns, and clients write them.
+    """
+    matcher = _start(body).deep_copy()
+    tokens = list(text)
+    if matcher.is_error() or matcher.validate_tokens(tokens) != len(tokens):
+        return None if matcher.is_error() else False
+    return bool(not tokens or matcher.consume_tokens(tokens)) and bool(matcher.is_accepting())
+
+
+@remembered(texts_bytes)
+def few_strings(body: str, limit: int) -> tuple[str, ...] | None:
+    """The strings whose JSON a terminal takes, where these are short and at most so many; else None."""
+    matcher = _matcher_of(body)
+    if matcher.get_error():
+        return None
+    found: dict[str, None] = {}
+    text = bytearray()
+    levels = [_next_bytes(matcher)]
+    for _ in range(_MAX_STEPS):
+        if not levels[-1]:
+            levels.pop()
+            if not levels:
+                return tuple(found)
+            text.pop()
+            matcher.rollback(1)
+            continue
+        byte = levels[-1].pop()
+        matcher.consume_token(byte)
+        text.append(byte)
+        if byte == _QUOTE and len(text) > 1 and matcher.is_accepting():
+            found[json.loads(text)] = None
+            if len(found) > limit:
+                return None
+        if len(text) > _MAX_BYTES:
+            return None
+        levels.append(_next_bytes(matcher))
+    return None
+
+
+def _next_bytes(matcher: Any) -> list[int]:
+    """What may come next; quotes last, where they are taken first."""
+    bits = int.from_bytes(matcher.compute_bitmask()[:32], "little")
+    found = [byte for byte in range(256) if bits >> byte & 1 and byte != _QUOTE]
+    return [*found, _QUOTE] if bits >> _QUOTE & 1 else found

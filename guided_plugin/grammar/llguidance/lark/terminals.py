@@ -8,7 +8,7 @@ from functools import cache
 from json.encoder import encode_basestring
 
 from guided_plugin.errors import UnsupportedSpecError, shown
-from guided_plugin.grammar.llguidance.lark import languages, patterns
+from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.patterns import also_pattern, expression, pattern
 from guided_plugin.grammar.llguidance.lark.rules import Text, literal
@@ -65,7 +65,7 @@ def empty_terminal(body: str) -> bool:
     """Whether a terminal takes no text. Only intersections and those with an empty class may be empty."""
     if (" & " not in body and patterns.NOTHING not in body) or _ANY_BUT.fullmatch(body):
         return False
-    return languages.takes_nothing(body)
+    return patterns.takes_nothing(body)
 
 
 def entangled(body: str) -> bool:
