@@ -1,13 +1,13 @@
 """The texts that a regular expression allows, as a tree without anchors and lookahead. Depends on ecma.
 
-An anchor holds or not depending on whether something comes before or after it, so each part is resolved for
-the places where it may stand: at the start of the text or not, at its end or not. A lookahead says something
-about the rest of the text, so it becomes an intersection with all that follows it.
+Anchors and lookahead say something about what comes before or after them, so a pattern is read from its end:
+each part becomes a language together with all that follows it, at the start of the text and elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 
 from guided_plugin.errors import UnsupportedSpecError, shown
 from guided_plugin.spec.ecma import (
@@ -65,7 +65,7 @@ def whole(source: str) -> Node:
 
 def _resolved(source: str, parts: list[Node]) -> Node:
     try:
-        return _Resolver(_MOST_NODES + 10 * len(source)).tail(parts, start=True) or NOTHING
+        return _Resolver(_MOST_NODES + 10 * len(source)).followed(parts, _end)(True) or NOTHING
     except _NotRegularError as error:
         raise UnsupportedSpecError(
             f"{error}: {shown(source)}", where="pattern", hint="write the pattern without it"
@@ -100,8 +100,19 @@ class _NotRegularError(Exception):
     """What a tree without anchors and lookahead doesn't express, or not in a reasonable size."""
 
 
+_Then = Callable[[bool], Node | None]
+"""What follows a part up to the end of the text, given whether the text starts there; None: no text."""
+
+
+def _end(start: bool) -> Node | None:
+    return EMPTY
+
+
 class _Resolver:
-    """Makes None of what matches nothing."""
+    """Reads a pattern from its end: each part becomes a language together with all that follows it.
+
+    So an end anchor asks whether what follows may be empty, and a lookahead intersects with what follows.
+    """
 
     def __init__(self, most: int) -> None:
         self.left = most
@@ -111,63 +122,84 @@ class _Resolver:
         if self.left < 0:
             raise _NotRegularError("anchors or lookahead at too many places")
 
-    # Lookahead
+    def followed(self, parts: Iterable[Node], then: _Then) -> _Then:
+        """Parts in a row, and then the rest."""
+        for part in reversed(_grouped(parts)):
+            then = cache(partial(self.at, part, then))
+        return then
 
-    def tail(self, parts: list[Node], *, start: bool) -> Node | None:
-        """What parts match that reach to the end of the text."""
+    def at(self, node: Node, then: _Then, start: bool) -> Node | None:
+        """A part and what follows it, at the start of the text or not."""
+        if _free(node):
+            self.spend(_size(node))
+            if start and nullable(node) and then(True) != then(False):
+                return _any_of([then(True), _joined(_filled(node), then(False))])
+            return _joined(node, then(False))
         self.spend(1)
-        at = next((i for i, part in enumerate(parts) if _has(part, Look)), None)
-        if at is None:
-            return self.chain(_grouped(parts), start, True)
-        before, rest = _grouped(parts[:at]), parts[at:]
-        if not before:
-            return self.looking(rest[0], rest[1:], start)
-        later = self.tail(rest, start=False)
-        # What ends with $ goes on with nothing.
-        ends = later is not None and nullable(later) and any(_has(p, Anchor(start=False)) for p in before)
-        if not start or not any(_has(part, Anchor(start=True)) for part in rest):
-            ended = self.chain(before, start, True) if ends else None
-            return _any_of([ended, _joined(self.chain(before, start, False), later)])
-        ended = self.chain(before, True, True, filled=True) if ends else None
-        moved = _joined(self.chain(before, True, False, filled=True), later)
-        first = self.tail(rest, start=True)
-        blank = first is not None and nullable(first) and all(self.empty(p, True, True) for p in before)
-        still = first if all(self.empty(part, True, False) for part in before) else None
-        return _any_of([EMPTY if blank else None, still, ended, moved])
-
-    def looking(self, part: Node, after: list[Node], start: bool) -> Node | None:
-        match part:
+        match node:
+            case Anchor(at_start):
+                if at_start:
+                    return then(start) if start else None
+                return _empty_only(then(start))
             case Look(inner, negated):
-                ahead = self.tail([*flat(inner), ANYTHING], start=start)
-                return _both([self.tail(after, start=start), _opposite(ahead) if negated else ahead])
+                ahead = self.followed([*flat(inner), ANYTHING], _end)(start)
+                return _both([then(start), _opposite(ahead) if negated else ahead])
             case Sequence():
-                return self.tail([*flat(part), *after], start=start)
+                return self.followed(flat(node), then)(start)
             case Alternation(options):
-                return _any_of([self.tail([*flat(option), *after], start=start) for option in options])
-            case Repeat(_, low, high) if high is None or high > _MOST_UNROLLED or low > _MOST_UNROLLED:
-                return self.looking_each_time(part, after, start)
-            case Repeat(inner, low, high):
-                left = self.tail(after, start=start) if low == 0 else None
-                again = Repeat(inner, max(low - 1, 0), high - 1) if high and high > 1 else EMPTY
-                once = self.tail([*flat(inner), *flat(again), *after], start=start) if high else None
-                return _any_of([left, once])
+                plain = tuple(filter(_free, options))
+                others = [option for option in options if not _free(option)]
+                parts = [Alternation(plain), *others] if plain else others
+                return _any_of([self.at(part, then, start) for part in parts])
+            case Repeat():
+                return self.repeated(node, then, start)
         raise _NotRegularError("a lookahead in an unknown place")
 
-    def looking_each_time(self, repeat: Repeat, after: list[Node], start: bool) -> Node | None:
+    def repeated(self, repeat: Repeat, then: _Then, start: bool) -> Node | None:
+        """A repetition of a part with anchors or lookahead."""
+        part, low, high = repeat.part, repeat.low, repeat.high
+        if high == 0:
+            return then(start)
+        looks = _has(part, Look)
+        if high == 1 or (looks and high is not None and max(low, high) <= _MOST_UNROLLED):
+            again = Repeat(part, max(low - 1, 0), high - 1)
+            once = self.followed([*flat(part), again] if again.high else flat(part), then)
+            return _any_of([then(start) if low == 0 else None, once(start)])
+        if looks:
+            return self.looking_each_time(repeat, then, start)
+        if low > 0:
+            if low > _MOST_UNROLLED:
+                raise _NotRegularError("an anchor inside a repetition of many times")
+            rest = Repeat(part, 0, None if high is None else high - low)
+            return self.followed([*[part] * low, rest], then)(start)
+        # An iteration that ends the text is the last one; one at its start that is empty says nothing.
+        fewer = None if high is None else high - 1
+        inner = _unended(part)
+        between = self.at(inner, _end, False)
+        last = self.at(part, lambda first: _empty_only(then(first)), False)
+        if not start:
+            ending = _joined(_times(between, fewer), last)
+            return _any_of([_joined(_times(between, high), then(False)), ending])
+        first = self.at(inner, _end, True)
+        later = self.repeated(Repeat(part, 0, fewer), then, False)
+        alone = self.at(part, lambda first: _empty_only(then(first)), True)
+        return _any_of([then(True), alone, _joined(first and _filled(first), later)])
+
+    def looking_each_time(self, repeat: Repeat, then: _Then, start: bool) -> Node | None:
         """An endless repetition of one character with lookahead before or after it, up to the text's end."""
-        if after == [ANYTHING] and repeat.low <= _MOST_UNROLLED:
-            return self.tail([*[repeat.part] * repeat.low, *after], start=start)
+        if then(False) == then(start) == ANYTHING and repeat.low <= _MOST_UNROLLED:
+            return self.followed([repeat.part] * repeat.low, then)(start)
         parts = flat(repeat.part)
         looks = [part for part in parts if isinstance(part, Look)]
         others = [part for part in parts if not isinstance(part, Look)]
         plain = len(others) == 1 and isinstance(others[0], Characters)
-        anchored = start and any(_has(part, Anchor(start=True)) for part in [*parts, *after])
+        anchored = start and (any(_has(part, Anchor(start=True)) for part in parts) or then(True) != EMPTY)
         first, last = isinstance(parts[0], Characters), isinstance(parts[-1], Characters)
-        if not plain or first == last or anchored or self.tail(after, start=False) != EMPTY:
+        if not plain or first == last or anchored or then(False) != EMPTY:
             raise _NotRegularError("a lookahead inside a repetition")
         refused = []
         for look in looks:
-            ahead = self.tail([*flat(look.part), ANYTHING], start=False)
+            ahead = self.followed([*flat(look.part), ANYTHING], _end)(False)
             refused.append(ahead if look.negated else _opposite(ahead))
         wrong = _any_of(refused)
         one = Repeat(ANY, 1, None)
@@ -175,88 +207,44 @@ class _Resolver:
         somewhere = _joined(one, wrong) if first else _joined(ANYTHING, _both([one, wrong]))
         return _both([Repeat(others[0], repeat.low, repeat.high), _opposite(somewhere)])
 
-    # Anchors. `start` and `end`: whether nothing comes before and after in the text.
 
-    def empty(self, node: Node, start: bool, end: bool) -> bool:
-        """Whether a part matches the empty text at a place."""
-        match node:
-            case Anchor(at_start):
-                return start if at_start else end
-            case Sequence(parts):
-                return all(self.empty(part, start, end) for part in parts)
-            case Alternation(options):
-                return any(self.empty(option, start, end) for option in options)
-            case Repeat(part, low, _):
-                return low == 0 or self.empty(part, start, end)
-            case _:
-                return nullable(node)
+def _empty_only(rest: Node | None) -> Node | None:
+    return EMPTY if rest is not None and nullable(rest) else None
 
-    def language(self, node: Node, start: bool, end: bool, *, filled: bool = False) -> Node | None:
-        """What a part matches between two places; `filled`: except the empty text."""
-        free = _free(node)
-        if free and not (filled and nullable(node)):
-            self.spend(_size(node))
-            return node
-        self.spend(1)
-        match node:
-            case Alternation(options):
-                return _any_of([self.language(option, start, end, filled=filled) for option in options])
-            case Sequence(parts):
-                return self.chain(list(parts) if free else _grouped(flat(node)), start, end, filled=filled)
-            case Repeat(part, low, high):
-                blank = EMPTY if not filled and self.empty(node, start, end) else None
-                return _any_of([blank, self.filled_repeat(part, low, high, start, end)])
-        return EMPTY if not filled and self.empty(node, start, end) else None
 
-    def filled(self, node: Node, start: bool, end: bool) -> Node | None:
-        """What a part matches between two places, except the empty text."""
-        return self.language(node, start, end, filled=True)
+def _times(part: Node | None, high: int | None) -> Node:
+    return EMPTY if part is None else Repeat(part, 0, high)
 
-    def filled_repeat(self, part: Node, low: int, high: int | None, start: bool, end: bool) -> Node | None:
-        """Repetitions of which some may be empty: before the first that isn't, or after the last."""
-        if high == 0:
-            return None
-        fewest = 1 if self.empty(part, start, False) or self.empty(part, False, end) else max(low, 1)
-        once = self.filled(part, start, end) if fewest == 1 else None
-        if high == 1:
-            return once
-        if _free(part):
-            more = Repeat(self.filled(part, False, False) or NOTHING, fewest, high)
-            return None if more.part == NOTHING else more
-        between = self.filled(part, False, False)
-        middle: Node | None = None if fewest > 2 else EMPTY
-        if between is not None:
-            middle = Repeat(between, max(fewest - 2, 0), None if high is None else high - 2)
-        first, last = self.filled(part, start, False), self.filled(part, False, end)
-        return _any_of([once, _joined(_joined(first, middle), last)])
 
-    def chain(self, parts: list[Node], start: bool, end: bool, *, filled: bool = False) -> Node | None:
-        """What parts match one after the other; `filled`: except the empty text."""
-        self.spend(1)
-        if not parts:
-            return None if filled else EMPTY
-        head, rest = parts[0], parts[1:]
-        if not rest:
-            return self.language(head, start, end, filled=filled)
-        depends = start and any(_has(part, Anchor(start=True)) for part in rest)
-        head_empty = self.empty(head, start, False)
-        rest_empty = all(self.empty(part, False, end) for part in rest)
-        if not depends and not (end and _has(head, Anchor(start=False))):
-            # Neither depends on whether the other is empty.
-            if not filled or not head_empty or not rest_empty:
-                return _joined(self.language(head, start, False), self.chain(rest, False, end))
-            one = _joined(self.filled(head, start, False), self.chain(rest, False, end))
-            return _any_of([one, self.chain(rest, False, end, filled=True)])
-        blank = not filled and all(self.empty(part, start, end) for part in parts)
-        first = self.filled(head, start, False)
-        return _any_of(
-            [
-                EMPTY if blank else None,
-                self.chain(rest, start, end, filled=True) if head_empty else None,
-                self.filled(head, start, end) if rest_empty else None,
-                first and _joined(first, self.chain(rest, False, end, filled=True)),
-            ]
-        )
+def _filled(node: Node) -> Node | None:
+    """The texts of a part without anchors, except the empty one."""
+    if not nullable(node):
+        return node
+    match node:
+        case Alternation(options):
+            return _any_of(list(map(_filled, options)))
+        case Repeat(part, _, high) if high != 0 and (filled := _filled(part)) is not None:
+            return Repeat(filled, 1, high)
+        case Sequence((head, *others)):
+            rest = Sequence(tuple(others))
+            return _any_of([_joined(_filled(head), rest), _filled(rest)])
+    return None
+
+
+def _unended(node: Node) -> Node:
+    """A part where the text does not end: end anchors in it match nothing."""
+    match node:
+        case Anchor(start=False):
+            return NOTHING
+        case Sequence(parts):
+            inner = tuple(map(_unended, parts))
+            return NOTHING if NOTHING in inner else Sequence(inner)
+        case Alternation(options):
+            return _any_of([one for one in map(_unended, options) if one != NOTHING]) or NOTHING
+        case Repeat(part, low, high):
+            inside = _unended(part)
+            return Repeat(inside, low, high) if inside != NOTHING else (NOTHING if low else EMPTY)
+    return node
 
 
 def _grouped(parts: Iterable[Node]) -> list[Node]:
