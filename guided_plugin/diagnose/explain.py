@@ -11,6 +11,7 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.diagnose.ending import Ending, shortest_ending
 from guided_plugin.diagnose.position import Position, Refusal
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.schema import pointer
 
 _MOST_TOKENS = 20
 """Tokens that are listed: a line or two of a terminal. Chosen, not measured."""
@@ -145,17 +146,6 @@ MOST_COMPLETE = 50
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*(?P<end>"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 
 
-@dataclass(slots=True)
-class _Open:
-    """An array or object that has not ended."""
-
-    is_object: bool
-    name: str | None = None
-    """Of the member that is in progress; None before its name has ended."""
-    index: int = 0
-    """Of the item or member that is in progress."""
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """The end of a text that begins a JSON document."""
@@ -170,49 +160,42 @@ class Place:
 
 def place_of(text: str) -> Place:
     """Where a text ends."""
-    stack: list[_Open] = []
+    keys: list[str | int | None] = []
+    """In each open value: the index of its item, the name of its member; None: a name has not ended."""
     complete: list[str] = []
     what = "a value"
     for match in _PIECE.finditer(text):
-        piece = match[0]
-        inside = stack[-1] if stack else None
-        naming = inside is not None and inside.is_object and inside.name is None
-        ended = False
-        if piece in ("{", "["):
-            stack.append(_Open(piece == "{"))
-            what = "a name or }" if piece == "{" else "a value or ]"
-        elif piece in ("}", "]"):
-            stack.pop()
-            prefix = _pointer(stack) + "/"
-            complete = [each for each in complete if not each.startswith(prefix)]
-            ended = True
-        elif piece == "," and inside is not None:
-            inside.index, inside.name = inside.index + 1, None
-            what = "a name" if inside.is_object else "a value"
-        elif piece == ":":
-            what = "a value"
-        elif match["end"] is None:
-            ended, what = match.end() < len(text), NUMBER_OR_WORD
-        elif match["end"] != '"':
-            what = "a name" if naming else "a string"
-        elif naming and inside is not None:
-            inside.name, what = json.loads(piece, strict=False), "a colon"
-        else:
-            ended = True
+        piece, inside, ended = match[0], keys[-1] if keys else 0, False
+        match piece[0]:
+            case "{" | "[":
+                keys.append(None if piece == "{" else 0)
+                what = "a name or }" if piece == "{" else "a value or ]"
+            case "}" | "]":
+                keys.pop()
+                prefix = _pointer(keys) + "/"
+                complete = [each for each in complete if not each.startswith(prefix)]
+                ended = True
+            case ",":
+                keys[-1] = inside + 1 if isinstance(inside, int) else None
+                what = "a value" if isinstance(inside, int) else "a name"
+            case ":":
+                what = "a value"
+            case '"' if match["end"] != '"':
+                what = "a name" if inside is None else "a string"
+            case '"' if inside is None:
+                keys[-1], what = json.loads(piece, strict=False), "a colon"
+            case '"':
+                ended = True
+            case _:
+                ended, what = match.end() < len(text), NUMBER_OR_WORD
         if ended:
-            complete.append(_pointer(stack))
+            complete.append(_pointer(keys))
             what = "nothing: the document is complete"
-            if stack:
-                what = "a comma or }" if stack[-1].is_object else "a comma or ]"
-    path = _pointer(stack[:-1] if what == "a value or ]" else stack)
+            if keys:
+                what = "a comma or ]" if isinstance(keys[-1], int) else "a comma or }"
+    path = _pointer(keys[:-1] if what == "a value or ]" else keys)
     return Place(path, what, tuple(complete[-MOST_COMPLETE:]))
 
 
-def _pointer(stack: list[_Open]) -> str:
-    parts = ["#"]
-    for each in stack:
-        if each.is_object and each.name is None:
-            break
-        part = str(each.index) if each.name is None else each.name
-        parts.append(part.replace("~", "~0").replace("/", "~1"))
-    return "/".join(parts)
+def _pointer(keys: list[str | int | None]) -> str:
+    return pointer([key for key in keys if key is not None])

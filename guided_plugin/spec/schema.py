@@ -13,7 +13,7 @@ from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean, shown
 from guided_plugin.spec.keywords import KEYWORDS, draft_of, idle_reason
-from guided_plugin.spec.references import LostReferenceError, References, pointer_steps
+from guided_plugin.spec.references import LostReferenceError, References
 
 Schema = Mapping[str, Any] | bool
 
@@ -55,12 +55,6 @@ def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
         yield path, node
         if isinstance(node, Mapping):
             pending.extend((path, step, child) for step, child in subschemas(node))
-
-
-def resolve_pointer(document: Any, reference: str) -> Any:
-    """What a local reference (`#/$defs/x`) points at; raises KeyError when it points at nothing."""
-    steps = pointer_steps(document, reference.removeprefix("#"))
-    return [document, *(node for _, node in steps)][-1]
 
 
 def check_schema(schema: Any) -> None:

@@ -18,7 +18,8 @@ from typing import Any
 
 from mutations import CHARACTERS, copied, mutate_value, nodes
 
-from guided_plugin.spec.schema import resolve_pointer, walk
+from guided_plugin.spec.references import pointer_steps
+from guided_plugin.spec.schema import walk
 
 __all__ = ["SAMPLES", "near", "respelt", "text_of"]
 
@@ -186,7 +187,9 @@ class _Builder:
         if not isinstance(reference, str) or reference in self.anchors:
             return self.anchors.get(reference) if isinstance(reference, str) else None
         try:
-            return resolve_pointer(self.root, reference)
+            return [self.root, *(node for _, node in pointer_steps(self.root, reference.removeprefix("#")))][
+                -1
+            ]
         except KeyError:
             return None
 
