@@ -144,10 +144,9 @@ newcomer: $(CLIENTS_STAMP) $(VLLM_STAMP)
 	$(VLLM)/bin/python scripts/newcomer.py --clients $(CLIENTS_VENV)/bin/python $(ARGS)
 
 vllm-next-test: vllm-sources
-	$(VLLM)/bin/python -m pytest -o filterwarnings=default tests/hosts/vllm/test_shapes.py tests/hosts/vllm/test_contract.py
 	set -e; for release in $(VLLM_NEXT)/*/; do \
 		PYTHONPATH=$$release:$$PYTHONPATH $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
-			$(addprefix tests/hosts/vllm/test_,interface.py gate.py reasoning.py beams.py failures.py telling.py runners.py v2_sampler.py stages.py ranks.py tools.py) $(NEXT_ARGS); \
+			$(addprefix tests/hosts/vllm/test_,contract.py interface.py gate.py reasoning.py beams.py failures.py telling.py runners.py v2_sampler.py stages.py ranks.py tools.py) $(NEXT_ARGS); \
 	done
 
 # vLLM pins an older llguidance than the newest: what masks promise holds with both.

@@ -26,9 +26,7 @@ HERE = [
 SLOW = ("README.md", "docs/transformers.md")
 """Pages whose blocks take more than ten seconds."""
 
-NOT_RUN: dict[str, str] = {
-    "docs/vllm-versions.md": "downloads 330 MB; `make vllm-next-test` does the same",
-}
+NOT_RUN: dict[str, str] = {}
 """Page -> the reason of its one block that is not run."""
 
 

@@ -30,7 +30,6 @@ for command, summary in (
     (generate.generate, "Guided text from a local model."),
     (check.check, "Does a spec compile, and which texts does it take?"),
     (explain.explain, "Where an output stands: what may come next, and why not."),
-    (doctor.vllm_contract, "Does a vLLM have every name that is relied on?"),
     (bench.bench, "Milliseconds a step, unguided and guided."),
 ):
     app.command(short_help=summary)(command)

@@ -1,15 +1,13 @@
-"""`guided-plugin doctor` and `vllm-contract`: does everything that guiding needs work here?"""
+"""`guided-plugin doctor`: does everything that guiding needs work here?"""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from guided_plugin.cli import options
 from guided_plugin.cli.results import print_json, progress
-from guided_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
     from guided_plugin.diagnose.doctor import Examination
@@ -57,36 +55,3 @@ def _show(found: Examination) -> None:
                 console.print(f"  {'':8} -> {escape(finding.remedy)}")
     problems = sum(each.status == "problem" for findings in found.sections.values() for each in findings)
     console.print(f"{problems} problems" if problems != 1 else "1 problem")
-
-
-def vllm_contract(
-    sources: Annotated[
-        Path | None,
-        typer.Option(help="Folder with vLLM's Python files in `vllm/`.", show_default="the installed vLLM"),
-    ] = None,
-    json_output: options.JsonOutput = False,
-) -> None:
-    """Look for every name of vLLM's that is relied on, in its Python files: an unpacked wheel will do."""
-    from guided_plugin.diagnose.vllm_sources import Sources, installed_folder
-    from guided_plugin.hosts.vllm.names import NAMES, Part
-    from guided_plugin.hosts.vllm.patches import differences
-
-    folder = sources or installed_folder()
-    if folder is None:
-        raise ConfigError("vLLM is not installed here", where="--sources", hint="name a folder")
-    if not (folder / "vllm" / "__init__.py").is_file():
-        raise ConfigError(
-            f"no vllm/__init__.py in {folder}", where="--sources", hint="name the folder above `vllm`"
-        )
-    find = Sources(folder).find
-    found = {part: differences(find, part) for part in Part}
-    if json_output:
-        print_json({part.name.lower(): missing for part, missing in found.items()})
-    else:
-        typer.echo(f"{folder / 'vllm'}: {len(NAMES)} names")
-        for part, missing in found.items():
-            typer.echo(f"{part.name.lower():10} {'broken, refused: ' + part.value if missing else 'holds'}")
-            for difference in missing:
-                typer.echo(f"{'':10} {difference}")
-    if any(found.values()):
-        raise typer.Exit(1)

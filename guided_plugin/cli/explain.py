@@ -9,7 +9,7 @@ import typer
 
 from guided_plugin.cli import options
 from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, read_once, read_text
-from guided_plugin.cli.results import check_out, print_json, working
+from guided_plugin.cli.results import print_json, working
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import printable
 
@@ -23,9 +23,6 @@ def explain(
     text: Annotated[str | None, typer.Option(help="The output so far, to the letter.")] = None,
     text_file: Annotated[Path | None, typer.Option(help="The same from a file; -: stdin.")] = None,
     next_text: Annotated[str | None, typer.Option("--next", help="Could this text follow?")] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Also write a page: each token by how many were allowed.")
-    ] = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to look for a completion.")] = 2.0,
     flexible: options.Flexible = False,
     open_objects: options.Open = False,
@@ -38,22 +35,16 @@ def explain(
     if text is not None and text_file is not None:
         raise InputError("give only one of --text and --text-file")
     read_once([spec_file, *([text_file] if text_file else [])])
-    if html is not None:
-        check_out(html, "--html")
     spec = load_spec(spec_file, flexible=flexible, open_objects=open_objects)
     written = read_text(text_file) if text_file is not None else text or ""
     with working("compiling"):
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.diagnose.explain import explain_output
-        from guided_plugin.diagnose.page import picture, steps_of, tokens_of
 
         compiler = GrammarCompiler(load_vocabulary(tokenizer))
         compiler.compile(spec)
     with working("looking for a completion"):
         found = explain_output(compiler, spec, written, next_text=next_text, seconds=seconds)
-    if html is not None:
-        steps = steps_of(compiler, spec, tokens_of(compiler, written))
-        html.write_text(picture(steps, spec, compiler.vocabulary.size), encoding="utf-8")
     if json_output:
         print_json(found.to_dict())
     else:

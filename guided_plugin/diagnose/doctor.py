@@ -1,6 +1,6 @@
 """`guided-plugin doctor`: does everything that guiding needs work on this machine?
 
-A section yields findings; what it raises is a finding of it. Imports no vLLM.
+A section yields findings; what it raises is a finding of it. Only the section on vLLM imports vLLM.
 """
 
 from __future__ import annotations
@@ -198,13 +198,11 @@ def _plugins() -> Iterator[Finding]:
 
 
 def vllm(setup: Setup) -> Iterator[Finding]:
-    """The version that is installed, and each part of what is relied on that is broken."""
-    from guided_plugin.diagnose.vllm_sources import Sources, installed_folder
+    """The version that is installed, and everything that is missing of what is relied on."""
     from guided_plugin.hosts.vllm.names import NAMES, Part
-    from guided_plugin.hosts.vllm.patches import differences, is_tested, version_text
+    from guided_plugin.hosts.vllm.patches import differences, installed, is_tested, version_text
 
-    folder = installed_folder()
-    if folder is None:
+    if find_spec("vllm") is None:
         yield Finding("unknown", "vLLM is not installed here")
         return
     if is_tested(version_text()):
@@ -212,12 +210,10 @@ def vllm(setup: Setup) -> Iterator[Finding]:
     else:
         what = f"vLLM {version_text()} is not among the tested versions"
         yield Finding("note", what, "docs/vllm-versions.md")
-    find = Sources(folder).find
-    broken = {part: found for part in Part if (found := differences(find, part))}
+    broken = {part: found for part in Part if (found := differences(installed, part))}
     for part, found in broken.items():
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        what = f"vLLM does not serve {part.value}: {found[0]}{more}"
-        yield Finding("problem", what, "install a tested version; guided-plugin vllm-contract lists all")
+        what = f"vLLM does not serve {part.value}: {'; '.join(found)}"
+        yield Finding("problem", what, "install a tested version: docs/vllm-versions.md")
     if not broken:
         yield Finding("ok", f"all {len(NAMES)} names that are relied on are there")
 

@@ -14,8 +14,6 @@ from guided_plugin.grammar.base import Backend, MaskArray, Matcher
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
-_MOST_CUTS = 256
-"""Tokens that may begin one text."""
 _CHUNK = 256
 """Characters that are given to a matcher at once, before each one alone. Chosen, not measured."""
 
@@ -164,15 +162,6 @@ class Position:
             np.frombuffer(self.row, np.uint8), bitorder="little", count=len(self.names.tokens)
         )
         return [token for token in np.flatnonzero(bits).tolist() if token not in stops]
-
-    def forces(self, token: int) -> bool:
-        """Whether the text of a token must come next, in whatever tokens."""
-        allowed = self.allowed()
-        if self.may_stop or not 0 < len(allowed) <= _MOST_CUTS:
-            return False
-        own = self.names.tokens[token]
-        texts = [self.names.tokens[each] for each in allowed]
-        return all(text.startswith(own) or own.startswith(text) for text in texts)
 
     def characters(self) -> list[str]:
         """The characters that text may go on with, in order. Bytes that begin or continue characters beyond

@@ -46,17 +46,8 @@ def test_a_continuation_that_is_refused(run, write):
     assert run("explain", spec, "--text", '{"name":"b"', "--next", ',"on').code == 0
 
 
-def test_the_page_is_written(run, write, tmp_path):
-    page = tmp_path / "out.html"
-    assert (
-        run("explain", write("s.json", PERSON), "--text", '{"name":"b","on":true}', "--html", page).code == 0
-    )
-    assert "&quot;" in page.read_text()
-
-
 def test_options_that_do_not_go_together(run, write):
     spec = write("s.json", PERSON)
     run("explain", spec, "--text", "a", "--text-file", spec).is_error(2, "only one of --text and --text-file")
     run("explain", "-", "--text-file", "-").is_error(2, "standard input: can be read once")
-    run("explain", spec, "--html", "/proc/none/x").is_error(2, "--html: can't write")
     run("explain", write("no.json", False), "--text", "a").is_error(1, "allows no output")

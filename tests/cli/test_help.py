@@ -40,7 +40,6 @@ def test_the_commands():
         ("generate",),
         ("check",),
         ("explain",),
-        ("vllm-contract",),
         ("bench",),
     ]
 

@@ -10,7 +10,8 @@ from script_files import ROOT
 
 from guided_plugin.diagnose import doctor, machine
 from guided_plugin.diagnose.machine import Setup
-from guided_plugin.hosts.vllm.names import Part
+from guided_plugin.hosts.vllm import patches
+from guided_plugin.hosts.vllm.names import NAMES, Part
 from guided_plugin.ipc import processors
 from guided_plugin.worker import layout
 
@@ -143,18 +144,21 @@ def test_a_third_party_that_cannot_be_loaded_is_named(points, monkeypatch):
 
 
 def test_no_vllm_is_no_failure(monkeypatch):
-    monkeypatch.setattr("guided_plugin.diagnose.vllm_sources.installed_folder", lambda: None)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     assert [found.status for found in doctor.vllm(SETUP)] == ["unknown"]
 
 
-def test_a_broken_contract_names_what_is_missing(monkeypatch, tmp_path):
-    (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm/__init__.py").write_text("")
-    monkeypatch.setattr("guided_plugin.diagnose.vllm_sources.installed_folder", lambda: tmp_path)
-    monkeypatch.setattr("guided_plugin.hosts.vllm.patches.version_text", lambda: "9.1.0")
+def test_a_broken_contract_names_what_is_missing(monkeypatch):
+    def nothing(path):
+        raise patches.Missing(f"no {path}")
+
+    monkeypatch.setattr(doctor, "find_spec", lambda name: object())
+    monkeypatch.setattr(patches, "installed", nothing)
+    monkeypatch.setattr(patches, "version_text", lambda: "9.1.0")
     found = problems(doctor.vllm)
     assert len(found) == len(Part)
-    assert any("every guided request: no module vllm." in what for what in found)
+    told = " ".join(found)
+    assert all(name.path in told for name in NAMES)
     assert next(doctor.vllm(SETUP)).status == "note"
 
 

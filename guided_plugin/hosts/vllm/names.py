@@ -6,8 +6,8 @@
       Class has e f                          attributes
         -> WHEN file:function (releases): why  what wraps it, in this folder
 
-`patches` looks at the names and wraps them; `guided-plugin vllm-contract`, `doctor` and docs/vllm-versions.md
-come from here too. Imports nothing of vLLM.
+`patches` looks at the names and wraps them; `guided-plugin doctor` and docs/vllm-versions.md
+read them too. Imports nothing of vLLM.
 """
 
 from __future__ import annotations

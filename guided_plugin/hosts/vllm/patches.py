@@ -163,7 +163,7 @@ def _broken(part: Part) -> RequestError | None:
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     error = RequestError(
         f"vLLM {version_text()} is not supported: {found[0]}{more}; refused: {part.value}",
-        hint="guided-plugin vllm-contract lists all; docs/vllm-versions.md has the versions that are tested",
+        hint="guided-plugin doctor lists all; docs/vllm-versions.md has the versions that are tested",
     )
     _log.warning("%s", error)
     return error

@@ -1,15 +1,13 @@
-"""Names are found in Python files without importing them, as they are found in what is imported."""
+"""The shapes of functions and classes that are imported."""
 
 import sys
 import textwrap
 
 import pytest
 
-from guided_plugin.diagnose import vllm_sources
-from guided_plugin.diagnose.vllm_sources import Sources
 from guided_plugin.hosts.vllm import patches
 from guided_plugin.hosts.vllm.names import Name, Part
-from guided_plugin.hosts.vllm.patches import Missing, Unavailable, difference, differences, installed
+from guided_plugin.hosts.vllm.patches import Missing, Unavailable, difference, installed
 
 FILES = {
     "__init__.py": "",
@@ -62,17 +60,16 @@ FILES = {
 
 
 @pytest.fixture
-def readers(tmp_path, monkeypatch):
-    """Both readers of one small package."""
+def small_package(tmp_path, monkeypatch):
+    """A package that `installed` takes for vLLM."""
     root = "shapes_of_vllm"
     for name, text in FILES.items():
         file = tmp_path / root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(textwrap.dedent(text).replace("{root}", root))
     monkeypatch.syspath_prepend(tmp_path)
-    for module in (patches, vllm_sources):
-        monkeypatch.setattr(module, "_ROOT", root)
-    yield [installed, Sources(tmp_path).find]
+    monkeypatch.setattr(patches, "_ROOT", root)
+    yield
     for module in [module for module in sys.modules if module.partition(".")[0] == root]:
         del sys.modules[module]
 
@@ -90,8 +87,8 @@ def readers(tmp_path, monkeypatch):
         ("engine:Engine", ()),
     ],
 )
-def test_parameters_through_imports_and_base_classes(readers, path, parameters):
-    assert [find(f"shapes_of_vllm.{path}").parameters for find in readers] == [parameters] * 2
+def test_parameters_through_imports_and_base_classes(small_package, path, parameters):
+    assert installed(f"shapes_of_vllm.{path}").parameters == parameters
 
 
 @pytest.mark.parametrize(
@@ -102,47 +99,38 @@ def test_parameters_through_imports_and_base_classes(readers, path, parameters):
         ("base:Fields", ["one", "two"], ["three"]),
     ],
 )
-def test_attributes_in_the_body_and_assigned_to_self(readers, path, there, not_there):
-    for find in readers:
-        shape = find(f"shapes_of_vllm.{path}")
-        assert [name for name in there if not shape.has(name)] == []
-        assert [name for name in not_there if shape.has(name)] == []
+def test_attributes_in_the_body_and_assigned_to_self(small_package, path, there, not_there):
+    shape = installed(f"shapes_of_vllm.{path}")
+    assert [name for name in there if not shape.has(name)] == []
+    assert [name for name in not_there if shape.has(name)] == []
 
 
 @pytest.mark.parametrize(
     "path",
     ["nothing:Base", "base:Nothing", "base:Base.nothing", "engine:Engine.send.more", "engine.nothing:A"],
 )
-def test_what_is_not_there_is_named(readers, path):
-    for find in readers:
-        with pytest.raises(Missing, match=r"^no (module )?shapes_of_vllm\."):
-            find(f"shapes_of_vllm.{path}")
+def test_what_is_not_there_is_named(small_package, path):
+    with pytest.raises(Missing, match=r"^no (module )?shapes_of_vllm\."):
+        installed(f"shapes_of_vllm.{path}")
 
 
-def test_a_module_that_lacks_another_package_is_told_from_one_that_is_gone(readers):
-    imported, _ = readers
+def test_a_module_that_lacks_another_package_is_told_from_one_that_is_gone(small_package):
     with pytest.raises(Unavailable, match="surely_not_installed"):
-        imported("shapes_of_vllm.broken:Thing")
+        installed("shapes_of_vllm.broken:Thing")
     thing = Name("shapes_of_vllm.broken:Thing", Part.FRONTEND)
-    assert "surely_not_installed" in difference(thing, imported)
+    assert "surely_not_installed" in difference(thing, installed)
     gone = Name("shapes_of_vllm.gone:Thing", Part.FRONTEND, endpoint=True)
-    assert "no module shapes_of_vllm.gone" in difference(gone, imported)
-    assert difference(Name("shapes_of_vllm.broken:Thing", Part.FRONTEND, endpoint=True), imported) is None
+    assert "no module shapes_of_vllm.gone" in difference(gone, installed)
+    assert difference(Name("shapes_of_vllm.broken:Thing", Part.FRONTEND, endpoint=True), installed) is None
 
 
-def test_a_difference_says_what_is_missing(readers):
+def test_a_difference_says_what_is_missing(small_package):
     path = "shapes_of_vllm.engine:Engine"
-    for find in readers:
-        assert difference(Name(f"{path}.send", Part.V1, begins=("self", "method")), find) is None
-        assert "begins with other parameters than self, name" in difference(
-            Name(f"{path}.send", Part.V1, begins=("self", "name")), find
-        )
-        assert difference(Name(f"{path}.send", Part.V1, takes=("args", "key")), find) == (
-            f"no parameter key of {path}.send"
-        )
-        assert difference(Name(path, Part.V1, has=("kind", "never")), find) == f"no {path}.never"
-
-
-def test_an_empty_folder_holds_no_part_of_the_contract(tmp_path):
-    for part in Part:
-        assert differences(Sources(tmp_path).find, part)
+    assert difference(Name(f"{path}.send", Part.V1, begins=("self", "method")), installed) is None
+    assert "begins with other parameters than self, name" in difference(
+        Name(f"{path}.send", Part.V1, begins=("self", "name")), installed
+    )
+    assert difference(Name(f"{path}.send", Part.V1, takes=("args", "key")), installed) == (
+        f"no parameter key of {path}.send"
+    )
+    assert difference(Name(path, Part.V1, has=("kind", "never")), installed) == f"no {path}.never"
