@@ -38,7 +38,7 @@ help:
 	@echo "make fuzz      random schemas against an oracle (COUNT=20000 SEED=1 ARGS=...)"
 	@echo "make fuzz-inputs  random inputs to every reader, guided by coverage (INPUTS=20000 SEED=1 ARGS=...)"
 	@echo "make compare   requests to vLLM's server with the plugin and without: what differs (ARGS=...)"
-	@echo "make conformance  docs/conformance.md, from SUITE, SAMPLE and TOKENIZER (ARGS=...)"
+	@echo "make conformance  docs/conformance.md, from SUITE (ARGS=...)"
 	@echo "make soak      vLLM's server under mixed load, every answer judged (SECONDS=60 CLIENTS=64 OUT=FILE ARGS=...)"
 	@echo "make chaos     the same under each attack (SECONDS=60 CLIENTS=12 ATTACKS=NAME,NAME OUT=FILE ARGS=...)"
 	@echo "make bench     the reference-loop benchmark"
@@ -193,14 +193,10 @@ fuzz-inputs: $(STAMP)
 compare: $(VLLM_STAMP)
 	PYTHONPATH=. $(VLLM)/bin/python tests/support/compare.py $(ARGS)
 
-# SUITE: json-schema-org/JSON-Schema-Test-Suite, SAMPLE: MaskBench files; each a folder or a tar archive.
-# TOKENIZER: a folder of a transformers tokenizer.
+# SUITE: json-schema-org/JSON-Schema-Test-Suite, a folder or a tar archive.
 SUITE := ../shared/jsonschema-suite/suite.tar.xz
-SAMPLE := ../shared/maskbench/sample.tar.xz
-TOKENIZER :=
 conformance: $(STAMP)
-	$(BIN)/python benchmarks/conformance/run.py --suite $(SUITE) --sample $(SAMPLE) \
-		--tokenizer $(or $(TOKENIZER),$(error TOKENIZER=FOLDER names a tokenizer)) $(ARGS)
+	$(BIN)/python benchmarks/conformance/run.py --suite $(SUITE) $(ARGS)
 
 # A GPU machine without a network runs the same command with its own python3 (`--device cuda --model DIR`).
 SECONDS := 60

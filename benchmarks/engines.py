@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine_child import REAL_WORLD
-from benchmarks.plotting import plot_ratios
 from guided_plugin.cli.results import progress, show_table, write_json
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import PipelineError
@@ -53,8 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show_table(result["figures"], _ENGINES)
     if result["mixed"]:
         show_table(result["mixed"], _MIXED)
-    if options.png is not None:
-        plot_ratios(result, options.png)
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -76,7 +73,6 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--engine", type=json.loads, default={}, help="more arguments of the engine, as JSON")
     parser.add_argument("--sample", type=Path, help="schemas of MaskBench, a folder or a tar archive")
     parser.add_argument("--out", type=Path, help="also write the JSON here")
-    parser.add_argument("--png", type=Path, help="draw the ratios here")
     return parser.parse_args(arguments)
 
 

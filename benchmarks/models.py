@@ -23,7 +23,6 @@ from torch import Tensor
 from benchmarks.generate import FORWARDS, bench_transformers
 from benchmarks.loop import bench_loop
 from benchmarks.measuring import PROMPT, WARM_UP
-from benchmarks.plotting import plot_ratios
 from guided_plugin.bench import SCHEMAS, Plan
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
 from guided_plugin.demo import MODEL_DIR
@@ -35,7 +34,7 @@ SHAPES = {"qwen3-0.6b": (1024, 28, 3072, 16, 8), "qwen3-1.7b": (2048, 28, 6144, 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print; write and draw where asked."""
+    """Measure, print; write where asked."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -54,7 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--graph", action="store_true", help="loop: run the decode step as one CUDA graph")
     parser.add_argument("--forward", default=",".join(FORWARDS), help="generate: how the model runs")
     parser.add_argument("--out", type=Path, help="also write the JSON here")
-    parser.add_argument("--png", type=Path, help="draw the ratios here")
     options = parser.parse_args(arguments)
     model, vocabulary, name = model_of(options)
     schemas = options.schema.split(",")
@@ -73,8 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(text)
     if options.out is not None:
         options.out.write_text(text + "\n")
-    if options.png is not None:
-        plot_ratios({**result, "model": name}, options.png)
 
 
 def model_of(options: argparse.Namespace) -> tuple[Any, Vocabulary, str]:

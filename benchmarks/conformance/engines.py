@@ -75,14 +75,13 @@ class Engine:
         else:
             self._raw = (_RawXGrammar if name == "raw-xgrammar" else _RawLLGuidance)(vocabulary, config)
 
-    def compile(self, schema: Any, *, tag: bool, flexible: bool = False, strict: bool = False) -> Grammar:
+    def compile(self, schema: Any, *, tag: bool) -> Grammar:
         """A grammar, or a GuidedError. xgrammar by itself is asked as vLLM asks it: strictly."""
-        whitespace = "flexible" if flexible else "compact"
         if self._compiler is None:
             kind = "structural_tag" if tag else "json_schema"
             text = json.dumps(tag_of(schema) if tag else schema)
-            return self._raw.compile(OutputSpec(kind, text, whitespace=whitespace, strict=True))
-        options: dict[str, Any] = {"strict": strict, "whitespace": whitespace, "backend": self.name}
+            return self._raw.compile(OutputSpec(kind, text, strict=True))
+        options: dict[str, Any] = {"strict": False, "backend": self.name}
         if tag:
             return self._compiler.compile(OutputSpec.structural_tag(tag_of(schema), **options))
         return self._compiler.compile(OutputSpec.json_schema(schema, **options))
@@ -96,10 +95,10 @@ class Engine:
         return f"{BEGIN}{instance}{END}" if tag else instance
 
 
-def refusal(engine: Engine, schema: Any, *, tag: bool, flexible: bool = False) -> tuple[Grammar | None, str]:
+def refusal(engine: Engine, schema: Any, *, tag: bool) -> tuple[Grammar | None, str]:
     """The grammar, or why there is none."""
     try:
-        return engine.compile(schema, tag=tag, flexible=flexible), ""
+        return engine.compile(schema, tag=tag), ""
     except GuidedError as error:
         where = f" ({error.where})" if error.where else ""
         return None, f"{error.what}{where}".splitlines()[0][:160]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-from suite_scores import reasons
 
 __all__ = ["page"]
 
@@ -22,21 +19,10 @@ _COUNTS = ("schemas", "valid_accepted", "valid_refused", "invalid_refused", "wro
 _COUNTS += ("refused_right",)
 _HEADINGS = ("schemas", "valid accepted", "valid refused", "invalid refused", "wrong accepts", "refused")
 _HEADINGS += ("of them rightly",)
-_FILES = (
-    "files",
-    "passing",
-    "wrong_accepts",
-    "wrong_refusals",
-    "refused",
-    "died",
-    "early_stops",
-    "dead_ends",
-)
-
 _INTRODUCTION = """# Conformance: what is accepted, what is refused, and what is wrong
 
-`make conformance SUITE=... SAMPLE=... TOKENIZER=...` makes this page and its raw files. `make fuzz` looks for
-what no collection holds. Words that the tables use:
+`make conformance SUITE=...` makes this page and its raw files. `make fuzz` looks for
+what no collection holds, and [MaskBench](maskbench.md) has real schemas. Words that the tables use:
 
 - **valid refused**: a valid instance that can't be written. **wrong accept**: an invalid one that can.
 - **refused**: a schema that is not compiled; the error says what, where and why. **rightly**: no instance is
@@ -57,8 +43,7 @@ request is admitted.
 
 def page(parts: dict[str, tuple[str, dict[str, Any]]]) -> str:
     """The page: each part as its raw file's name and content."""
-    makers = {"suite": _suite, "formats": _formats, "maskbench": _maskbench, "differences": _differences}
-    makers["fuzz"] = _fuzz
+    makers = {"suite": _suite, "formats": _formats, "fuzz": _fuzz}
     sections = [
         makers[part](name, parts[part][1]) for part in makers if part in parts for name in [parts[part][0]]
     ]
@@ -205,89 +190,6 @@ def _formats(name: str, document: dict[str, Any]) -> str:
             ),
             *(f"- wrong accept: {_plain(n)}: {_code(t)}" for n, t in newest[0]["named"]["wrong_accepts"]),
             "",
-        ]
-    )
-
-
-def _maskbench(name: str, document: dict[str, Any]) -> str:
-    runs = document["runs"]
-    keys = ("masks.avg_us", "masks.p99_us", 'masks["p99.9_us"]', "first_mask.p50_ms", "first_mask.p99_ms")
-    parts = [
-        "## MaskBench: real schemas\n",
-        f"{document['vocabulary']:,} tokens, {document['walks']} outputs at random a schema, one thread "
-        f"of {document['processor'] or 'a CPU'}, {_made(document)}"
-        f"xgrammar compiles for seconds: its rows are of a one-in-{document['slow_every']} sample.\n",
-        f"<!-- figures {name}\nvocabulary, walks\n-->\n",
-    ]
-    for tag, title in ((False, "Each schema by itself"), (True, "Inside a structural tag")):
-        rows, lines = [], []
-        for index, run in enumerate(runs):
-            if run["tag"] is not tag:
-                continue
-            masks, first = run["masks"], run["first_mask"]
-            times = [masks.get("avg_us"), masks.get("p99_us"), masks.get("p99.9_us")]
-            times += [first.get("p50_ms"), first.get("p99_ms")]
-            share = 100 * run["passing"] / max(1, run["files"])
-            known = [
-                f"{value:.3g}" if value < 100 else f"{value:,.0f}" for value in times if value is not None
-            ]
-            shown = [run[key] for key in _FILES]
-            shown[1] = f"{run['passing']:,} ({share:.1f}%)"
-            rows.append((_TITLES[run["engine"]], *shown, " / ".join(known[:3]), " / ".join(known[3:])))
-            counts = [f"runs[{index}].{key}" for key in _FILES]
-            counts.insert(2, f"runs[{index}].passing * 100 / runs[{index}].files")
-            lines.append(", ".join([*counts, *(f"runs[{index}].{key}" for key in keys)]))
-        heading = [key.replace("_", " ") for key in _FILES]
-        times_heading = ["mask avg / p99 / p99.9 us", "first mask p50 / p99 ms"]
-        parts += [f"### {title} (MaskBench)\n", _table(["engine", *heading, *times_heading], rows)]
-        parts.append(_figures(name, lines))
-    parts += _maskbench_named(runs)
-    return "\n".join(parts)
-
-
-def _maskbench_named(runs: list[dict[str, Any]]) -> list[str]:
-    parts = []
-    for run in (run for run in runs if run["engine"] == "auto"):
-        place = "inside a tag" if run["tag"] else "by itself"
-        parts.append(f"What does not pass with `auto`, {place}:\n")
-        for kind in ("wrong_accepts", "wrong_refusals", "early_stops", "dead_ends", "died"):
-            parts += [f"- {kind.replace('_', ' ')}: {_code(entry[0])}" for entry in run["named"][kind]]
-        parts += [
-            f"- refused, {count} files: {_code(reason)}" for reason, count in reasons(run["named"]["refused"])
-        ]
-        parts.append("" if run["passing"] < run["files"] else "- nothing\n")
-    return parts
-
-
-def _differences(name: str, document: dict[str, Any]) -> str:
-    found = document["differences"]
-    keys = ("schemas", "schemas of both", "positions", "equal positions", "tokens tried")
-    tried = Counter()  # type: ignore[var-annotated]
-    verdicts = sorted({row["verdict"] for row in found["causes"]})
-    for row in found["causes"]:
-        tried[row["only"], row["cause"], row["verdict"]] += row["tokens"]
-    pairs = sorted({(row["only"], row["cause"]) for row in found["causes"]})
-    index = {(row["only"], row["cause"], row["verdict"]): n for n, row in enumerate(found["causes"])}
-    lines = []
-    for only, cause in pairs:
-        at = [index.get((only, cause, verdict)) for verdict in verdicts]
-        lines.append(", ".join("-" if n is None else f"differences.causes[{n}].tokens" for n in at))
-    return "\n".join(
-        [
-            "## Masks of the two backends at the same positions\n",
-            "Along valid instances of MaskBench schemas that both backends take, at positions at random. Of "
-            "the tokens that one backend alone allows, some are tried: that backend writes an output to its "
-            "end, and the oracle judges it. " + _made(document),
-            _table(("what", "count"), [(key, found[key]) for key in keys]),
-            _figures(name, [f'differences["{key}"]' for key in keys]),
-            _table(
-                ("allowed by one alone", "kind of token", *(f"{verdict}" for verdict in verdicts)),
-                [
-                    (only, cause, *(tried[only, cause, verdict] for verdict in verdicts))
-                    for only, cause in pairs
-                ],
-            ),
-            _figures(name, lines),
         ]
     )
 

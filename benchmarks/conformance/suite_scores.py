@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 from urllib.parse import urldefrag, urljoin
 
@@ -148,19 +145,3 @@ def _by_keyword(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         del sums["named"]
         found.append({"keyword": keyword, **sums})
     return found
-
-
-def reasons(named: Iterable[list[str]]) -> list[tuple[str, int]]:
-    """How often each reason was given, without its numbers, names and places."""
-    counted = Counter(_plain(reason) for _, reason, *_ in named)
-    return counted.most_common()
-
-
-def _plain(reason: str) -> str:
-    text = re.sub(r" \([^()]*\)$", "", reason)
-    return re.sub(r"'[^']*'|\"[^\"]*\"|(?<![\w$])-?\d+(\.\d+)?(e[+-]?\d+)?", "…", text)
-
-
-def some(values: list[Any], most: int, seed: int = 0) -> list[Any]:
-    """At most so many of a list, the same ones each time."""
-    return values if len(values) <= most else Random(seed).sample(values, most)

@@ -25,7 +25,6 @@ from rich.console import Console
 from benchmarks.maskbench.child import Settings
 from benchmarks.maskbench.pool import Pool
 from benchmarks.maskbench.result import FileResult, Flip, compare, summarise
-from benchmarks.plotting import load_matplotlib, plot_masks
 from benchmarks.samples import open_sample
 from guided_plugin.bench import environment
 from guided_plugin.cli.loading import InputError, load_tokenizer, read_json
@@ -61,7 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, help="take every Nth file only")
     parser.add_argument("--json", type=Path, help="write every file's result here")
     parser.add_argument("--compare", type=Path, help="show what changed since this --json file")
-    parser.add_argument("--png", type=Path, help="draw the times of masks here")
     try:
         return _measure(parser.parse_args(arguments))
     except GuidedError as error:
@@ -76,9 +74,6 @@ def _measure(options: argparse.Namespace) -> int:
             Plugins().backend(name)
     older = None if options.compare is None else _older(options.compare)
     check_out(options.json, "--json")
-    if options.png is not None:
-        load_matplotlib()
-        check_out(options.png, "--png")
     loaded = load_tokenizer(options.tokenizer)
     with open_sample(options.source) as files:
         chosen = dict(list(files.items())[:: options.every])
@@ -99,8 +94,6 @@ def _measure(options: argparse.Namespace) -> int:
     if older is not None:
         _show_flips(flips, older, result)
     write_json(result, options.json)
-    if options.png is not None:
-        plot_masks(result, options.png)
     if result["interrupted"]:
         return 130 if result["interrupted"] == "by the user" else 2
     return int(any(flip.worse for flip in flips))

@@ -1,7 +1,7 @@
 """Specs made to hurt, as bodies of requests.
 
 Each maker gets a number and makes other text for another number, so that nothing remembered serves it.
-Depends on asks, benchmarks/bombs.py and the tests' hostile specs.
+Depends on asks and the tests' hostile specs.
 """
 
 from __future__ import annotations
@@ -70,12 +70,27 @@ def _searching(i: int, number: int) -> Form:
     return {"type": "string", "pattern": f"a{{{i + 1}}}.*b{number}"}
 
 
-@functools.cache
-def mask_bombs() -> list[Maker]:
-    """Those of benchmarks/bombs.py, whose masks cost much: lexers and learnt states too."""
-    from benchmarks.bombs import bombs
+_WORDS = {"type": "grammar", "grammar": "root ::= w\nw ::= w w w | w w | [a-z ]+"}
+_TAG = {"type": "tag", "begin": "<t>", "content": _WORDS, "end": "</t>"}
+_MASK_BOMBS: tuple[Form, ...] = (
+    {"grammar": "root ::= e\ne ::= e e e | [a-z] e | [a-z]", "syntax": "ebnf"},
+    {"grammar": 'root ::= s\ns ::= s s | s s s | "a" s | "b" | [a-c]+', "syntax": "ebnf"},
+    {"grammar": "root ::= e\ne ::= e e e e | [a-z]", "syntax": "ebnf", "backend": "xgrammar"},
+    {"grammar": "start: e\ne: e e | X\nX: /[a-z]/", "syntax": "lark"},
+    {
+        "grammar": "start: (A|B|C|D)+\n"
+        + "\n".join(f"{n}: /.*{c}.{{60}}/" for n, c in zip("ABCD", "abcd", strict=True)),
+        "syntax": "lark",
+    },
+    {"regex": "[a-z ]*[aeiou][a-z ]{150}"},
+    {"regex": "(a|b|ab|ba|aab)*(.*[aeiou].{20}){3}"},
+    {"structural_tag": {"type": "structural_tag", "format": _TAG}},
+)
 
-    return [_varied(spec.to_dict()) for spec in bombs().values()]
+
+def mask_bombs() -> list[Maker]:
+    """Small grammars whose masks cost much: lexers and learnt states too."""
+    return list(map(_varied, _MASK_BOMBS))
 
 
 def lexer_bombs() -> list[Maker]:

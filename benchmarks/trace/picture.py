@@ -1,4 +1,4 @@
-"""A trace as a picture: typical steps, a lane for each track, and where one waits for another."""
+"""A trace as a picture: typical steps, a lane for each track, and its waits. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plotting import new_figure, open_axes, save
 from benchmarks.trace.recorder import WAIT, Span, lanes
 from guided_plugin.errors import PluginError
 
@@ -42,9 +41,9 @@ def plot_trace(spans: list[Span], path: Path, *, steps: int = 4, title: str = ""
     shown = [span for span in spans if span.end > start and span.start < end]
     tracks = lanes(shown)[::-1]
     unit, scale = ("milliseconds", 1e6) if width > 2e7 else ("microseconds", 1e3)
-    figure = new_figure(14, 1.3 + 0.75 * len(tracks))
-    axes = open_axes(figure)
-    axes.spines["left"].set_visible(False)
+    figure = _figure_class()(figsize=(14, 1.3 + 0.75 * len(tracks)), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right", "left"]].set_visible(False)
     drawn: dict[str, Any] = {}
     for lane, track in enumerate(tracks):
         for name in dict.fromkeys(span.name for span in shown if span.track == track):
@@ -67,7 +66,18 @@ def plot_trace(spans: list[Span], path: Path, *, steps: int = 4, title: str = ""
     axes.set_xlim(0, width / scale)
     axes.set_ylim(-0.6, len(tracks) - 0.2)
     figure.legend(drawn.values(), drawn, loc="outside right center", fontsize=7, frameon=False)
-    save(figure, path)
+    # Its bytes depend on what is drawn alone.
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PluginError(
+            f"drawing needs matplotlib: {error}", where="--png", hint="pip install matplotlib"
+        ) from error
+    return Figure
 
 
 def typical_steps(spans: list[Span], steps: int) -> tuple[range, int, int]:

@@ -1,4 +1,4 @@
-"""Engines of vLLM side by side: what is asked of them, what is made of their answers, how they fail."""
+"""Engines of vLLM side by side: what is asked of them, what is made of their answers; and models."""
 
 import json
 
@@ -6,6 +6,7 @@ import pytest
 
 import guided_plugin as gp
 from benchmarks import engines as bench
+from benchmarks import models
 
 
 def answer(options):
@@ -78,16 +79,10 @@ def test_every_figure_is_set_against_the_same_runner_without_the_plugin(engines)
     assert result["model"] == "model"
 
 
-def test_the_command_prints_and_draws_what_every_engine_answered(engines, tmp_path, capsys):
-    out, png = tmp_path / "vllm.json", tmp_path / "ratios.png"
-    bench.main(
-        [
-            *["--rows", "1", "--runner", "v2", "--mixed", "5", "--rate", "8", "--no-built-in", "--out"],
-            str(out),
-            "--png",
-            str(png),
-        ]
-    )
+def test_the_command_prints_and_writes_what_every_engine_answered(engines, tmp_path, capsys):
+    out = tmp_path / "vllm.json"
+    mixed = ("--mixed", "5", "--rate", "8", "--no-built-in")
+    bench.main(["--rows", "1", "--runner", "v2", *mixed, "--out", str(out)])
     assert [options["mixed"] for _, options in engines] == [{"seconds": 5.0, "rate": 8.0}] * 2
     assert engines[0][1]["ways"] == ["unguided", "logit_bias"]
     result = json.loads(out.read_text())
@@ -97,7 +92,6 @@ def test_the_command_prints_and_draws_what_every_engine_answered(engines, tmp_pa
     ]
     printed = capsys.readouterr().out
     assert all(part in printed for part in ("take_over", "1.100", "between tokens", "3.25"))
-    assert png.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_an_engine_that_does_not_start_is_told_in_its_own_words(monkeypatch):
@@ -116,3 +110,15 @@ def test_an_engine_that_never_answers_is_ended(monkeypatch, tmp_path):
     monkeypatch.setattr(bench.sys, "executable", str(script))
     with pytest.raises(gp.GuidedError, match=r"gave no result within 0\.3 s: loading the weights"):
         bench.measure(asked(), timeout=0.3)
+
+
+@pytest.mark.parametrize(("what", "names"), [("loop", {None}), ("generate", {"eager", "static"})])
+def test_models_are_measured_printed_and_written(tmp_path, capsys, what, names):
+    out = tmp_path / "models.json"
+    models.main([what, "--rows", "1,2", "--steps", "8", "--repetitions", "1", "--out", str(out)])
+    result = json.loads(out.read_text())
+    assert json.loads(capsys.readouterr().out) == result
+    assert {figure.get("forward") for figure in result["figures"]} == names
+    ratios = [figure[name] for figure in result["figures"] for name in figure if name.endswith("ratio")]
+    assert len(ratios) == (2 if what == "loop" else 8)
+    assert all(ratio > 0 for ratio in ratios)
