@@ -182,13 +182,13 @@ SEED :=
 fuzz: $(STAMP)
 	$(BIN)/python tests/support/fuzz.py --count $(COUNT) $(addprefix --seed ,$(SEED)) $(ARGS)
 
-# INPUTS of each target, or only of ARGS="--target NAME".
+# INPUTS of each target, or only of one: ARGS="-k NAME".
 INPUTS := 20000
 # Of a pipeline, against a model.
 HISTORIES := 500
 fuzz-inputs: $(STAMP)
-	PYTHONPATH=. $(BIN)/python tests/support/fuzz_inputs.py --count $(INPUTS) $(addprefix --seed ,$(SEED)) $(ARGS)
-	GUIDED_EXAMPLES=$(HISTORIES) $(BIN)/python -m pytest -q -s --timeout 0 tests/pipeline/test_state_machine.py $(addprefix --hypothesis-seed=,$(SEED))
+	seed=$(or $(SEED),$$(date +%s)); echo "seed $$seed"; GUIDED_INPUTS=$(INPUTS) GUIDED_SEED=$$seed GUIDED_EXAMPLES=$(HISTORIES) \
+		$(BIN)/python -m pytest -q -s --timeout 0 --hypothesis-seed=$$seed tests/test_fuzz_inputs.py tests/pipeline/test_state_machine.py $(ARGS)
 
 compare: $(VLLM_STAMP)
 	PYTHONPATH=. $(VLLM)/bin/python tests/support/compare.py $(ARGS)

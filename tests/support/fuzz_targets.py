@@ -1,4 +1,4 @@
-"""What `fuzz_inputs` feeds: each reader of the package, with inputs to begin with."""
+"""What `test_fuzz_inputs` feeds: each reader of the package, with inputs to begin with."""
 
 from __future__ import annotations
 
