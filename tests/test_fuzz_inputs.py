@@ -1,8 +1,8 @@
 """Random inputs to everything that reads what a client or a broken process wrote, guided by coverage.
 
 What may come out is a result, or an error of the right kind in one printable line, in seconds and without
-much memory. An input that reaches lines of the package which none before it reached is kept, and changed further.
-`make fuzz-inputs` runs more of them (GUIDED_INPUTS of each target, GUIDED_SEED).
+much memory. An input that reaches lines of the package which none before it reached is kept, and changed
+further. `make fuzz-inputs` runs more of them (GUIDED_INPUTS of each target, GUIDED_SEED).
 """
 
 import os
