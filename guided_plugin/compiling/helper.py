@@ -18,8 +18,7 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import BusyError, CompileLimitError, GuidedError, PipelineError
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
-from guided_plugin.ipc.observed import LOOK_SECONDS, StopWatch
-from guided_plugin.ipc.spawn import exit_reason
+from guided_plugin.ipc.spawn import LOOK_SECONDS, StopWatch, exit_reason
 from guided_plugin.ipc.template import START_SECONDS, Forked, Template, TemplateLost
 from guided_plugin.spec import OutputSpec
 

@@ -20,8 +20,7 @@ from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.errors import ERRORS, CompileLimitError, GuidedError, PipelineError, PluginError, rebuild
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc import processors
-from guided_plugin.ipc.channel import Channel, ChannelClosedError
-from guided_plugin.ipc.decoding import plain_decoder
+from guided_plugin.ipc.channel import Channel, ChannelClosedError, plain_decoder
 from guided_plugin.ipc.spawn import die_first
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.triggers import Trigger

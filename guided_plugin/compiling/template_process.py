@@ -33,7 +33,7 @@ MODULE = "guided_plugin.compiling.template_process"
 _BUILT = "llguidance"
 """The backend that is built before the forks: it starts no thread before its first batch."""
 
-_ROLES = ("guided_plugin.compiling.helper_process", "guided_plugin.worker.child.process")
+_ROLES = ("guided_plugin.compiling.helper_process", "guided_plugin.worker.child.loop")
 """What children run."""
 
 _PR_SET_NAME = 15

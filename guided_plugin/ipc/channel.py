@@ -2,26 +2,43 @@
 
 Sending never blocks: what the other side does not take at once waits here. An engine that adds a thousand
 requests must not stand still because the worker is busy, nor a worker because the engine is. A child
-unpickles what the process that started it sends; that one reads a child's messages with a decoder of
-`decoding`.
+unpickles what the process that started it sends. That one reads a child's messages with a `plain_decoder`: a
+process that runs native code on a client's spec may send anything at all.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 import select
 import socket
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from guided_plugin.errors import PipelineError
 
 MAX_BYTES = 1 << 28
 """Size limit of a message: a broken process must not fill the memory of an engine."""
+
+MAX_PARTS = 100_000
+"""Of one message: numbers, texts, tuples. Each takes some memory of its own."""
+
+# What protocol 5 writes for plain data and dataclasses. Left out: what names its place in the table of things
+# seen so far, which takes as much memory as it says, and what calls methods of objects.
+_PARTS = frozenset(
+    [
+        *("PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "BINGET", "LONG_BINGET"),
+        *("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+        *("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
+        *("EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE", "FROZENSET"),
+        *("EMPTY_LIST", "APPEND", "APPENDS", "STACK_GLOBAL", "NEWOBJ", "REDUCE", "BUILD"),
+    ]
+)
 
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 18
@@ -150,6 +167,31 @@ def poll_until(source: socket.socket | Channel, event: int, deadline: float | No
     poll = select.poll()  # not select(): a host may have more descriptors open than that can name
     poll.register(source, event)
     return bool(poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3))
+
+
+def plain_decoder(classes: Iterable[type], functions: Iterable[Any] = ()) -> Callable[[bytes], Any]:
+    """A function that reads pickles of these classes and of plain data, and raises pickle.UnpicklingError, or
+    what unpickling raises, for anything else. It calls nothing but the classes and `functions`, which their
+    `__reduce__` names, and takes memory in proportion to the length of the data."""
+    known: dict[tuple[str, str], Any] = {(one.__module__, one.__qualname__): one for one in classes}
+    known |= {(one.__module__, one.__name__): one for one in functions}
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str, /) -> Any:
+            try:
+                return known[module, name]
+            except KeyError:
+                raise pickle.UnpicklingError(f"{module}.{name} is no part of a message") from None
+
+    def decode(data: bytes) -> Any:
+        for number, (part, _, _) in enumerate(pickletools.genops(data)):
+            if part.name not in _PARTS:
+                raise pickle.UnpicklingError(f"{part.name} is no part of a message")
+            if number >= MAX_PARTS:
+                raise pickle.UnpicklingError(f"it has more than {MAX_PARTS} parts")
+        return Unpickler(io.BytesIO(data)).load()
+
+    return decode
 
 
 def _error(what: str) -> PipelineError:

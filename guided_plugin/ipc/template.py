@@ -20,8 +20,7 @@ from collections.abc import Callable
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.ipc.channel import poll_until
-from guided_plugin.ipc.observed import StopWatch
-from guided_plugin.ipc.spawn import Child, exit_reason
+from guided_plugin.ipc.spawn import Child, StopWatch, exit_reason
 
 START_SECONDS = 120.0
 """Until a child must be there, on a cold and busy machine."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from guided_plugin.errors import ERRORS, GuidedError, rebuild
 from guided_plugin.grammar.base import Prepared
-from guided_plugin.ipc.decoding import plain_decoder
+from guided_plugin.ipc.channel import plain_decoder
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.triggers import Trigger
 from guided_plugin.step import Admission

@@ -11,7 +11,7 @@ import pytest
 from guided_plugin.compiling.helper_process import Answer, from_helper
 from guided_plugin.errors import ERRORS, CompileLimitError, GuidedError, PipelineError
 from guided_plugin.grammar.base import Prepared
-from guided_plugin.ipc import decoding
+from guided_plugin.ipc import channel as channel_module
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission
@@ -117,7 +117,7 @@ def test_memory_is_in_proportion():
 def test_a_message_has_a_bounded_number_of_parts(monkeypatch):
     data = pickle.dumps(Synced(1, frozenset(range(200))), 5)
     assert from_worker(data).ticket == 1
-    monkeypatch.setattr(decoding, "MAX_PARTS", 100)
+    monkeypatch.setattr(channel_module, "MAX_PARTS", 100)
     with pytest.raises(pickle.UnpicklingError, match="more than 100 parts"):
         from_worker(data)
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from guided_plugin.ipc import observed
-from guided_plugin.ipc.observed import StopWatch
+from guided_plugin.ipc import spawn
+from guided_plugin.ipc.spawn import StopWatch
 
 CODE = "print(flush=True)\nwhile True: pass"
 
@@ -30,7 +30,7 @@ def looks(watch, seconds):
     said = []
     while time.monotonic() < end:
         said.append(watch.stays_stopped())
-        time.sleep(observed.LOOK_SECONDS)
+        time.sleep(spawn.LOOK_SECONDS)
     return said
 
 
@@ -66,9 +66,9 @@ def test_stops_of_a_moment_do_not_add_up(busy):
     for _ in range(6):
         os.kill(busy.pid, signal.SIGSTOP)
         assert not watch.stays_stopped()
-        time.sleep(observed.LOOK_SECONDS)
+        time.sleep(spawn.LOOK_SECONDS)
         os.kill(busy.pid, signal.SIGCONT)
-        time.sleep(observed.LOOK_SECONDS)
+        time.sleep(spawn.LOOK_SECONDS)
         assert not watch.stays_stopped()
 
 

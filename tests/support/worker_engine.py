@@ -10,7 +10,7 @@ from vocabularies import BYTES
 import guided_plugin as gp
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.step import StepPlan
-from guided_plugin.worker.child import process
+from guided_plugin.worker.child import loop
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.session import Session
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter
@@ -51,7 +51,7 @@ class Engine:
         control, end = socket.socketpair()
         end.close()  # there is no template: these specs need no helper
         arguments = compiler._chooser, control.detach(), theirs.detach(), os.dup(self.region.fd)
-        self.thread = threading.Thread(target=lambda: self.codes.append(process.main(*arguments)))
+        self.thread = threading.Thread(target=lambda: self.codes.append(loop.main(*arguments)))
         self.thread.start()
         self.session.begin(self.channel, isolate=isolate)
 

@@ -12,7 +12,7 @@ from worker_runs import END, LONG, PAREN, Run, faulty, gone, stopped, until
 import guided_plugin as gp
 from guided_plugin.errors import GuidedError, PipelineError, PluginError, RequestError
 from guided_plugin.grammar.table import Phase
-from guided_plugin.ipc import observed as observed_module
+from guided_plugin.ipc import spawn as spawn_module
 from guided_plugin.worker.engine import supervisor as supervisor_module
 
 
@@ -62,7 +62,7 @@ def test_a_stopped_worker_is_replaced_by_its_state_and_no_request_is_blamed(make
 
 
 def test_a_worker_that_is_stopped_for_a_moment_is_kept(make, monkeypatch):
-    monkeypatch.setattr(observed_module, "STOPPED_SECONDS", 1.0)
+    monkeypatch.setattr(spawn_module, "STOPPED_SECONDS", 1.0)
     pipe = make()
     run = Run(pipe, one=LONG)
     pid = pipe.runtime.supervisor.worker_pid
@@ -199,7 +199,7 @@ def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(ma
 
 
 def test_a_stopped_worker_never_makes_the_host_wait_to_send(make, monkeypatch):
-    monkeypatch.setattr(observed_module, "STOPPED_SECONDS", 1e9)
+    monkeypatch.setattr(spawn_module, "STOPPED_SECONDS", 1e9)
     pipe = make(slots=64, worker_step_ms=60_000)
     run = Run(pipe, one=LONG)
     pid = pipe.runtime.supervisor.worker_pid

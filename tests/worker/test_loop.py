@@ -16,7 +16,7 @@ from guided_plugin.errors import GrammarError, RequestError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.worker.device.buffers import Waits
-from guided_plugin.worker.engine.timing import worker_metrics
+from guided_plugin.worker.engine.runtime import worker_metrics
 from guided_plugin.worker.layout import Counter
 from guided_plugin.worker.messages import Crashed, Hello
 

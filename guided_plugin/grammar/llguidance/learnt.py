@@ -24,7 +24,7 @@ import time
 from typing import TYPE_CHECKING
 
 from guided_plugin.grammar.native import native
-from guided_plugin.ipc.observed import resident_bytes
+from guided_plugin.ipc.spawn import resident_bytes
 
 if TYPE_CHECKING:
     from guided_plugin.grammar.llguidance.lexers import LexerPool

@@ -1,4 +1,5 @@
-"""The grammar worker's loop: tokens in, masks out, in shared memory. Depends on the grammar layer; no CUDA.
+"""The grammar worker: its process, and its loop, tokens in and masks out, in shared memory. Depends on the
+grammar layer; no CUDA.
 
 It never waits for one request on behalf of another: specs compile in threads, and a plan waits for a grammar
 only when that request is in it. What one request does wrong fails that request; what this process does wrong
@@ -7,20 +8,29 @@ ends it, and the engine starts another.
 
 from __future__ import annotations
 
+import ctypes
 import select
+import socket
+import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from typing import NoReturn
 
+from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.ipc.channel import Channel
-from guided_plugin.ipc.observed import resident_bytes
+from guided_plugin.compiling.template_process import MODULE
+from guided_plugin.errors import GuidedError
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.ipc.spawn import resident_bytes
+from guided_plugin.ipc.template import Template
 from guided_plugin.worker.child.requests import Compiles, WorkerRequests
 from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.child.steps import DraftSteps, PlainSteps, StepPace
 from guided_plugin.worker.layout import Counter, Region
-from guided_plugin.worker.messages import Add, Compile, Hello, Remove, Sync, Synced
+from guided_plugin.worker.messages import Add, Compile, Crashed, Hello, Ready, Remove, Retires, Sync, Synced
 
 _PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 3e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
@@ -41,6 +51,9 @@ _OVERDUE_BYTES = 1 << 30
 
 _OVERDUE_CHECK = 0.25
 """Seconds between two checks."""
+
+_PR_SET_NAME = 15
+_PR_SET_TIMERSLACK = 29
 
 
 class WorkerRetires(Exception):
@@ -189,3 +202,39 @@ class _OverdueWatch:
                 f"{gained / 2**20:.0f} MiB"
             )
         return True
+
+
+def main(built: Chooser | GuidedError, control_fd: int, channel_fd: int, region_fd: int) -> int:
+    """Serve an engine until it hangs up; the exit code."""
+    with closing(Channel(socket.socket(fileno=channel_fd))) as channel:
+        try:
+            if isinstance(built, GuidedError):
+                raise built
+            _serve(channel, region_fd, built, control_fd)
+        except ChannelClosedError:
+            return 0
+        except WorkerRetires as wish:
+            channel.send(Retires(str(wish)))
+            channel.drain(time.monotonic() + 1.0)
+            return 0
+        except BaseException as error:
+            if not isinstance(error, GuidedError):
+                traceback.print_exc()
+            channel.send(Crashed(str(error) if isinstance(error, GuidedError) else repr(error)))
+            channel.drain(time.monotonic() + 1.0)
+    return 1
+
+
+def _serve(channel: Channel, region_fd: int, chooser: Chooser, control_fd: int) -> NoReturn:
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"guided-worker", 0, 0, 0)  # what `ps` and `top` show
+    sys.setswitchinterval(5e-4)  # compile threads give way to the step in half a millisecond
+    # Let short sleeps be short: by default the kernel rounds them up by 50 microseconds.
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
+    plugins = chooser.plugins
+    channel.send(Ready(frozenset(plugins.backends), frozenset(plugins.lowerings)))
+    hello, *received = channel.wait()
+    with socket.socket(fileno=control_fd) as control:
+        built = chooser, Template(MODULE, None, control)
+        compiler = GrammarCompiler(chooser.vocabulary, config=chooser.config, plugins=plugins, built=built)
+        with closing(Region(region_fd, hello.shape, hello.identity)) as region:
+            GrammarWorker(channel, region, hello, compiler, Compiles(compiler, channel), received).run()

@@ -10,21 +10,24 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.request_state import Phase
-from guided_plugin.ipc.observed import resident_bytes
-from guided_plugin.metrics import WorkerMetrics
+from guided_plugin.ipc.spawn import resident_bytes
+from guided_plugin.metrics import RECENT, WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
+from guided_plugin.worker.device.buffers import Waits
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
-from guided_plugin.worker.engine.timing import worker_metrics
+from guided_plugin.worker.layout import Counter, Region, Time
 from guided_plugin.worker.ranks.leader import Followers
 from guided_plugin.worker.runtime import GrammarRuntime
 
@@ -166,3 +169,47 @@ class WorkerRuntime(GrammarRuntime):
         if self.supervisor.close():
             self.buffers.close()
             self.followers.close()
+
+
+def step_times(region: Region, newest: int) -> NDArray[np.int64]:
+    """The rows of the ring whose step was planned and filled, oldest first; columns as in `Time`."""
+    times = np.array(region.times)
+    times = times[(times[:, Time.PLANNED] > 0) & (times[:, Time.STEP] <= newest)]
+    times = times[times[:, Time.FILLED] >= times[:, Time.PLANNED]]
+    return times[np.argsort(times[:, Time.STEP])]
+
+
+def worker_metrics(region: Region, newest: int, restarts: int, waits: Waits) -> WorkerMetrics:
+    """The figures of the newest steps."""
+    times = step_times(region, newest)[-RECENT:]
+    learnt = 1024 * region.load(Counter.LEARNT)
+    if not len(times):
+        return WorkerMetrics(restarts=restarts, learnt_bytes=learnt)
+    drafts = region.shape.drafts > 0
+    inputs = np.maximum(times[:, Time.PLANNED], times[:, Time.ACCEPT]) if drafts else _inputs_there(times)
+    to_mask = (times[:, Time.FILLED] - inputs) / 1e9
+    fill = (times[:, Time.FILLED] - times[:, Time.FILL]) / 1e9
+    accepted = times[times[:, Time.ACCEPTED] >= times[:, Time.PLANNED]]
+    accept = (accepted[:, Time.ACCEPTED] - accepted[:, Time.ACCEPT]) / 1e9
+    return WorkerMetrics(
+        steps=len(times),
+        plan_to_mask=float(np.median(to_mask)),
+        plan_to_mask_p99=float(np.quantile(to_mask, 0.99)),
+        accept=float(np.median(accept)) if len(accept) else 0.0,
+        fill=float(np.median(fill)),
+        exposed_wait=waits.exposed,
+        margin=waits.margin,
+        restarts=restarts,
+        learnt_bytes=learnt,
+    )
+
+
+def _inputs_there(times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """When each step's plan and the tokens before it were both there."""
+    inputs = times[:, Time.PLANNED].copy()
+    follows = times[1:, Time.STEP] == times[:-1, Time.STEP] + 1
+    before = np.where(follows, times[:-1, Time.ACCEPT], 0)
+    # Tokens that were accepted after this step was filled belong to an older user of their row.
+    before = np.where(before <= times[1:, Time.FILL], before, 0)
+    inputs[1:] = np.maximum(inputs[1:], before)
+    return inputs
