@@ -16,18 +16,11 @@ from typing import Any
 import torch
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
 
 from guided_plugin.errors import ConfigError
 from guided_plugin.hosts.vllm.common import samples
 from guided_plugin.hosts.vllm.gate import install
-
-try:
-    from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
-except ImportError:  # before 0.31
-
-    class V2LogitsProcessor:  # type: ignore[no-redef]
-        """There is no V2 runner in this vLLM."""
-
 
 __all__ = ["GuidedLogitsProcessor"]
 
@@ -53,8 +46,7 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
 
             self.runner = V1Runner(vllm_config, runner[0])
         elif len(runner) == 1:
-            from guided_plugin.hosts.vllm.v2 import V2Runner
-            from guided_plugin.hosts.vllm.v2_drafts import V2DraftRunner
+            from guided_plugin.hosts.vllm.v2 import V2DraftRunner, V2Runner
 
             made = V2Runner if vllm_config.speculative_config is None else V2DraftRunner
             self.runner = made(vllm_config, runner[0])

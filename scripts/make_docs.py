@@ -215,12 +215,12 @@ def render_versions(page: str) -> str:
     for part in Part:
         found = [name.path.partition(":")[2] for name in NAMES if name.part is part]
         parts.append(f"| `{part.name.lower()}` | {part.value} | {', '.join(f'`{name}`' for name in found)} |")
-    wrapped = ["| name | part | releases | when | why |", "|---|---|---|---|---|"]
+    wrapped = ["| name | part | when | why |", "|---|---|---|---|"]
     for when in When:
         for name in NAMES:
             if name.by and name.when is when:
                 path, part = name.path.partition(":")[2], name.part.name.lower()
-                cells = (f"`{path}`", f"`{part}`", name.releases, when.value, name.why)
+                cells = (f"`{path}`", f"`{part}`", when.value, name.why)
                 wrapped.append(f"| {' | '.join(cells)} |")
     for title, lines in {"parts": parts, "wrapped": wrapped}.items():
         before, _, rest = page.partition(f"<!-- {title} -->\n")

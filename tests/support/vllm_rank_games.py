@@ -1,19 +1,17 @@
-"""The games of `vllm_games` as ranks play them: pipeline stages, and ranks that sample a part of a batch."""
+"""The V1 game of `vllm_games` as the last stage of a pipeline plays it."""
 
-import dataclasses
 import random
 from itertools import chain
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 pytest.importorskip("vllm")
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
-from vllm_games import Request, V2DraftGame, V2Game
+from vllm_games import Request
 from vllm_support import WIDTH
 
-__all__ = ["V1TurnsGame", "V2ShardedDraftGame", "V2ShardedGame"]
+__all__ = ["V1TurnsGame"]
 
 
 class V1TurnsGame:
@@ -92,57 +90,3 @@ class V1TurnsGame:
     def finish(self):
         for request in [*chain(*self.groups), *self.preempted, *self.done]:
             request.check()
-
-
-class Sharded:
-    """Every rank samples the requests whose index is its own; some ranks have none in a batch."""
-
-    def __init__(self, guides_of, vllm_config, seed):
-        self.guides_of = guides_of
-        super().__init__(vllm_config, seed)
-        self.empty = 0
-
-    def make(self, vllm_config, states):
-        return self.guides_of(vllm_config, states)
-
-    def apply(self, logits, context):
-        indices = context.expanded_idx_mapping
-        whole = SimpleNamespace(
-            idx_mapping_np=context.idx_mapping_np,
-            expanded_idx_mapping=indices,
-            expanded_local_pos=context.expanded_local_pos,
-            input_ids=context.input_ids,
-            logits_indices=torch.arange(len(indices)),
-        )
-        for guide in self.guides:
-            guide.runner.show(whole)
-        for rank, guide in enumerate(self.guides):
-            own = context.idx_mapping_np[context.idx_mapping_np % len(self.guides) == rank]
-            self.empty += not len(own)
-            for part in (own[:1], own[1:]) if self.rng.random() < 0.2 and self.drafts else (own,):
-                rows = torch.tensor([index in part for index in indices.tolist()]).nonzero().view(-1)
-                if len(part):
-                    logits[rows] = self.masked(guide, logits[rows], self.part(context, rows, part))
-            guide.runner.shown()
-        return logits
-
-    def part(self, context, rows, own):
-        return dataclasses.replace(
-            context,
-            idx_mapping=torch.tensor(own),
-            idx_mapping_np=own,
-            expanded_idx_mapping=context.expanded_idx_mapping[rows],
-            expanded_local_pos=context.expanded_local_pos[rows] if self.drafts else None,
-            input_ids=context.input_ids[rows] if self.drafts else None,
-        )
-
-
-class V2ShardedGame(Sharded, V2Game):
-    drafts = False
-
-
-class V2ShardedDraftGame(Sharded, V2DraftGame):
-    drafts = True
-
-    def parts(self, batch):
-        return [batch]

@@ -53,7 +53,6 @@ def parallel(**changes):
             "pipeline_parallel_size": 1,
             "prefill_context_parallel_size": 1,
             "distributed_executor_backend": "mp",
-            "enable_batch_sharded_sampling": False,
             **changes,
         }
     )

@@ -4,9 +4,8 @@ Ranks: under tensor parallelism every rank has all logits (they are all-gathered
 both model runners; rank 0's tokens are published. So every rank needs the same masks in the same step. The
 grammars work at rank 0; the others mask with its memory (`worker/ranks`), or on another machine (`--nnodes`)
 with a copy of it, which they hear of at the start, over vLLM's own CPU group. With drafts every rank proposes
-and judges the same ones. With batch-sharded sampling each samples some of the requests, and all plan the
-whole batch. Under pipeline parallelism the ranks of the last stage sample, and the others have no part in
-this. Data parallelism needs nothing: each engine has ranks of its own.
+and judges the same ones. Under pipeline parallelism the ranks of the last stage sample, and the others have
+no part in this. Data parallelism needs nothing: each engine has ranks of its own.
 
 A request carries its spec in `SamplingParams.extra_args["guided"]`: in a form of clients in the frontend, as
 the gate wrote it in the engine. Everything else follows from vLLM's own configuration.
@@ -226,21 +225,21 @@ def samples(vllm_config: Any) -> bool:
     return bool(get_pp_group().is_last_rank)
 
 
-def shards(vllm_config: Any) -> bool:
-    """Whether each rank samples a part of the batch."""
-    return bool(getattr(vllm_config.parallel_config, "enable_batch_sharded_sampling", False))
-
-
 def unsupported_ranks(vllm_config: Any) -> RequestError | None:
     """Why the ranks of an engine of this configuration can't be guided, if they can't."""
     parallel = vllm_config.parallel_config
     if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
         return _refused("prefill context parallelism is not supported", "use tensor parallelism alone")
+    if getattr(parallel, "enable_batch_sharded_sampling", False):
+        return _refused(
+            "batch-sharded sampling is not supported: each rank samples a part of the batch",
+            "start without enable_batch_sharded_sampling",
+        )
     stages, ranks = parallel.pipeline_parallel_size, parallel.tensor_parallel_size
     if stages == ranks == 1:
         return None
     parts = (Part.STAGES,) * (stages > 1) + (Part.RANKS,) * (ranks > 1)
-    changed = broken(*parts, *(Part.SHARDS,) * shards(vllm_config))
+    changed = broken(*parts)
     if changed is not None:
         return changed
     backend = parallel.distributed_executor_backend

@@ -18,10 +18,9 @@ from concurrent.futures import Future
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import GuidedError, RequestError, printable
+from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
@@ -36,7 +35,7 @@ from guided_plugin.hosts.vllm.common import (
     unsupported_reason,
     vocabulary_of,
 )
-from guided_plugin.hosts.vllm.failures import AT_ONCE, DeadRows, Ledger, Left, attach, to_host, unreported
+from guided_plugin.hosts.vllm.failures import AT_ONCE, OWN, Ledger, Left, unreported
 from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
 from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
@@ -53,9 +52,6 @@ _log = logging.getLogger(__name__)
 
 _ASKED_SECONDS = 60.0
 """For how long a compile is kept that no frontend asks for any more: its client has left."""
-
-_OWN = "vllm-"
-"""Begins the ids of requests that vLLM's scheduler does not name."""
 
 _FIRST = OutputSpec.choice(["a"])
 """A spec that starts the grammar worker."""
@@ -87,16 +83,15 @@ class Engine:
         self._numbers = itertools.count(1)
         self._preparing: dict[str, tuple[Future[Admission], float]] = {}
         """Specs that frontends ask for again and again until they are there, by what frontends call them, and
-        when each was last asked for; the oldest question first."""
+        when each was last asked for."""
         self.seconds = Recent()
         """What steps took of vLLM's thread, the runner's part included."""
         self._running: dict[str, GuidedRequest] = {}
         self._max_requests = max_requests
         self.table: Container[str] = ()
         """V1's own table of requests by id, with those that are in no batch for the moment."""
-        self._ledger = Ledger()
-        self._dead: list[DeadRows] = []
-        """Of the step that is being sampled."""
+        self.failed = Ledger()
+        """Requests that failed, until vLLM knows."""
         self._started = False
         """Whether a spec has compiled here: the grammar worker takes seconds to start."""
         self._ready = threading.Event()
@@ -133,7 +128,7 @@ class Engine:
     def _make_pipeline(self, device: torch.device, max_requests: int) -> StepPipeline:
         """Where there are several ranks, all of them get one, or none does."""
         ranks = ranks_of(self.config)
-        self.leads = ranks is None or ranks.rank == 0
+        self.leads = self.failed.tells = ranks is None or ranks.rank == 0
         error: GuidedError | None = None
         try:
             # Third parties' hooks are called once, not by each rank.
@@ -173,7 +168,7 @@ class Engine:
         """Start a request, after the output it had already produced. None if nothing guides it. `error`: why
         its grammar can't go on after that, as this rank sees it."""
         extra = params.extra_args or {}
-        request_id = extra.get(REQUEST) or f"{_OWN}{next(self._numbers)}"
+        request_id = extra.get(REQUEST) or f"{OWN}{next(self._numbers)}"
         try:
             spec = spec_of(params)
             if spec is None:
@@ -191,7 +186,8 @@ class Engine:
                 spec = dataclasses.replace(spec, stop_token_ids=stops)
             slot = self._take_slot(request_id, spec, tokens, error)
         except GuidedError as problem:
-            return self.close_request(params, problem, request_id)
+            self.failed.add(request_id, AT_ONCE, problem.reason)  # not guided at all: it ends as an error
+            return GuidedRequest(request_id, UNGUIDED, min(params.all_stop_token_ids, default=0))
         stop = (spec.stop_token_ids or stops)[0]
         guided = self._running[request_id] = GuidedRequest(request_id, slot, stop, limits_of(params))
         return guided
@@ -210,21 +206,6 @@ class Engine:
             raise error
         return self.pipeline.add_failed(request_id, spec, error)
 
-    def close_request(self, params: Any, error: GuidedError, request_id: str = "") -> GuidedRequest:
-        """A request that is not guided at all, and will end as an error."""
-        request_id = request_id or params.extra_args.get(REQUEST, _OWN)
-        if self.leads:  # rank 0 tells
-            self._ledger.add(request_id, AT_ONCE, error.reason)
-        return GuidedRequest(request_id, UNGUIDED, min(params.all_stop_token_ids, default=0))
-
-    def runs(self, request_id: str | None) -> bool:
-        """Whether a request of vLLM's is in the pipeline."""
-        return request_id in self._running
-
-    def lives(self, request_id: str) -> bool:
-        """Whether a request has not ended, as V1's runner knows it."""
-        return request_id in self.table
-
     @property
     def is_full(self) -> bool:
         """Whether there is no slot for another request."""
@@ -237,7 +218,8 @@ class Engine:
             return True
         now = time.monotonic()
         verdict, _ = self._preparing.pop(key, (None, now))
-        self._forget_unasked(now)
+        asked = self._preparing.items()
+        self._preparing = {one: each for one, each in asked if now - each[1] < _ASKED_SECONDS}
         if verdict is None:
             if made is None:  # another frontend's question, or an older one, was told that it is done
                 return True
@@ -251,13 +233,6 @@ class Engine:
         self._started = True
         return True
 
-    def _forget_unasked(self, now: float) -> None:
-        while self._preparing:
-            key, (_, asked) = next(iter(self._preparing.items()))
-            if now - asked < _ASKED_SECONDS:
-                return
-            del self._preparing[key]
-
     def end(self, guided: GuidedRequest) -> None:
         """A request has left; it may come back as another one."""
         if guided.slot != UNGUIDED:
@@ -265,40 +240,13 @@ class Engine:
             del self._running[guided.request_id]
             guided.slot = UNGUIDED
 
-    def limited(self, requests: list[GuidedRequest], flags: Tensor) -> None:
-        """Rows of these may be given a stop token in this step; [positions, requests] `flags`, on the device,
-        say where the grammar forbids it."""
-        if self.leads:  # rank 0 tells
-            reasons = {one.request_id: _nothing_left(one.limits) for one in requests}
-            self._dead.append(DeadRows(reasons, [one.stop for one in requests], to_host(flags)))
-
     def watch(self, output: Any) -> Any:
         """The output of the step that was just sampled. It will carry the failures of the step."""
         if self.hooks is not None:
             self.hooks.appended()
-        dead, self._dead = self._dead, []
-        if not (self._running or self._ledger.pending or dead) or not self.leads:
+        if not self.leads or not (self._running or self.failed):
             return output
-        newest = AT_ONCE if self._pipeline is None else self._pipeline.runtime.newest
-        return attach(output, lambda complete: self._failed(newest, dead, complete))
-
-    def _failed(self, step: int, dead: list[DeadRows], output: Any) -> dict[str, str]:
-        """Reasons by id. The tokens of the step are on the host, so its masks were complete. Any thread."""
-        for rows in dead:
-            for request_id, reason in rows.cut(output):
-                self._ledger.add(request_id, step, reason)
-        if self._pipeline is not None:
-            for closure in self._pipeline.runtime.take_closed():
-                self._ledger.add(closure.request_id, closure.step, closure.reason)
-        if not self._ledger.pending:
-            return {}
-        due = self._ledger.due(step)
-        for request_id, reason in due.items():
-            if request_id.startswith(_OWN):
-                _log.error(
-                    "output cut off, and vLLM cannot be told: request %s: %s", printable(request_id), reason
-                )
-        return due
+        return self.failed.attach(output, None if self._pipeline is None else self._pipeline.runtime)
 
     def health(self) -> str:
         """Why no request can be guided now; empty if requests are served."""
@@ -344,12 +292,6 @@ class Engine:
 def limits_of(params: Any) -> str:
     """The options of a request by which vLLM forbids tokens."""
     return ", ".join(name for name in REQUEST_LIMITS if getattr(params, name))
-
-
-def _nothing_left(limits: str) -> str:
-    return RequestError(
-        f"{limits} leave no token that the grammar allows", hint="change them, or the spec"
-    ).reason
 
 
 def _unnamed() -> GuidedError:

@@ -42,6 +42,7 @@ from guided_plugin.hosts.vllm.common import (
     rust_frontend,
     unsupported_reason,
 )
+from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.patches import broken, named, patch_in
 from guided_plugin.spec import OutputSpec
@@ -63,6 +64,9 @@ _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 
 AT_ONCE = -1
 """In place of a step: the request was closed before its first one."""
+
+OWN = "vllm-"
+"""Begins the ids of requests that vLLM's scheduler does not name."""
 
 
 class Left:
@@ -280,16 +284,52 @@ _PASSED_BY = RequestError(
 
 
 class Ledger:
-    """Failed requests by vLLM's id. Thread-safe: outputs may be fetched in another thread."""
+    """Failed requests of one engine by vLLM's id, until an output tells of them. Thread-safe: outputs may be
+    fetched in another thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.pending: dict[str, tuple[int, str]] = {}
+        self.tells = True
+        """Whether this rank's output is the one that vLLM takes; nothing is noted elsewhere."""
+        self._dead: list[DeadRows] = []
+        """Of the step that is being sampled."""
+
+    def __bool__(self) -> bool:
+        return bool(self.pending or self._dead)
 
     def add(self, request_id: str, step: int, reason: str) -> None:
         """A request is closed from a step on. The first reason stays."""
-        with self._lock:
-            self.pending.setdefault(request_id, (step, reason))
+        if self.tells:
+            with self._lock:
+                self.pending.setdefault(request_id, (step, reason))
+
+    def limited(self, requests: list[GuidedRequest], flags: Tensor) -> None:
+        """Rows of these may be given a stop token in this step; [positions, requests] `flags`, on the device,
+        say where the grammar forbids it."""
+        if self.tells:
+            self._dead.append(DeadRows(requests, to_host(flags)))
+
+    def attach(self, output: Any, runtime: Any) -> Any:
+        """The output of a step. It will carry the failures that belong to it. `runtime`: of the pipeline."""
+        dead, self._dead = self._dead, []
+        newest = AT_ONCE if runtime is None else runtime.newest
+        return attach(output, lambda complete: self._failed(newest, dead, runtime, complete))
+
+    def _failed(self, step: int, dead: list[DeadRows], runtime: Any, output: Any) -> dict[str, str]:
+        """Reasons by id. The tokens of the step are on the host, so its masks were complete. Any thread."""
+        for rows in dead:
+            for request in rows.cut(output):
+                self.add(request.request_id, step, _nothing_left(request.limits))
+        for closure in () if runtime is None else runtime.take_closed():
+            self.add(closure.request_id, closure.step, closure.reason)
+        due = self.due(step)
+        for request_id, reason in due.items():
+            if request_id.startswith(OWN):
+                _log.error(
+                    "output cut off, and vLLM cannot be told: request %s: %s", printable(request_id), reason
+                )
+        return due
 
     def due(self, step: int) -> dict[str, str]:
         """The reasons of requests that are closed in a step, by id. Each is returned once, or once more where
@@ -303,29 +343,29 @@ class Ledger:
         return due
 
 
+def _nothing_left(limits: str) -> str:
+    what = f"{limits} leave no token that the grammar allows"
+    return RequestError(what, hint="change them, or the spec").reason
+
+
 class DeadRows(NamedTuple):
     """Requests whose own options may have left a row without a token that the grammar allows: a stop token
     was put there."""
 
-    reasons: dict[str, str]
-    """By vLLM's id, in the order of the columns of `flags`."""
-    stops: list[int]
-    """Which token that is, in the same order."""
+    requests: list[GuidedRequest]
     flags: Tensor
-    """[positions, requests] bool, host: whether the grammar forbids it there."""
+    """[positions, requests] bool, host: whether the grammar forbids that stop token there."""
 
-    def cut(self, output: Any) -> list[tuple[str, str]]:
-        """Ids and reasons of those that ended with such a stop token. `output` is the step's
-        ModelRunnerOutput."""
+    def cut(self, output: Any) -> list[GuidedRequest]:
+        """Those that ended with such a stop token. `output` is the step's ModelRunnerOutput."""
         found = []
         rows = self.flags.tolist()
-        for column, (request_id, reason) in enumerate(self.reasons.items()):
-            row = output.req_id_to_index.get(request_id)
+        for column, request in enumerate(self.requests):
+            row = output.req_id_to_index.get(request.request_id)
             tokens = [] if row is None or not output.sampled_token_ids else output.sampled_token_ids[row]
             # An accepted draft may be that token, too.
-            stop = self.stops[column]
-            if any(token == stop and at[column] for token, at in zip(tokens, rows, strict=False)):
-                found.append((request_id, reason))
+            if any(token == request.stop and at[column] for token, at in zip(tokens, rows, strict=False)):
+                found.append(request)
         return found
 
 

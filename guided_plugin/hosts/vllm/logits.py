@@ -101,48 +101,6 @@ def _columns(rows: list[Any], device: torch.device) -> tuple[Tensor, ...]:
     return tuple(upload(torch.tensor(rows, dtype=torch.int64).T.contiguous(), device))
 
 
-class PlannedBatch:
-    """What is planned for a batch, and what follows from that. Under pipeline parallelism as many batches as
-    there are stages take turns, each with requests of its own; else there is one."""
-
-    __slots__ = ("forced", "order", "planned", "ran", "running", "seen", "slots", "table")
-
-    def __init__(self, max_requests: int, device: torch.device) -> None:
-        self.planned: list[int] = []
-        """Indices, in the order of the mask rows."""
-        self.slots: tuple[int, ...] = ()
-        """The same as slots."""
-        self.running: list[int] = []
-        """Those of the planned that were there when it ran last."""
-        self.ran = False
-        """Whether it ran since its last plan."""
-        self.seen: bytes | None = None
-        """The indices of its requests when it was last looked at; None: look at the next one, whatever it
-        is."""
-        self.forced = ForcedRows()
-        """Which of its rows need more than a mask."""
-        # [max requests] int32, device: index -> mask row, -1 where there is none
-        self.table = torch.full((max_requests,), -1, dtype=torch.int32, device=device)
-        # [planned] int64, device
-        self.order = torch.zeros(0, dtype=torch.int64, device=device)
-
-    def plan(self, planned: list[int], slots: tuple[int, ...], order: Tensor) -> None:
-        """Plan these indices, which have these slots; `order` has them on the device."""
-        self.planned, self.slots, self.order = planned, slots, order
-        self.table.fill_(-1)
-        self.table[order] = torch.arange(len(planned), dtype=torch.int32, device=order.device)
-        self.look_again()
-
-    def look_again(self) -> None:
-        """An index may be another request's now: what was found out about a batch does not hold."""
-        self.seen = None
-
-    def leave(self, index: int) -> None:
-        """A request has ended: it is planned no more."""
-        if index in self.running:
-            self.running.remove(index)
-
-
 class StepHooks(SafeStepHooks):
     """Tells the plugins of one engine about its steps: `post_sampling` when the sampler of a model runner
     returns, `after_stop_criteria` when `Worker.sample_tokens` does. The runner has appended the tokens by
@@ -212,19 +170,12 @@ def _others(sampler: Any) -> bool:
 
 
 def sample(original: Any) -> Any:
-    """V2's `GPUModelRunner.sample`: shows the whole batch where this rank samples a part of it, as the
-    sampler is called with that part, and not at all where it is empty; tells hooks what was sampled."""
+    """V2's `GPUModelRunner.sample`: tells hooks what was sampled."""
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         batch = kwargs["input_batch"] if "input_batch" in kwargs else args[1]
-        runners = list(_runners(self.sampler))
-        in_parts = getattr(self, "batch_sharder", None) is not None
-        for runner in runners if in_parts else ():
-            runner.show(batch)
         result = original(self, *args, **kwargs)
-        for runner in runners if in_parts else ():
-            runner.shown()
-        for runner in runners:
+        for runner in _runners(self.sampler):
             if runner.engine.hooks is not None:
                 runner.engine.hooks.sampled(runner.slots_of(batch), _tokens(*result[:2]))
         return result

@@ -4,7 +4,7 @@
     module (endpoint)                        endpoint: it may lack a package, nothing calls what is in it then
       Class.method begins a b takes c d      parameters at their places, and parameters by name
       Class has e f                          attributes
-        -> WHEN file:function (releases): why  what wraps it, in this folder
+        -> WHEN file:function: why  what wraps it, in this folder
 
 `patches` looks at the names and wraps them; `guided-plugin doctor` and docs/vllm-versions.md
 read them too. Imports nothing of vLLM.
@@ -40,7 +40,6 @@ class Part(Enum):
     TOOLS = "the option tools_strict"
     RANKS = "guided requests under tensor parallelism"
     STAGES = "guided requests under pipeline parallelism"
-    SHARDS = "guided requests with batch-sharded sampling"
     ENGINES = "guided requests behind a data-parallel front"
 
 
@@ -56,7 +55,7 @@ class When(Enum):
     OUTPUT = "the first output of a guided batch: workers. Of the class that the runner uses"
     V1 = "the logits processor is made by a V1 runner that can guide"
     V2 = "the logits processor is made by a V2 runner that can guide"
-    SAMPLE = "the same, if a plugin implements a step hook, or with batch-sharded sampling"
+    SAMPLE = "the same, if a plugin implements a step hook"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,6 @@ class Name:
     by: str = ""
     """What makes its wrapper of the original: `file:function` in this folder; empty where nothing does."""
     when: When = When.START
-    releases: str = "0.31 and later"
     why: str = ""
     """What it is wrapped for."""
 
@@ -256,7 +254,7 @@ vllm.v1.worker.gpu_worker
 vllm.v1.worker.gpu.model_runner
   GPUModelRunner has sampler
   GPUModelRunner.sample begins self hidden_states input_batch
-    -> SAMPLE logits:sample: calls `post_sampling`; shows every rank the whole batch
+    -> SAMPLE logits:sample: calls `post_sampling`
 vllm.v1.worker.gpu.input_batch
   InputBatch has idx_mapping_np
 vllm.v1.worker.gpu.sample.sampler
@@ -295,16 +293,6 @@ vllm.v1.worker.gpu_worker
   Worker has model_runner
 vllm.v1.worker.gpu_model_runner
   GPUModelRunner has requests
-[SHARDS]
-vllm.config
-  ParallelConfig has enable_batch_sharded_sampling
-vllm.v1.worker.gpu.model_runner
-  GPUModelRunner has sampler batch_sharder
-  GPUModelRunner.sample begins self hidden_states input_batch
-vllm.v1.worker.gpu.input_batch
-  InputBatch has idx_mapping_np expanded_idx_mapping expanded_local_pos input_ids logits_indices
-vllm.v1.worker.gpu.sample.sampler
-  Sampler has logits_processors
 [ENGINES]
 vllm.v1.engine.core_client
   AsyncMPClient has core_engines
@@ -327,7 +315,6 @@ def _parsed(table: str) -> tuple[Name, ...]:
                 found[-1],
                 by=wrapped["by"],
                 when=When[wrapped["when"]],
-                releases=wrapped["releases"] or found[-1].releases,
                 why=" ".join(wrapped["why"].split()),
             )
         else:
@@ -343,7 +330,7 @@ def _parsed(table: str) -> tuple[Name, ...]:
     return tuple(found)
 
 
-_WRAPPED = re.compile(r" +-> (?P<when>\w+) (?P<by>\w+:\w+)(?: \((?P<releases>[^)]*)\))?: (?P<why>.*)")
+_WRAPPED = re.compile(r" +-> (?P<when>\w+) (?P<by>\w+:\w+): (?P<why>.*)")
 
 NAMES = _parsed(_TABLE)
 

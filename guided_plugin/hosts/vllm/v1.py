@@ -103,7 +103,7 @@ class V1Runner:
             forced.close(logits, rows)
             if forced.fragile and (mask := self.engine.pipeline.mask) is not None:
                 forced.spare(logits, rows)
-                self.engine.limited(forced.limited, forced.refused_stops(mask))
+                self.engine.failed.limited(forced.limited, forced.refused_stops(mask))
         self.engine.seconds.add(self._spent + time.perf_counter() - start)
         return logits
 
@@ -166,7 +166,7 @@ class V1Runner:
         rows = self._rows
         for at in (*update.removed, *(at for at, *_ in update.added)):
             self._take_out(at)
-        for name in [name for name in self._away if not self.engine.lives(name)]:
+        for name in [name for name in self._away if name not in self.engine.table]:
             self.engine.end(self._away.pop(name).guided)
         new = []
         for at, params, _, output in update.added:
@@ -204,7 +204,7 @@ class V1Runner:
         if row is None:
             return
         guided = row.guided
-        if self._takes_turns and guided.slot != UNGUIDED and self.engine.lives(guided.request_id):
+        if self._takes_turns and guided.slot != UNGUIDED and guided.request_id in self.engine.table:
             self._away[guided.request_id] = row
         else:
             self.engine.end(guided)

@@ -101,7 +101,6 @@ def check(outputs):
 
 
 DRAFTS = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}}
-SHARDED = {"enable_batch_sharded_sampling": True}
 
 
 @pytest.mark.parametrize(
@@ -109,12 +108,11 @@ SHARDED = {"enable_batch_sharded_sampling": True}
     [
         pytest.param("0", {"tensor": 2}, 1, id="V1-TP2"),
         pytest.param("1", {"tensor": 2}, 0, id="V2-TP2"),
-        pytest.param("1", {"tensor": 2, **SHARDED}, 1, id="V2-TP2-sharded"),
         pytest.param("0", {"pipeline": 2}, 0, id="V1-PP2"),
         pytest.param("1", {"pipeline": 2}, 1, id="V2-PP2"),
         pytest.param("1", {"pipeline": 2, "async_scheduling": False}, 0, id="V2-PP2-sync"),
         pytest.param("1", {"tensor": 2, "pipeline": 2}, 3, id="V2-TP2-PP2"),
-        pytest.param("1", {"tensor": 2, **SHARDED, **DRAFTS}, 1, id="V2-TP2-sharded-drafts"),
+        pytest.param("1", {"tensor": 2, **DRAFTS}, 1, id="V2-TP2-drafts"),
     ],
 )
 def test_ranks(monkeypatch, model_runner, options, victim):
