@@ -1,4 +1,4 @@
-"""Threads that run compiles in the background. Depends on errors and ipc.
+"""Threads that run compiles in the background. Depends on ipc.
 
 They mostly wait for helper processes, so there may be many. They are daemons, because a compile must not keep
 a program from ending.
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from guided_plugin.errors import BusyError
 from guided_plugin.ipc import processors
 
 _MAX_THREADS = 64
@@ -23,30 +22,21 @@ T = TypeVar("T")
 class Background(Generic[T]):
     """Runs calls, each in a thread of its own up to a number of threads; the others wait for one of these."""
 
-    def __init__(self, threads: int = _MAX_THREADS, most: float = float("inf")) -> None:
-        """`most`: calls that may have been submitted and not ended."""
+    def __init__(self, threads: int = _MAX_THREADS) -> None:
         self._most_threads = threads
-        self._most = most
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Future[T], Callable[[], T]]] = deque()
-        self._threads = self._calls = 0
-        """Threads, each of which ends when no call waits; calls that were submitted and have not ended."""
+        self._threads = 0
+        """Each of them ends when no call waits."""
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """The result of a call, later. Never blocks; raises BusyError if there are too many."""
+        """The result of a call, later. Never blocks."""
         future: Future[T] = Future()
         with self._lock:
-            if self._calls >= self._most:
-                raise BusyError(
-                    f"{self._calls} specs compile, or wait for that",
-                    where="compiling",
-                    hint="try again, or raise compile_queue or compile_processes",
-                )
             if self._threads < self._most_threads:
                 # Before the call is queued: should no thread start, there is no future that never ends.
                 threading.Thread(target=self._work, name="guided-compile", daemon=True).start()
                 self._threads += 1
-            self._calls += 1
             self._waiting.append((future, call))
         return future
 
@@ -60,8 +50,6 @@ class Background(Generic[T]):
             if future.set_running_or_notify_cancel():
                 _run(call, future)
             del future, call  # what they hold must not live until the next call
-            with self._lock:
-                self._calls -= 1
 
 
 def at_low_priority(call: Callable[[], T]) -> T:

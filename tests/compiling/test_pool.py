@@ -17,7 +17,7 @@ from strange_backend import LARGE, VOCABULARY, strange
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling import compiler as compiler_module
 from guided_plugin.compiling import helper as helper_module
-from guided_plugin.compiling.background import Background, at_low_priority
+from guided_plugin.compiling.background import at_low_priority
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.helper import Compile, Helper
 from guided_plugin.errors import (
@@ -325,23 +325,6 @@ def test_a_spec_that_compiled_elsewhere_needs_no_helper(byte_vocabulary):
     assert len(second._pool.processes()) == 1
     first.close()
     second.close()
-
-
-def test_a_queue_with_a_bound_says_that_it_is_full():
-    go_on = threading.Event()
-    background = Background(threads=1, most=3)
-    waiting = [background.submit(go_on.wait) for _ in range(3)]
-    with pytest.raises(BusyError, match="3 specs compile, or wait"):
-        background.submit(go_on.wait)
-    go_on.set()
-    assert all(future.result(10) for future in waiting)
-    end = time.monotonic() + 10
-    while True:
-        try:
-            assert background.submit(lambda: True).result(10)
-            return
-        except BusyError:
-            assert time.monotonic() < end
 
 
 def test_helpers_give_way(make):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 from guided_plugin.compiling.limits import check_size
@@ -29,12 +30,13 @@ from guided_plugin.errors import (
 )
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.hosts.vllm.names import Part
+from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, CONSTRAINTS, Part
 from guided_plugin.hosts.vllm.patches import broken
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.forms import WHOLE
 from guided_plugin.worker.ranks.group import RankGroup
 
+_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _APART = "use data parallelism"
 _SUPPORTED = "docs/scaling.md has what is supported"
 
@@ -47,6 +49,9 @@ fields of the `OutputSpec`."""
 
 REQUEST = "guided_request"
 """Set by the scheduler, on every guided request: its id, by which a failure of it is told."""
+
+MARK = "guided_left"
+"""Set by the gate on each request that is left to vLLM's own manager, so that its engine counts it."""
 
 PREPARE = "guided_prepare"
 """The method of vLLM's workers by which a frontend has a spec compiled before the request comes."""
@@ -103,17 +108,31 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
         )
     if vllm_config.model_config.skip_tokenizer_init:
         return RequestError("a grammar needs the tokenizer", hint="start without skip_tokenizer_init")
-    return unsupported_ranks(vllm_config)
+    return _unsupported_ranks(vllm_config) or broken(Part.SCHEDULER) or _unsupported_scheduler(vllm_config)
 
 
-def frontend_parts(vllm_config: Any) -> tuple[Part, ...]:
-    """What a frontend relies on, and what the model runner behind it does."""
+def _unsupported_scheduler(vllm_config: Any) -> RequestError | None:
+    """Why failures could not be reported in an engine of this configuration, if they could not."""
+    choose = getattr(getattr(vllm_config, "scheduler_config", None), "get_scheduler_cls", None)
+    known = resolve_name(_SCHEDULER)
+    scheduler = known if choose is None else choose()
+    if isinstance(scheduler, type) and issubclass(scheduler, known):
+        return None
+    return RequestError(
+        f"the scheduler {scheduler!r} is not one of vLLM's: failed requests could not end as errors",
+        hint="leave scheduler_cls out, or derive it from vllm.v1.core.sched.scheduler.Scheduler",
+    )
+
+
+def refused_unseen(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
+    """Why no guided request may go to an engine of this configuration, as a frontend knows it: what it relies
+    on itself, and what the model runner behind it does."""
     outputs = vllm_config.structured_outputs_config
     reasons = bool(outputs.reasoning_parser) and not outputs.enable_in_reasoning
     drafts = vllm_config.speculative_config is not None
     runner = Part.V2 if getattr(vllm_config, "use_v2_model_runner", False) else Part.V1
-    wanted = (Part.FRONTEND, Part.REASONING if reasons else None, runner, Part.DRAFTS if drafts else None)
-    return tuple(part for part in wanted if part is not None)
+    parts = (Part.FRONTEND, *(Part.REASONING,) * reasons, runner, *(Part.DRAFTS,) * drafts)
+    return unsupported_reason(vllm_config, options) or broken(*parts)
 
 
 def refuse_to_start(options: GuidedConfig) -> None:
@@ -175,6 +194,14 @@ def spec_of(params: Any) -> OutputSpec | None:
         raise SpecError(f"is not what the gate writes: {error}", where=GUIDED, hint=_NOT_OURS) from None
 
 
+def constraint(params: Any) -> dict[str, Any] | None:
+    """vLLM's own constraint of a request, as a form that `OutputSpec.parse` reads."""
+    outputs = getattr(params, "structured_outputs", None)
+    if outputs is None or all(getattr(outputs, name) is None for name in CONSTRAINTS):
+        return None
+    return {name: value for name in CONSTRAINT_FORM if (value := getattr(outputs, name)) is not None}
+
+
 def is_within(form: Any, limits: SpecLimits) -> bool:
     """Whether something that a client wrote is small; looks at no more of it than that."""
     try:
@@ -225,7 +252,7 @@ def samples(vllm_config: Any) -> bool:
     return bool(get_pp_group().is_last_rank)
 
 
-def unsupported_ranks(vllm_config: Any) -> RequestError | None:
+def _unsupported_ranks(vllm_config: Any) -> RequestError | None:
     """Why the ranks of an engine of this configuration can't be guided, if they can't."""
     parallel = vllm_config.parallel_config
     if getattr(parallel, "prefill_context_parallel_size", 1) > 1:

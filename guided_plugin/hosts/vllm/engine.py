@@ -35,7 +35,7 @@ from guided_plugin.hosts.vllm.common import (
     unsupported_reason,
     vocabulary_of,
 )
-from guided_plugin.hosts.vllm.failures import AT_ONCE, OWN, Ledger, Left, unreported
+from guided_plugin.hosts.vllm.failures import AT_ONCE, OWN, Ledger, Left
 from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
 from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
@@ -68,11 +68,7 @@ class Engine:
         self.config = vllm_config
         self.options = options_of(vllm_config)
         refuse_to_start(self.options)
-        self.unsupported_reason = (
-            unsupported_reason(vllm_config, self.options)
-            or unreported(vllm_config)
-            or broken(Part.WORKER, *needs)
-        )
+        self.unsupported_reason = unsupported_reason(vllm_config, self.options) or broken(Part.WORKER, *needs)
         """Why nothing can be guided here, if nothing can."""
         self._pipeline: StepPipeline | None = None
         self.hooks: StepHooks | None = None

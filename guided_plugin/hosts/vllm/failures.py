@@ -22,29 +22,27 @@ import weakref
 from array import array
 from collections.abc import Callable
 from functools import cache
-from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.grammar.table import never_began
-from guided_plugin.hosts.vllm.asked import MARK, constraint, refusal
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
     GUIDED,
+    MARK,
     REQUEST,
-    frontend_parts,
+    constraint,
     options_of,
+    refused_unseen,
     rust_frontend,
-    unsupported_reason,
 )
 from guided_plugin.hosts.vllm.logits import GuidedRequest
-from guided_plugin.hosts.vllm.names import Part
-from guided_plugin.hosts.vllm.patches import broken, named, patch_in
+from guided_plugin.hosts.vllm.patches import named, patch_in
+from guided_plugin.hosts.vllm.telling import refusal
 from guided_plugin.spec import OutputSpec
 
 _log = logging.getLogger(__name__)
@@ -60,8 +58,6 @@ _UNBEGUN = "_guided_unbegun"
 Failures = Callable[[Any], dict[str, str]]
 """The failures that belong to a ModelRunnerOutput, once its tokens are on the host."""
 
-_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
-
 AT_ONCE = -1
 """In place of a step: the request was closed before its first one."""
 
@@ -73,28 +69,6 @@ class Left:
     """The requests of the schedulers of this process that were left to vLLM."""
 
     requests = 0
-
-
-def unreported(vllm_config: Any) -> GuidedError | None:
-    """Why failures could not be reported in an engine of this configuration, if they could not."""
-    error = broken(Part.SCHEDULER)
-    if error is not None:
-        return error
-    choose = getattr(getattr(vllm_config, "scheduler_config", None), "get_scheduler_cls", None)
-    known = resolve_name(_SCHEDULER)
-    scheduler = known if choose is None else choose()
-    if not (isinstance(scheduler, type) and issubclass(scheduler, known)):
-        return RequestError(
-            f"the scheduler {scheduler!r} is not one of vLLM's: failed requests could not end as errors",
-            hint="leave scheduler_cls out, or derive it from vllm.v1.core.sched.scheduler.Scheduler",
-        )
-    return None
-
-
-def refused_unseen(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
-    """Why no guided request may go to an engine of this configuration, as a frontend knows it."""
-    reason = unsupported_reason(vllm_config, options) or broken(*frontend_parts(vllm_config))
-    return reason or unreported(vllm_config)
 
 
 def attach(output: Any, failures: Failures) -> Any:

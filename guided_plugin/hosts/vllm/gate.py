@@ -18,14 +18,15 @@ from typing import Any
 
 from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm import telling
-from guided_plugin.hosts.vllm.admission import Gate, gate_of
-from guided_plugin.hosts.vllm.asked import LEFT, REASONING, Admitted, refusal, refused
+from guided_plugin.hosts.vllm.admission import REASONING, Ahead, Gate, gate_of
 from guided_plugin.hosts.vllm.common import GUIDED, PREPARE
 from guided_plugin.hosts.vllm.failures import check_ready
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import Call, patch
 from guided_plugin.hosts.vllm.questions import ask_all, offer_methods
 from guided_plugin.hosts.vllm.reasoning import Said
+from guided_plugin.hosts.vllm.specs import LEFT, Admitted
+from guided_plugin.hosts.vllm.telling import refusal, refused
 
 _PAUSES = 0.001, 0.05
 """Seconds between the first two questions whether a spec is ready in the engine, and at most."""
@@ -111,16 +112,15 @@ def add_request(original: Any) -> Any:
         if not gate.concerns(params):
             return original(self, *args, **kwargs)
         try:
-            deadline = gate.deadline()
-            carried = gate.admit(params, deadline)
+            carried = gate.admit(params)
             admitted: Admitted = carried.extra_args[GUIDED]
             if admitted is not LEFT:
                 gate.health.check(lambda method: self.collective_rpc(method))
-            pauses = _pauses()
-            while admitted is not LEFT and (gate.expected or not admitted.prepared):
-                wanted = list(dict.fromkeys([admitted, *gate.expected]))
-                questions = [gate.question(one) for one in wanted]
-                if gate.answered(wanted, self.collective_rpc(PREPARE, args=(questions,))):
+            deadline, pauses, specs = gate.deadline(), _pauses(), gate.specs
+            while admitted is not LEFT and (specs.expected or not admitted.prepared):
+                wanted = list(dict.fromkeys([admitted, *specs.expected]))
+                questions = [specs.question(one) for one in wanted]
+                if specs.answered(wanted, self.collective_rpc(PREPARE, args=(questions,))):
                     break
                 if time.monotonic() > deadline:
                     raise gate.late()
@@ -157,8 +157,8 @@ def add_request_async(original: Any) -> Any:
                 )
             pauses = _pauses()
             while not admitted.prepared:
-                answers = await ask_all(self, PREPARE, ([gate.question(admitted)],))
-                if not gate.answered([admitted], answers):
+                answers = await ask_all(self, PREPARE, ([gate.specs.question(admitted)],))
+                if not gate.specs.answered([admitted], answers):
                     await asyncio.sleep(next(pauses))
         telling.stop_waiting()
         args, kwargs = call.having(carried, args, kwargs)
@@ -253,6 +253,20 @@ def process_outputs(original: Any) -> Any:
                 what = f"guided request failed: {printable(reason)}"
                 state.queue.put(GracefulHTTPError(what, HTTPStatus.INTERNAL_SERVER_ERROR))
         return result
+
+    return replaced
+
+
+def render_and_add_requests(original: Any) -> Any:
+    """`LLM._render_and_add_requests`, where `LLM` adds its prompts, one after the other."""
+    call = Call(original)
+
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        params = call.get("params", args, kwargs)
+        if len(params) < 2:  # nothing to look ahead to
+            return original(self, *args, **kwargs)
+        args, kwargs = call.having(Ahead(gate_of(self.llm_engine), params), args, kwargs)
+        return original(self, *args, **kwargs)
 
     return replaced
 

@@ -238,7 +238,7 @@ vllm.entrypoints.launchers.app (endpoint)
 [TOGETHER]
 vllm.entrypoints.llm (endpoint)
   LLM._render_and_add_requests begins self prompts params
-    -> LOADED together:render_and_add_requests: the specs of the next prompts compile while the first are \
+    -> LOADED gate:render_and_add_requests: the specs of the next prompts compile while the first are \
        added
 [READY]
 vllm.v1.engine.llm_engine

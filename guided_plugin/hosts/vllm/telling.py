@@ -2,6 +2,7 @@
 answers.
 
     admitted, refused, compiled, failed   counted by the `Listener`; `figures` shows them
+    refusal, refused                      an error as vLLM's own; the same in the log and in the figures
     frontend_line, engine_line            one line in the log at the start of a frontend and of an engine
     unavailable, tell_unenforced          `Retry-After` of answers with status 503, `X-Guided-Unenforced`
     deadline_in                           until when the request that is served waits for its spec
@@ -67,10 +68,21 @@ listener = Listener()
 """Of this process: vLLM's metrics where it has some (`figures`)."""
 
 
-def refused(error: GuidedError, request_id: str) -> None:
-    """A request got an error instead."""
-    _log.info("request %s refused: %s", printable(request_id or "without an id", 200), error)
+def refusal(error: GuidedError) -> Exception:
+    """The error as vLLM's own, which its server answers with status 400, or 503 where there was no room."""
+    from vllm.exceptions import VLLMValidationError
+
+    if isinstance(error, PipelineError):  # nothing is wrong with the request; a place may be free soon
+        return unavailable(str(error), LEAST)
+    translated: Exception = VLLMValidationError(str(error))
+    return translated
+
+
+def refused(error: GuidedError, request_id: Any) -> Exception:
+    """The same for a frontend's request, noted in its log and its metrics."""
+    _log.info("request %s refused: %s", printable(str(request_id or "without an id"), 200), error)
     listener.refused(type(error).__name__, "busy" if isinstance(error, PipelineError) else "refused")
+    return refusal(error)
 
 
 def adopt_handlers() -> None:

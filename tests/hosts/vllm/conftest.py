@@ -66,7 +66,7 @@ def started():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(llm.llm_engine), "collective_rpc", spy)
         llm.generate(["x"], params_of({"choice": ["yes", "no"]}), use_tqdm=False)
-    yield llm, called, gate_of(llm.llm_engine).compiler._pool.processes()
+    yield llm, called, gate_of(llm.llm_engine).specs.compiler._pool.processes()
     runner(llm).engine.close()
 
 

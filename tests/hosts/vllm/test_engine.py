@@ -189,7 +189,7 @@ def test_a_spec_that_compiles_slowly_is_ready_before_its_request(llm, serves, mo
         return original(self, method, *args, **kwargs)
 
     monkeypatch.setattr(type(llm.llm_engine), "collective_rpc", spy)
-    monkeypatch.setattr("guided_plugin.hosts.vllm.admission._SLOW_SECONDS", -1.0)
+    monkeypatch.setattr("guided_plugin.hosts.vllm.specs._SLOW_SECONDS", -1.0)
     serves({"regex": "[q-w]{7}"})
     assert "guided_prepare" in called
 

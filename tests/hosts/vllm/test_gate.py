@@ -23,18 +23,17 @@ from vllm_support import SMALL, TAKES_OVER, config, parallel, params_of
 
 import guided_plugin as gp
 from guided_plugin.grammar.base import Prepared
-from guided_plugin.hosts.vllm import admission as vllm_admission
-from guided_plugin.hosts.vllm import asked as vllm_asked
 from guided_plugin.hosts.vllm import common as vllm_common
 from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm import patches as vllm_contract
-from guided_plugin.hosts.vllm import telling as retry
+from guided_plugin.hosts.vllm import specs as vllm_specs
+from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.admission import Gate
-from guided_plugin.hosts.vllm.asked import Admitted
 from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.hosts.vllm.names import Name, Part
 from guided_plugin.hosts.vllm.reasoning import Said
+from guided_plugin.hosts.vllm.specs import Admitted
 from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
 from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
@@ -73,7 +72,7 @@ class SilentParser(Parser):
 @pytest.fixture(autouse=True)
 def parts(monkeypatch):
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
-    monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: VOCABULARY)
+    monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
     monkeypatch.setattr("vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: None)
     parsers = {"tags": Parser, "text": TextParser, "silent": SilentParser}
     find = classmethod(lambda cls, name: parsers[name])
@@ -83,10 +82,18 @@ def parts(monkeypatch):
 THEIRS = StructuredOutputsParams(regex="[ab]+")
 
 
+def guided_in(params):
+    return params.extra_args["guided"]
+
+
 def spec_in(params):
     """The spec of a request that the gate has admitted, or completed."""
-    guided = params.extra_args["guided"]
+    guided = guided_in(params)
     return guided.spec if isinstance(guided, Admitted) else gp.OutputSpec(**guided)
+
+
+def admitted(gate, form):
+    return guided_in(gate.admit(params_of(form)))
 
 
 def test_unguided_requests_are_no_concern_of_it():
@@ -118,10 +125,8 @@ def test_types_and_typed_specs_are_specs():
 
 def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
     told = []
-    monkeypatch.setattr(vllm_admission.telling, "tell_unenforced", told.append)
-    monkeypatch.setattr(
-        vllm_admission.telling.listener, "admitted", lambda backend, keywords: told.append(keywords)
-    )
+    monkeypatch.setattr(telling, "tell_unenforced", told.append)
+    monkeypatch.setattr(telling.listener, "admitted", lambda backend, keywords: told.append(keywords))
     gate = Gate(config({**SMALL, "unenforced_keywords": ["uniqueItems"]}))
     for schema in ({"type": "array", "uniqueItems": True}, {"type": "boolean"}):
         params = params_of({"json_schema": schema})
@@ -177,8 +182,8 @@ def test_stop_tokens_and_triggers_that_no_output_has_are_refused(token, complain
 def test_what_was_admitted_once_is_not_read_again(monkeypatch):
     gate = Gate(config(TAKES_OVER))
     read = []
-    parse = vllm_admission.read_spec
-    monkeypatch.setattr(vllm_admission, "read_spec", lambda form: read.append(form) or parse(form))
+    parse = vllm_specs.read_spec
+    monkeypatch.setattr(vllm_specs, "read_spec", lambda form: read.append(form) or parse(form))
     asked = {"choice": ["a"]}
     forms = [
         SamplingParams(extra_args={"guided": asked, "mine": [3]}),
@@ -215,7 +220,7 @@ def test_a_spec_that_is_too_large_is_refused_before_anything_is_made_of_it(param
     gate = Gate(config({**TAKES_OVER, "refused": refused}))
     made = []
     for name in ("digest_of", "read_spec"):
-        monkeypatch.setattr(vllm_admission, name, made.append)
+        monkeypatch.setattr(vllm_specs, name, made.append)
     assert gate.concerns(params)
     with pytest.raises(gp.errors.CompileLimitError, match=r"over the limit.*max_spec_bytes"):
         gate.admit(params)
@@ -231,7 +236,7 @@ def test_no_client_can_claim_that_its_spec_was_admitted():
         forged = SamplingParams(extra_args={"guided": claim, vllm_common.ADMITTED: True})
         with pytest.raises(gp.GuidedError):
             gate.admit(forged)
-        assert gate.look_up(gate.asked(forged)) is None
+        assert gate.specs.look_up(gate.asked(forged)) is None
     carried = gate.admit(params_of({"regex": "a"}))
     carried.structured_outputs = THEIRS
     with pytest.raises(gp.GuidedError, match="together with"):
@@ -255,11 +260,11 @@ def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
 
 def test_what_is_remembered_has_bounds(monkeypatch):
     one = 2 * ENTRY_BYTES + texts_bytes("a")
-    monkeypatch.setattr(vllm_admission, "_ADMITTED_BYTES", 3 * one + 2)
+    monkeypatch.setattr(vllm_specs, "_ADMITTED_BYTES", 3 * one + 2)
     gate = Gate(config(SMALL))
 
     def remembers(form):
-        return gate.look_up(gate.asked(params_of(form))) is not None
+        return gate.specs.look_up(gate.asked(params_of(form))) is not None
 
     for letter in "abcd":
         gate.admit(params_of({"regex": letter}))
@@ -270,20 +275,20 @@ def test_what_is_remembered_has_bounds(monkeypatch):
     gate.admit(params_of({"regex": "y" * 4000}))
     assert not remembers({"regex": "y" * 4000})
     assert remembers({"regex": "d"})
-    assert gate._admitted.size_bytes <= 3 * one + 2
+    assert gate.specs._admitted.size_bytes <= 3 * one + 2
 
 
 def test_until_an_engine_has_compiled_a_spec_every_spec_is_prepared_there(monkeypatch):
     gate = Gate(config(SMALL))
-    one, two = (gate.admit(params_of({"regex": text})) for text in "ab")
-    assert not one.extra_args["guided"].prepared
-    assert not two.extra_args["guided"].prepared
-    assert not gate.answered([one.extra_args["guided"]], [[True], [False]])  # of two workers one
-    assert gate.answered([one.extra_args["guided"]], [[True], [True]])
-    assert one.extra_args["guided"].prepared
-    assert gate.admit(params_of({"regex": "c"})).extra_args["guided"].prepared
-    monkeypatch.setattr(vllm_admission, "_SLOW_SECONDS", -1.0)
-    assert not gate.admit(params_of({"regex": "d"})).extra_args["guided"].prepared
+    one, two = (admitted(gate, {"regex": text}) for text in "ab")
+    assert not one.prepared
+    assert not two.prepared
+    assert not gate.specs.answered([one], [[True], [False]])  # of two workers one
+    assert gate.specs.answered([one], [[True], [True]])
+    assert one.prepared
+    assert admitted(gate, {"regex": "c"}).prepared
+    monkeypatch.setattr(vllm_specs, "_SLOW_SECONDS", -1.0)
+    assert not admitted(gate, {"regex": "d"}).prepared
 
 
 def test_the_engines_params_are_completed_without_writing_to_what_they_share():
@@ -427,7 +432,7 @@ class Compiler:
         self.compiled.append(spec.text)
         assert self.go_on.wait(30)
         if "bad" in spec.text:
-            raise gp.GuidedError("no good")
+            raise gp.errors.SpecError("no good")
         return Prepared(spec, "xgrammar", b"made", "because")
 
     def cached(self, spec):
@@ -439,8 +444,8 @@ class Compiler:
 
 def gate_with_a_slow_compiler(**options):
     gate = Gate(config({**SMALL, **options}))
-    gate._compiler = Compiler()
-    return gate, gate._compiler
+    gate.specs._compiler = Compiler()
+    return gate, gate.specs._compiler
 
 
 def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fault_of_theirs():
@@ -452,12 +457,12 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
         ]
         bad = asyncio.ensure_future(gate.admit_async(params_of({"regex": "slow bad"})))
         for number in range(50):
-            admitted = (await gate.admit_async(params_of({"regex": f"quick{number}"}))).extra_args["guided"]
-            assert gate.question(admitted)[1]["prepared"] is None
+            quick = guided_in(await gate.admit_async(params_of({"regex": f"quick{number}"})))
+            assert gate.specs.question(quick)[1]["prepared"] is None
         assert not any(task.done() for task in slow)
         with pytest.raises(gp.errors.BusyError, match="compile_queue") as caught:
             await bad
-        refused = vllm_asked.refusal(caught.value)
+        refused = telling.refusal(caught.value)
         assert (type(refused).__name__, refused.http_status) == ("GracefulHTTPError", 503)
         slow[0].cancel()  # a client that hangs up
         compiler.go_on.set()
@@ -469,19 +474,33 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
     carried = asyncio.run(flood())
     assert sorted(compiler.compiled) == ["slow bad", "slow0", "slow1", "slow2"]
     assert not any(one.extra_args["guided"].prepared for one in carried)
-    assert not gate._admitting
+    assert not gate.specs._waiting
 
 
 def test_what_a_helper_made_goes_to_the_engine_with_the_first_question_as_plain_data():
     gate, compiler = gate_with_a_slow_compiler()
     compiler.go_on.set()
-    admitted = gate.admit(params_of({"regex": "slow"})).extra_args["guided"]
-    key, made = msgspec.msgpack.decode(msgspec.msgpack.encode(gate.question(admitted)))
-    assert key == admitted.key
+    slow = admitted(gate, {"regex": "slow"})
+    key, made = msgspec.msgpack.decode(msgspec.msgpack.encode(gate.specs.question(slow)))
+    assert key == slow.key
     assert gp.OutputSpec(**made["spec"]) == gp.OutputSpec.regex("slow")
     assert vllm_common.prepared_from(made["prepared"]) == Prepared(
         gp.OutputSpec.regex("slow"), "xgrammar", b"made", "because"
     )
+
+
+def test_guided_is_never_left_to_vllm_where_it_waits_beside_one_of_vllms_own():
+    gate, compiler = gate_with_a_slow_compiler(take_over=True, refused="vllm")
+
+    async def both():
+        form = {"regex": "slow bad"}
+        waiting = [gate.admit_async(params_of(form, theirs=theirs)) for theirs in (True, False)]
+        asyncio.get_running_loop().call_later(0.2, compiler.go_on.set)
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    theirs, ours = asyncio.run(both())
+    assert guided_in(theirs) is vllm_specs.LEFT
+    assert isinstance(ours, gp.errors.SpecError)
 
 
 class Client:
@@ -557,7 +576,7 @@ def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch, late):
         sent.append(time.monotonic())
 
     start = time.monotonic()
-    asyncio.run(retry.RetryAfter(stages)({"type": "http"}, None, None))
+    asyncio.run(telling.RetryAfter(stages)({"type": "http"}, None, None))
     assert 0.19 < sent[0] - start < (0.25 if late == "the engine" else 0.35)
     compiler.go_on.set()
     client.ready = True
@@ -570,7 +589,7 @@ def test_triggers_are_tokenised_once_for_all_requests_of_a_form(monkeypatch):
     vocabulary = dataclasses.replace(
         VOCABULARY, encode=lambda text: encoded.append(text) or list(text.encode())
     )
-    monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: vocabulary)
+    monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: vocabulary)
     gate = Gate(config(SMALL, reasoning="tags"))
     for _ in range(3):
         params = params_of({"regex": "a", "start_after": ["xy", "</think>"]})
@@ -583,8 +602,8 @@ def test_triggers_are_tokenised_once_for_all_requests_of_a_form(monkeypatch):
 def test_a_form_is_read_once_also_where_it_takes_longer(monkeypatch):
     gate, compiler = gate_with_a_slow_compiler()
     compiler.go_on.set()
-    read, parse = [], vllm_admission.read_spec
-    monkeypatch.setattr(vllm_admission, "read_spec", lambda form: read.append(form) or parse(form))
+    read, parse = [], vllm_specs.read_spec
+    monkeypatch.setattr(vllm_specs, "read_spec", lambda form: read.append(form) or parse(form))
     for text in ("slow", "slow" * 20_000):  # in the quick threads, and in that of large forms
         asyncio.run(gate.admit_async(params_of({"regex": text})))
     assert len(read) == 2

@@ -18,7 +18,7 @@ from guided_plugin.errors import (
     VocabularyError,
 )
 from guided_plugin.hosts.vllm.admission import Gate
-from guided_plugin.hosts.vllm.asked import LEFT, may_leave
+from guided_plugin.hosts.vllm.specs import LEFT, may_leave
 
 REFUSED = {"json": {"enum": ["a", "b"]}, "whitespace_pattern": "[.]"}
 """vLLM takes it, and drops the pattern, which demands what JSON can't have."""

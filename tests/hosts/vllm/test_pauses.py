@@ -19,7 +19,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm_support import config
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import admission, gate
+from guided_plugin.hosts.vllm import admission, gate, specs
 from guided_plugin.hosts.vllm.common import HEALTH
 
 MIB = 1 << 20
@@ -141,7 +141,7 @@ class Parser:
 def engine():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GUIDED_PLUGIN", raising=False)
-        patch.setattr(admission, "vocabulary_of", lambda config: VOCABULARY)
+        patch.setattr(specs, "vocabulary_of", lambda config: VOCABULARY)
         patch.setattr("vllm.tokenizers.cached_tokenizer_from_config", lambda model_config: None)
         patch.setattr(ReasoningParserManager, "get_reasoning_parser", classmethod(lambda cls, name: Parser))
         made = Engine({"threads": 1, "compile_seconds": 1.0})
@@ -151,7 +151,7 @@ def engine():
         gc.freeze()  # as vLLM does: no collection looks at all that these tests have made
         yield made
         gc.unfreeze()
-        made.gate.compiler.close()
+        made.gate.specs.compiler.close()
 
 
 async def longest_pause(work):

@@ -14,8 +14,8 @@ from vllm.v1.worker.worker_base import WorkerBase
 from vllm_support import VOCABULARY, config, runner_config, runner_params
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import questions as vllm_ready
+from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.names import When
@@ -38,7 +38,7 @@ SPECS = [
 @pytest.fixture
 def vocabulary(monkeypatch):
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
-    monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: VOCABULARY)
+    monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
 
 
 def test_a_gate_that_is_ready_has_made_its_backends_and_starts_processes_when_a_spec_needs_one(
@@ -52,12 +52,12 @@ def test_a_gate_that_is_ready_has_made_its_backends_and_starts_processes_when_a_
     monkeypatch.setattr(vllm_ready, "in_background", lambda *args: calls.append(args))
     for spec in ({"json_schema": OBJECT}, {"choice": ["one", "two"]}):
         assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].fields
-    assert gate.compiler.template.pid is None
+    assert gate.specs.compiler.template.pid is None
     for spec in SPECS:
         assert gate.admit(SamplingParams(extra_args={"guided": spec})).extra_args[GUIDED].fields
-    assert len(gate.compiler._pool.processes()) == 1
+    assert len(gate.specs.compiler._pool.processes()) == 1
     assert calls == []
-    gate.compiler.close()
+    gate.specs.compiler.close()
 
 
 @pytest.mark.usefixtures("byte_tokenizer")

@@ -23,7 +23,6 @@ from guided_plugin.errors import BusyError, SpecError
 from guided_plugin.hosts.vllm import figures
 from guided_plugin.hosts.vllm import questions as vllm_health
 from guided_plugin.hosts.vllm import telling as noted
-from guided_plugin.hosts.vllm.asked import refusal
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.hosts.vllm.questions import Health
@@ -31,6 +30,7 @@ from guided_plugin.hosts.vllm.telling import (
     RetryAfter,
     engine_line,
     frontend_line,
+    refusal,
     tell_unenforced,
     unavailable,
 )

@@ -14,14 +14,13 @@ from vllm_support import SMALL, VOCABULARY, config
 
 import guided_plugin as gp
 from guided_plugin.errors import SpecError
-from guided_plugin.hosts.vllm import admission as vllm_admission
-from guided_plugin.hosts.vllm import together as vllm_together
-from guided_plugin.hosts.vllm.admission import Gate
+from guided_plugin.hosts.vllm import admission
+from guided_plugin.hosts.vllm import specs as vllm_specs
+from guided_plugin.hosts.vllm.admission import Ahead, Gate
 from guided_plugin.hosts.vllm.common import GUIDED, HEALTH, PREPARE, RETRY_AFTER
 from guided_plugin.hosts.vllm.gate import add_request
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
-from guided_plugin.hosts.vllm.together import Ahead
 
 
 class Compiler(gp.GrammarCompiler):
@@ -31,6 +30,9 @@ class Compiler(gp.GrammarCompiler):
         super().__init__(VOCABULARY, config=gp.GuidedConfig(isolate_compiles=False))
         self._all_run = threading.Barrier(together)
         self.begun = []
+
+    def admit_here(self, spec):
+        """All of them wait for a helper."""
 
     def _made(self, key, deadline):
         self.begun.append(key.text)
@@ -45,9 +47,9 @@ class Engine:
 
     vllm_config = None
 
-    def __init__(self, monkeypatch, compiler, needs=1, options=SMALL):
-        monkeypatch.setattr(Gate, "compiler", property(lambda gate: compiler))
+    def __init__(self, compiler, needs=1, options=SMALL):
         self.gate = self._guided_gate = Gate(config({"compile_processes": 4, **(options or {})}))
+        self.gate.specs._compiler = compiler
         self.calls, self.made, self._needs, self.refusal = [], {}, needs, ""
         self.abort_request = lambda ids, internal: None
 
@@ -74,7 +76,7 @@ def params_of(*texts):
 @pytest.fixture(autouse=True)
 def parts(monkeypatch):
     monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
-    monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: VOCABULARY)
+    monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
     patch(When.LOADED)
 
 
@@ -90,9 +92,9 @@ def run(engine, params):
     return added
 
 
-def test_specs_of_several_prompts_compile_at_the_same_time(monkeypatch):
+def test_specs_of_several_prompts_compile_at_the_same_time():
     compiler = Compiler(together=4)  # one after the other, none would ever end
-    engine = Engine(monkeypatch, compiler)
+    engine = Engine(compiler)
     texts = [f"a{number}" for number in range(8)]
     added = run(engine, params_of(*texts))
     assert sorted(compiler.begun) == texts  # each once
@@ -100,24 +102,24 @@ def test_specs_of_several_prompts_compile_at_the_same_time(monkeypatch):
     assert len(engine.made) >= 4  # each, unless its prompt came before it was known to be expected
 
 
-def test_an_engine_is_asked_for_all_of_them_at_once(monkeypatch):
-    engine = Engine(monkeypatch, Compiler(together=4), needs=4)
+def test_an_engine_is_asked_for_all_of_them_at_once():
+    engine = Engine(Compiler(together=4), needs=4)
     run(engine, params_of("a", "b", "c", "d"))
     assert max(map(len, engine.calls)) == 4
 
 
-def test_the_largest_spec_comes_first_and_there_is_never_too_little_room(monkeypatch):
+def test_the_largest_spec_comes_first_and_there_is_never_too_little_room():
     compiler = Compiler()
-    engine = Engine(monkeypatch, compiler, options={"compile_processes": 1, "compile_queue": 1})
+    engine = Engine(compiler, options={"compile_processes": 1, "compile_queue": 1})
     texts = ["a", "bb" * 9, "ccc" * 9, "d"]
     run(engine, params_of(*texts))
     assert compiler.begun.index("ccc" * 9) < compiler.begun.index("d")
     assert sorted(compiler.begun) == sorted(texts)
 
 
-def test_one_spec_of_many_prompts_compiles_once_and_known_ones_never(monkeypatch):
+def test_one_spec_of_many_prompts_compiles_once_and_known_ones_never():
     compiler = Compiler()
-    engine = Engine(monkeypatch, compiler)
+    engine = Engine(compiler)
     for texts in (("a", "a", "b", "a"), ("b", "a")):
         added = run(engine, params_of(*texts))
         assert [each.extra_args[GUIDED].spec.text for each in added] == list(texts)
@@ -125,9 +127,9 @@ def test_one_spec_of_many_prompts_compiles_once_and_known_ones_never(monkeypatch
     assert len(engine.made) <= 2
 
 
-def test_what_is_refused_is_left_to_its_own_request(monkeypatch):
+def test_what_is_refused_is_left_to_its_own_request():
     compiler = Compiler()
-    engine = Engine(monkeypatch, compiler)
+    engine = Engine(compiler)
     wrong = SamplingParams(extra_args={"guided": {"regx": "a"}})
     both = SamplingParams(extra_args={"guided": object()})
     given = [*params_of("good", "refused"), wrong, both, *params_of("fine")]
@@ -137,8 +139,8 @@ def test_what_is_refused_is_left_to_its_own_request(monkeypatch):
     assert len(run(engine, [given[0], given[4]])) == 2
 
 
-def test_an_engine_that_cannot_guide_is_asked_for_nothing(monkeypatch):
-    engine = Engine(monkeypatch, Compiler())
+def test_an_engine_that_cannot_guide_is_asked_for_nothing():
+    engine = Engine(Compiler())
     engine.refusal = "the engine has not loaded the logits processor"
     with pytest.raises(GracefulHTTPError, match="has not loaded"):
         run(engine, params_of("a", "b"))
@@ -147,8 +149,8 @@ def test_an_engine_that_cannot_guide_is_asked_for_nothing(monkeypatch):
 
 def test_it_looks_ahead_no_further_than_needed(monkeypatch):
     compiler = Compiler()
-    engine = Engine(monkeypatch, compiler)
-    monkeypatch.setattr(vllm_together, "_AHEAD", 3)
+    engine = Engine(compiler)
+    monkeypatch.setattr(admission, "_AHEAD", 3)
     ahead = Ahead(engine.gate, params_of(*(f"further{number}" for number in range(50))))
     assert len(ahead) == 50
     _ = ahead[0]
@@ -157,9 +159,9 @@ def test_it_looks_ahead_no_further_than_needed(monkeypatch):
     assert ahead[-1] is ahead[49:][0]
 
 
-def test_other_parameters_are_passed_on_as_they_are(monkeypatch):
+def test_other_parameters_are_passed_on_as_they_are():
     compiler = Compiler()
-    engine = Engine(monkeypatch, compiler)
+    engine = Engine(compiler)
     given = [SamplingParams(), object(), SamplingParams(extra_args={"other": 1})]
     assert run(engine, given) == given
     assert engine.calls == []

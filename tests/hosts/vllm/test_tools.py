@@ -14,9 +14,9 @@ from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 from vllm_support import TAKES_OVER, VOCABULARY, config
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm import admission as vllm_admission
 from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm import patches as vllm_contract
+from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
 
@@ -102,7 +102,7 @@ def test_the_highest_level_is_asked_for_whatever_the_flag_says(manager):
 def test_a_gate_with_the_option_asks_for_it(monkeypatch, wanted):
     called = []
     monkeypatch.setattr(vllm_gate, "patch", called.append)
-    monkeypatch.setattr(vllm_admission, "vocabulary_of", lambda config: VOCABULARY)
+    monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
     options = {**TAKES_OVER, "tools_strict": wanted}
     processor = SimpleNamespace(vllm_config=config(options))
     vllm_gate.made(lambda self: None)(processor)

@@ -1,0 +1,247 @@
+"""The specs of vLLM's frontend, each read and compiled once for all requests that ask for it.
+
+    Asked      what a client wrote, and until when it is answered
+    Admitted   the spec once it has compiled, in place of what the client wrote
+    LEFT       in place of that where the request is left to vLLM's own manager (`refused: "vllm"`)
+
+`Admissions.begin` leads from the first to the second, whoever asks. The engine gets the fields of the
+`OutputSpec`, and parses nothing; and what a helper process made of the spec, which its worker only loads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import marshal
+import math
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from guided_plugin.compiling.background import Background
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.limits import check_size
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import BusyError, CompileLimitError, GrammarError, GuidedError, SpecError
+from guided_plugin.grammar.base import Prepared
+from guided_plugin.hosts.vllm import telling
+from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
+from guided_plugin.spec import OutputSpec, identity_of
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
+
+_log = logging.getLogger(__name__)
+
+_SLOW_SECONDS = 0.05
+"""A spec that took longer than this to compile must be ready in the engine before its request goes there."""
+
+_ADMITTED_BYTES = 16 << 20
+"""What is remembered of admitted specs: their texts, by a digest of what clients wrote."""
+
+_ID_BYTES = 40
+"""What a token id takes: the number, and its place in a tuple."""
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """What a request asks for."""
+
+    form: Any
+    own: bool
+    """Whether it is asked with `guided`; else with vLLM's own fields."""
+    deadline: float
+    """Of `time.monotonic`: until when the request is answered, whatever it waits for."""
+    key: bytes | None = None
+    """What the form is remembered by, once it was looked up: a digest, as the client's object may change.
+    None where it is not plain data."""
+
+
+@dataclass(slots=True, eq=False)
+class Admitted:
+    """A spec that has compiled. It replaces the client's form in `extra_args` until `Gate.complete`. It is an
+    object, so no client can send one."""
+
+    spec: OutputSpec
+    """Its triggers are token ids: the scheduler has no tokenizer, and no request with it needs one again."""
+    prepared: bool
+    """Whether its requests may go to the engine at once; else the engine gets it ready first."""
+    told: bool = field(default=False, init=False)
+    """Whether the engine was sent the spec for that."""
+    backend: str = ""
+    """What it compiled with, for metrics."""
+    unenforced: tuple[str, ...] = ()
+    """The keywords in it that nothing enforces (`unenforced_keywords`)."""
+    named: frozenset[int] = frozenset()
+    """Control tokens that it names: none may be a stop token of its request."""
+    fields: Mapping[str, Any] = field(init=False)
+    """The spec as plain data. Shared by all requests: never written to."""
+    key: str = field(init=False)
+    """What frontend and engine call it meanwhile."""
+
+    def __post_init__(self) -> None:
+        self.fields, self.key = dataclasses.asdict(self.spec), identity_of(self.spec).hex()
+
+    def __deepcopy__(self, memo: Any) -> Admitted:
+        return self  # vLLM clones the params of each request
+
+
+LEFT = Admitted(OutputSpec.json_object(), True)
+"""In place of an admitted spec: its requests are left to vLLM's own manager."""
+
+
+class Admissions:
+    """The specs of one frontend: what is remembered of them, and what is being made. Thread-safe."""
+
+    def __init__(self, vllm_config: Any, options: GuidedConfig) -> None:
+        self._config = vllm_config
+        self._options = options
+        self._lock = threading.RLock()
+        self._compiler: GrammarCompiler | None = None
+        self._admitted: Latest[bytes, Admitted] = Latest(_ADMITTED_BYTES)
+        """By a digest of what clients wrote."""
+        self.room = options.compile_processes + options.compile_queue
+        """How many specs of a server may wait for helper processes, or be there."""
+        self._waiting: dict[object, Future[Admitted]] = {}
+        """Those that do."""
+        self._threads: Background[Admitted] = Background(self.room)
+        self.engine_started = False
+        """Whether the engine has compiled a spec. Its grammar worker takes seconds to start."""
+        self.expected: list[Admitted] = []
+        """Specs of requests that `LLM` will add next, which the engine does not have ready yet."""
+
+    @property
+    def compiler(self) -> GrammarCompiler:
+        """The frontend's compiler; made at first use, which takes a second for a large vocabulary."""
+        with self._lock:
+            if self._compiler is None:
+                self._compiler = GrammarCompiler(vocabulary_of(self._config), config=self._options)
+            return self._compiler
+
+    def look_up(self, asked: Asked) -> Admitted | None:
+        """What is remembered of a form. Raises CompileLimitError for one that is too large, uncopied."""
+        check_size(asked.form, self._options)
+        asked.key = digest_of(asked.form)
+        if asked.key is None:
+            return None
+        with self._lock:
+            found = self._admitted.get(asked.key)
+        return None if found is LEFT and asked.own else found
+
+    def begin(self, asked: Asked, most: float = math.inf) -> Admitted | Future[Admitted]:
+        """The spec that a request asks for, if it is remembered or compiles in milliseconds; else what a
+        thread makes of it, for all requests of the same form. `most`: how many may be made at a time.
+        Raises GuidedError."""
+        found = self.look_up(asked) if asked.key is None else None
+        if found is not None:
+            return found
+        try:
+            spec = self._read(asked.form)
+            start = time.monotonic()
+            made = self.compiler.admit_here(spec)
+        except GuidedError as error:
+            return self._left(asked, error)
+        if made is not None:
+            return self._made(asked, spec, made[0], time.monotonic() - start)
+        key = object() if asked.key is None else (asked.key, asked.own)
+        with self._lock:
+            running = self._waiting.get(key)
+            if running is None:
+                if len(self._waiting) >= most:
+                    raise BusyError(
+                        f"{len(self._waiting)} specs compile, or wait for that",
+                        where="compiling",
+                        hint="try again, or raise compile_queue or compile_processes",
+                    )
+                running = self._waiting[key] = self._threads.submit(partial(self._compiled, asked, spec))
+                running.add_done_callback(lambda _: self._waiting.pop(key, None))
+            return running
+
+    def question(self, admitted: Admitted) -> tuple[str, dict[str, Any] | None]:
+        """What `guided_prepare` is asked about a spec: after the first time its key is enough."""
+        if admitted.told:
+            return admitted.key, None
+        admitted.told = True
+        made = self.compiler.kept(admitted.spec)
+        return admitted.key, {
+            "spec": admitted.fields,
+            "prepared": None if made is None else dataclasses.asdict(made),
+        }
+
+    def answered(self, asked: list[Admitted], answers: list[list[bool]]) -> bool:
+        """Note which specs the engine has ready, or has refused; whether the first one is among them. Each
+        of its workers has answered for each spec."""
+        for admitted, ready in zip(asked, zip(*answers, strict=True), strict=True):
+            if all(ready):
+                admitted.prepared = self.engine_started = True
+                if admitted in self.expected:
+                    self.expected.remove(admitted)
+        return asked[0].prepared
+
+    def _read(self, form: Any) -> OutputSpec:
+        spec, vocabulary = read_spec(form), self.compiler.vocabulary
+        vocabulary.check_stops(spec.stop_token_ids or (), where=f"{GUIDED}.stop_token_ids", text=False)
+        if spec.start_after is None:
+            return spec
+        return dataclasses.replace(spec, start_after=vocabulary.triggers(spec.start_after) or None)
+
+    def _compiled(self, asked: Asked, spec: OutputSpec) -> Admitted:
+        start = time.monotonic()
+        try:
+            made = self.compiler.admit(spec, deadline=asked.deadline)
+        except GuidedError as error:
+            return self._left(asked, error)
+        return self._made(asked, spec, made, time.monotonic() - start)
+
+    def _made(self, asked: Asked, spec: OutputSpec, made: Prepared | None, seconds: float) -> Admitted:
+        """What was admitted, in place or (`made`) by a helper."""
+        of = made or self.compiler.cached(spec)
+        backend = "" if of is None else of.backend
+        telling.listener.compiled(backend, seconds)
+        unenforced, named = ((), frozenset[int]()) if of is None else (of.unenforced, of.named)
+        prepared = self.engine_started and made is None and seconds <= _SLOW_SECONDS
+        return self._remember(asked, Admitted(spec, prepared, backend, unenforced, named))
+
+    def _left(self, asked: Asked, error: GuidedError) -> Admitted:
+        """LEFT, where the operator leaves a refused spec to vLLM. Raises the error elsewhere."""
+        if asked.own or self._options.refused != "vllm" or not may_leave(error):
+            raise error
+        with self._lock:  # one line for a spec, though several requests may wait for it
+            if asked.key is None or self._admitted.get(asked.key) is not LEFT:
+                _log.warning("left to vLLM's own structured output: %s", error.reason)
+            return self._remember(asked, LEFT)
+
+    def _remember(self, asked: Asked, admitted: Admitted) -> Admitted:
+        if asked.key is not None:
+            triggers = sum(len(each.tokens) for each in admitted.spec.start_after or ())
+            size = 2 * ENTRY_BYTES + texts_bytes(admitted.spec.text) + _ID_BYTES * triggers
+            with self._lock:
+                known = self._admitted.get(asked.key)
+                if known is not None and known is not LEFT:
+                    return known
+                self._admitted.put(asked.key, admitted, size)
+        return admitted
+
+
+def may_leave(error: GuidedError) -> bool:
+    """Whether `refused: "vllm"` leaves a spec that was refused to vLLM: one that is malformed, or that no
+    backend of the plugin enforces. One over a limit is not left: the limits protect the server."""
+    return isinstance(error, GrammarError | SpecError) and not isinstance(error, CompileLimitError)
+
+
+def digest_of(form: Any) -> bytes | None:
+    """What a form is remembered by: a digest; None where it is not plain data."""
+    # No form that can be read begins with NUL.
+    plain = f"\0{dataclasses.astuple(form)}" if isinstance(form, OutputSpec) else form
+    try:
+        written = marshal.dumps(plain, _NO_REFERENCES)
+    except ValueError:
+        return None
+    return hashlib.blake2b(written, digest_size=24).digest()
+
+
+_NO_REFERENCES = 2
+"""A version of marshal's format whose bytes follow from the value alone, at a tenth of what JSON costs."""
