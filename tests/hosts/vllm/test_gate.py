@@ -1,12 +1,7 @@
 """The gate in vLLM's frontend, and the options of an engine, without an engine."""
 
-import asyncio
-import contextlib
-import dataclasses
 import enum
 import json
-import threading
-import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -16,16 +11,13 @@ pytest.importorskip("vllm")
 
 import msgspec
 from vllm import SamplingParams
-from vllm.exceptions import GracefulHTTPError
 from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import StructuredOutputsParams
 from vllm_support import SMALL, TAKES_OVER, config, parallel, params_of
 
 import guided_plugin as gp
-from guided_plugin.grammar.base import Prepared
 from guided_plugin.hosts.vllm import common as vllm_common
 from guided_plugin.hosts.vllm import engine as vllm_engine
-from guided_plugin.hosts.vllm import gate as vllm_gate
 from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm import telling
@@ -34,7 +26,6 @@ from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.hosts.vllm.names import Name, Part
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.specs import Admitted
-from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
 from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
 
@@ -179,56 +170,6 @@ def test_stop_tokens_and_triggers_that_no_output_has_are_refused(token, complain
         gate.admit(params_of({"regex": "a", "start_after": [THINK_END, 258]}))
 
 
-def test_what_was_admitted_once_is_not_read_again(monkeypatch):
-    gate = Gate(config(TAKES_OVER))
-    read = []
-    parse = vllm_specs.read_spec
-    monkeypatch.setattr(vllm_specs, "read_spec", lambda form: read.append(form) or parse(form))
-    asked = {"choice": ["a"]}
-    forms = [
-        SamplingParams(extra_args={"guided": asked, "mine": [3]}),
-        SamplingParams(extra_args={"guided": json.dumps(asked, separators=(",", ":"))}),
-        params_of({"choice": ["a"]}, theirs=True),
-        params_of(gp.OutputSpec.choice(["a"])),
-    ]
-    first = [gate.admit(params) for params in forms]
-    again = [gate.admit(params) for params in forms]
-    assert len(read) == 4
-    assert [spec_in(carried) for carried in first + again] == [gp.OutputSpec.choice(["a"])] * 8
-    assert [a.extra_args["guided"] is b.extra_args["guided"] for a, b in zip(first, again, strict=True)]
-    assert again[0].extra_args["mine"] == [3]
-    assert all(gate.admit(carried) is carried for carried in again)
-    both = SamplingParams(extra_args={"guided": asked}, structured_outputs=THEIRS)
-    with pytest.raises(gp.GuidedError, match="together with"):
-        gate.admit(both)
-    asked["choice"] = ["b"]  # the caller's object may change
-    assert spec_in(gate.admit(forms[0])) == gp.OutputSpec.choice(["b"])
-
-
-@pytest.mark.parametrize("refused", ["error", "vllm"])
-@pytest.mark.parametrize(
-    "params",
-    [
-        params_of({"choice": ["a"] * 600_000}, theirs=True),
-        params_of({"json": {"enum": [{}, "x" * 1_100_000]}}, theirs=True),
-        params_of({"json": "[" * 1_100_000}, theirs=True),
-        SamplingParams(extra_args={"guided": '{"regex": "' + "a" * 1_100_000 + '"}'}),
-    ],
-    ids=range(4),
-)
-def test_a_spec_that_is_too_large_is_refused_before_anything_is_made_of_it(params, refused, monkeypatch):
-    gate = Gate(config({**TAKES_OVER, "refused": refused}))
-    made = []
-    for name in ("digest_of", "read_spec"):
-        monkeypatch.setattr(vllm_specs, name, made.append)
-    assert gate.concerns(params)
-    with pytest.raises(gp.errors.CompileLimitError, match=r"over the limit.*max_spec_bytes"):
-        gate.admit(params)
-    with pytest.raises(gp.errors.CompileLimitError):
-        asyncio.run(gate.admit_async(params))
-    assert not made
-
-
 def test_no_client_can_claim_that_its_spec_was_admitted():
     gate = Gate(config(SMALL))
     fields = {"kind": "regex", "text": "(a"}
@@ -256,39 +197,6 @@ def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
     engine_params.extra_args["guided"] = "{}"
     with pytest.raises(gp.GuidedError, match="is not what the gate writes"):
         vllm_common.spec_of(engine_params)
-
-
-def test_what_is_remembered_has_bounds(monkeypatch):
-    one = 2 * ENTRY_BYTES + texts_bytes("a")
-    monkeypatch.setattr(vllm_specs, "_ADMITTED_BYTES", 3 * one + 2)
-    gate = Gate(config(SMALL))
-
-    def remembers(form):
-        return gate.specs.look_up(gate.asked(params_of(form))) is not None
-
-    for letter in "abcd":
-        gate.admit(params_of({"regex": letter}))
-    assert [remembers({"regex": letter}) for letter in "abcd"] == [False, True, True, True]
-    gate.admit(params_of({"regex": "x" * 80}))
-    assert remembers({"regex": "x" * 80})
-    assert not remembers({"regex": "b"})
-    gate.admit(params_of({"regex": "y" * 4000}))
-    assert not remembers({"regex": "y" * 4000})
-    assert remembers({"regex": "d"})
-    assert gate.specs._admitted.size_bytes <= 3 * one + 2
-
-
-def test_until_an_engine_has_compiled_a_spec_every_spec_is_prepared_there(monkeypatch):
-    gate = Gate(config(SMALL))
-    one, two = (admitted(gate, {"regex": text}) for text in "ab")
-    assert not one.prepared
-    assert not two.prepared
-    assert not gate.specs.answered([one], [[True], [False]])  # of two workers one
-    assert gate.specs.answered([one], [[True], [True]])
-    assert one.prepared
-    assert admitted(gate, {"regex": "c"}).prepared
-    monkeypatch.setattr(vllm_specs, "_SLOW_SECONDS", -1.0)
-    assert not admitted(gate, {"regex": "d"}).prepared
 
 
 def test_the_engines_params_are_completed_without_writing_to_what_they_share():
@@ -414,196 +322,3 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
     answers["b"].set_result(None)
     assert engine.prepare("b", None)
     assert (len(engine._preparing), engine._started) == (1, True)
-
-
-class Compiler:
-    """In place of the gate's: specs that say they are slow need a helper, and wait for `go_on`."""
-
-    vocabulary = VOCABULARY
-
-    def __init__(self):
-        self.go_on = threading.Event()
-        self.compiled = []
-
-    def admit_here(self, spec):
-        return None if "slow" in spec.text else (None,)
-
-    def admit(self, spec, *, deadline):
-        self.compiled.append(spec.text)
-        assert self.go_on.wait(30)
-        if "bad" in spec.text:
-            raise gp.errors.SpecError("no good")
-        return Prepared(spec, "xgrammar", b"made", "because")
-
-    def cached(self, spec):
-        return None
-
-    def kept(self, spec):
-        return Prepared(spec, "xgrammar", b"made", "because") if "slow" in spec.text else None
-
-
-def gate_with_a_slow_compiler(**options):
-    gate = Gate(config({**SMALL, **options}))
-    gate.specs._compiler = Compiler()
-    return gate, gate.specs._compiler
-
-
-def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fault_of_theirs():
-    gate, compiler = gate_with_a_slow_compiler(compile_processes=1, compile_queue=2)
-
-    async def flood():
-        slow = [
-            asyncio.ensure_future(gate.admit_async(params_of({"regex": f"slow{i % 3}"}))) for i in range(12)
-        ]
-        bad = asyncio.ensure_future(gate.admit_async(params_of({"regex": "slow bad"})))
-        for number in range(50):
-            quick = guided_in(await gate.admit_async(params_of({"regex": f"quick{number}"})))
-            assert gate.specs.question(quick)[1]["prepared"] is None
-        assert not any(task.done() for task in slow)
-        with pytest.raises(gp.errors.BusyError, match="compile_queue") as caught:
-            await bad
-        refused = telling.refusal(caught.value)
-        assert (type(refused).__name__, refused.http_status) == ("GracefulHTTPError", 503)
-        slow[0].cancel()  # a client that hangs up
-        compiler.go_on.set()
-        carried = await asyncio.gather(*slow[1:])
-        with pytest.raises(gp.GuidedError, match="no good"):
-            await gate.admit_async(params_of({"regex": "slow bad"}))
-        return carried
-
-    carried = asyncio.run(flood())
-    assert sorted(compiler.compiled) == ["slow bad", "slow0", "slow1", "slow2"]
-    assert not any(one.extra_args["guided"].prepared for one in carried)
-    assert not gate.specs._waiting
-
-
-def test_what_a_helper_made_goes_to_the_engine_with_the_first_question_as_plain_data():
-    gate, compiler = gate_with_a_slow_compiler()
-    compiler.go_on.set()
-    slow = admitted(gate, {"regex": "slow"})
-    key, made = msgspec.msgpack.decode(msgspec.msgpack.encode(gate.specs.question(slow)))
-    assert key == slow.key
-    assert gp.OutputSpec(**made["spec"]) == gp.OutputSpec.regex("slow")
-    assert vllm_common.prepared_from(made["prepared"]) == Prepared(
-        gp.OutputSpec.regex("slow"), "xgrammar", b"made", "because"
-    )
-
-
-def test_guided_is_never_left_to_vllm_where_it_waits_beside_one_of_vllms_own():
-    gate, compiler = gate_with_a_slow_compiler(take_over=True, refused="vllm")
-
-    async def both():
-        form = {"regex": "slow bad"}
-        waiting = [gate.admit_async(params_of(form, theirs=theirs)) for theirs in (True, False)]
-        asyncio.get_running_loop().call_later(0.2, compiler.go_on.set)
-        return await asyncio.gather(*waiting, return_exceptions=True)
-
-    theirs, ours = asyncio.run(both())
-    assert guided_in(theirs) is vllm_specs.LEFT
-    assert isinstance(ours, gp.errors.SpecError)
-
-
-class Client:
-    """An engine that has a spec ready after some questions."""
-
-    vllm_config = None
-
-    def __init__(self, needed):
-        self.needed = needed
-        self.asked = []
-
-    def collective_rpc(self, method, args=()):
-        if method == vllm_common.HEALTH:
-            return [""]
-        (questions,) = args
-        self.asked += questions
-        return [[len(self.asked) >= self.needed]]
-
-
-def add(gate, client, params):
-    client.input_processor = SimpleNamespace(_guided_gate=gate)
-    return vllm_gate.add_request(lambda self, params: "added")(client, params)
-
-
-def test_a_request_is_held_back_until_the_engine_is_ready_and_not_for_ever(monkeypatch):
-    gate, compiler = gate_with_a_slow_compiler()
-    compiler.go_on.set()
-    client = Client(needed=4)
-    assert add(gate, client, params_of({"regex": "slow"})) == "added"
-    assert [made is None for _, made in client.asked] == [False, True, True, True]
-    assert add(gate, client, params_of({"regex": "slow"})) == "added"
-    assert len(client.asked) == 4
-    monkeypatch.setattr(Gate, "patience", 0.05)
-    with pytest.raises(GracefulHTTPError, match="not ready within"):
-        add(gate, Client(needed=10**9), params_of({"regex": "slow too"}))
-
-
-class AsyncClient:
-    """The same behind an event loop."""
-
-    vllm_config = None
-
-    def __init__(self, gate, ready=True):
-        self.input_processor = SimpleNamespace(_guided_gate=gate)
-        self.ready = ready
-
-    async def collective_rpc(self, method, args=()):
-        return [""] if method == vllm_common.HEALTH else [[self.ready]]
-
-    async def add(self, params):
-        async def add_request(self, params):
-            return "added"
-
-        return await vllm_gate.add_request_async(add_request)(self, params)
-
-
-@pytest.mark.parametrize("late", ["its compile", "the engine"])
-def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch, late):
-    gate, compiler = gate_with_a_slow_compiler()
-    monkeypatch.setattr(Gate, "patience", 0.2)
-    client, sent = AsyncClient(gate, ready=late != "the engine"), []
-    if late == "the engine":
-        compiler.go_on.set()
-
-    async def stages(scope, receive, send):
-        """A stream: its request is admitted before it begins, and comes to the engine when it is read."""
-        with contextlib.suppress(GracefulHTTPError):
-            async with gate.in_time("one") as deadline:
-                await gate.admit_async(params_of({"regex": "slow"}), deadline)
-        await asyncio.sleep(0.1)
-        with pytest.raises(GracefulHTTPError, match=r"not ready within 0\.2 s"):
-            await client.add(params_of({"regex": "slow"}))
-        sent.append(time.monotonic())
-
-    start = time.monotonic()
-    asyncio.run(telling.RetryAfter(stages)({"type": "http"}, None, None))
-    assert 0.19 < sent[0] - start < (0.25 if late == "the engine" else 0.35)
-    compiler.go_on.set()
-    client.ready = True
-    assert asyncio.run(client.add(params_of({"regex": "slow"}))) == "added"
-    assert set(compiler.compiled) == {"slow"}
-
-
-def test_triggers_are_tokenised_once_for_all_requests_of_a_form(monkeypatch):
-    encoded = []
-    vocabulary = dataclasses.replace(
-        VOCABULARY, encode=lambda text: encoded.append(text) or list(text.encode())
-    )
-    monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: vocabulary)
-    gate = Gate(config(SMALL, reasoning="tags"))
-    for _ in range(3):
-        params = params_of({"regex": "a", "start_after": ["xy", "</think>"]})
-        carried = gate.admit(params)
-        gate.complete(carried, [1])
-        assert spec_in(carried).start_after == (Trigger((ord("x"), ord("y"))), Trigger((THINK_END,)))
-    assert encoded == ["xy"]
-
-
-def test_a_form_is_read_once_also_where_it_takes_longer(monkeypatch):
-    gate, compiler = gate_with_a_slow_compiler()
-    compiler.go_on.set()
-    read, parse = [], vllm_specs.read_spec
-    monkeypatch.setattr(vllm_specs, "read_spec", lambda form: read.append(form) or parse(form))
-    for text in ("slow", "slow" * 20_000):  # in the quick threads, and in that of large forms
-        asyncio.run(gate.admit_async(params_of({"regex": text})))
-    assert len(read) == 2

@@ -1,0 +1,400 @@
+"""Specs on their way through vLLM's frontend: read once, compiled once, bounded, ready in the engine in time.
+
+No engine: a compiler and an engine that a test plays, and vLLM's own `LLM` around them.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import threading
+import time
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm import LLM, SamplingParams
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
+from vllm_support import SMALL, TAKES_OVER, VOCABULARY, config, params_of
+
+import guided_plugin as gp
+from guided_plugin import errors
+from guided_plugin.grammar.base import Prepared
+from guided_plugin.hosts.vllm import admission, specs, telling
+from guided_plugin.hosts.vllm.admission import Ahead, Gate
+from guided_plugin.hosts.vllm.common import GUIDED, HEALTH, PREPARE, RETRY_AFTER, prepared_from
+from guided_plugin.hosts.vllm.gate import add_request, add_request_async
+from guided_plugin.hosts.vllm.names import When
+from guided_plugin.hosts.vllm.patches import patch
+from guided_plugin.hosts.vllm.specs import LEFT, may_leave
+from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
+from guided_plugin.spec.triggers import Trigger
+
+
+@pytest.fixture(autouse=True)
+def parts(monkeypatch):
+    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
+    monkeypatch.setattr(specs, "vocabulary_of", lambda config: VOCABULARY)
+    patch(When.LOADED)
+
+
+class Compiler:
+    """In place of the gate's: specs that say `slow` need a helper, and wait until they may `go_on`; of those
+    that say `bad` nothing comes."""
+
+    vocabulary = VOCABULARY
+
+    def __init__(self, go_on):
+        self.go_on = go_on
+        self.begun = []
+
+    def admit_here(self, spec):
+        return None if "slow" in spec.text else (None,)
+
+    def admit(self, spec, *, deadline):
+        self.begun.append(spec.text)
+        self.go_on.wait(30)
+        if "bad" in spec.text:
+            raise errors.SpecError("is refused here", where="regex")
+        return self.kept(spec)
+
+    def cached(self, spec):
+        return None
+
+    def kept(self, spec):
+        return Prepared(spec, "xgrammar", b"made", "because") if "slow" in spec.text else None
+
+
+def waiting_gate(*, go_on=None, **options):
+    """A gate with such a compiler. Without `go_on` nothing waits."""
+    gate = Gate(config({**SMALL, **options}))
+    if go_on is None:
+        go_on = threading.Event()
+        go_on.set()
+    compiler = gate.specs._compiler = Compiler(go_on)
+    return gate, compiler
+
+
+class Engine:
+    """An engine of two ranks. Its second says that specs are ready once it was asked so often."""
+
+    vllm_config = None
+
+    def __init__(self, gate, needs=1):
+        self.input_processor = SimpleNamespace(_guided_gate=gate)
+        self.calls, self.made, self.needs, self.refusal = [], {}, needs, ""
+        self.abort_request = lambda ids, internal: None
+
+    def collective_rpc(self, method, args=()):
+        if method in (HEALTH, RETRY_AFTER):
+            return ["", self.refusal] if method == HEALTH else [0.0, 1.0]
+        assert method == PREPARE
+        (questions,) = args
+        assert json.dumps(questions, default=str)  # it goes to another process
+        self.calls.append([key for key, _ in questions])
+        for key, made in questions:
+            assert (made is None) == (key in self.made)  # the spec itself comes once
+            self.made.setdefault(key, made)
+        return [[True] * len(questions), [len(self.calls) >= self.needs] * len(questions)]
+
+    def add(self, params):
+        return add_request(lambda self, params: "added")(self, params)
+
+
+class AsyncEngine(Engine):
+    """The same behind an event loop."""
+
+    async def collective_rpc(self, method, args=()):
+        return super().collective_rpc(method, args)
+
+    async def add(self, params):
+        async def added(self, params):
+            return "added"
+
+        return await add_request_async(added)(self, params)
+
+
+def regex(text, **options):
+    return params_of({"regex": text, **options})
+
+
+def admitted(gate, text):
+    return gate.admit(regex(text)).extra_args[GUIDED]
+
+
+def test_a_form_is_read_once(monkeypatch):
+    """Whichever form it has; also where it takes longer, and where it is large."""
+    gate, compiler = waiting_gate(take_over=True)
+    read, parse = [], specs.read_spec
+    monkeypatch.setattr(specs, "read_spec", lambda form: read.append(form) or parse(form))
+    asked = {"choice": ["a"]}
+    forms = [
+        SamplingParams(extra_args={"guided": asked, "mine": [3]}),
+        SamplingParams(extra_args={"guided": json.dumps(asked, separators=(",", ":"))}),
+        params_of({"choice": ["a"]}, theirs=True),
+        params_of(gp.OutputSpec.choice(["a"])),
+        regex("slow"),
+        regex("slow" * 20_000),
+    ]
+    first = [gate.admit(params) for params in forms]
+    again = [asyncio.run(gate.admit_async(params)) for params in forms]
+    assert len(read) == len(forms)
+    assert len(compiler.begun) == 2
+    assert [one.extra_args["guided"].spec for one in first[:4]] == [gp.OutputSpec.choice(["a"])] * 4
+    for one, other in zip(first, again, strict=True):
+        assert one.extra_args["guided"] is other.extra_args["guided"]
+        assert gate.admit(one) is one
+    assert again[0].extra_args["mine"] == [3]
+    asked["choice"] = ["b"]  # the caller's object may change
+    assert gate.admit(forms[0]).extra_args["guided"].spec == gp.OutputSpec.choice(["b"])
+
+
+def test_triggers_are_tokenised_once_for_all_requests_of_a_form(monkeypatch):
+    encoded = []
+    vocabulary = dataclasses.replace(
+        VOCABULARY, encode=lambda text: encoded.append(text) or list(text.encode())
+    )
+    monkeypatch.setattr(specs, "vocabulary_of", lambda config: vocabulary)
+    gate = Gate(config(SMALL))
+    for _ in range(3):
+        found = gate.admit(regex("a", start_after=["xy"])).extra_args[GUIDED].spec
+        assert found.start_after == (Trigger((ord("x"), ord("y"))),)
+    assert encoded == ["xy"]
+
+
+def test_what_is_remembered_has_bounds(monkeypatch):
+    most = 3 * (2 * ENTRY_BYTES + texts_bytes("a")) + 2
+    monkeypatch.setattr(specs, "_ADMITTED_BYTES", most)
+    gate = Gate(config(SMALL))
+
+    def remembered(*texts):
+        return [gate.specs.look_up(gate.asked(regex(text))) is not None for text in texts]
+
+    for letter in "abcd":
+        admitted(gate, letter)
+    assert remembered(*"abcd") == [False, True, True, True]
+    admitted(gate, "x" * 80)
+    assert remembered("x" * 80, "b") == [True, False]
+    admitted(gate, "y" * 4000)
+    assert remembered("y" * 4000, "d") == [False, True]
+    assert gate.specs._admitted.size_bytes <= most
+
+
+@pytest.mark.parametrize("refused", ["error", "vllm"])
+@pytest.mark.parametrize(
+    "params",
+    [
+        params_of({"choice": ["a"] * 600_000}, theirs=True),
+        params_of({"json": {"enum": [{}, "x" * 1_100_000]}}, theirs=True),
+        params_of({"json": "[" * 1_100_000}, theirs=True),
+        params_of('{"regex": "' + "a" * 1_100_000 + '"}'),
+    ],
+    ids=range(4),
+)
+def test_a_spec_that_is_too_large_is_refused_before_anything_is_made_of_it(params, refused, monkeypatch):
+    gate, made = Gate(config({**TAKES_OVER, "refused": refused})), []
+    for name in ("digest_of", "read_spec"):
+        monkeypatch.setattr(specs, name, made.append)
+    for admit in (gate.admit, lambda params: asyncio.run(gate.admit_async(params))):
+        with pytest.raises(errors.CompileLimitError, match=r"over the limit.*max_spec_bytes"):
+            admit(params)
+    assert not made
+
+
+REFUSED = {"json": {"enum": ["a", "b"]}, "whitespace_pattern": "[.]"}
+"""vLLM takes it, and drops the pattern, which demands what JSON can't have."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [
+        *((kind, True) for kind in (errors.GrammarError, errors.SpecError, errors.UnsupportedSpecError)),
+        *((kind, False) for kind in (errors.CompileLimitError, errors.PipelineError, errors.VocabularyError)),
+    ],
+)
+def test_refused_specs_are_left_and_limits_and_troubles_of_the_server_are_not(kind, left):
+    assert may_leave(kind("no")) is left
+
+
+def test_guided_is_never_left(caplog):
+    caplog.set_level("WARNING", "guided_plugin")
+    gate, theirs = Gate(config({**TAKES_OVER, "refused": "vllm"})), params_of(REFUSED, theirs=True)
+    for _ in range(2):  # the second time it is remembered
+        for admit in (gate.admit, lambda params: asyncio.run(gate.admit_async(params))):
+            carried = admit(theirs)
+            assert carried.extra_args["guided"] is LEFT
+            assert gate.admit(carried) is carried
+            assert carried.structured_outputs is theirs.structured_outputs
+            with pytest.raises(errors.SpecError):
+                admit(params_of({**REFUSED, "disable_any_whitespace": False}))
+    assert len(caplog.records) == 1
+    gate.complete(carried, None)
+    assert carried.extra_args == {"guided_left": True}
+    with pytest.raises(errors.SpecError):
+        Gate(config(TAKES_OVER)).admit(theirs)
+
+
+def test_guided_is_not_left_either_where_it_waits_beside_one_of_vllms_own():
+    gate, compiler = waiting_gate(go_on=threading.Event(), take_over=True, refused="vllm")
+
+    async def both():
+        waiting = [gate.admit_async(params_of({"regex": "slow bad"}, theirs=one)) for one in (True, False)]
+        asyncio.get_running_loop().call_later(0.2, compiler.go_on.set)
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    theirs, ours = asyncio.run(both())
+    assert theirs.extra_args[GUIDED] is LEFT
+    assert isinstance(ours, errors.SpecError)
+
+
+def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fault_of_theirs():
+    gate, compiler = waiting_gate(go_on=threading.Event(), compile_processes=1, compile_queue=2)
+
+    async def flood():
+        slow = [asyncio.ensure_future(gate.admit_async(regex(f"slow{i % 3}"))) for i in range(12)]
+        bad = asyncio.ensure_future(gate.admit_async(regex("slow bad")))
+        for number in range(50):
+            quick = (await gate.admit_async(regex(f"quick{number}"))).extra_args[GUIDED]
+            assert gate.specs.question(quick)[1]["prepared"] is None
+        assert not any(task.done() for task in slow)
+        with pytest.raises(errors.BusyError, match=r"3 specs compile, or wait.*compile_queue") as caught:
+            await bad
+        assert telling.refusal(caught.value).http_status == 503
+        slow[0].cancel()  # a client that hangs up
+        compiler.go_on.set()
+        carried = await asyncio.gather(*slow[1:])
+        with pytest.raises(gp.GuidedError, match="is refused here"):
+            await gate.admit_async(regex("slow bad"))
+        return carried
+
+    carried = asyncio.run(flood())
+    assert sorted(compiler.begun) == ["slow bad", "slow0", "slow1", "slow2"]
+    assert not any(one.extra_args[GUIDED].prepared for one in carried)
+    assert not gate.specs._waiting
+
+
+@pytest.mark.parametrize("late", ["its compile", "the engine"])
+def test_a_request_has_one_deadline_whatever_it_waits_for(monkeypatch, late):
+    gate, compiler = waiting_gate(go_on=threading.Event())
+    monkeypatch.setattr(Gate, "patience", 0.2)
+    engine, sent = AsyncEngine(gate, needs=10**9 if late == "the engine" else 1), []
+    if late == "the engine":
+        compiler.go_on.set()
+
+    async def stages(scope, receive, send):
+        """A stream: its request is admitted before it begins, and comes to the engine when it is read."""
+        with contextlib.suppress(GracefulHTTPError):
+            async with gate.in_time("one") as deadline:
+                await gate.admit_async(regex("slow"), deadline)
+        await asyncio.sleep(0.1)
+        with pytest.raises(GracefulHTTPError, match=r"not ready within 0\.2 s"):
+            await engine.add(regex("slow"))
+        sent.append(time.monotonic())
+
+    start = time.monotonic()
+    asyncio.run(telling.RetryAfter(stages)({"type": "http"}, None, None))
+    assert 0.19 < sent[0] - start < (0.25 if late == "the engine" else 0.35)
+    compiler.go_on.set()
+    engine.needs = 1
+    assert asyncio.run(engine.add(regex("slow"))) == "added"
+    assert set(compiler.begun) == {"slow"}
+
+
+def test_a_request_is_held_back_until_the_engine_is_ready_and_not_for_ever(monkeypatch):
+    gate, _ = waiting_gate()
+    engine = Engine(gate, needs=4)
+    for _ in range(2):  # the second time it is known to be ready
+        assert engine.add(regex("slow")) == "added"
+        assert len(engine.calls) == 4
+    key, made = msgspec.msgpack.decode(msgspec.msgpack.encode(next(iter(engine.made.items()))))
+    assert key == admitted(gate, "slow").key
+    assert gp.OutputSpec(**made["spec"]) == (spec := gp.OutputSpec.regex("slow"))
+    assert prepared_from(made["prepared"]) == Prepared(spec, "xgrammar", b"made", "because")
+    monkeypatch.setattr(Gate, "patience", 0.05)
+    with pytest.raises(GracefulHTTPError, match="not ready within"):
+        Engine(gate, needs=10**9).add(regex("slow too"))
+
+
+def test_until_an_engine_has_compiled_a_spec_every_spec_is_prepared_there(monkeypatch):
+    gate = Gate(config(SMALL))
+    one, two = (admitted(gate, text) for text in "ab")
+    assert not gate.specs.answered([one], [[True], [False]])  # of two workers one
+    assert (one.prepared, two.prepared) == (False, False)
+    assert gate.specs.answered([one], [[True], [True]])
+    assert one.prepared
+    assert admitted(gate, "c").prepared
+    monkeypatch.setattr(specs, "_SLOW_SECONDS", -1.0)
+    assert not admitted(gate, "d").prepared
+
+
+def run(engine, params):
+    """What vLLM does: it adds the prompts one after the other."""
+    added, add = [], add_request(lambda self, prompt, params: added.append(params))
+    llm = SimpleNamespace(
+        llm_engine=engine,
+        _resolve_mm_lora=lambda prompt, lora: lora,
+        _add_request=lambda prompt, params, **rest: add(engine, prompt, params=params),
+    )
+    LLM._render_and_add_requests(llm, iter("abcdefgh"[: len(params)]), params)
+    return added
+
+
+def texts_added(engine, *texts):
+    return [one.extra_args[GUIDED].spec.text for one in run(engine, list(map(regex, texts)))]
+
+
+def test_specs_of_several_prompts_compile_at_the_same_time_and_the_engine_is_asked_for_all():
+    gate, compiler = waiting_gate(go_on=threading.Barrier(4))  # one after the other, none would ever end
+    engine, given = Engine(gate, needs=3), [f"slow{number}" for number in range(8)]
+    assert texts_added(engine, *given) == given
+    assert sorted(compiler.begun) == given  # each once
+    assert max(map(len, engine.calls)) >= 4
+
+
+def test_the_largest_spec_comes_first_and_there_is_never_too_little_room():
+    gate, compiler = waiting_gate(compile_processes=1, compile_queue=1)
+    given = ["slow", "slow" * 9, "slow" * 20, "slow!"]
+    texts_added(Engine(gate), *given)
+    assert compiler.begun.index("slow" * 20) < compiler.begun.index("slow!")
+    assert sorted(compiler.begun) == sorted(given)
+
+
+def test_one_spec_of_many_prompts_compiles_once_and_known_ones_never():
+    gate, compiler = waiting_gate()
+    engine = Engine(gate)
+    for given in (["slow", "slow", "small", "slow"], ["small", "slow"]):
+        assert texts_added(engine, *given) == given
+    assert compiler.begun == ["slow"]
+    assert len(engine.made) == 2
+
+
+def test_what_is_refused_is_left_to_its_own_request():
+    engine, first, last = Engine(waiting_gate()[0]), regex("slow"), regex("slow too")
+    for wrong, what in ((regex("slow bad"), "is refused here"), (params_of({"regx": "a"}), "no constraint")):
+        with pytest.raises((gp.GuidedError, VLLMValidationError), match=what):
+            run(engine, [first, wrong, last])
+    assert len(run(engine, [first, last])) == 2
+
+
+def test_an_engine_that_cannot_guide_is_asked_for_nothing():
+    engine = Engine(waiting_gate()[0])
+    engine.refusal = "the engine has not loaded the logits processor"
+    with pytest.raises(GracefulHTTPError, match="has not loaded"):
+        run(engine, [regex("a"), regex("slow")])
+    assert engine.calls == []
+
+
+def test_it_looks_ahead_no_further_than_needed_and_passes_on_all_else(monkeypatch):
+    gate, compiler = waiting_gate()
+    monkeypatch.setattr(admission, "_AHEAD", 3)
+    given = [regex(f"slow{number}") for number in range(50)]
+    ahead = Ahead(gate, given)
+    assert (len(ahead), ahead[0]) == (50, given[0])
+    assert set(compiler.begun) <= {"slow0", "slow1", "slow2"}
+    assert ahead[-1] is ahead[49:][0]
+    given, engine = [SamplingParams(), object(), SamplingParams(extra_args={"other": 1})], Engine(gate)
+    assert run(engine, given) == given
+    assert engine.calls == []
