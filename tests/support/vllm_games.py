@@ -1,6 +1,7 @@
 """Both of vLLM's model runners as games: rows that move, prompts in chunks, preemption. Needs vLLM."""
 
 import random
+from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,67 +87,83 @@ class Request:
 
 
 class V1Game:
-    """A persistent batch as the V1 runner keeps it."""
+    """The batches that a V1 runner sees. It takes out what is not in a batch, preempted for one, and puts it
+    back for its next step; the batches of several pipeline stages take turns."""
 
-    def __init__(self, guide, seed, *, placeholders):
-        self.guide, self.rng, self.placeholders = guide, random.Random(seed), placeholders
+    def __init__(self, guide, seed, *, placeholders=False, stages=1, most=8):
+        self.guide, self.rng, self.placeholders, self.most = guide, random.Random(seed), placeholders, most
         self.generator = torch.Generator().manual_seed(seed)
-        self.rows, self.waiting, self.done = [], [], []
-        self.count = 0
+        self.groups, self.preempted, self.done = [[] for _ in range(stages)], [], []
+        self.rows, self.turn, self.count = [], 0, 0
+        self.begun, self.cut, self.cut_back = set(), set(), 0
+        """Guided requests that were in a batch; those whose output was cut; how many of them came back."""
+        self.table = guide.runner.engine.table = {}
 
     def step(self):
-        rng = self.rng
-        removed = [at for at, request in enumerate(self.rows) if request.over or rng.random() < 0.04]
-        added, moved = [], []
-        for at in removed:
-            request = self.rows[at]
-            if request.over or rng.random() < 0.3:  # finished or aborted
-                self.done.append(request)
-            else:  # preempted: all is computed again, or skipped for a while
-                request.computed = 0
-                self.waiting.append(request)
-        empty = sorted(removed)
-        came = []
-        for _ in range(rng.choice([0, 0, 1, 2])):
-            if self.waiting and rng.random() < 0.5:
-                came.append(self.waiting.pop(0))
-            elif len(self.rows) - len(empty) + len(came) < 8:
-                self.count += 1
-                came.append(Request(self.count, rng))
-        left = list(empty)
-        for request in came:
-            if len(self.rows) - len(left) >= 8:
-                self.waiting.append(request)
-                continue
-            if self.placeholders:
-                request.listed = list(request.tokens)  # vLLM makes a new list of the tokens themselves
-            at = left.pop(0) if left else len(self.rows)
-            if at == len(self.rows):
-                self.rows.append(request)
-            self.rows[at] = request
-            added.append((at, request.params, request.prompt, request.listed))
-        still_removed = sorted(left, reverse=True)
-        for at in left:  # condense: the last row moves into the gap
-            while len(self.rows) - 1 in left and len(self.rows) - 1 > at:
-                left.remove(len(self.rows) - 1)
-                self.rows.pop()
-            if at >= len(self.rows) - 1:
-                del self.rows[at:]
-                break
-            moved.append((len(self.rows) - 1, at, MoveDirectionality.UNIDIRECTIONAL))
-            self.rows[at] = self.rows.pop()
-        if len(self.rows) > 1 and rng.random() < 0.1:
-            a, b = rng.sample(range(len(self.rows)), 2)
-            self.rows[a], self.rows[b] = self.rows[b], self.rows[a]
+        rng, group = self.rng, self.groups[self.turn % len(self.groups)]
+        self.turn += 1
+        for one in (*self.groups, self.preempted):
+            for request in list(one):
+                if request.over or rng.random() < 0.02:  # finished, or aborted wherever it is
+                    one.remove(request)
+                    del self.table[request.name]
+                    self.done.append(request)
+                elif one is group and rng.random() < (0.03 if self.most == 8 else 0.12):
+                    one.remove(request)
+                    request.computed = 0
+                    self.preempted.append(request)
+        running = sum(map(len, self.groups))
+        if self.preempted and running < 8 and rng.random() < 0.3:
+            request = self.preempted.pop(0)
+            if request.tokens and rng.random() < 0.3:  # a part of its cache could not be loaded
+                del request.tokens[-1]
+                del request.listed[-1]
+                self.cut.add(request)
+            group.append(request)
+        elif running < 8 and len(self.table) < self.most and rng.random() < 0.7:
+            self.count += 1
+            request = Request(self.count, rng)
+            self.table[request.name] = request
+            group.append(request)
+        self.decode([request for request in group if rng.random() < 0.95])
+
+    def changed(self, batch):
+        """The rows become those of a batch; what vLLM says of that."""
+        rows = [request if request in batch else None for request in self.rows]
+        free = [at for at, request in enumerate(rows) if request is None]
+        removed, added, moved = sorted(free, reverse=True), [], []
+        for request in batch:
+            if request not in rows:
+                if self.placeholders:
+                    request.listed = list(request.tokens)  # vLLM makes a new list of the tokens themselves
+                at = free.pop(0) if free else len(rows)
+                rows[at : at + 1] = [request]
+                added.append((at, request.params, request.prompt, request.listed))
+                if request.spec is not None:
+                    self.begun.add(request)
+                    self.cut_back += request in self.cut
+                self.cut.discard(request)
+        while None in rows:  # condense: the last row moves into the gap
+            last = rows.pop()
+            if last is not None:
+                at = rows.index(None)
+                rows[at] = last
+                moved.append((len(rows), at, MoveDirectionality.UNIDIRECTIONAL))
+        if len(rows) > 1 and self.rng.random() < 0.1:
+            a, b = self.rng.sample(range(len(rows)), 2)
+            rows[a], rows[b] = rows[b], rows[a]
             moved.append((a, b, MoveDirectionality.SWAP))
-        changed = still_removed or added or moved
-        update = BatchUpdate(len(self.rows), still_removed, added, moved) if changed else None
-        self.guide.update_state(update)
+        self.rows = rows
+        return BatchUpdate(len(rows), removed, added, moved) if removed or added or moved else None
+
+    def decode(self, batch):
+        rng = self.rng
+        self.guide.update_state(self.changed(batch))
         if not self.rows or rng.random() < 0.03:
             return  # nothing was scheduled after all
         logits = torch.randn(len(self.rows), WIDTH, generator=self.generator)
         before = logits.clone()
-        if self.rng.random() < 0.3:  # a request asks for logprobs
+        if rng.random() < 0.3:  # a request asks for logprobs
             self.guide.runner.mask_raw(logits)
             raw = logits.clone()
             assert torch.equal(self.guide.apply(logits), raw)
@@ -163,7 +180,7 @@ class V1Game:
                 request.listed.append(-1 if self.placeholders else token)
 
     def finish(self):
-        for request in [*self.rows, *self.waiting, *self.done]:
+        for request in [*chain(*self.groups), *self.preempted, *self.done]:
             request.check()
 
 
@@ -177,24 +194,20 @@ class V2Game:
         self.tokens = torch.zeros(8, 64, dtype=torch.int32)
         self.prompt_len, self.prefill_len = np.zeros(8, np.int32), np.zeros(8, np.int32)
         states = v2_states(self.tokens, self.prompt_len, self.prefill_len, self.total)
-        self.guides = self.make(vllm_config, states)
-        self.guide = self.guides[0]
+        self.guide = GuidedLogitsProcessor(vllm_config, states)
         self.wrapped, self.again = seed % 3 > 0, seed % 3 == 2
         """Whether vLLM's sampler is wrapped, and whether it has processors of others. It was called once
         before any request came."""
-        for guide in self.guides if self.wrapped else ():
+        if self.wrapped:
             none = torch.zeros(1, dtype=torch.int32)
             context = LogitsContext(none, none, none.numpy(), *[None] * 4)
-            guide.runner.mask_early(torch.zeros(1, WIDTH), context, again=self.again)
+            self.guide.runner.mask_early(torch.zeros(1, WIDTH), context, again=self.again)
         self.turn, self.turns = 0, vllm_config.parallel_config.pipeline_parallel_size
         self.turn_of = {}
         """Whose turn each request is, by index: as many batches as a pipeline has stages."""
         self.running, self.waiting, self.done, self.free = {}, [], [], list(range(8))
         self.count = 0
         self.processed = {}
-
-    def make(self, vllm_config, states):
-        return [GuidedLogitsProcessor(vllm_config, states)]
 
     def enter(self, request):
         index = self.free.pop()
@@ -205,10 +218,9 @@ class V2Game:
         self.prompt_len[index], self.prefill_len[index] = len(request.prompt), len(fed)
         self.total[index] = len(fed)
         self.tokens[index, : len(fed)] = torch.tensor(fed, dtype=torch.int32)
-        for guide in self.guides:
-            needs = guide.add_request(index, request.params)
-            assert needs == (request.spec is not None and (not self.wrapped or self.again))
-            self.processed[index] = needs or self.rng.random() < 0.3  # for a temperature, say
+        needs = self.guide.add_request(index, request.params)
+        assert needs == (request.spec is not None and (not self.wrapped or self.again))
+        self.processed[index] = needs or self.rng.random() < 0.3  # for a temperature, say
 
     def step(self):
         rng = self.rng
@@ -225,8 +237,7 @@ class V2Game:
             else:
                 self.count += 1
                 self.enter(Request(self.count, rng))
-        for guide in self.guides:
-            guide.apply_staged_writes()
+        self.guide.apply_staged_writes()
         turn = self.turn % self.turns
         self.turn += 1
         batch = [index for index in self.running if self.turn_of[index] == turn and rng.random() < 0.93]
@@ -255,21 +266,15 @@ class V2Game:
 
     def apply(self, logits, context):
         """As the sampler does: what needs processing is copied."""
-        return self.masked(self.guide, logits, context)
-
-    def masked(self, guide, logits, context):
         if self.wrapped:
-            guide.runner.mask_early(logits, context, again=self.again)
+            self.guide.runner.mask_early(logits, context, again=self.again)
         if not any(self.processed[index] for index in context.idx_mapping_np.tolist()):
             return logits
         if self.again:  # one of them allows all
-            logits = self.undone(logits)
-        masked = guide.apply(logits.clone(), context)
+            logits = logits.where(logits.isfinite(), torch.randn(logits.shape, generator=self.generator))
+        masked = self.guide.apply(logits.clone(), context)
         assert torch.equal(masked, logits) or not self.wrapped or self.again
         return masked
-
-    def undone(self, logits):
-        return logits.where(logits.isfinite(), torch.randn(logits.shape, generator=self.generator))
 
     def finish(self):
         for request in [*self.running.values(), *self.waiting, *self.done]:
@@ -293,13 +298,9 @@ class V2DraftGame(V2Game):
 
     def decode(self, batch):
         drafts = {index: self.draft(self.running[index]) for index in batch}
-        for part in self.parts(batch):
-            if part:
-                self.judge(part, drafts)
-
-    def parts(self, batch):
-        half = len(batch) // 2
-        return [batch] if self.rng.random() < 0.7 else [batch[:half], batch[half:]]
+        half = len(batch) // 2 if self.rng.random() < 0.3 else 0
+        for part in filter(None, (batch[:half], batch[half:])):
+            self.judge(part, drafts)
 
     def draft(self, request):
         """Some tokens that fit, often; some that don't."""

@@ -12,8 +12,7 @@ pytest.importorskip("vllm")
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm.v1.worker.worker_base import WorkerBase
-from vllm_games import SPECS, Request, V2DraftGame, V2Game, played
-from vllm_rank_games import V1TurnsGame
+from vllm_games import SPECS, Request, V1Game, V2DraftGame, V2Game, played
 from vllm_support import WIDTH, runner_config, runner_params
 
 import guided_plugin as gp
@@ -41,7 +40,7 @@ def last_stage(monkeypatch):
 def test_v1_batches_of_stages_take_turns(last_stage, most, seed):
     """What is taken out keeps its slot, unless new requests need it, or its output was cut back."""
     guide = GuidedLogitsProcessor(staged(runner_config()), torch.device("cpu"), False)
-    game = V1TurnsGame(guide, seed, most=most)
+    game = V1Game(guide, seed, stages=2, most=most)
 
     def look(step):
         assert len(guide.runner._away) + len(guide.runner._rows) <= 8
