@@ -109,18 +109,12 @@ class DecodeLoop:
         """
         outputs: dict[int, Output] = {}
         requests: dict[int, str | None] = {}
-        for row, (prompt, given) in enumerate(zip(prompts, specs, strict=True)):
+        for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):
             try:
-                spec = OutputSpec.parse(given)
                 if not prompt:
                     raise ConfigError("is empty", where=f"prompt {row}", hint="give at least one token")
-                requests[row] = None
-                if spec is not None:
-                    request_id = f"row-{next(self._request_ids)}"
-                    self.pipeline.add_request(request_id, spec)
-                    requests[row] = request_id
+                requests[row] = self._begin(OutputSpec.parse(spec))
             except GuidedError as error:
-                requests.pop(row, None)
                 outputs[row] = Output((), False, error)
         try:
             if requests:
@@ -132,15 +126,19 @@ class DecodeLoop:
                         break
                 for (row, name), (tokens, stopped) in zip(requests.items(), batch.outputs(), strict=True):
                     request = self.pipeline.request(name) if name else None
-                    outputs[row] = (
-                        Output(tokens, stopped, request.error, request.unenforced)
-                        if request
-                        else Output(tokens, stopped)
-                    )
+                    told = (request.error, request.unenforced) if request else ()
+                    outputs[row] = Output(tokens, stopped, *told)
         finally:
             for name in filter(None, requests.values()):
                 self.pipeline.remove_request(name)
         return [outputs[row] for row in range(len(prompts))]
+
+    def _begin(self, spec: OutputSpec | None) -> str | None:
+        if spec is None:
+            return None
+        name = f"row-{next(self._request_ids)}"
+        self.pipeline.add_request(name, spec)
+        return name
 
     @torch.inference_mode()
     def step(self, batch: _Batch, index: int) -> None:

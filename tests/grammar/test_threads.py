@@ -33,16 +33,32 @@ def test_all_threads_work_until_there_is_a_pace(most):
     assert made == [most]
 
 
+@pytest.mark.parametrize(
+    ("milliseconds", "ends"),
+    [
+        ([(0.0, 0.3, 0.0)] * 200, 1),  # small fills gain nothing by threads
+        ([(0.1, 0.0, 0.0)] * 200 + [(0.0, 4.0, 0.0)] * 50, 8),  # nor do those that do not spread
+        ([(1e3, 0.0, 0.0)] * 50 + [(0.1, 0.0, 0.0)] * 200, 1),  # a cold start puts no trial off
+        ([(0.0, 0.2, 1.3)] * 200, 8),  # tokens count as well: three quarters of what is allowed
+        ([(0.0, 0.2, 1.3), (0.0, 0.2, 1.0)] * 200, 8),
+        ([(0.0, 0.2, 1.0)] * 200, 1),
+        ([(0.0, 1.9, 0.0), (0.0, 0.9, 0.0)] * 100, 8),  # fills near the limit change nothing
+    ],
+)
+def test_how_many_threads_are_left(milliseconds, ends):
+    """Of 8, where 2 ms are allowed; after fills whose work spreads, does not, and comes before them."""
+    adaptive = paced(8)
+    for work, overhead, tokens in milliseconds:
+        adaptive.accepted(tokens / 1e3)
+        fills(adaptive, work / 1e3, 1, overhead=overhead / 1e3)
+    assert adaptive.threads == ends
+
+
 def test_a_slow_pace_takes_threads_away_one_size_at_a_time():
     adaptive = paced(12)
     seen = fills(adaptive, 0.004, 32 * 3)
     assert list(dict.fromkeys(seen)) == [12, 8, 4]
     assert seen.count(12) == seen.count(8) == 32
-
-
-def test_small_fills_that_gain_nothing_by_threads_end_with_one():
-    adaptive = paced(12, 0.0017)  # half a millisecond for a batch
-    assert fills(adaptive, 0.0, 200, overhead=3e-4)[-1] == 1
 
 
 def test_a_trial_that_came_out_badly_is_not_made_again_soon():
@@ -96,37 +112,6 @@ def test_a_faster_pace_brings_them_back():
     adaptive.pace(0.02 / 3)
     fills(adaptive, 0.01, 2)
     assert adaptive.threads == 8
-
-
-def test_fills_near_the_limit_change_nothing():
-    adaptive = paced(8)
-    for seconds in [1.9e-3, 0.9e-3] * 100:
-        adaptive.took(seconds)
-        assert adaptive.threads == 8
-
-
-def test_work_that_does_not_spread_ends_at_all_threads():
-    adaptive = paced(8)
-    assert fills(adaptive, 1e-4, 200)[-1] == 1
-    assert fills(adaptive, 0.0, 50, overhead=0.004)[-1] == 8
-
-
-def test_what_all_threads_are_too_slow_for_puts_no_trial_off():
-    adaptive = paced(8)
-    fills(adaptive, 1.0, 50)  # a cold start
-    assert fills(adaptive, 1e-4, 200)[-1] == 1
-
-
-def test_tokens_count_as_well():
-    adaptive = paced(8)
-    for _ in range(200):
-        adaptive.accepted(1.3e-3)
-        adaptive.took(2e-4)
-    assert adaptive.threads == 8  # three quarters of what is allowed
-    for _ in range(200):
-        adaptive.accepted(1.0e-3)
-        adaptive.took(2e-4)
-    assert adaptive.threads == 1
 
 
 def test_threads_that_cannot_be_made_are_done_without(caplog):

@@ -223,7 +223,7 @@ def test_a_grammar_that_is_not_there_in_time_fails_its_row_alone(make):
     pipe = make(worker_grammar_ms=4_000)
     run = Run(pipe, good=LONG)
     slow = faulty("compile 1 hang")
-    slot = pipe._slots.take("slow")
+    slot = pipe._take("slow")
     pipe.runtime.add(slot, "slow", slow, ())
     pipe._requests[slot] = gp.RequestInfo("slow", slot, slow, "faulty")
     run.steps(5)  # the request is not in the plan, so no step waits for its grammar

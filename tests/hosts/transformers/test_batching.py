@@ -5,7 +5,8 @@ import time
 
 import pytest
 import torch
-from generating import SPECS, random_model, recheck
+from generate_calls import STOP
+from generating import SPECS, recheck
 from listening import StepListener
 
 import guided_plugin as gp
@@ -17,20 +18,6 @@ except ConfigError as too_old:
     pytest.skip(str(too_old), allow_module_level=True)
 
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
-
-STOP = 1
-
-
-@pytest.fixture(scope="module")
-def model(demo_tokenizer):
-    return random_model(len(demo_tokenizer) + 61)
-
-
-@pytest.fixture
-def guide(demo_tokenizer, model):
-    config = gp.GuidedConfig(threads=2, isolate_compiles=False)
-    with gp.Guide(demo_tokenizer, model=model, config=config) as guide:
-        yield guide
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from generate_calls import MIXED
 from generating import PROMPTS, SPECS, encoded, random_model
 from listening import StepListener
 from transformers import LogitsProcessor, StoppingCriteria, set_seed
@@ -10,20 +11,12 @@ import guided_plugin as gp
 from guided_plugin.errors import PluginError
 from guided_plugin.hosts.transformers import call as call_module
 
-MIXED = [SPECS[0], None, SPECS[1]]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-@pytest.fixture(scope="module")
-def model(demo_tokenizer):
-    return random_model(len(demo_tokenizer) + 61)
-
-
 @pytest.fixture
-def guide(demo_tokenizer, model, mode):
-    config = gp.GuidedConfig(threads=2, isolate_compiles=False)
-    with gp.Guide(demo_tokenizer, model=model, config=config, mode=mode) as guide:
-        yield guide
+def guide(make_guide, model, mode):
+    return make_guide(model, mode=mode)
 
 
 @pytest.fixture
