@@ -5,6 +5,7 @@ Each has a few instances to start from, valid and not: what random building woul
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 __all__ = ["FAMILIES", "Case"]
@@ -277,6 +278,30 @@ REFERENCES = {
     ),
 }
 
+NEAR = [
+    {"not": {"type": ["string", "number"]}},
+    {"not": {"enum": [1, "a", None, True, [1], {"a": 1}]}},
+    {"type": "number", "minimum": 0.3, "maximum": 1.5},
+    {"type": "number", "not": {"enum": [0, 1, 1.5]}},
+    {"type": "string", "not": {"minLength": 2}},
+    {"type": "string", "pattern": "\\W", "minLength": 2},
+    {"type": "array", "not": {"items": INTEGER}},
+    {"type": "array", "not": {"contains": INTEGER}},
+    {"type": "array", "contains": INTEGER, "maxContains": 1, "maxItems": 2},
+    {"type": "object", "patternProperties": {"[a-b]": INTEGER}, "additionalProperties": False},
+    {"type": "object", "not": {"propertyNames": {"maxLength": 1}}},
+    {"type": "object", "not": {"required": ["a", "b"]}},
+    {"type": "object", "not": {"additionalProperties": INTEGER}},
+    {"type": "object", "not": {"patternProperties": {"^x": INTEGER}}},
+    {"type": "object", "not": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}},
+    {"type": "object", "dependentSchemas": {"a": {"required": ["c"], "properties": {"c": NULL}}}},
+    {**_object((), a={}, b={}), "additionalProperties": False, "minProperties": 1},
+    {"$ref": "#/$defs/t", "maxProperties": 1, "$defs": {"t": {"type": "object"}}},
+    {**_object((), a={"$ref": "#"}), "additionalProperties": False},
+    {**DRAFT_7, "type": "object", "dependencies": {"a": ["b"], "b": {"required": ["c"]}}},
+]
+"""Schemas around which random building finds both kinds of instances."""
+
 FAMILIES: dict[str, dict[str, Case]] = {
     "types": TYPES,
     "numbers": NUMBERS,
@@ -286,4 +311,5 @@ FAMILIES: dict[str, dict[str, Case]] = {
     "formats": FORMATS,
     "combined": COMBINED,
     "references": REFERENCES,
+    "near": {json.dumps(schema): Case(schema) for schema in NEAR},
 }

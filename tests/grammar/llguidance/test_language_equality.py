@@ -1,6 +1,6 @@
 """Grammars take exactly what their schemas allow: small schemas with every keyword, against the oracle.
 
-What is refused and needn't be is listed here, with why.
+What is refused and needn't be is listed here, with why; and of strict schemas, what is closed and ordered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from oracle import OracleError, oracle
 from schema_families import FAMILIES
 from subjects import Finding, Outcome, Subject
 
-from guided_plugin.errors import GrammarError
+from guided_plugin import OutputSpec
+from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.grammar.base import Prepared
+from guided_plugin.grammar.llguidance.lark import schema_to_lark
 
 CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases]
 
@@ -140,3 +143,54 @@ def test_the_oracle_reads_as_the_standard_does(schema, valid, invalid):
     check = oracle(schema)
     assert [value for value in valid if not check(value)] == []
     assert [value for value in invalid if check(value)] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (
+            {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {"type": "integer"}}}]},
+            ['{"a":1,"b":2}', '{"b":2}', "{}", "[]"],
+            ['{"b":2,"a":1}', '{"c":1}', '{"a":1,}', '{"b":1.0}'],
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {}, "b": {}, "c": {}},
+                "required": ["b"],
+                "not": {"type": "null"},
+            },
+            ['{"b":1}', '{"a":1,"b":1}', '{"a":1,"b":1,"c":1}', '{"b":1,"c":1}'],
+            ['{"a":1}', '{"b":1,"a":1}', '{"b":1,"d":1}', "{}"],
+        ),
+    ],
+)
+def test_strict_closes_and_orders(backend, schema, good, bad):
+    spec = OutputSpec.json_schema(schema)
+    grammar = backend.load(Prepared(spec, "llguidance", schema_to_lark(schema, strict=True, flexible=False)))
+    for text in [*good, *bad]:
+        matcher = backend.start(grammar, (256,))
+        assert (matcher.accept_text(text.encode()) and matcher.complete) is (text in good), text
+
+
+@pytest.mark.parametrize(
+    ("schema", "error", "says"),
+    [
+        ({"items": {"not": {"uniqueItems": True}}}, UnsupportedSpecError, "#/items/not/uniqueItems"),
+        ({"$ref": "http://example.com/x"}, UnsupportedSpecError, "never fetched"),
+        ({"$ref": "#/nothing"}, UnsupportedSpecError, "points at nothing"),
+        ({"allOf": [{"$ref": "#"}]}, UnsupportedSpecError, "in place"),
+        ({"type": "string", "pattern": "a\\b"}, UnsupportedSpecError, "word boundary"),
+        ({"type": "string", "pattern": "(a)\\1"}, UnsupportedSpecError, "backreference"),
+        ({"type": "number", "multipleOf": 99991}, UnsupportedSpecError, "#/multipleOf"),
+        ({"type": "string", "enum": [1]}, UnsatisfiableSpecError, "no output"),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+            UnsatisfiableSpecError,
+            "no output",
+        ),
+    ],
+)  # fmt: skip
+def test_what_it_refuses(schema, error, says):
+    with pytest.raises(error, match=says):
+        schema_to_lark(schema, strict=False, flexible=True)
