@@ -27,7 +27,7 @@ from benchmarks.maskbench.pool import Pool
 from benchmarks.maskbench.result import FileResult, Flip, compare, summarise
 from benchmarks.samples import open_sample
 from guided_plugin.bench import environment
-from guided_plugin.cli.loading import InputError, load_tokenizer, read_json
+from guided_plugin.cli.loading import load_tokenizer, read_json
 from guided_plugin.cli.results import check_out, progress, show_table, write_json
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -72,7 +72,7 @@ def _measure(options: argparse.Namespace) -> int:
     for name in backends:
         if name != "auto":
             Plugins().backend(name)
-    older = None if options.compare is None else _older(options.compare)
+    older = None if options.compare is None else read_json(options.compare)
     check_out(options.json, "--json")
     loaded = load_tokenizer(options.tokenizer)
     with open_sample(options.source) as files:
@@ -94,8 +94,6 @@ def _measure(options: argparse.Namespace) -> int:
     if older is not None:
         _show_flips(flips, older, result)
     write_json(result, options.json)
-    if result["interrupted"]:
-        return 130 if result["interrupted"] == "by the user" else 2
     return int(any(flip.worse for flip in flips))
 
 
@@ -109,8 +107,7 @@ def run_maskbench(
 ) -> dict[str, Any]:
     """Measure all files with each backend, for a transformers tokenizer; the result is JSON.
 
-    `progress` is called after each file, with the backend's name as given. After a KeyboardInterrupt, or
-    when children no longer start, the result holds what was done, and `interrupted` says why.
+    `progress` is called after each file, with the backend's name as given.
     """
     vocabulary = replace(Vocabulary.from_tokenizer(tokenizer), encode=None)
     encoder = getattr(tokenizer, "backend_tokenizer", None)
@@ -123,23 +120,15 @@ def run_maskbench(
         "files": len(files),
         "jobs": jobs,
         "limit_seconds": limit,
-        "interrupted": "",
         "runs": [],
     }
     for backend in backends:
         pool = Pool(Settings(vocabulary, encoder, backend, limit), jobs)
         done: list[FileResult] = []
-        try:
-            with contextlib.closing(pool.run(files)) as rows:
-                for row in rows:
-                    done.append(row)
-                    progress(backend, row)
-        except KeyboardInterrupt:
-            result["interrupted"] = "by the user"
-        except GuidedError as error:
-            if not done:
-                raise
-            result["interrupted"] = str(error)
+        with contextlib.closing(pool.run(files)) as rows:
+            for row in rows:
+                done.append(row)
+                progress(backend, row)
         done.sort(key=lambda row: row.name)
         result["runs"].append(
             {
@@ -149,8 +138,6 @@ def run_maskbench(
                 "files": [row.to_dict() for row in done],
             }
         )
-        if result["interrupted"]:
-            break
     return result
 
 
@@ -161,20 +148,6 @@ def _machine() -> dict[str, Any]:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return {"system": platform.system(), "architecture": platform.machine(), "processor": model}
-
-
-def _older(path: Path) -> dict[str, Any]:
-    """The result of an earlier run, checked before anything is measured."""
-    document = read_json(path)
-    try:
-        if document["benchmark"] != "maskbench":
-            raise ValueError(document["benchmark"])
-        compare(document, document)
-        return {**document, "environment": document["environment"]}
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise InputError(
-            "is not a result of maskbench", where=f"--compare: {path}", hint="give what --json wrote"
-        ) from None
 
 
 def _show(result: dict[str, Any]) -> None:
@@ -191,15 +164,9 @@ def _show(result: dict[str, Any]) -> None:
     console = Console(highlight=False)
     for run in result["runs"]:
         summary, name = run["summary"], run["backend"]
-        if summary["files"] < result["files"]:
-            console.print(f"{name}: files measured: {summary['files']} of {result['files']}", markup=False)
-        if summary["unreadable"]:
-            console.print(f"{name}: files that can't be read: {summary['unreadable']}", markup=False)
         if summary["faults"]:
             what = "instances where a matcher contradicted itself or got stuck"
             console.print(f"{name}: {what}: {summary['faults']}", markup=False)
-    if result["interrupted"]:
-        console.print(f"interrupted: {_printable(result['interrupted'])}", markup=False)
 
 
 def _times(figures: dict[str, float], names: Sequence[str]) -> str:

@@ -23,9 +23,9 @@ class FileResult:
     name: str
     status: str = "passing"
     """`passing`, `wrong` (it compiled, and an instance got the wrong answer), `early stop` (it has
-    `early_stops`; this comes before `wrong`), `refused`, `died` or `unreadable`."""
+    `early_stops`; this comes before `wrong`), `refused` or `died`."""
     error: str = ""
-    """Why it was refused, died or can't be read."""
+    """Why it was refused or died."""
     seconds: float = 0.0
     """Time of the whole file, with everything that isn't measured."""
     backend: str = ""
@@ -67,7 +67,6 @@ def summarise(results: Sequence[FileResult]) -> dict[str, Any]:
         "early_stops": with_status["early stop"],
         "refused": with_status["refused"],
         "died": with_status["died"],
-        "unreadable": with_status["unreadable"],
         "tests": sum(result.tests for result in results),
         "faults": sum(len(result.faults) for result in results),
         "masks": _mask_statistics(masks),
