@@ -61,10 +61,6 @@ _log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
-class _NeedsTime(Exception):
-    """A spec does not compile here in milliseconds."""
-
-
 class GrammarCompiler:
     """Compiles specs for one vocabulary, each with the backend that it names or the first that can."""
 
@@ -141,24 +137,13 @@ class GrammarCompiler:
         made = self._once(spec, "admission", found, self._made, deadline)
         return made if isinstance(made, Prepared) else None
 
-    def admit_here(self, spec: OutputSpec) -> tuple[Prepared | None] | None:
-        """The result of `admit`, if that takes no longer than milliseconds; else None."""
-        kept = self.kept(spec)
-        if kept is not None:
-            return (kept,)
-        try:
-            self._once(spec, "small", self._cache.get, self._small)
-        except _NeedsTime:
-            return None
-        return (None,)
-
     def is_quick(self, spec: OutputSpec) -> bool:
-        """Whether `compile` is likely to take no longer than milliseconds."""
+        """Whether `compile` and `admit` take milliseconds, whichever backend takes the spec."""
         kept = self.kept(spec)
         if kept is not None:
             return _is_quick(kept)
         try:
-            return is_small(spec, self._chooser.candidates(spec)[0].backend)
+            return all(is_small(spec, candidate.backend) for candidate in self._chooser.candidates(spec))
         except GrammarError:  # there is no backend
             return False
 
@@ -268,12 +253,6 @@ class GrammarCompiler:
     def _grammar(self, key: OutputSpec, deadline: float) -> Grammar:
         return self._loaded(key, self.kept(key) or self._made(key, deadline))
 
-    def _small(self, key: OutputSpec, deadline: float) -> Grammar:
-        kept = self.kept(key)
-        if kept is not None and not _is_quick(kept):
-            raise _NeedsTime
-        return self._loaded(key, kept or self._made(key, deadline, here=True))
-
     def _loaded(self, key: OutputSpec, made: Grammar | Prepared) -> Grammar:
         if isinstance(made, Grammar):
             return made
@@ -284,15 +263,14 @@ class GrammarCompiler:
             self._cache.put(key, grammar, grammar.size_bytes)
         return grammar
 
-    def _made(self, key: OutputSpec, deadline: float, *, here: bool = False) -> Grammar | Prepared:
-        """What a helper made of a spec, or its grammar where it needs none; both are kept. `here`: raises
-        _NeedsTime where it needs one."""
+    def _made(self, key: OutputSpec, deadline: float) -> Grammar | Prepared:
+        """What a helper made of a spec, or its grammar where it needs none; both are kept."""
         check_limits(key, self.config)
         allowed = Allowance(self.config.compile_seconds, deadline)
 
         def make(backend: str, last: bool) -> Grammar | Prepared:
             # The last candidate gets all the time that is left, those before it half of it.
-            prepared = self._isolated(backend, key, allowed, 1.0 if last else 0.5, here)
+            prepared = self._isolated(backend, key, allowed, 1.0 if last else 0.5)
             if prepared is not None:
                 return prepared
             grammar = self._chooser.compile(backend, key)
@@ -307,16 +285,12 @@ class GrammarCompiler:
                 self._cache.put(key, made, made.size_bytes)
         return made
 
-    def _isolated(
-        self, backend: str, spec: OutputSpec, allowed: Allowance, share: float, here: bool
-    ) -> Prepared | None:
+    def _isolated(self, backend: str, spec: OutputSpec, allowed: Allowance, share: float) -> Prepared | None:
         """A spec prepared by a helper process; None where it may, or must, compile in this one."""
         if not self.config.isolate_compiles or is_small(spec, backend):
             return None
         if not hasattr(self._chooser.backend(backend), "prepare"):
             return None
-        if here:
-            raise _NeedsTime
         return self._pool.prepare(backend, spec, self._chooser, allowed, share)
 
 

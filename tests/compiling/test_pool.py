@@ -66,7 +66,6 @@ def test_a_large_schema_comes_back_from_a_helper(make):
 )
 def test_what_compiles_in_place_needs_no_helper(make, options, schema):
     compiler, spec = make(**options), OutputSpec.json_schema(schema)
-    assert compiler.admit_here(spec) == (None,)
     assert compiler.admit(spec) is None
     assert compiler.compile(spec).backend == "llguidance"
     assert compiler._pool.processes() == []
@@ -309,12 +308,19 @@ def test_helpers_end_with_their_host(plugin, end):
     assert ended(*pids)
 
 
+def test_a_spec_is_quick_if_it_is_for_each_backend_that_may_get_it(make):
+    grammar = "root ::= " + " ".join(["[a-z]"] * 20)
+    assert make().is_quick(OutputSpec.grammar(grammar, backend="llguidance"))
+    assert not make().is_quick(OutputSpec.grammar(grammar))  # xgrammar may, where llguidance can't read it
+
+
 def test_a_spec_that_compiled_elsewhere_needs_no_helper(byte_vocabulary):
     large = OutputSpec.choice([f"choice {n:04}" for n in range(2000)])
     first, second = (GrammarCompiler(byte_vocabulary, config=GuidedConfig(threads=1)) for _ in range(2))
-    assert first.admit_here(large) is None
+    assert not first.is_quick(large)
     prepared = first.admit(large)
-    assert first.admit_here(large) == (prepared,)
+    assert first.is_quick(large)
+    assert first.admit(large) is prepared
     assert first.cached(large) is None  # it is for another process to load
     assert not second.is_quick(large)
     second.keep(large, prepared)

@@ -28,7 +28,6 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.limits import check_size
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import BusyError, CompileLimitError, GrammarError, GuidedError, SpecError
-from guided_plugin.grammar.base import Prepared
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
 from guided_plugin.spec import OutputSpec, identity_of
@@ -140,12 +139,13 @@ class Admissions:
             return found
         try:
             spec = self._read(asked.form)
-            start = time.monotonic()
-            made = self.compiler.admit_here(spec)
+            refusal = self.compiler.refusal(spec)
+            if refusal is not None:
+                raise refusal
         except GuidedError as error:
             return self._left(asked, error)
-        if made is not None:
-            return self._made(asked, spec, made[0], time.monotonic() - start)
+        if self.compiler.is_quick(spec):
+            return self._compiled(asked, spec)
         key = object() if asked.key is None else (asked.key, asked.own)
         with self._lock:
             running = self._waiting.get(key)
@@ -194,10 +194,7 @@ class Admissions:
             made = self.compiler.admit(spec, deadline=asked.deadline)
         except GuidedError as error:
             return self._left(asked, error)
-        return self._made(asked, spec, made, time.monotonic() - start)
-
-    def _made(self, asked: Asked, spec: OutputSpec, made: Prepared | None, seconds: float) -> Admitted:
-        """What was admitted, in place or (`made`) by a helper."""
+        seconds = time.monotonic() - start
         of = made or self.compiler.cached(spec)
         backend = "" if of is None else of.backend
         telling.listener.compiled(backend, seconds)
