@@ -23,8 +23,6 @@ from guided_plugin.hosts.vllm.questions import ask_all
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["GuidedStatLogger"]
-
 SECONDS = 5.0
 """Between two questions to the engine."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -18,7 +18,7 @@ from typing import Any
 
 from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm import telling
-from guided_plugin.hosts.vllm.admission import REASONING, Ahead, Gate, gate_of
+from guided_plugin.hosts.vllm.admission import REASONING, Ahead, gate_of
 from guided_plugin.hosts.vllm.common import GUIDED, PREPARE
 from guided_plugin.hosts.vllm.failures import check_ready
 from guided_plugin.hosts.vllm.names import When
@@ -182,7 +182,7 @@ def cleanup(original: Any) -> Any:
 
     async def with_cleanup(self: Any, awaitable: Any, request: Any, raw_request: Any) -> Any:
         # Inside: what cleans up after a refused request sees this refusal too.
-        return await original(self, _admitted(self, awaitable, request, _made_params), request, raw_request)
+        return await original(self, _admitted(self, awaitable, request), request, raw_request)
 
     return with_cleanup
 
@@ -191,27 +191,16 @@ def serve_tokens(original: Any) -> Any:
     """`ServingTokens.serve_tokens`: tokens in, tokens out."""
 
     async def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        return await _admitted(self, original(self, request, *args, **kwargs), request, _own_params)
+        answer = original(self, request, *args, **kwargs)
+        return await _admitted(self, answer, request, request.sampling_params)
 
     return replaced
 
 
-def _made_params(gate: Gate, serving: Any, request: Any) -> Any:
-    """What a chat, a completion or a response asks of the engine; None where nothing of it may be guided."""
-    if not gate.concerns_request(request):
-        return None
-    return request.to_sampling_params(_MOST_TOKENS, serving.default_sampling_params)
-
-
-def _own_params(gate: Gate, serving: Any, request: Any) -> Any:
-    return request.sampling_params
-
-
-async def _admitted(
-    serving: Any, awaitable: Awaitable[Any], request: Any, params_of: Callable[[Gate, Any, Any], Any]
-) -> Any:
+async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any, params: Any = None) -> Any:
     """The answer of an entrance; of a request that is streamed, or goes on in the background, once its spec
-    is admitted. The engine's own look at it finds that remembered."""
+    is admitted. The engine's own look at it finds that remembered. `params`: where the request has some;
+    those of chats, completions and responses are made."""
     answer = await awaitable
     engine = getattr(serving, "engine_client", None)
     late = getattr(request, "stream", False) or getattr(request, "background", False)
@@ -220,7 +209,8 @@ async def _admitted(
     if getattr(request, "use_beam_search", False):  # it makes no params of that kind: `beams` looks at it
         return answer
     gate = gate_of(engine)
-    params = params_of(gate, serving, request)
+    if params is None and gate.concerns_request(request):
+        params = request.to_sampling_params(_MOST_TOKENS, serving.default_sampling_params)
     if gate.concerns(params):
         try:
             async with gate.in_time(request.request_id) as deadline:

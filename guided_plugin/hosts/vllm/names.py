@@ -16,8 +16,6 @@ import re
 from dataclasses import dataclass, replace
 from enum import Enum
 
-__all__ = ["CONSTRAINTS", "CONSTRAINT_FORM", "NAMES", "REQUEST_LIMITS", "Name", "Part", "When"]
-
 
 class Part(Enum):
     """What relies on a name. A broken part stops what its text says, and nothing else."""

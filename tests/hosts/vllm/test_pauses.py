@@ -242,6 +242,6 @@ def test_no_streamed_chat_stops_the_loop(engine, asked):
     serving = SimpleNamespace(engine_client=engine, default_sampling_params={})
 
     async def chat():
-        return await gate._admitted(serving, asyncio.sleep(0), request, gate._made_params)
+        return await gate._admitted(serving, asyncio.sleep(0), request)
 
     check(engine, chat)
