@@ -45,10 +45,10 @@ class LexerPool:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.most = 2 * _MOST * threads
+        self.growing = threading.Lock()
+        """Held while a grammar gets more lexers: one grammar at a time, so that they can be counted."""
         self._lock = threading.Lock()
         self._members: weakref.WeakSet[Lexers] = weakref.WeakSet()
-        self._reserved = 0
-        """Lexers that are being made."""
 
     def join(self, lexers: Lexers) -> None:
         """Count a grammar's lexers from now on."""
@@ -60,58 +60,51 @@ class LexerPool:
         with self._lock:
             return list(self._members)
 
-    def reserve(self) -> bool:
+    def has_room(self) -> bool:
         """Whether there may be one more; if necessary another grammar drops one that it doesn't need."""
-        with self._lock:
-            members = list(self._members)
-            count = self._reserved + sum(len(member) - 1 for member in members)
-            granted = count < self.most or any(member.drop_spare() for member in members)
-            self._reserved += granted
-            return granted
+        members = self.members()
+        count = sum(len(member) - 1 for member in members)
+        return count < self.most or any(member.drop_spare() for member in members)
 
-    def release(self) -> None:
-        """The reserved lexer is made, and its grammar counts it, or it can't be made."""
-        with self._lock:
-            self._reserved -= 1
+
+class Lexer:
+    """A matcher at the beginning of a grammar, whose copies share one lexer."""
+
+    __slots__ = ("base", "outdated", "users")
+
+    def __init__(self, base: Any) -> None:
+        self.base = base
+        self.users = 0
+        """How many requests share it."""
+        self.outdated = False
+        """Whether the grammar has other lexers by now."""
 
 
 class Share:
     """The use of a lexer, for as long as this object lives."""
 
-    __slots__ = ("_base", "_generation", "_lexers", "number")
+    __slots__ = ("_lexers", "lexer")
 
-    def __init__(self, lexers: Lexers, base: Any, generation: int, number: int) -> None:
+    def __init__(self, lexers: Lexers, lexer: Lexer) -> None:
         self._lexers = lexers
-        self._base = base
-        self._generation = generation
-        self.number = number
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        """Equal for those that share a lexer."""
-        return id(self._lexers), self._generation, self.number
-
-    @property
-    def outdated(self) -> bool:
-        """Whether the grammar has other lexers by now."""
-        return self._generation != self._lexers._generation
+        self.lexer = lexer
 
     @property
     def crowded(self) -> bool:
         """Whether the grammar has a lexer that far fewer requests use."""
-        return self._lexers.crowded(self._generation, self.number)
+        return self._lexers.crowded(self.lexer)
 
     def rebuild_shared(self) -> bool:
         """Whether the lexer is full; then the grammar gets new ones. No message tells, so it is tried."""
-        copy = self._base.deep_copy()
+        copy = self.lexer.base.deep_copy()
         copy.compute_bitmask()
         if not copy.is_error():
             return False
-        self._lexers.rebuild(self._generation)
+        self._lexers.rebuild(self.lexer)
         return True
 
     def __del__(self) -> None:
-        self._lexers._give_back(self._generation, self.number)
+        self._lexers._give_back(self.lexer)
 
 
 class Lexers:
@@ -119,86 +112,69 @@ class Lexers:
 
     def __init__(self, first: Any, make: Callable[[], Any], pool: LexerPool, *, quick: bool = True) -> None:
         """`quick`: another one is made in some milliseconds, so that a step may wait for it."""
-        self._bases = [first]
-        self._users = [0]
-        """How many requests share each of them."""
-        self._generation = 0
-        """How often they were rebuilt."""
-        self._rebuilding = False
+        self._lexers = [Lexer(first)]
+        self._old_users = 0
+        """Requests with lexers that are outdated."""
         self._forgot = 0.0
         """When `forget` was last called."""
-        self._old_users = 0
-        """Requests with lexers of earlier generations."""
         self.used = 0.0
-        """When it was last taken, or given back."""
+        """When one was last taken, or given back."""
         self._make = make
         self._quick = quick
         self._pool = pool
         self._only_one = pool.threads == 1
+        self._growing = self._rebuilding = False
         self._paused_until = 0.0
         # Reentrant: a garbage collection may give a share back while this thread takes one.
         self._lock = threading.RLock()
-        self._growing = False
         pool.join(self)
 
     def take(self) -> tuple[Any, Share]:
         """A new matcher, and its share of a lexer."""
         with self._lock:
-            number = self._users.index(min(self._users))
-            self._users[number] += 1
+            lexer = min(self._lexers, key=_users)
+            lexer.users += 1
             self.used = time.monotonic()
-            grow = self._shall_grow()
-            base, generation = self._bases[number], self._generation
-        if grow:
-            self._start_growing()
-        return base.deep_copy(), Share(self, base, generation, number)
+        self._grow_if_wanted()
+        return lexer.base.deep_copy(), Share(self, lexer)
 
-    def crowded(self, generation: int, number: int) -> bool:
+    def crowded(self, lexer: Lexer) -> bool:
         """Whether a request that has this lexer should take another one. Requests that came while there was
         no room for more lexers all have the same, and would wait for each other to their end."""
+        if lexer.outdated or lexer.users <= _FEW or self.renewing:
+            return False
         with self._lock:
-            if generation != self._generation or self._users[number] <= _FEW or self.renewing:
-                return False
-            grow = self._shall_grow()
-            crowded = self._users[number] > 2 * (min(self._users) + 1)
-        if grow:
-            self._start_growing()
+            crowded = lexer.users > 2 * (min(map(_users, self._lexers)) + 1)
+        self._grow_if_wanted()
         return crowded
 
     def __len__(self) -> int:
-        return len(self._bases)
+        return len(self._lexers)
 
     @property
     def users(self) -> int:
         """Requests with one of these lexers, or with an earlier one."""
-        return sum(self._users) + self._old_users
+        return sum(map(_users, self._lexers)) + self._old_users
 
     @property
     def renewing(self) -> bool:
-        """Whether requests that have lexers of an earlier generation may soon have others."""
+        """Whether requests that have outdated lexers may soon have others."""
         return self._old_users > 0 and time.monotonic() - self._forgot < _RENEWAL_SECONDS
 
     def cost(self) -> int:
         """The fuel that these lexers have spent."""
-        return sum(map(fuel_spent, list(self._bases)))
+        return sum(fuel_spent(lexer.base) for lexer in list(self._lexers))
 
     def forget(self) -> bool:
         """Put a new lexer in place of all that have learnt; whether that was possible. What the old ones
         learnt is freed with the last request that has one."""
-        with self._lock:
-            if self._rebuilding:
-                return False
-            self._rebuilding, generation = True, self._generation
-            self._forgot = time.monotonic()
-        self._rebuild()
-        return generation != self._generation
+        self._forgot = time.monotonic()
+        return self._begin_rebuilding() and self._rebuild()
 
-    def rebuild(self, generation: int) -> None:
-        """Give new lexers to the requests that come from now on. Once in each generation."""
-        with self._lock:
-            if generation != self._generation or self._rebuilding:
-                return
-            self._rebuilding = True
+    def rebuild(self, full: Lexer) -> None:
+        """Give new lexers to the requests that come from now on, in place of one that is full."""
+        if not self._begin_rebuilding(full):
+            return
         if self._quick:
             self._rebuild()
         else:
@@ -208,86 +184,91 @@ class Lexers:
     def drop_spare(self) -> bool:
         """Drop lexers that no request uses or calls for. The last ones are idle first."""
         with self._lock:
-            before, needed = len(self._bases), max(1, self._wanted())
+            before, needed = len(self._lexers), max(1, self._wanted())
             # One that was just made is idle too, and dropped for another grammar's it would be made again.
-            while len(self._bases) > needed and self._users[-1] == 0:
-                self._bases.pop()
-                self._users.pop()
-            return len(self._bases) < before
-
-    def _shall_grow(self) -> bool:
-        """Whether the caller is to have more lexers made. The lock is held."""
-        if self._growing or len(self._bases) >= self._wanted() or time.monotonic() < self._paused_until:
-            return False
-        self._growing = True
-        return True
-
-    def _start_growing(self) -> None:
-        """Milliseconds for each lexer, and the requests that are here already have one. The lock is not held:
-        a thread that starts may collect garbage, and give a share back."""
-        try:
-            threading.Thread(target=self._grow, name="guided-lexers", daemon=True).start()
-        except RuntimeError:  # the system has no thread left; those that are there do
-            self._paused_until = time.monotonic() + _PAUSE
-            self._growing = False
+            while len(self._lexers) > needed and self._lexers[-1].users == 0:
+                self._lexers.pop()
+            return len(self._lexers) < before
 
     def _wanted(self) -> int:
         """One for two users."""
-        users = sum(self._users)
+        users = sum(map(_users, self._lexers))
         return 1 if self._only_one else min((users + 1) // 2, _MOST * self._pool.threads)
 
-    def _give_back(self, generation: int, number: int) -> None:
+    def _give_back(self, lexer: Lexer) -> None:
         with self._lock:
             self.used = time.monotonic()
-            if generation == self._generation:
-                self._users[number] -= 1
-            else:
-                self._old_users -= 1
+            lexer.users -= 1
+            self._old_users -= lexer.outdated
 
     def _made(self) -> Any:
         with native():
             return self._make()
 
-    def _rebuild(self) -> None:
+    def _begin_rebuilding(self, full: Lexer | None = None) -> bool:
+        with self._lock:
+            if self._rebuilding or (full is not None and full.outdated):
+                return False
+            self._rebuilding = True
+            return True
+
+    def _rebuild(self) -> bool:
+        """Put one new lexer in place of all; whether it could be made."""
         try:
-            base = self._made()
+            new = self._made()
             with self._lock:
-                if not base.is_error():
-                    self._generation += 1
-                    self._old_users += sum(self._users)
-                    self._bases, self._users = [base], [0]
+                if new.is_error():
+                    return False
+                for lexer in self._lexers:
+                    lexer.outdated = True
+                    self._old_users += lexer.users
+                self._lexers = [Lexer(new)]
+                return True
         finally:
             self._rebuilding = False
+
+    def _grow_if_wanted(self) -> None:
+        """Have more lexers made, in a thread: each takes milliseconds, and the requests that are here already
+        have one. The lock is not held: a thread that starts may collect garbage, and give a share back."""
+        with self._lock:
+            if self._growing or len(self) >= self._wanted() or time.monotonic() < self._paused_until:
+                return
+            self._growing = True
+        try:
+            threading.Thread(target=self._grow, name="guided-lexers", daemon=True).start()
+        except RuntimeError:  # the system has no thread left; those that are there do
+            self._pause()
 
     def _grow(self) -> None:
         processors.give_way()
         try:
-            while self._grow_by_one():
-                pass
+            with self._pool.growing:
+                while self._wants_more():
+                    if not self._pool.has_room():
+                        return self._pause()
+                    base = self._made()
+                    with self._lock:
+                        self._only_one |= base.is_error()
+                        self._lexers += [] if self._only_one else [Lexer(base)]
         except BaseException:
             self._growing = False
             raise
 
-    def _grow_by_one(self) -> bool:
-        """Make one more, if there may be one; whether more are wanted. That is decided under the lock, as is
-        whether another thread begins to grow."""
-        if not self._pool.reserve():
-            with self._lock:
-                self._paused_until = time.monotonic() + _PAUSE
-                self._growing = False
-                return False
-        try:
-            base = self._made()
-            with self._lock:
-                if base.is_error():
-                    self._only_one = True
-                else:
-                    self._bases.append(base)
-                    self._users.append(0)
-                self._growing = len(self._bases) < self._wanted()
-                return self._growing
-        finally:
-            self._pool.release()
+    def _wants_more(self) -> bool:
+        """Whether the thread that makes lexers goes on. That is decided under the lock, as is whether another
+        one begins."""
+        with self._lock:
+            self._growing = len(self) < self._wanted()
+            return self._growing
+
+    def _pause(self) -> None:
+        with self._lock:
+            self._paused_until = time.monotonic() + _PAUSE
+            self._growing = False
+
+
+def _users(lexer: Lexer) -> int:
+    return lexer.users
 
 
 def fuel_spent(base: Any) -> int:

@@ -121,7 +121,7 @@ class LLGuidanceMatcher:
     @property
     def outdated(self) -> bool:
         """Whether its lexer is to be given up."""
-        return self.share.outdated
+        return self.share.lexer.outdated
 
     @property
     def crowded(self) -> bool:
@@ -174,7 +174,7 @@ class LLGuidanceBatch:
         self._impossible = ([i for i, _ in named], *divmod(named[0][1], 32)) if named else None
         self._texts = first_texts
         # Matchers of one lexer side by side: threads take neighbours, and then don't wait for each other.
-        self._order = sorted(range(len(matchers)), key=lambda i: matchers[i].share.place)
+        self._order = sorted(range(len(matchers)), key=lambda i: id(matchers[i].share.lexer))
         self._own_stops = [i for i, matcher in enumerate(matchers) if matcher.stop_token_ids]
         self._distinct = [(i, m.distinct) for i, m in enumerate(matchers) if m.distinct is not None]
 

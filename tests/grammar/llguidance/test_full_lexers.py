@@ -217,9 +217,9 @@ def test_a_full_lexer_is_rebuilt_once_for_all_its_users():
     assert new is not old
     assert two.rebuild_shared()  # of the same lexer: known already
     assert lexers.take()[0] is new
-    assert one.place == two.place != three.place
+    assert one.lexer is two.lexer is not three.lexer
     del one, two
-    assert lexers._users == [1]  # those that left were not its own
+    assert lexers._lexers[0].users == 1  # those that left were not its own
 
 
 def test_one_that_takes_long_is_made_while_others_go_on():

@@ -61,7 +61,7 @@ def run(backend, vocabulary, steps, count=12):
                 outputs[slot] = []
     table.fill(slots, mask)
     assert table.failures == []
-    renewed = sum(grammar.handle.lexers._generation for grammar in grammars)
+    renewed = sum(grammar.handle.lexers._forgot > 0 for grammar in grammars)
     return most, renewed, outputs, mask
 
 
@@ -106,7 +106,7 @@ def test_what_a_lexer_spends_can_be_read():
     backend = LLGuidanceBackend(vocabulary, GuidedConfig(threads=1))
     grammar, plain = backend.compile(hostile(0)), backend.compile(OutputSpec.regex("[ab]{9}"))
     lexers, others = grammar.handle.lexers, plain.handle.lexers
-    fuel_spent(lexers._bases[0])  # learns a little itself
+    fuel_spent(lexers._lexers[0].base)  # learns a little itself
     before, other = lexers.cost(), others.cost()
     assert lexers.cost() == before > 0
     matcher, source = backend.start(grammar, vocabulary.stop_token_ids), random.Random(3)
@@ -128,14 +128,14 @@ def pool(monkeypatch):
             super().__init__()
             self.name = name
 
-    monkeypatch.setattr(Lexers, "cost", lambda self: costs.get(self._bases[0], 1))
+    monkeypatch.setattr(Lexers, "cost", lambda self: costs.get(self._lexers[0].base, 1))
     monkeypatch.setattr(module, "_trim", lambda: None)
     made = LexerPool(1)
 
     def grammar(cost):
         first = Told()
         costs[first] = cost
-        return Lexers(first, Told, made)
+        return Lexers(first, lambda: Told("new"), made)
 
     grown = {"other": 0}
 
@@ -147,7 +147,7 @@ def pool(monkeypatch):
 
 
 def forgotten(*grammars):
-    return [grammar._generation for grammar in grammars]
+    return [grammar._lexers[0].base.name == "new" for grammar in grammars]
 
 
 def test_grammars_without_users_come_first_and_those_unused_for_longest(pool):
@@ -160,7 +160,7 @@ def test_grammars_without_users_come_first_and_those_unused_for_longest(pool):
     old.used, young.used, small.used = 1.0, 2.0, 0.5
     learnt._reduce()
     assert forgotten(old, young, used, small) == [1, 1, 0, 0]
-    assert not share.outdated
+    assert not share.lexer.outdated
 
 
 def test_those_in_use_give_up_the_largest_first_and_only_once_at_a_time(pool):
@@ -171,7 +171,7 @@ def test_those_in_use_give_up_the_largest_first_and_only_once_at_a_time(pool):
     shares = [one.take()[1] for one in (large, middle, low)]
     learnt._reduce()
     assert forgotten(large, middle, low) == [1, 0, 0]
-    assert [share.outdated for share in shares] == [True, False, False]
+    assert [share.lexer.outdated for share in shares] == [True, False, False]
     assert large.renewing
     assert (large.users, middle.users) == (1, 1)
     del shares[0]

@@ -23,6 +23,10 @@ def settled(lexers):
     return len(lexers)
 
 
+def users(lexers):
+    return [lexer.users for lexer in lexers._lexers]
+
+
 def test_a_grammar_has_lexers_for_those_that_use_it_at_the_same_time():
     lexers = Lexers(Base(), Base, LexerPool(2))
     shares = []
@@ -30,10 +34,10 @@ def test_a_grammar_has_lexers_for_those_that_use_it_at_the_same_time():
         while len(shares) < users:
             shares.append(lexers.take()[1])
         assert settled(lexers) == wanted, users
-    assert len({share.place for share in shares}) == 8
+    assert len({share.lexer for share in shares}) == 8
     del shares[:]
     # One after the other they get the first one: it has learned most.
-    assert [lexers.take()[1].number for _ in range(5)] == [0] * 5
+    assert {lexers.take()[1].lexer for _ in range(5)} == {lexers._lexers[0]}
 
 
 def test_a_share_lasts_as_long_as_a_matcher_holds_it(backend):
@@ -42,9 +46,9 @@ def test_a_share_lasts_as_long_as_a_matcher_holds_it(backend):
     matcher = backend.start(grammar, VOCABULARY.stop_token_ids)
     fork = matcher.fork()
     del matcher
-    assert lexers._users == [1]
+    assert lexers.users == 1
     del fork
-    assert lexers._users == [0]
+    assert lexers.users == 0
 
 
 def test_fewer_lexers_do_where_more_can_not_be_made():
@@ -123,13 +127,13 @@ def test_all_grammars_together_have_a_bounded_number_of_lexers():
     del first[4:]
     grammars[2]._paused_until = 0.0
     third += taken(grammars[2], 1)
-    assert [len(grammar) for grammar in grammars] == [1 + max(share.number for share in first), 8, 8, 1]
+    assert [len(grammar) for grammar in grammars] == [len({share.lexer for share in first}), 8, 8, 1]
     del second[:]
     fourth = taken(grammars[3], 16)
     assert len(grammars[3]) == 8
     assert sum(len(grammar) - 1 for grammar in grammars) <= pool.most
     for grammar, shares in zip(grammars, (first, [], third, fourth), strict=True):
-        assert max((share.number for share in shares), default=0) < len(grammar)
+        assert {share.lexer for share in shares} <= set(grammar._lexers)
 
 
 def test_requests_that_came_while_there_was_no_room_get_lexers_later():
@@ -145,8 +149,8 @@ def test_requests_that_came_while_there_was_no_room_get_lexers_later():
     table.accept(slots, [ord('"')] * 48)
     mask = np.zeros((48, VOCABULARY.words), np.int32)
     tokens, end = [ord('"')], time.monotonic() + 20
-    while len(lexers) < 8 or max(lexers._users) > 2 * min(lexers._users) + 2:
-        assert time.monotonic() < end, lexers._users
+    while len(lexers) < 8 or max(users(lexers)) > 2 * min(users(lexers)) + 2:
+        assert time.monotonic() < end, users(lexers)
         table.fill(slots, mask)
         if len(tokens) < 40:
             tokens.append(ord("x"))
@@ -179,7 +183,7 @@ def test_a_crowded_lexer_calls_for_others_and_is_crowded_no_more_when_they_are_u
         shares[0] = None  # as when its request gets a new matcher
         shares.append(lexers.take()[1])
         del shares[0]
-    assert max(lexers._users) <= 2 * (min(lexers._users) + 1) or max(lexers._users) <= module._FEW
+    assert max(users(lexers)) <= 2 * (min(users(lexers)) + 1) or max(users(lexers)) <= module._FEW
 
 
 def test_a_lexer_that_was_given_up_is_not_crowded():
@@ -188,9 +192,9 @@ def test_a_lexer_that_was_given_up_is_not_crowded():
     shares += [lexers.take()[1]]
     settled(lexers)
     last = [lexers.take()[1] for _ in range(6)][-1]
-    assert last.number > 0
+    assert last.lexer is not lexers._lexers[0]
     assert lexers.forget()
-    assert last.outdated
+    assert last.lexer.outdated
     assert not last.crowded
     assert not shares[0].crowded
 
