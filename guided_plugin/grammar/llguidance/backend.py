@@ -18,7 +18,6 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import UnsatisfiableSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
 from guided_plugin.grammar.llguidance.client import inner_schemas, tokens_in
-from guided_plugin.grammar.llguidance.complaints import complaint
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
@@ -37,7 +36,7 @@ from guided_plugin.grammar.llguidance.probe import (
     check_starts,
     too_entangled,
 )
-from guided_plugin.grammar.llguidance.sources import source_text
+from guided_plugin.grammar.llguidance.sources import complaint, source_text
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.grammar.threads import AdaptiveThreads
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -209,9 +208,10 @@ class LLGuidanceBackend:
         own = stop_token_ids if set(stop_token_ids) != set(self._stops) else ()
         compiled: _Compiled = grammar.handle
         handle, share = compiled.lexers.take()
-        tokenizer = self._tokenizers.plain
         check = DistinctCheck(compiled.distinct) if compiled.distinct is not None else None
-        return LLGuidanceMatcher(handle, tokenizer, own, self._stops, share, compiled.impossible_token, check)
+        return LLGuidanceMatcher(
+            handle, share, self._tokenizers.plain, self._stops, own, compiled.impossible_token, check
+        )
 
     def warm_up(self) -> None:
         """Cut the vocabulary into slices now: that stops all other threads for a third of a second."""

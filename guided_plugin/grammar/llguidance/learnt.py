@@ -101,20 +101,15 @@ class Learnt:
         if _MOST_A_UNIT * total < _BEGIN * self._limit and not renewing:
             self._base = resident_bytes() - min(self.size_bytes, _MOST_A_UNIT * total)
             return
-        large = [lexers for lexers, cost in costs.items() if cost > _LEAST_PART * total]
-        given_up = 0
-        for lexers in sorted((one for one in large if not one.users), key=lambda one: one.used):
-            if self.size_bytes <= _END * self._limit:
-                break
-            given_up += lexers.forget()
-            _trim()
         excess = self.size_bytes - _END * self._limit
-        in_use = [lexers for lexers in large if lexers.users and not lexers.renewing]
-        for lexers in sorted(in_use, key=lambda one: -costs[one]):
-            if excess <= 0:
-                break
-            given_up += lexers.forget()
-            excess -= self._limit * costs[lexers] / total  # freed when its requests have new matchers
+        given_up = 0
+        # What lexers in use have learnt is freed when their requests have new matchers.
+        in_use_last = sorted(members, key=lambda one: (one.users > 0, -costs[one] if one.users else one.used))
+        for lexers in in_use_last:
+            if excess > 0 and costs[lexers] > _LEAST_PART * total and not lexers.renewing:
+                given_up += lexers.forget()
+                excess -= self._limit * costs[lexers] / total
+        _trim()
         if not given_up and not renewing and self.size_bytes > _BEGIN * self._limit:
             self._base = resident_bytes()  # no lexer is left that could hold it
         _log.info(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,40 +34,21 @@ def first_line(message: str) -> str:
     return lines[0] if lines else "no reason given"
 
 
+@dataclass(slots=True, eq=False)
 class LLGuidanceMatcher:
     """One request's position in its grammar: a `Matcher`."""
 
-    __slots__ = (
-        "_tokenizer",
-        "distinct",
-        "handle",
-        "impossible_token",
-        "share",
-        "stop_token_ids",
-        "usual_stops",
-    )
-
-    def __init__(
-        self,
-        handle: Any,
-        tokenizer: Any,
-        stop_token_ids: tuple[int, ...],
-        usual_stops: tuple[int, ...],
-        share: Share,
-        impossible_token: int | None,
-        distinct: DistinctCheck | None = None,
-    ) -> None:
-        self.handle = handle
-        self.distinct = distinct
-        """What its grammar can't remember."""
-        self.share = share
-        """Of the lexer whose lock it needs."""
-        self.impossible_token = impossible_token
-        """A token that its grammar names and no mask may show."""
-        self._tokenizer = tokenizer
-        self.stop_token_ids = stop_token_ids
-        """Stop tokens of this request alone; empty: the vocabulary's, which the tokenizer knows."""
-        self.usual_stops = usual_stops
+    handle: Any
+    share: Share
+    """Of the lexer whose lock it needs."""
+    tokenizer: Any
+    usual_stops: tuple[int, ...]
+    stop_token_ids: tuple[int, ...]
+    """Stop tokens of this request alone; empty: the vocabulary's, which the tokenizer knows."""
+    impossible_token: int | None
+    """A token that its grammar names and no mask may show."""
+    distinct: DistinctCheck | None
+    """What its grammar can't remember."""
 
     def accept(self, token: int) -> bool:
         """Move past a token. After a refusal the matcher can't be used any more."""
@@ -81,7 +63,7 @@ class LLGuidanceMatcher:
 
     def accept_text(self, text: bytes) -> bool:
         """Move past bytes."""
-        tokens = self._tokenizer.tokenize_bytes(text)
+        tokens = self.tokenizer.tokenize_bytes(text)
         if not tokens:
             return not text
         if self.handle.validate_tokens(tokens) != len(tokens):
@@ -99,15 +81,8 @@ class LLGuidanceMatcher:
 
     def fork(self) -> LLGuidanceMatcher:
         """An independent matcher in the same position."""
-        return LLGuidanceMatcher(
-            self.handle.deep_copy(),
-            self._tokenizer,
-            self.stop_token_ids,
-            self.usual_stops,
-            self.share,
-            self.impossible_token,
-            self.distinct and self.distinct.fork(),
-        )
+        distinct = self.distinct and self.distinct.fork()
+        return replace(self, handle=self.handle.deep_copy(), distinct=distinct)
 
     @property
     def complete(self) -> bool:
@@ -145,18 +120,6 @@ class LLGuidanceMatcher:
 
 class LLGuidanceBatch:
     """Matchers that are worked on together: a `MatcherBatch`."""
-
-    __slots__ = (
-        "_distinct",
-        "_executors",
-        "_handles",
-        "_impossible",
-        "_learnt",
-        "_matchers",
-        "_order",
-        "_own_stops",
-        "_texts",
-    )
 
     def __init__(
         self,

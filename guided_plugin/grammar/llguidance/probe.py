@@ -27,8 +27,8 @@ __all__ = ["FUEL_OF_PROBES", "check_starts", "too_entangled"]
 
 FUEL_OF_PROBES = {name: fuel // 2 for name, fuel in FUEL.items()}
 
-# Of 600 schemas with random patterns, six ways of eight tokens found 71 that ran out of fuel; one way found 68,
-# three found 69 and took 1.7 times as long as one.
+# Of 600 schemas with random patterns, six ways of eight tokens find 71 that run out of fuel. One way finds
+# 68; three find 69 and take 1.7 times as long as one.
 _STEPS = 8
 # Schemas have a few; each takes some masks.
 _MOST_GROUPS = 64
