@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from llguidance_specs import END, OTHER_END, PERSON, VOCABULARY, allowed, takes
 
-from guided_plugin import GuidedConfig, OutputSpec, Plugins, Vocabulary
+from guided_plugin import GuidedConfig, OutputSpec, Vocabulary
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 
@@ -94,32 +94,6 @@ def test_a_batch_tells_which_matchers_refused(backend, count):
         wrong |= {0}
 
 
-def test_rollback_and_fork(backend):
-    matcher = backend.start(backend.compile(OutputSpec.regex("abc")), (END,))
-    assert matcher.accept_text(b"ab")
-    fork = matcher.fork()
-    matcher.rollback(1)
-    assert allowed(backend, [matcher, fork]) == [{ord("b")}, {ord("c")}]
-
-
-def test_requests_of_one_grammar_are_independent(backend):
-    grammar = backend.compile(OutputSpec.choice(["ax", "by"]))
-    first, second = backend.start(grammar, (END,)), backend.start(grammar, (END,))
-    assert first.accept(ord("a"))
-    assert not backend.start(grammar, (END,)).accept(ord("z"))
-    assert allowed(backend, [first, second]) == [{ord("x")}, {ord("a"), ord("b")}]
-
-
-def test_auto_takes_it_for_schemas_and_it_can_be_disabled():
-    schema = {"type": "string", "pattern": "^[a-z]+$", "maxLength": 2}
-    compiler = GrammarCompiler(VOCABULARY)
-    assert compiler.compile(OutputSpec.json_schema(schema)).backend == "llguidance"
-    assert compiler.compile(OutputSpec.regex("[a-z]+")).backend == "llguidance"
-    without = GrammarCompiler(VOCABULARY, plugins=Plugins(disabled=["llguidance"]))
-    with pytest.raises(GrammarError, match="no backend that is enabled enforces json_schema"):
-        without.compile(OutputSpec.json_schema(schema))
-
-
 @pytest.mark.parametrize(
     "text", [*map(chr, range(33)), "\x7f", 'say "hi"', "\\n \\u0041", "é 世界 👋\U0010ffff", "/[a-z]*/"]
 )
@@ -128,30 +102,6 @@ def test_every_choice_comes_out_as_it_went_in(backend, text):
     matcher = backend.start(backend.compile(spec), (END,))
     assert matcher.accept_text(f"a{text}b".encode())
     assert matcher.complete
-
-
-def test_a_spec_may_name_another_backend():
-    compiler = GrammarCompiler(VOCABULARY)
-    assert compiler.compile(OutputSpec.json_schema(PERSON, backend="xgrammar")).backend == "xgrammar"
-
-
-@pytest.mark.parametrize(
-    ("schema", "good", "bad"),
-    [
-        (
-            {"allOf": [PERSON, {"properties": {"tag": {"type": "string"}}}]},
-            ['{"name":"a"}', '{"name":"a","tag":"x"}'],
-            ['{"name":"a","other":1}', '{"tag":"x","name":"a"}', '{"tag":"x"}'],
-        ),
-        ({"not": {"type": ["string", "object"]}}, ["1", "[1]", "null"], ['"a"', "{}"]),
-    ],
-)
-def test_parts_are_closed_together(backend, schema, good, bad):
-    grammar = backend.compile(OutputSpec.json_schema(schema))
-    for text in good:
-        assert takes(backend, grammar.spec, text), text
-    for text in bad:
-        assert not takes(backend, grammar.spec, text), text
 
 
 def test_keywords_may_be_left_unenforced():

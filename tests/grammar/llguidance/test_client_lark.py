@@ -11,7 +11,7 @@ from stopping import Walker
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, GuidedError, RequestError, SpecError, UnsupportedSpecError
+from guided_plugin.errors import GrammarError, GuidedError, RequestError, UnsupportedSpecError
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.plugins import Plugins
@@ -169,32 +169,6 @@ class TestStopTokens:
         assert taken(compiler, lark(source), ["<|im_end|><b>"]) == ["<|im_end|><b>"]
 
     @pytest.mark.parametrize(
-        ("form", "where"),
-        [
-            ({"type": "token", "token": "<|im_end|>"}, "#/format/token"),
-            ({"type": "token", "token": END}, "#/format/token"),
-            (
-                {
-                    "type": "token_triggered_tags",
-                    "trigger_tokens": [TURN],
-                    "tags": [
-                        {
-                            "begin": {"type": "token", "token": TURN},
-                            "content": {"type": "any_text"},
-                            "end": "x",
-                        }
-                    ],
-                },
-                "#/format/trigger_tokens",
-            ),
-        ],
-    )
-    def test_are_refused_in_tags(self, compiler, form, where):
-        with pytest.raises(UnsupportedSpecError, match="ends the output") as caught:
-            compiler.compile(OutputSpec.structural_tag({"format": form}))
-        assert caught.value.where == where
-
-    @pytest.mark.parametrize(
         "spec",
         [
             lark("start: <think> /[a-z]*/ </think>"),
@@ -219,9 +193,6 @@ class TestStopTokens:
             pipeline.add_request("fine", spec)
             with pytest.raises(RequestError, match="named in the grammar, and would end the output there"):
                 pipeline.add_request("own", own)
-
-    def test_are_control_tokens_of_every_vocabulary(self, compiler):
-        assert {END, TURN} <= compiler.vocabulary.special_ids
 
 
 @pytest.mark.parametrize(
@@ -248,14 +219,6 @@ def test_what_every_grammar_has_may_be_said(compiler, options):
     with pytest.raises(GrammarError, match="unknown name") as caught:
         compiler.compile(lark(f"%llguidance {options}\nstart: x"))
     assert caught.value.where == f"grammar, line {2 + options.count(chr(10))}, column 8"
-
-
-@pytest.mark.parametrize("form", [{"x-guidance": {}}, {"x-guidance": {"lenient": True}, "type": "null"}])
-def test_x_guidance_is_refused_in_schemas_and_tags(form):
-    with pytest.raises(SpecError, match="how one backend reads the schema") as caught:
-        OutputSpec.json_schema(form)
-    assert caught.value.where == "#/x-guidance"
-    OutputSpec.json_schema({"type": "object", "properties": {"x-guidance": {"type": "null"}}})
 
 
 def test_too_many_symbols_is_a_limit_with_its_reason(compiler):

@@ -8,7 +8,7 @@ from random import Random
 import jsonschema
 import numpy as np
 import pytest
-from distinct_walks import UNIQUE, Members, drafts_see_what_replays_see, key, leaves_no_trace
+from distinct_walks import UNIQUE, Members, key, leaves_no_trace
 from stopping import Walker
 from tag_walks import FLAGS, FORMS, FREE, NAMES, NUMBERS, STRINGS, VOCABULARY, json_of, spec_of, tag, texts_of
 
@@ -213,13 +213,6 @@ def test_going_back_and_forking_leave_no_trace(name):
     )
 
 
-def test_drafts_and_replay():
-    grammar = compiled("triggered")
-    drafts = (b",1]}", b',2]}</n><s>["a","a"', b']}</n> and <s>["b","b', b"]}</n><x>[1,1]</x><n>")
-    backend, history = compiler().backend(grammar.backend), b'so <s>["a"]</s><n>{"n":[1'
-    drafts_see_what_replays_see(backend, grammar, VOCABULARY, history, drafts)
-
-
 @pytest.mark.parametrize("first", [STRINGS, FREE])
 def test_schemas_behind_one_begin_all_count(first):
     """Which schema it is shows later, or never: as with `anyOf` outside."""
@@ -250,12 +243,6 @@ def test_control_tokens_begin_and_end_json():
         matcher, _ = started(grammar)
         tokens = [*b"so ", call, *b'["a"]', end, call, *inner, end]
         assert all(matcher.accept(token) for token in tokens) == fine
-
-
-@pytest.mark.parametrize("content", [FREE, {**UNIQUE, "items": {"enum": [1, 2]}}, {"type": "object"}])
-def test_other_tags_have_no_check(content):
-    form = {"type": "triggered_tags", "triggers": ["<f>"], "tags": [tag("<f>", json_of(content), "</f>")]}
-    assert started(compiler().compile(spec_of(form)))[0].distinct is None
 
 
 def test_a_prepared_tag_is_checked_where_it_is_loaded():

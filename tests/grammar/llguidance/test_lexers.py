@@ -70,26 +70,6 @@ def taken(lexers, users):
     return shares
 
 
-def test_grammars_do_not_take_from_one_another_what_was_just_made():
-    made, all_came = [], threading.Event()
-
-    def make():
-        all_came.wait(10)
-        time.sleep(0.002)
-        made.append(Base())
-        return made[-1]
-
-    pool = LexerPool(1)
-    pool.threads = 2  # room for eight, and each of the grammars wants four besides its first
-    grammars = [Lexers(Base(), make, pool) for _ in range(20)]
-    # No request uses the lexers that are made: all have come before.
-    shares = [grammar.take()[1] for _ in range(9) for grammar in grammars]
-    all_came.set()
-    assert sum(map(settled, grammars)) == len(grammars) + pool.most
-    assert len(made) == pool.most
-    del shares
-
-
 def test_a_grammar_may_grow_again_after_a_lexer_could_not_be_made(monkeypatch):
     failed = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
