@@ -128,14 +128,14 @@ class StepPipeline(PipelineRequests):
         self._clock[2] = time.perf_counter() - start
         return logits
 
-    def take_masks(self, logits: Tensor | None) -> Tensor:
+    def take_masks(self, logits: Tensor) -> Tensor:
         """In place of `apply_mask`, for hosts that mask by themselves: the [guided rows, words] masks of this
         step, in the order of the plan, on the device. What is launched next sees them complete. `logits`:
-        what they are for; None where this rank has none of the rows."""
+        what they are for."""
         start = time.perf_counter()
         if self._stage != _FILLED:
             raise _not_ready(self._stage)
-        if logits is not None and logits.shape[1] != self._width:
+        if logits.shape[1] != self._width:
             self._check_logits(logits)
         self.mask, _ = self.runtime.masks()
         self._clock[2] = time.perf_counter() - start
@@ -190,7 +190,7 @@ class StepPipeline(PipelineRequests):
 
     # In place of the five verbs
 
-    def judge_drafts(self, slots: Sequence[int], tokens: Tensor, logits: Tensor | None) -> Tensor:
+    def judge_drafts(self, slots: Sequence[int], tokens: Tensor, logits: Tensor) -> Tensor:
         """A whole step of the requests in `slots`, for a host that proposes drafts and masks by itself.
 
         `tokens` has blocks in the order of `slots`: `drafts + 1` with the tokens that were sampled for each
@@ -214,7 +214,7 @@ class StepPipeline(PipelineRequests):
             )
         if tokens.is_cuda != self._on_cuda:
             raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
-        if logits is not None and logits.shape[1] != self._width:
+        if logits.shape[1] != self._width:
             self._check_logits(logits)
         # Nothing of a step is announced before its tokens are there: no worker could do anything with it.
         self.runtime.plan(self._plan)
