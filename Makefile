@@ -162,7 +162,7 @@ WRITTEN := distinct_tags language_equality lowering_counts lowering_multiples lo
 older-test: $(VLLM_STAMP)
 	$(VLLM)/bin/python -m pytest -o filterwarnings=default $(WRITTEN:%=--ignore=tests/grammar/llguidance/test_%.py) \
 		tests/grammar/llguidance tests/grammar/test_fuzz.py tests/grammar/test_special_tokens.py \
-		tests/grammar/test_official_suite.py "tests/grammar/test_unbounded.py::test_a_mask_bomb_fails_and_the_rows_beside_it_go_on[lark]"
+		tests/grammar/test_official_suite.py "tests/grammar/test_batches.py::test_a_mask_bomb_fails_and_the_rows_beside_it_go_on[lark]"
 
 $(RELEASE_STAMP): constraints-release.txt
 	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)

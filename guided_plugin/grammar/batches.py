@@ -1,21 +1,35 @@
-"""Calls for all requests of one backend in a step. If a call raises, each request is retried by itself.
+"""Calls for all requests of one backend in a step. Depends on the grammar protocols.
 
-A batch lives until a request in it starts, ends or gets a new matcher. Depends on the grammar protocols.
+A batch lives until a request in it starts, ends or gets a new matcher. If a call for all raises, each is
+retried by itself. A backend that does not bound its calls is called for one row after the other, in another
+thread. The row that takes too long fails: its call, which can't be interrupted, is abandoned, and another
+thread goes on with the rows that are left.
 """
 
 from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from guided_plugin.errors import GuidedError, RequestError, printable
+import numpy as np
+
+from guided_plugin.errors import BudgetError, GuidedError, RequestError, printable
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher
+from guided_plugin.grammar.native import DeadlineCalls, Overdue
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.spec import OutputSpec
 
 _log = logging.getLogger(__name__)
+
+_REPLAY = 1.5
+"""How many times longer than one call the replay of a request may take."""
+
+Quarantine = Callable[[OutputSpec, GuidedError], None]
+"""Refuse a spec for a while."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,3 +104,86 @@ class StepBatch:
 
 def _failed(error: Exception) -> GuidedError:
     return RequestError(f"its backend failed: {error}")
+
+
+class UnboundedCalls:
+    """The threads and deadlines of one table. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        seconds: float,
+        longest: float,
+        quarantine: Quarantine | None = None,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`seconds` of processor time, or `longest` by the clock, for a call of one request. `progress` is
+        called while calls are waited for."""
+        self._calls: DeadlineCalls[Any] = DeadlineCalls(seconds, longest, progress)
+        self._quarantine = quarantine
+
+    def overdue(self) -> float:
+        """For how many seconds the longest of the abandoned calls has run; 0.0 if none runs."""
+        return self._calls.overdue()
+
+    def run(
+        self, requests: Sequence[RunningRequest], calls: Sequence[Callable[[], Any]], what: str
+    ) -> list[Any]:
+        """What the call of each request returned, or a GuidedError."""
+        outcomes = self._calls.run(calls)
+        return [self._checked(*one, what) for one in zip(requests, outcomes, strict=True)]
+
+    def replay(self, request: RunningRequest, act: Callable[[], None]) -> None:
+        """Move a new request past its tokens. Raises what `act` raises, or a BudgetError."""
+        (outcome,) = self._calls.run([act], times=_REPLAY)
+        if isinstance(outcome, Exception):
+            raise self._late(request, "replay") if isinstance(outcome, Overdue) else outcome
+
+    def _checked(self, request: RunningRequest, outcome: Any, what: str) -> Any:
+        if isinstance(outcome, Overdue):
+            return self._late(request, what)
+        return RequestError(f"its backend failed: {outcome}") if isinstance(outcome, Exception) else outcome
+
+    def _late(self, request: RunningRequest, what: str) -> GuidedError:
+        error = BudgetError(
+            f"a {what} of its grammar takes more than {1e3 * self._calls.seconds:.0f} ms of processor time",
+            hint="write the grammar without ambiguity, as `(a | b)*` instead of `e ::= e e | a | b`; row_ms "
+            "sets the limit",
+        )
+        if self._quarantine is not None:
+            self._quarantine(request.spec, error)
+        return error
+
+
+class UnboundedBatch:
+    """A `StepBatch` of a backend that does not bound its calls: each request is called by itself, in other
+    threads."""
+
+    stale = False
+
+    def __init__(
+        self, calls: UnboundedCalls, positions: list[int], requests: Sequence[RunningRequest]
+    ) -> None:
+        self.positions = positions
+        self.requests = requests
+        self.errors: dict[int, GuidedError] = {}
+        self._calls = calls
+        self._each = [request.backend.batch([request.matcher]) for request in requests]
+        self._masks: MaskArray = np.empty((len(requests), 0), np.int32)
+        """Not the memory of the step: an abandoned call goes on writing."""
+
+    def fill(self, mask: MaskArray, rows: list[int]) -> None:
+        """Write the mask of request i into mask[rows[i]], unless the request fails."""
+        if self._masks.shape[1] != mask.shape[1]:
+            self._masks = np.empty((len(rows), mask.shape[1]), np.int32)
+        self._run([partial(one.fill, self._masks, [i]) for i, one in enumerate(self._each)], "mask")
+        mask[rows] = self._masks
+
+    def accept(self, tokens: list[int]) -> list[bool]:
+        """Whether each request took its token; False also for those that fail."""
+        calls = [partial(one.accept, [token]) for one, token in zip(self._each, tokens, strict=True)]
+        return [not isinstance(one, GuidedError) and bool(one[0]) for one in self._run(calls, "token")]
+
+    def _run(self, calls: Sequence[Callable[[], Any]], what: str) -> list[Any]:
+        outcomes = self._calls.run(self.requests, calls, what)
+        self.errors = {i: one for i, one in enumerate(outcomes) if isinstance(one, GuidedError)}
+        return outcomes

@@ -16,10 +16,15 @@ import numpy as np
 
 from guided_plugin.errors import BudgetError, GuidedError, PipelineError, RequestError
 from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher
-from guided_plugin.grammar.batches import RunningRequest, StepBatch
+from guided_plugin.grammar.batches import (
+    Quarantine,
+    RunningRequest,
+    StepBatch,
+    UnboundedBatch,
+    UnboundedCalls,
+)
 from guided_plugin.grammar.renewal import Renewals
 from guided_plugin.grammar.request_state import Phase, RequestState, as_array
-from guided_plugin.grammar.unbounded import Quarantine, UnboundedBatch, UnboundedCalls
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
