@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from oracle import FORMATS
 
-__all__ = ["TEXTS", "distinct_schema", "entangled_schema", "random_pattern", "random_schema"]
+__all__ = ["TEXTS", "entangled_schema", "random_pattern", "random_schema"]
 
 _DRAFTS = {
     4: "http://json-schema.org/draft-04/schema#",
@@ -75,11 +75,13 @@ def random_pattern(
 def random_schema(source: Random) -> Any:
     """A schema, of any draft; most name it. Some are arrays of distinct items, or texts with many demands."""
     roll = source.random()
-    if roll < 0.1:
-        return distinct_schema(source)
-    if roll < 0.13:
+    if roll < 0.03:
         return entangled_schema(source)
-    return _Maker(source, source.choices(list(_DRAFTS), [1, 1, 4, 2, 8])[0]).document()
+    maker = _Maker(source, source.choices(list(_DRAFTS), [1, 1, 4, 2, 8])[0])
+    if roll > 0.15:
+        return maker.document()
+    maker.distinct = True
+    return maker.document()
 
 
 class _Keyword(NamedTuple):
@@ -190,6 +192,8 @@ class _Maker:
         self.defined = [f"d{n}" for n in range(source.choice((0, 0, 1, 2)))]
         self.size = source.choice((4, 8, 14, 24))
         """About how many subschemas the document may still have."""
+        self.distinct = False
+        """Whether most types are arrays, of which most ask for distinct items."""
 
     def document(self) -> Any:
         """The whole schema."""
@@ -215,6 +219,8 @@ class _Maker:
             return {"enum": self.values()}
         result: dict[str, Any] = {}
         kinds = self.chance.choices([*_KEYWORDS], _WEIGHTS, k=self.chance.choice((1, 1, 1, 1, 1, 1, 2, 3)))
+        if self.distinct and depth < 2 and self.chance.random() < 0.6:
+            kinds, result = ["array"], {"uniqueItems": True}
         kinds = [kind for kind in dict.fromkeys(kinds) if not leaf or kind not in ("object", "array")]
         if kinds and self.chance.random() < 0.65:
             result["type"] = kinds if len(kinds) > 1 or self.chance.random() < 0.05 else kinds[0]
@@ -312,87 +318,3 @@ def _texts(chance: Random) -> dict[str, Any]:
         {"not": {"enum": ["a", "ab", "a.b"]}},
     )
     return schema | (chance.choice(opposites) if chance.random() < 0.45 else {})
-
-
-_PROPERTIES = ("a", "ab", "b", "user_id", "user_name", "order_id", "order_total")
-_ITEM_PATTERNS = ("^[ab]$", "^(a|b[0-9]*)$", "^a*$", "^(aa|ab|b)?$", "^[a-z]{1,2}$", "^x.*y$")
-_ITEMS = (1, 2, -1, 0.5, "a", "ab", "", True, None, {}, [], {"a": 1}, {"a": 1, "b": 2}, [1], [1, 2])
-
-
-def distinct_schema(chance: Random) -> dict[str, Any]:
-    """An array of distinct items, or what holds one: unions, few values, nested ones, counted names."""
-    kind, unique = chance.random(), _distinct(chance, 0)
-    plain = {"type": "array", "items": {"enum": chance.sample(_ITEMS, 2)}, "minItems": 1}
-    if kind < 0.6:
-        return unique
-    if kind < 0.7:
-        return {"anyOf": [unique, chance.choice([_distinct(chance, 0), plain, {"type": "string"}])]}
-    if kind < 0.85:
-        names = chance.sample(_PROPERTIES, 2)
-        options = [_closed({names[0]: {"const": n}, names[1]: _distinct(chance, 1)}) for n in range(2)]
-        options.append(_closed({names[1]: plain, names[0]: {"const": 2}}))
-        return {"anyOf": chance.sample(options, 2)}
-    if kind < 0.93:
-        patterns = {"^$": unique, "^b": _item(chance, 1)}
-        return {"type": "object", "patternProperties": patterns, "unevaluatedProperties": False}
-    return {"type": "object", "minProperties": chance.randint(2, 4), "additionalProperties": unique}
-
-
-def _distinct(chance: Random, depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "array", "uniqueItems": True}
-    if chance.random() < 0.95:
-        schema["items"] = _item(chance, depth)
-    for keyword, share in (("minItems", 0.25), ("maxItems", 0.15)):
-        if chance.random() < share:
-            schema[keyword] = chance.randint(1, 4)
-    if chance.random() < 0.12:
-        schema["prefixItems"] = [_item(chance, depth) for _ in range(chance.randint(1, 2))]
-    if chance.random() < 0.12:
-        schema["contains"] = _item(chance, depth + 1)
-        if chance.random() < 0.4:
-            schema[chance.choice(["minContains", "maxContains"])] = chance.randint(1, 2)
-    return schema
-
-
-def _item(chance: Random, depth: int) -> dict[str, Any]:
-    kind = chance.random()
-    if depth > 1 or kind < 0.2:
-        return _scalar(chance)
-    if kind < 0.35:
-        return {"enum": chance.sample(_ITEMS, chance.randint(2, 5))}
-    if kind < 0.55:
-        options = [_item(chance, depth + 1) for _ in range(chance.randint(2, 3))]
-        return {chance.choice(["anyOf", "oneOf"]): options}
-    if kind < 0.65:
-        return _distinct(chance, depth + 1)
-    if kind < 0.72:
-        return {"type": "array", "items": _item(chance, depth + 1), "maxItems": chance.randint(1, 3)}
-    names = chance.sample(_PROPERTIES, chance.randint(1, 3))
-    schema = _closed({name: _item(chance, depth + 1) for name in names})
-    schema["required"] = names[: chance.randint(0, len(names))]
-    if chance.random() < 0.4:
-        schema["additionalProperties"] = chance.choice([True, _scalar(chance)])
-    if chance.random() < 0.2:
-        schema["patternProperties"] = {chance.choice(_ITEM_PATTERNS): _scalar(chance)}
-    if chance.random() < 0.15:
-        schema[chance.choice(["minProperties", "maxProperties"])] = chance.randint(1, 2)
-    return schema
-
-
-def _closed(properties: dict[str, Any]) -> dict[str, Any]:
-    shape = {"type": "object", "properties": properties, "additionalProperties": False}
-    return {**shape, "required": [*properties]}
-
-
-def _scalar(chance: Random) -> dict[str, Any]:
-    return chance.choice(
-        [
-            {"type": "string"},
-            {"type": "string", "pattern": chance.choice(_ITEM_PATTERNS)},
-            {"type": "integer", "minimum": 0, "maximum": chance.choice([1, 3, 12, 60])},
-            {"type": "number"},
-            {"type": "boolean"},
-            {"const": chance.choice(_ITEMS)},
-            {"type": ["null", "integer"]},
-        ]
-    )
