@@ -220,7 +220,10 @@ class _Maker:
         result: dict[str, Any] = {}
         kinds = self.chance.choices([*_KEYWORDS], _WEIGHTS, k=self.chance.choice((1, 1, 1, 1, 1, 1, 2, 3)))
         if self.distinct and depth < 2 and self.chance.random() < 0.6:
-            kinds, result = ["array"], {"uniqueItems": True}
+            kinds, least = ["array"], self.chance.choice((0, 0, 1, 2, 3))
+            result = {"type": "array", "uniqueItems": True, "items": self.few(depth + 1), "minItems": least}
+            if self.chance.random() < 0.6:
+                return result
         kinds = [kind for kind in dict.fromkeys(kinds) if not leaf or kind not in ("object", "array")]
         if kinds and self.chance.random() < 0.65:
             result["type"] = kinds if len(kinds) > 1 or self.chance.random() < 0.05 else kinds[0]
@@ -247,6 +250,19 @@ class _Maker:
             return {}
         keyword = "$dynamicRef" if self.draft == 2020 and self.chance.random() < 0.06 else "$ref"
         return {keyword: f"#/{self.home}/{self.chance.choice(self.defined)}"}
+
+    def few(self, depth: int) -> Any:
+        """A schema that most often has few values."""
+        kind = self.chance.random()
+        if depth > 3 or kind < 0.4:
+            return self.chance.choice([{"enum": self.values()}, {"enum": self.values()}, {"type": "boolean"}])
+        if kind < 0.55:
+            return {"anyOf": [self.few(depth + 1), self.few(depth + 1)]}
+        if kind < 0.75:
+            properties = {name: self.few(depth + 1) for name in self.names(1, 2)}
+            closed = {"type": "object", "properties": properties, "additionalProperties": False}
+            return {**closed, "required": list(properties)[:1]}
+        return self.schema(depth)
 
     def value(self, depth: int = 0) -> Any:
         """A value for enum and const."""
