@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from guided_plugin.cli import options
 from guided_plugin.cli.loading import InputError, known_names, load_model, load_tokenizer, model_vocabulary
-from guided_plugin.cli.results import check_out, print_json, progress, show_table, working, write_json
+from guided_plugin.cli.results import (
+    JsonOutput,
+    check_out,
+    print_json,
+    progress,
+    show_table,
+    working,
+    write_json,
+)
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import did_you_mean
 
@@ -42,7 +49,7 @@ def bench(
     repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
     device: Annotated[str, typer.Option(help="cpu or cuda; vllm: its own choice.")] = "cpu",
     engine: Annotated[str, typer.Option(help="vllm: more arguments of its engine, as a JSON object.")] = "{}",
-    json_output: options.JsonOutput = False,
+    json_output: JsonOutput = False,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
     """Measure what guiding costs: milliseconds a step unguided and guided, in turns, in one host."""

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from guided_plugin.cli import options
 from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, name_of, read_once, read_text
-from guided_plugin.cli.results import print_json, working
+from guided_plugin.cli.results import Flexible, JsonOutput, Open, Tokenizer, print_json, working
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, printable
 
@@ -37,12 +36,12 @@ def check(
             show_default=False,
         ),
     ],
-    tokenizer: options.Tokenizer = MODEL_DIR,
+    tokenizer: Tokenizer = MODEL_DIR,
     instance: Annotated[
         list[Path] | None, typer.Option(metavar="<path>", help="File to match; may be given often; -: stdin.")
     ] = None,
-    flexible: options.Flexible = False,
-    open_objects: options.Open = False,
+    flexible: Flexible = False,
+    open_objects: Open = False,
     raw: Annotated[
         bool,
         typer.Option(
@@ -50,7 +49,7 @@ def check(
             help="Match instances to the letter (but for a last line end), not as the spec would write them.",
         ),
     ] = False,
-    json_output: options.JsonOutput = False,
+    json_output: JsonOutput = False,
 ) -> None:
     """Compile specs; show the backend, warnings, what becomes of each keyword, and which instances match.
 

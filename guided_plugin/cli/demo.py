@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from guided_plugin.cli import options
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
-from guided_plugin.cli.results import print_json, working
+from guided_plugin.cli.results import Device, JsonOutput, Temperature, print_json, working
 from guided_plugin.demo import DEMOS, KEYWORDS, MODEL_DIR
 
 if TYPE_CHECKING:
@@ -30,9 +29,9 @@ _NEXT = (
 
 def demo(
     seed: Annotated[int, typer.Option(help="Another seed, other outputs.")] = 0,
-    temperature: options.Temperature = 0.8,
-    device: options.Device = "cpu",
-    json_output: options.JsonOutput = False,
+    temperature: Temperature = 0.8,
+    device: Device = "cpu",
+    json_output: JsonOutput = False,
 ) -> None:
     """Decode three prompts with the tiny model that ships with the package, unguided and guided.
 

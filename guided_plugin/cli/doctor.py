@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guided_plugin.cli import options
-from guided_plugin.cli.results import print_json, progress
+from guided_plugin.cli.results import JsonOutput, print_json, progress
 
 if TYPE_CHECKING:
-    from guided_plugin.diagnose.doctor import Examination
+    from guided_plugin.diagnose.machine import Finding
 
 _COLOURS = {"ok": "green", "note": "yellow", "unknown": "dim", "problem": "red"}
 
@@ -21,7 +21,7 @@ def doctor(
     ] = 256,
     vocabulary: Annotated[int, typer.Option(min=1, help="Tokens of the model's vocabulary.")] = 262_144,
     drafts: Annotated[int, typer.Option(min=0, help="Draft tokens of a request, speculative decoding.")] = 0,
-    json_output: options.JsonOutput = False,
+    json_output: JsonOutput = False,
 ) -> None:
     """Look at versions, entry points, vLLM, processors, shared memory and CUDA, then compile and decode.
 
@@ -33,25 +33,26 @@ def doctor(
     setup = Setup(requests=requests, vocabulary=vocabulary, drafts=drafts)
     with progress("looking", len(SECTIONS)) as advance:
         found = examine(setup, advance)
+    problems = sum(each.status == "problem" for findings in found.values() for each in findings)
     if json_output:
-        print_json(found.to_dict())
+        sections = {name: [asdict(each) for each in findings] for name, findings in found.items()}
+        print_json({"ok": not problems, "sections": sections})
     else:
         _show(found)
-    if not found.ok:
+        print(f"{problems} problems" if problems != 1 else "1 problem")
+    if problems:
         raise typer.Exit(1)
 
 
-def _show(found: Examination) -> None:
+def _show(found: dict[str, list[Finding]]) -> None:
     from rich.console import Console
     from rich.markup import escape
 
     console = Console(highlight=False, soft_wrap=True)
-    for name, findings in found.sections.items():
+    for name, findings in found.items():
         console.print(f"[bold]{escape(name)}[/bold]")
         for finding in findings:
             colour = _COLOURS[finding.status]
             console.print(f"  [{colour}]{finding.status:8}[/{colour}] {escape(finding.what)}")
             if finding.remedy:
                 console.print(f"  {'':8} -> {escape(finding.remedy)}")
-    problems = sum(each.status == "problem" for findings in found.sections.values() for each in findings)
-    console.print(f"{problems} problems" if problems != 1 else "1 problem")

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guided_plugin.cli import options
 from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, read_once, read_text
-from guided_plugin.cli.results import print_json, working
+from guided_plugin.cli.results import Flexible, JsonOutput, Open, Tokenizer, print_json, working
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import printable
 
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
 def explain(
     spec_file: Annotated[Path, typer.Argument(help="A spec, as `check` takes it; -: stdin.")],
-    tokenizer: options.Tokenizer = MODEL_DIR,
+    tokenizer: Tokenizer = MODEL_DIR,
     text: Annotated[str | None, typer.Option(help="The output so far, to the letter.")] = None,
     text_file: Annotated[Path | None, typer.Option(help="The same from a file; -: stdin.")] = None,
     next_text: Annotated[str | None, typer.Option("--next", help="Could this text follow?")] = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to look for a completion.")] = 2.0,
-    flexible: options.Flexible = False,
-    open_objects: options.Open = False,
-    json_output: options.JsonOutput = False,
+    flexible: Flexible = False,
+    open_objects: Open = False,
+    json_output: JsonOutput = False,
 ) -> None:
     """Where an output stands: what is allowed next, why a text is refused, how the output could end.
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guided_plugin.cli import options
 from guided_plugin.cli.loading import (
     GRAMMARS,
     InputError,
@@ -16,7 +15,7 @@ from guided_plugin.cli.loading import (
     load_tokenizer,
     model_vocabulary,
 )
-from guided_plugin.cli.results import print_json, working
+from guided_plugin.cli.results import Device, Flexible, JsonOutput, Seed, Temperature, print_json, working
 from guided_plugin.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
@@ -32,13 +31,13 @@ def generate(
     grammar: Annotated[Path | None, typer.Option(help="Grammar file: .ebnf, .gbnf or .lark.")] = None,
     n: Annotated[int, typer.Option("--n", min=1, help="How many outputs.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest output, in tokens.")] = 256,
-    temperature: options.Temperature = 0.8,
+    temperature: Temperature = 0.8,
     top_k: Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens of this mass.")] = 1.0,
-    seed: options.Seed = 0,
-    device: options.Device = "cpu",
-    flexible: options.Flexible = False,
-    json_output: options.JsonOutput = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    flexible: Flexible = False,
+    json_output: JsonOutput = False,
 ) -> None:
     """Generate text from a local model, guided by a schema, regex, choice or grammar."""
     spec = _spec(schema, regex, choice, grammar, flexible)

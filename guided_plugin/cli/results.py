@@ -1,4 +1,4 @@
-"""What commands show while they work, and how they print and write what they found."""
+"""Options that several commands take; what commands show while they work, how they print what they found."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from guided_plugin.cli.loading import InputError
+
+Tokenizer = Annotated[
+    Path, typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's")
+]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Flexible = Annotated[bool, typer.Option("--flexible", help="Allow whitespace in JSON.")]
+Open = Annotated[bool, typer.Option("--open", help="Objects are open unless the schema closes them.")]
+Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]
+JsonOutput = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of text.")]
 
 Columns = Sequence[tuple[str, str]]
 """Of a table: headings, and format strings for the figure of a line."""

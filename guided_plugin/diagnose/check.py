@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.diagnose.position import Position, Refusal
+from guided_plugin.diagnose.position import Position
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.spec import OutputSpec
@@ -30,27 +30,16 @@ _MOST_REFUSALS = 12
 
 @dataclass(frozen=True, slots=True)
 class InstanceReport:
-    """Whether a spec accepts a text."""
+    """Whether a spec accepts a text as a whole output."""
 
     name: str
+    accepted: bool
+    position: int | None
+    """The first character that does not fit; its length where only the end is missing."""
+    reason: str
+    """One line for people."""
     text: str
     """What was matched: the instance in the layout of the spec."""
-    refusal: Refusal | None = None
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the text is a whole output."""
-        return self.refusal is None
-
-    @property
-    def position(self) -> int | None:
-        """The first character that does not fit; its length where only the end is missing."""
-        return None if self.refusal is None else self.refusal.position
-
-    @property
-    def reason(self) -> str:
-        """One line for people."""
-        return "accepted" if self.refusal is None else self.refusal.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +66,6 @@ class CheckReport:
         told = error and {"type": type(error).__name__} | {
             name: getattr(error, name) for name in ("what", "where", "hint")
         }
-        names = ("name", "accepted", "position", "reason", "text")
         return {
             "ok": self.ok,
             "spec": self.spec.to_dict(),
@@ -87,7 +75,7 @@ class CheckReport:
             "memory_bytes": made.size_bytes if made else 0,
             "warnings": list(self.warnings),
             "error": told,
-            "instances": [{name: getattr(one, name) for name in names} for one in self.instances],
+            "instances": list(map(asdict, self.instances)),
             "keywords": self.keywords and [asdict(use) for use in self.keywords],
         }
 
@@ -124,8 +112,9 @@ def check_spec(
 def match_text(position: Position, name: str, text: str) -> InstanceReport:
     """Match one text, from the beginning of a spec."""
     count = position.move(text)
-    whole = count == len(text) and position.may_stop
-    return InstanceReport(name, text, None if whole else position.refusal("", text, count))
+    if count == len(text) and position.may_stop:
+        return InstanceReport(name, True, None, "accepted", text)
+    return InstanceReport(name, False, count, position.refusal("", text, count).reason, text)
 
 
 def _as_written(spec: OutputSpec, text: str) -> str:

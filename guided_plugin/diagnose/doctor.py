@@ -9,11 +9,10 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import guided_plugin
 from guided_plugin.config import ENVIRONMENT_VARIABLE, GuidedConfig
@@ -31,25 +30,8 @@ from guided_plugin.errors import ConfigError, GuidedError, printable
 from guided_plugin.plugins import ENTRY_POINT_GROUP, Plugins
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """The findings of each section."""
-
-    sections: dict[str, list[Finding]]
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no problem."""
-        return all(finding.status != "problem" for found in self.sections.values() for finding in found)
-
-    def to_dict(self) -> dict[str, Any]:
-        """With stable keys, for `--json`."""
-        found = {name: [asdict(finding) for finding in found] for name, found in self.sections.items()}
-        return {"ok": self.ok, "sections": found}
-
-
-def examine(setup: Setup, done: Callable[[str], None] = lambda section: None) -> Examination:
-    """Look at everything; `done` is called after each section."""
+def examine(setup: Setup, done: Callable[[str], None] = lambda section: None) -> dict[str, list[Finding]]:
+    """The findings of each section; `done` is called after each."""
     sections: dict[str, list[Finding]] = {}
     for name, look in SECTIONS.items():
         found = sections[name] = []
@@ -59,7 +41,7 @@ def examine(setup: Setup, done: Callable[[str], None] = lambda section: None) ->
             what = f"cannot be looked at: {type(error).__name__}: {printable(error)}"
             found.append(Finding("problem", what, "install again what the message names"))
         done(name)
-    return Examination(sections)
+    return sections
 
 
 # Versions

@@ -6,7 +6,7 @@ each part becomes a language together with all that follows it, at the start of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 
 from guided_plugin.errors import UnsupportedSpecError, shown
@@ -131,7 +131,7 @@ class _Resolver:
     def at(self, node: Node, then: _Then, start: bool) -> Node | None:
         """A part and what follows it, at the start of the text or not."""
         if _free(node):
-            self.spend(_size(node))
+            self.spend(sum(1 for _ in _nodes(node)))
             if start and nullable(node) and then(True) != then(False):
                 return _any_of([then(True), _joined(_filled(node), then(False))])
             return _joined(node, then(False))
@@ -160,7 +160,7 @@ class _Resolver:
         part, low, high = repeat.part, repeat.low, repeat.high
         if high == 0:
             return then(start)
-        looks = _has(part, Look)
+        looks = any(isinstance(each, Look) for each in _nodes(part))
         if high == 1 or (looks and high is not None and max(low, high) <= _MOST_UNROLLED):
             again = Repeat(part, max(low - 1, 0), high - 1)
             once = self.followed([*flat(part), again] if again.high else flat(part), then)
@@ -193,7 +193,7 @@ class _Resolver:
         looks = [part for part in parts if isinstance(part, Look)]
         others = [part for part in parts if not isinstance(part, Look)]
         plain = len(others) == 1 and isinstance(others[0], Characters)
-        anchored = start and (any(_has(part, Anchor(start=True)) for part in parts) or then(True) != EMPTY)
+        anchored = start and (Anchor(start=True) in _nodes(repeat) or then(True) != EMPTY)
         first, last = isinstance(parts[0], Characters), isinstance(parts[-1], Characters)
         if not plain or first == last or anchored or then(False) != EMPTY:
             raise _NotRegularError("a lookahead inside a repetition")
@@ -271,18 +271,14 @@ def _trimmed(parts: list[Node]) -> list[Node]:
     return parts[start:end]
 
 
-def _has(node: Node, wanted: Anchor | type[Look]) -> bool:
-    if wanted is Look and isinstance(node, Look):
-        return True
-    return node == wanted or any(_has(part, wanted) for part in children(node))
+def _nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for child in children(node):
+        yield from _nodes(child)
 
 
 def _free(node: Node) -> bool:
-    return not isinstance(node, Anchor | Look) and all(map(_free, children(node)))
-
-
-def _size(node: Node) -> int:
-    return 1 + sum(map(_size, children(node)))
+    return not any(isinstance(each, Anchor | Look) for each in _nodes(node))
 
 
 def _joined(first: Node | None, second: Node | None) -> Node | None:

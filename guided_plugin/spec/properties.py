@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from collections.abc import Collection
 from functools import lru_cache
 
 _CATEGORY_NAMES = """
@@ -47,24 +48,19 @@ _SCRIPTS = dict(pair.split(":") for pair in _SCRIPT_CODES.split())
 _SHORT = {long: short for short, long in _CATEGORIES.items()} | {"punct": "P", "digit": "Nd", "cntrl": "Cc"}
 _SCRIPT_NAMES = {name: long for long, code in _SCRIPTS.items() for name in (long, code)}
 
-_CONTROLS = frozenset(range(32))
-_BINARY: dict[str, frozenset[int]] = {
-    **dict.fromkeys(("Any", "ASCII", "Assigned"), _CONTROLS | {34, 92}),
-    **dict.fromkeys(("White_Space", "Pattern_White_Space"), frozenset(range(9, 14))),
-    **dict.fromkeys(("Grapheme_Base", "Pattern_Syntax"), frozenset((34, 92))),
-    "Quotation_Mark": frozenset((34,)),
-    **dict.fromkeys(
-        (
-            *("Alphabetic", "ASCII_Hex_Digit", "Bidi_Control", "Bidi_Mirrored", "Case_Ignorable", "Cased"),
-            *("Dash", "Default_Ignorable_Code_Point", "Deprecated", "Diacritic", "Emoji", "Emoji_Component"),
-            *("Emoji_Modifier", "Emoji_Modifier_Base", "Emoji_Presentation", "Extended_Pictographic"),
-            *("Extender", "Grapheme_Extend", "Hex_Digit", "ID_Continue", "ID_Start", "Ideographic"),
-            *("Join_Control", "Logical_Order_Exception", "Lowercase", "Math", "Noncharacter_Code_Point"),
-            *("Radical", "Regional_Indicator", "Sentence_Terminal", "Soft_Dotted", "Terminal_Punctuation"),
-            *("Unified_Ideograph", "Uppercase", "Variation_Selector", "XID_Continue", "XID_Start"),
-        ),
-        frozenset[int](),
-    ),
+_OTHERS = """
+Alphabetic ASCII_Hex_Digit Bidi_Control Bidi_Mirrored Case_Ignorable Cased Dash Default_Ignorable_Code_Point
+Deprecated Diacritic Emoji Emoji_Component Emoji_Modifier Emoji_Modifier_Base Emoji_Presentation
+Extended_Pictographic Extender Grapheme_Extend Hex_Digit ID_Continue ID_Start Ideographic Join_Control
+Logical_Order_Exception Lowercase Math Noncharacter_Code_Point Radical Regional_Indicator Sentence_Terminal
+Soft_Dotted Terminal_Punctuation Unified_Ideograph Uppercase Variation_Selector XID_Continue XID_Start
+"""
+_BINARY: dict[str, Collection[int]] = {
+    **dict.fromkeys(("Any", "ASCII", "Assigned"), (*range(32), 34, 92)),
+    **dict.fromkeys(("White_Space", "Pattern_White_Space"), range(9, 14)),
+    **dict.fromkeys(("Grapheme_Base", "Pattern_Syntax"), (34, 92)),
+    "Quotation_Mark": (34,),
+    **dict.fromkeys(_OTHERS.split(), ()),
 }
 """Properties that hold or don't, each with the control characters, quotes and backslashes that have it."""
 

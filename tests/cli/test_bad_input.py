@@ -59,10 +59,6 @@ def test_files_that_cannot_be_read_are_named(run, write, tmp_path, monkeypatch):
     run("check", good).is_error(2, f"{good}: can't be read: Permission denied")
 
 
-def test_generate_refuses_a_schema_that_allows_nothing(run, write):
-    run("generate", *MODEL, "--schema", write("s.json", False)).is_error(1, "allows no output")
-
-
 def test_folders_of_tokenizers_and_models_are_named(run, write, demo_tokenizer, tmp_path):
     spec, folder, missing = write("s.json", {}), tmp_path / "some", tmp_path / "gone"
     folder.mkdir()
@@ -119,10 +115,6 @@ def test_device_that_is_not_there(run, monkeypatch):
     monkeypatch.setattr(torch, "empty", refuse)
     result = run("demo", "--device", "cuda")
     result.is_error(2, "--device: 'cuda' can't be used: No CUDA GPUs are available\n")
-
-
-def test_files_that_cannot_be_written_are_named_by_their_option(run):
-    run("bench", "loop", "--out", "/proc/none/t.json").is_error(2, "--out: can't write")
 
 
 @pytest.mark.parametrize(

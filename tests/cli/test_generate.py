@@ -84,24 +84,6 @@ def test_generate_says_when_outputs_are_cut(run):
     assert (result.code, result.json["outputs"][0]["stopped"]) == (1, False)
 
 
-def test_generate_takes_one_constraint(run):
-    result = run("generate", *MODEL, "--regex", "a", "--choice", "a,b")
-    result.is_error(2, "only one of --schema, --regex, --choice and --grammar")
-
-
-def test_generate_refuses_an_empty_choice(run):
-    run("generate", *MODEL, "--choice", "a,").is_error(2, "--choice", "'a,'")
-
-
-def test_generate_refuses_a_grammar_of_unknown_syntax(run, write):
-    path = write("g.txt", 'root ::= "a"')
-    run("generate", *MODEL, "--grammar", path).is_error(2, str(path), ".ebnf, .gbnf, .lark")
-
-
-def test_generate_refuses_a_wrong_sampling_option(run):
-    run("generate", *MODEL, "--top-p", "3").is_error(2, "--top-p", "not 3.0")
-
-
 def test_an_output_that_fails_is_told_after_the_others(run, monkeypatch):
 
     plain = DecodeLoop.run
@@ -113,3 +95,16 @@ def test_an_output_that_fails_is_told_after_the_others(run, monkeypatch):
     monkeypatch.setattr(DecodeLoop, "run", failing)
     result = run("generate", *MODEL, "--regex", "ab", "--n", "2")
     assert (result.code, result.out, result.err) == (1, "ab\nab\n", "error: went wrong\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("--regex", "a", "--choice", "a,b"), ["only one of --schema, --regex, --choice and --grammar"]),
+        (("--choice", "a,"), ["--choice", "'a,'"]),
+        (("--grammar", "g.txt"), ["g.txt", ".ebnf, .gbnf, .lark"]),
+        (("--top-p", "3"), ["--top-p", "not 3.0"]),
+    ],
+)
+def test_wrong_options_are_named(run, arguments, parts):
+    run("generate", *MODEL, *arguments).is_error(2, *parts)

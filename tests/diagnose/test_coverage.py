@@ -79,12 +79,6 @@ def test_every_keyword_has_its_place_and_status(byte_compiler):
     }
 
 
-def test_what_is_enforced_says_by_which_backend(byte_compiler):
-    for backend in ("xgrammar", "llguidance"):
-        found = keyword_uses(OutputSpec.json_schema({"type": "integer"}, backend=backend), byte_compiler)
-        assert [use.note for use in found] == [f"by {backend}"]
-
-
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
@@ -149,13 +143,3 @@ def test_keywords_that_the_operator_leaves_unenforced(byte_vocabulary, plugins):
     compiler = GrammarCompiler(byte_vocabulary, config=config, plugins=plugins)
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
     assert notes(schema, compiler) == {"#/uniqueItems": "left unenforced by the configuration"}
-
-
-def test_the_report_has_it(byte_compiler):
-    found = check_spec(byte_compiler, OutputSpec.json_schema({"type": "integer", "title": "t"})).to_dict()
-    assert found["reason"]
-    assert found["keywords"] == [
-        {"keyword": "type", "where": "#/type", "status": "enforced", "note": f"by {found['backend']}"},
-        {"keyword": "title", "where": "#/title", "status": "annotation", "note": ""},
-    ]
-    assert check_spec(byte_compiler, OutputSpec.regex("a")).to_dict()["keywords"] is None

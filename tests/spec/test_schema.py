@@ -10,7 +10,6 @@ from guided_plugin.spec.schema import (
     misspelt_keywords,
     pointer,
     subschemas,
-    walk,
 )
 
 DEEP = 5000
@@ -70,13 +69,6 @@ def test_depth_is_walked_to_its_end(keyword):
 def test_subschemas_are_found_wherever_the_standard_puts_them(schema, paths):
     assert sorted(pointer(path) for path, _ in subschemas(schema)) == paths
     assert all(node is pointed_at(schema, pointer(path)) for path, node in subschemas(schema))
-
-
-def test_walk_starts_at_the_root_and_reaches_everything():
-    schema = {"items": {"anyOf": [{"not": True}, {}]}}
-    found = [pointer(path) for path, _ in walk(schema)]
-    assert found[0] == "#"
-    assert sorted(found) == ["#", "#/items", "#/items/anyOf/0", "#/items/anyOf/0/not", "#/items/anyOf/1"]
 
 
 @pytest.mark.parametrize(
@@ -172,12 +164,6 @@ def test_malformed_schemas_are_refused_with_place_and_way_out(schema, where, wha
     assert caught.value.where == where
     assert caught.value.what == what
     assert hint in caught.value.hint
-
-
-def test_the_place_is_escaped_as_a_pointer():
-    with pytest.raises(SpecError) as caught:
-        check_schema({"properties": {"a/b~c": {"anyOf": [{}, {"type": "x"}]}}})
-    assert caught.value.where == "#/properties/a~1b~0c/anyOf/1/type"
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ from typing import Annotated, Any, Literal, NewType, Optional, Union
 
 import pydantic
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import Field
 from stopping import Walker
 from typed_classes import (
@@ -228,39 +226,6 @@ def test_pydantic_is_imported_for_types_and_asked_for_where_it_is_missing():
     assert done.returncode == 0, done.stderr
     assert "list[int]: types and functions are read by pydantic, which cannot be imported" in done.stdout
     assert "pip install pydantic" in done.stdout
-
-
-# Random types
-
-_LEAVES = st.sampled_from([bool, int, float, str, type(None), Color, Level, Literal["a", "b", 1]])
-
-
-def _records(inner):
-    names = st.sampled_from(["a", "b", "c"])
-    fields = st.lists(st.tuples(names, inner), min_size=1, max_size=3, unique_by=lambda one: one[0])
-    return fields.map(lambda found: dataclasses.make_dataclass("Made", found))
-
-
-RANDOM_TYPES = st.recursive(
-    _LEAVES,
-    lambda inner: st.one_of(
-        inner.map(lambda one: list[one]),
-        inner.map(lambda one: dict[str, one]),
-        st.lists(inner, min_size=1, max_size=3).map(lambda many: tuple[tuple(many)]),
-        st.lists(inner, min_size=2, max_size=3).map(lambda many: Union[tuple(many)]),  # noqa: UP007
-        _records(inner),
-    ),
-    max_leaves=6,
-)
-
-
-@settings(deadline=None, max_examples=40)
-@given(RANDOM_TYPES, st.integers(0, 1000))
-def test_random_types_and_their_outputs(compiler, of, seed):
-    typed = TypedSpec(of)
-    text = Walker(compiler).output(typed.spec, Random(seed))
-    value = typed.read(text)
-    assert pydantic.TypeAdapter(of).validate_python(value) == value
 
 
 def test_errors_of_the_compiler_name_the_place_in_the_type(compiler):

@@ -89,20 +89,40 @@ def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many
         raise SpecError("calls in free text need a text that begins them", where="begin", hint=hint)
     named = function_names(functions)
     made = _json_type(call_type(named))
-    read = partial(read_call, named, made.read, begin, end)
+
+    def call(text: str) -> ToolCall:
+        found = made.read(text)
+        return ToolCall(found["name"], found["arguments"], named[found["name"]])
+
+    def whole(text: str) -> ToolCall:
+        if not text.startswith(begin) or not text.endswith(end):
+            raise OutputError(f"is not between {begin!r} and {end!r}", hint=_CUT)
+        return call(text[len(begin) : len(text) - len(end)])
+
+    def several(text: str) -> list[ToolCall]:
+        found, position = [], text.find(begin)
+        while position >= 0:
+            # A string in the arguments may hold what ends a call: the JSON itself tells where it ends.
+            start = position + len(begin)
+            start += len(text[start:]) - len(text[start:].lstrip())
+            try:
+                _, stop = json.JSONDecoder().raw_decode(text, start)
+            except (ValueError, RecursionError) as error:
+                raise OutputError(f"a call in it is not JSON: {error}", hint=_CUT) from None
+            found.append(call(text[start:stop]))
+            position = text.find(begin, stop)
+        return found
+
     if not begin and not end:
-        return PythonForm("json_schema", made.schema, read, made.checked)
-    tag: dict[str, Any] = {
-        "type": "tag",
-        "begin": begin,
-        "content": {"type": "json_schema", "json_schema": made.schema},
-        "end": end,
-    }
+        return PythonForm("json_schema", made.schema, whole, made.checked)
+    content = {"type": "json_schema", "json_schema": made.schema}
+    tag: dict[str, Any] = {"type": "tag", "begin": begin, "content": content, "end": end}
     if many:
         tag = {"type": "triggered_tags", "triggers": [begin.rstrip()], "tags": [tag]}
-        many_read = partial(read_calls, named, made.read, begin)
-        return PythonForm("structural_tag", {"format": tag}, many_read, made.checked)
-    return PythonForm("structural_tag", {"format": tag}, read, made.checked)
+    return PythonForm("structural_tag", {"format": tag}, several if many else whole, made.checked)
+
+
+_CUT = "only a complete output can be read: look at whether it was cut"
 
 
 def _json_type(of: Any) -> JsonType:
@@ -153,11 +173,7 @@ class ToolCall:
     function: Callable[..., Any]
 
 
-Functions = typing.Mapping[str, Callable[..., Any]]
-"""By the names that calls use."""
-
-
-def function_names(functions: Sequence[Any]) -> Functions:
+def function_names(functions: Sequence[Any]) -> dict[str, Callable[..., Any]]:
     """Functions by the names that calls use. Raises SpecError for what a model can't call by a name."""
     found: dict[str, Callable[..., Any]] = {}
     for function in functions:
@@ -173,7 +189,7 @@ def function_names(functions: Sequence[Any]) -> Functions:
     return found
 
 
-def call_type(functions: Functions) -> Any:
+def call_type(functions: dict[str, Callable[..., Any]]) -> Any:
     """The type of a call of one of several functions, as JSON has it."""
     calls = [
         TypedDict(f"call_{name}", {"name": Literal[name], "arguments": _arguments(name, function)})  # type: ignore[operator]
@@ -207,37 +223,6 @@ def _arguments(name: str, function: Callable[..., Any]) -> Any:
         hint, given = hints[parameter.name], parameter.default is not parameter.empty
         fields[parameter.name] = NotRequired[hint] if given else hint
     return TypedDict(name, fields)  # type: ignore[operator]
-
-
-Read = Callable[[str], Any]
-"""Makes the object that is a call of its JSON."""
-
-
-def read_call(functions: Functions, read: Read, begin: str, end: str, text: str) -> ToolCall:
-    """The call that a whole output is, between the texts around it."""
-    if not text.startswith(begin) or not text.endswith(end):
-        raise OutputError(f"is not between {begin!r} and {end!r}", hint=_CUT)
-    made = read(text[len(begin) : len(text) - len(end)])
-    return ToolCall(made["name"], made["arguments"], functions[made["name"]])
-
-
-def read_calls(functions: Functions, read: Read, begin: str, text: str) -> list[ToolCall]:
-    """The calls in free text, in their order."""
-    found, position = [], text.find(begin)
-    while position >= 0:
-        # A string in the arguments may hold what ends a call: the JSON itself tells where it ends.
-        start = position + len(begin)
-        start += len(text[start:]) - len(text[start:].lstrip())
-        try:
-            _, stop = json.JSONDecoder().raw_decode(text, start)
-        except (ValueError, RecursionError) as error:
-            raise OutputError(f"a call in it is not JSON: {error}", hint=_CUT) from None
-        found.append(read_call(functions, read, "", "", text[start:stop]))
-        position = text.find(begin, stop)
-    return found
-
-
-_CUT = "only a complete output can be read: look at whether it was cut"
 
 
 def name_of(of: Any) -> str:
