@@ -5,7 +5,7 @@ Depends on nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 Role = Literal["assertion", "annotation", "structure"]
@@ -84,6 +84,26 @@ KEYWORDS: dict[str, Keyword] = {
     **dict.fromkeys(("readOnly", "writeOnly", "deprecated"), _ANNOTATION),
     **dict.fromkeys(("contentEncoding", "contentMediaType", "contentSchema"), _ANNOTATION),
 }
+
+
+_HOLDING = {name: keyword.value for name, keyword in KEYWORDS.items() if "schema" in keyword.value}
+"""The keywords whose values hold schemas."""
+
+
+def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """The direct subschemas of a schema object, with the path to each."""
+    for keyword, value in schema.items():
+        kind = _HOLDING.get(keyword)
+        if kind is None:
+            continue
+        if kind == "schema" or (kind == "schema or schemas" and not isinstance(value, list)):
+            yield (keyword,), value
+        elif kind in ("schemas", "schema or schemas") and isinstance(value, list):
+            yield from (((keyword, index), member) for index, member in enumerate(value))
+        elif kind.startswith("named schemas") and isinstance(value, Mapping):
+            for name, member in value.items():
+                if kind == "named schemas" or not isinstance(member, list):
+                    yield (keyword, name), member
 
 
 def _of_role(role: Role) -> frozenset[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote, urldefrag, urljoin
 
-from guided_plugin.spec.keywords import Draft
+from guided_plugin.spec.keywords import Draft, subschemas
 
 Path = tuple[str | int, ...]
 
@@ -48,8 +48,8 @@ class Target:
 class References:
     """The resources of one document."""
 
-    def __init__(self, root: Any, steps: Iterator[tuple[Path, Any]], draft: Draft) -> None:
-        """`steps`: every schema in the document with its path."""
+    def __init__(self, root: Any, draft: Draft, *, plain: bool) -> None:
+        """`plain`: the document is one resource, without anchors."""
         self.root = root
         self._draft = draft.number
         self._old_ids = draft.number <= 4 or not draft.named
@@ -59,7 +59,8 @@ class References:
         self._bases: dict[int, str] = {}
         self._targets: dict[tuple[str, Scope], Target] = {}
         """What was found before: many references name one definition."""
-        self._find(steps)
+        if not plain:
+            self._find()
         self.root_scope = self._entered(Scope(), _ROOT)
 
     def enter(self, schema: Any, scope: Scope) -> Scope:
@@ -119,18 +120,14 @@ class References:
             return scope
         return Scope(base, tuple(sorted({**known, **new}.items())))
 
-    def _find(self, steps: Iterator[tuple[Path, Any]]) -> None:
-        """Every `$id` and anchor."""
-        bases: dict[Path, str] = {}
-        for path, node in sorted(steps, key=lambda step: len(step[0])):
+    def _find(self) -> None:
+        """Every `$id` and anchor, the outer ones first."""
+        pending: list[tuple[Path, Any, str]] = [((), self.root, _ROOT)]
+        for path, node, parent in pending:
             if not isinstance(node, Mapping):
                 continue
-            parent = _ROOT
-            if len(self._resources) > 1:
-                above = (path[:end] for end in range(len(path) - 1, -1, -1))
-                parent = next((bases[prefix] for prefix in above if prefix in bases), _ROOT)
-            base = self._base(node, parent)
-            bases[path] = self._bases[id(node)] = base
+            base = self._bases[id(node)] = self._base(node, parent)
+            pending.extend(((*path, *step), child, base) for step, child in subschemas(node))
             if base != parent:
                 self._resources.setdefault(base, (node, path))
             identity = self._identity(node)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from guided_plugin.errors import SpecError, did_you_mean, shown
-from guided_plugin.spec.keywords import KEYWORDS, draft_of, idle_reason
+from guided_plugin.spec.keywords import KEYWORDS, draft_of, idle_reason, subschemas
 from guided_plugin.spec.references import LostReferenceError, References
 
 Schema = Mapping[str, Any] | bool
@@ -20,29 +20,11 @@ Schema = Mapping[str, Any] | bool
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 _VALUES = {name: keyword.value for name, keyword in KEYWORDS.items()}
-_HOLDING = {name: value for name, value in _VALUES.items() if "schema" in value}
-"""The keywords whose values hold schemas."""
 
 
 def pointer(path: Sequence[str | int]) -> str:
     """The JSON pointer of a path, as error messages show it: `#/properties/age/type`."""
     return "#" + "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
-
-
-def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """The direct subschemas of a schema object, with the path to each."""
-    for keyword, value in schema.items():
-        kind = _HOLDING.get(keyword)
-        if kind is None:
-            continue
-        if kind == "schema" or (kind == "schema or schemas" and not isinstance(value, list)):
-            yield (keyword,), value
-        elif kind in ("schemas", "schema or schemas") and isinstance(value, list):
-            yield from (((keyword, index), member) for index, member in enumerate(value))
-        elif kind.startswith("named schemas") and isinstance(value, Mapping):
-            for name, member in value.items():
-                if kind == "named schemas" or not isinstance(member, list):
-                    yield (keyword, name), member
 
 
 def walk(schema: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -197,8 +179,7 @@ def references_of(document: Any) -> References:
             where="json_schema",
             hint="move schemas to $defs at the root",
         )
-    steps = walk(document) if any(mark in text for mark in _RESOURCES) else iter(())
-    return References(document, steps, draft_of(document))
+    return References(document, draft_of(document), plain=not any(mark in text for mark in _RESOURCES))
 
 
 def _check_reference(references: References, node: Any, reference: str, path: tuple[str | int, ...]) -> None:

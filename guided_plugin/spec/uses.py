@@ -10,9 +10,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.keywords import ANNOTATIONS, ASSERTIONS, STRUCTURE, Draft, draft_of, idle_reason
+from guided_plugin.spec.keywords import (
+    ANNOTATIONS,
+    ASSERTIONS,
+    STRUCTURE,
+    Draft,
+    draft_of,
+    idle_reason,
+    subschemas,
+)
 from guided_plugin.spec.output_spec import OutputSpec
-from guided_plugin.spec.schema import pointer, schemas_of_tag, subschemas
+from guided_plugin.spec.schema import pointer, schemas_of_tag
 
 __all__ = ["KeywordUse", "Path", "Status", "left_open", "left_out", "schemas_of", "uses_of"]
 

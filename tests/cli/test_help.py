@@ -1,7 +1,5 @@
 """--help of every command, and docs/cli.md, which is generated from the same texts."""
 
-import ast
-import inspect
 import re
 
 import pytest
@@ -70,42 +68,6 @@ def test_help_has_a_short_name(run, path):
 
 def test_version(run):
     assert run("--version") == Result(0, f"guided-plugin {guided_plugin.__version__}\n", "")
-
-
-def test_errors_name_no_option_that_their_command_lacks():
-    """Options that a command's own code and the shared functions that it calls name in their texts."""
-    shared = {**_named_options("loading"), **_named_options("results")}
-    checked = 0
-    for path in filter(None, _commands()):
-        command = _command(path)
-        if hasattr(command, "commands"):
-            continue
-        module = inspect.getmodule(inspect.unwrap(command.callback)).__name__.rpartition(".")[2]
-        functions = {**shared, **_named_options(module)}
-        own = {option for param in command.params for option in param.opts + param.secondary_opts}
-        named, pending, seen = set(), [inspect.unwrap(command.callback).__name__], set()
-        while pending:
-            name = pending.pop()
-            if name in functions and name not in seen:
-                seen.add(name)
-                named |= functions[name][0]
-                pending += functions[name][1]
-        checked += len(named)
-        assert named <= own | {"--help"}, f"{path} names {named - own}"
-    assert checked > 15
-
-
-def _named_options(module):
-    """Of each function of a module of the package: options that it names, functions that it calls."""
-    tree = ast.parse((ROOT / f"guided_plugin/cli/{module}.py").read_text())
-    found = {}
-    for function in filter(lambda node: isinstance(node, ast.FunctionDef), tree.body):
-        nodes = [node for statement in function.body for node in ast.walk(statement)]
-        texts = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-        options = {option for text in texts for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
-        calls = {node.id for node in nodes if isinstance(node, ast.Name)}
-        found[function.name] = options, calls
-    return found
 
 
 def test_docs_are_up_to_date():
