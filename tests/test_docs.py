@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
+from script_files import load_script
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
@@ -28,16 +27,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
-def load_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-check_figures = load_script("check_figures")
+check_figures = load_script("scripts/check_figures.py")
 
 
 def anchors(page: Path) -> set[str]:
@@ -137,7 +127,7 @@ def test_figures_are_compared_with_their_sources(page: Path, text: str, expected
 
 
 def test_the_pages_made_from_code_are_what_it_says() -> None:
-    script = load_script("make_docs")
+    script = load_script("scripts/make_docs.py")
     for name, render in (("errors", script.render), ("numbers", script.render_numbers)):
         page = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
         assert page == render(), "run: python scripts/make_docs.py"
@@ -148,7 +138,7 @@ DESCRIBED = ("bench.py", "cli", "demo", "diagnose", "spec")
 
 
 def test_numbers_say_where_they_come_from() -> None:
-    found = list(load_script("make_docs").numbers())
+    found = list(load_script("scripts/make_docs.py").numbers())
     assert len(found) > 100
     mute = [(file, name) for file, name, _, text in found if not text and name != "_MIB"]
     assert [one for one in mute if one[0].partition("/")[0] in DESCRIBED] == []

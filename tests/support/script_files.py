@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def load_script(path: str) -> ModuleType:
-    """A file of the repository as a module, as in `load_script("benchmarks/soak.py")`."""
+    """A file of the repository as a module, as in `load_script("scripts/size.py")`."""
     file = ROOT / path
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
