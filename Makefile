@@ -201,7 +201,7 @@ fuzz-inputs: $(STAMP)
 		$(BIN)/python -m pytest -q -s --timeout 0 --hypothesis-seed=$$seed tests/test_fuzz_inputs.py tests/pipeline/test_state_machine.py $(ARGS)
 
 compare: $(VLLM_STAMP)
-	PYTHONPATH=. $(VLLM)/bin/python tests/support/compare.py $(ARGS)
+	GUIDED_COMPARE=all $(VLLM_PYTEST) -s tests/hosts/vllm/test_comparison.py $(ARGS)
 
 # SUITE: json-schema-org/JSON-Schema-Test-Suite, a folder or a tar archive.
 SUITE := ../shared/jsonschema-suite/suite.tar.xz
