@@ -14,7 +14,7 @@ from benchmarks.maskbench.__main__ import main
 from benchmarks.maskbench.child import FileBench
 from benchmarks.samples import TextTokens, open_sample
 from guided_plugin.demo import MODEL_DIR
-from guided_plugin.errors import GuidedError, VocabularyError
+from guided_plugin.errors import VocabularyError
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 
@@ -205,27 +205,6 @@ def test_an_archive_writes_nowhere_else(tmp_path):
         assert sorted(path.read_bytes() for path in files.values()) == [b"1", b"2", b"3"]
         assert len({path.parent for path in files.values()}) == 1
     assert list(tmp_path.rglob("*.json")) == []
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"plain text", "is neither a folder nor a tar archive"),
-        (None, "can't be read: No such file"),
-        ("cut", "is neither a folder nor a tar archive"),
-        ("empty", "contains no .json file"),
-    ],
-)
-def test_what_is_no_sample(tmp_path, content, message):
-    path = tmp_path / "sample.tar.xz"
-    if content in ("cut", "empty"):
-        archive(path, {} if content == "empty" else {"a.json": os.urandom(50_000)})
-        if content == "cut":
-            path.write_bytes(path.read_bytes()[:30_000])
-    elif content is not None:
-        path.write_bytes(content)
-    with pytest.raises(GuidedError, match=message), open_sample(path):
-        pass
 
 
 @pytest.fixture(scope="module")
