@@ -36,7 +36,7 @@ from guided_plugin.hosts.vllm.common import (
 from guided_plugin.hosts.vllm.patches import note_version
 from guided_plugin.hosts.vllm.questions import Health, in_background, wait_for
 from guided_plugin.hosts.vllm.reasoning import Reasoning
-from guided_plugin.hosts.vllm.specs import LEFT, Admissions, Admitted, Asked
+from guided_plugin.hosts.vllm.specs import LEFT, Admitted, Asked, Specs
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Gate:
         if self.unsupported_reason is None:
             note_version()
         self.health = Health()
-        self.specs = Admissions(vllm_config, self.options)
+        self.specs = Specs(vllm_config, self.options)
         self._ready: threading.Event | None = None
         """Set when no request waits for what all need; None where nothing was started."""
         self._quick: Background[Any] = Background(_QUICK_THREADS)

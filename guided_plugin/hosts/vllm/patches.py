@@ -74,7 +74,7 @@ class Unavailable(Missing):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Declared:
     """A function or class of vLLM's."""
 
     parameters: tuple[str, ...]
@@ -83,7 +83,7 @@ class Shape:
     """Whether a class, or its instances, have an attribute: in its body, or assigned to `self`."""
 
 
-def installed(path: str) -> Shape:
+def installed(path: str) -> Declared:
     """The shape of `module:Class.method` in the vLLM of this process; imports the module. Raises Missing."""
     module, _, names = path.partition(":")
     try:
@@ -98,13 +98,13 @@ def installed(path: str) -> Shape:
         except AttributeError:
             raise Missing(f"no {path}") from None
     if isinstance(found, type):
-        return Shape((), partial(_has, found))
+        return Declared((), partial(_has, found))
     found = getattr(found, "__func__", found)  # class and static methods
     parameters = tuple(inspect.signature(found).parameters) if callable(found) else ()
-    return Shape(parameters, lambda name: False)
+    return Declared(parameters, lambda name: False)
 
 
-Find = Callable[[str], Shape]
+Find = Callable[[str], Declared]
 """Finds a name in one vLLM, as `installed` does."""
 
 

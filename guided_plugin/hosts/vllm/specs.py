@@ -4,7 +4,7 @@
     Admitted   the spec once it has compiled, in place of what the client wrote
     LEFT       in place of that where the request is left to vLLM's own manager (`refused: "vllm"`)
 
-`Admissions.begin` leads from the first to the second, whoever asks. The engine gets the fields of the
+`Specs.begin` leads from the first to the second, whoever asks. The engine gets the fields of the
 `OutputSpec`, and parses nothing; and what a helper process made of the spec, which its worker only loads.
 """
 
@@ -92,7 +92,7 @@ LEFT = Admitted(OutputSpec.json_object(), True)
 """In place of an admitted spec: its requests are left to vLLM's own manager."""
 
 
-class Admissions:
+class Specs:
     """The specs of one frontend: what is remembered of them, and what is being made. Thread-safe."""
 
     def __init__(self, vllm_config: Any, options: GuidedConfig) -> None:
