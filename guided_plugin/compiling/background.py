@@ -22,8 +22,13 @@ T = TypeVar("T")
 class Background(Generic[T]):
     """Runs calls, each in a thread of its own up to a number of threads; the others wait for one of these."""
 
-    def __init__(self, threads: int = _MAX_THREADS) -> None:
+    def __init__(
+        self, threads: int = _MAX_THREADS, most: float = float("inf"), *, gives_way: bool = False
+    ) -> None:
+        """`most`: calls that may have been submitted and not ended. `gives_way`: at a low priority."""
         self._most_threads = threads
+        self._most = most
+        self._gives_way = gives_way
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Future[T], Callable[[], T]]] = deque()
         self._threads = 0
@@ -41,6 +46,8 @@ class Background(Generic[T]):
         return future
 
     def _work(self) -> None:
+        if self._gives_way:
+            processors.give_way()
         while True:
             with self._lock:
                 if not self._waiting:
@@ -48,27 +55,11 @@ class Background(Generic[T]):
                     return
                 future, call = self._waiting.popleft()
             if future.set_running_or_notify_cancel():
-                _run(call, future)
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
             del future, call  # what they hold must not live until the next call
-
-
-def at_low_priority(call: Callable[[], T]) -> T:
-    """The result of a call that is native work for long, made in a thread that gives way to others."""
-    result: Future[T] = Future()
-
-    def work() -> None:
-        processors.give_way()
-        _run(call, result)
-
-    threading.Thread(target=work, name="guided-compile-again", daemon=True).start()
-    return result.result()
-
-
-def _run(call: Callable[[], T], future: Future[T]) -> None:
-    try:
-        future.set_result(call())
-    except BaseException as error:
-        future.set_exception(error)
 
 
 def outside_own_threads(call: Callable[[], object]) -> None:

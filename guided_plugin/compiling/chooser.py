@@ -1,7 +1,7 @@
 """Which backend takes a spec: the one that is named, else those that say that they enforce its language.
 
 Depends on plugins and backends. Chooses for each spec by itself; requests of one batch may be served by
-different backends. Works where it is called: compiler and guard see to limits.
+different backends. Works where it is called: the compiler sees to limits.
 """
 
 from __future__ import annotations
@@ -157,11 +157,11 @@ class Chooser:
         if probe is not None:
             _call_plugin(f"backend {grammar.backend!r}", partial(probe, grammar))
 
-    def lowered(self, spec: OutputSpec, backend: str, *, but: Container[str] = ()) -> OutputSpec:
-        """A spec as the lowerings that plugins registered for a backend rewrite it, all but some."""
+    def lowered(self, spec: OutputSpec, backend: str, *, only: Container[str] | None = None) -> OutputSpec:
+        """A spec as the lowerings that plugins registered for a backend rewrite it, all or some."""
         for name, lowering in self.plugins.lowerings.items():
             wanted = getattr(lowering, "backends", None)
-            if name not in but and (wanted is None or backend in wanted):
+            if (only is None or name in only) and (wanted is None or backend in wanted):
                 spec = _call_plugin(f"lowering {name!r}", partial(lowering, spec))
         return spec
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import logging
 import math
 import threading
@@ -19,11 +18,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from guided_plugin.compiling.background import Background, at_low_priority
+from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.chooser import Chooser
-from guided_plugin.compiling.helper import Allowance
 from guided_plugin.compiling.limits import check_limits, is_small
-from guided_plugin.compiling.pool import CompilePool
+from guided_plugin.compiling.pool import Allowance, CompilePool
 from guided_plugin.compiling.template_process import MODULE, Greeting
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import BusyError, CompileLimitError, GrammarError, GuidedError, PluginError
@@ -61,6 +59,31 @@ _log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
+class _Refusals:
+    """Specs that are refused: until when (of `time.monotonic`), and why. Not locked."""
+
+    def __init__(self) -> None:
+        self._errors: Latest[bytes, tuple[float, GuidedError]] = Latest(_REFUSED_BYTES)
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+    def put(self, key: bytes, seconds: float, error: GuidedError) -> None:
+        """Refuse a spec for some seconds."""
+        size = ENTRY_BYTES + texts_bytes(error.what, error.where, error.hint)
+        self._errors.put(key, (time.monotonic() + seconds, error), size)
+
+    def get(self, key: bytes) -> GuidedError | None:
+        """Why a spec is refused now, if it is."""
+        until, error = self._errors.get(key) or (0.0, None)
+        if error is None:
+            return None
+        if time.monotonic() >= until:
+            self._errors.drop(key)
+            return None
+        return copy.copy(error)  # one error that many raise would collect the traceback of each
+
+
 class GrammarCompiler:
     """Compiles specs for one vocabulary, each with the backend that it names or the first that can."""
 
@@ -82,10 +105,10 @@ class GrammarCompiler:
             greeting = Greeting(vocabulary, self.config, self.plugins.disabled, self.plugins.entry_points)
             own = Template(MODULE, greeting)
             built = Chooser(vocabulary, self.config, self.plugins), own
-        self._chooser, self.template = built
-        self._pool = CompilePool(self.template, self.config, self.plugins)
+        self.chooser, self.template = built
+        self._pool = CompilePool(self.template, self.config)
         self._end = weakref.finalize(self, _end, self._pool, own)
-        self._background: Background[Grammar] = Background()
+        self._background: Background[Grammar] = Background(gives_way=True)
         self._lock = threading.Lock()
         self._cache: Latest[OutputSpec, Grammar] = Latest(self.config.cache_bytes)
         self._kept: Latest[OutputSpec, Prepared] = Latest(self.config.cache_bytes // _KEPT_SHARE)
@@ -94,8 +117,7 @@ class GrammarCompiler:
         """Loads that may take long, and are native work in this process."""
         self._running: dict[tuple[OutputSpec, str], Future[Any]] = {}
         """What is made of specs now."""
-        self._refused: Latest[bytes, tuple[float, GuidedError]] = Latest(_REFUSED_BYTES)
-        """Specs that were refused: until when (of `time.monotonic`), and why."""
+        self._refused = _Refusals()
 
     def warm_up(self) -> None:
         """Make the backends that schemas may get, and have them build what the first request would wait for.
@@ -103,10 +125,10 @@ class GrammarCompiler:
         What fails is left to the first spec that needs it, which gets the error.
         """
         try:
-            for candidate in self._chooser.candidates(OutputSpec.json_schema({})):
+            for candidate in self.chooser.candidates(OutputSpec.json_schema({})):
                 with contextlib.suppress(GrammarError):  # it may not take choices
                     self.compile(OutputSpec.choice(["a"], backend=candidate.backend))
-                self._chooser.warm_up(candidate.backend)
+                self.chooser.warm_up(candidate.backend)
         except GuidedError as error:
             _log.warning("a backend could not get ready: %s", error)
 
@@ -143,7 +165,7 @@ class GrammarCompiler:
         if kept is not None:
             return _is_quick(kept)
         try:
-            return all(is_small(spec, candidate.backend) for candidate in self._chooser.candidates(spec))
+            return all(self._is_small(spec, one.backend) for one in self.chooser.candidates(spec))
         except GrammarError:  # there is no backend
             return False
 
@@ -170,7 +192,7 @@ class GrammarCompiler:
             if spec.start_after is None:
                 self._cache.drop(language_of(spec))
                 self._kept.drop(language_of(spec))
-            self._refuse(identity_of(spec, triggers=True), _QUARANTINE_SECONDS, refusal)
+            self._refused.put(identity_of(spec, triggers=True), _QUARANTINE_SECONDS, refusal)
 
     def refusal(self, spec: OutputSpec) -> GuidedError | None:
         """Why a spec is refused without compiling it, if it is: it was before, or its requests went over a
@@ -178,32 +200,11 @@ class GrammarCompiler:
         if not self._refused:
             return None
         with self._lock:
-            return self._refusal(identity_of(spec)) or self._refusal(identity_of(spec, triggers=True))
+            return self._refused.get(identity_of(spec)) or self._refused.get(identity_of(spec, triggers=True))
 
     def backend(self, name: str) -> Backend:
         """A backend by name, made at first use."""
-        return self._chooser.backend(name)
-
-    def pace(self, seconds: float) -> None:
-        """Tell the backends the time between steps, in which fills are hidden."""
-        self._chooser.pace(seconds)
-
-    def learnt_bytes(self) -> int:
-        """What matchers have learnt of their grammars, in this process."""
-        return self._chooser.learnt_bytes()
-
-    def _refuse(self, key: bytes, seconds: float, error: GuidedError) -> None:
-        size = ENTRY_BYTES + texts_bytes(error.what, error.where, error.hint)
-        self._refused.put(key, (time.monotonic() + seconds, error), size)
-
-    def _refusal(self, key: bytes) -> GuidedError | None:
-        until, error = self._refused.get(key) or (0.0, None)
-        if error is None:
-            return None
-        if time.monotonic() >= until:
-            self._refused.drop(key)
-            return None
-        return copy.copy(error)  # one error that many raise would collect the traceback of each
+        return self.chooser.backend(name)
 
     def _once(
         self,
@@ -221,7 +222,7 @@ class GrammarCompiler:
             ready = found(key)
             if ready is not None:
                 return ready
-            refusal = self._refusal(identity_of(key)) if self._refused else None
+            refusal = self._refused.get(identity_of(key)) if self._refused else None
             if refusal is not None:
                 raise refusal
             running: Future[R] | None = self._running.get((key, what))
@@ -248,17 +249,14 @@ class GrammarCompiler:
         seconds = _AGAIN_SECONDS if isinstance(error, PluginError | CompileLimitError) else math.inf
         if isinstance(error, GrammarError | PluginError):
             # Without its traceback, which holds all that was at work.
-            self._refuse(identity_of(key), seconds, copy.copy(error))
+            self._refused.put(identity_of(key), seconds, copy.copy(error))
 
     def _grammar(self, key: OutputSpec, deadline: float) -> Grammar:
-        return self._loaded(key, self.kept(key) or self._made(key, deadline))
-
-    def _loaded(self, key: OutputSpec, made: Grammar | Prepared) -> Grammar:
+        made = self.kept(key) or self._made(key, deadline)
         if isinstance(made, Grammar):
             return made
-        load = functools.partial(self._chooser.load, made)
         with contextlib.nullcontext() if _is_quick(made) else self._loads:
-            grammar = load() if made.payload is not None else at_low_priority(load)
+            grammar = self.chooser.load(made)
         with self._lock:
             self._cache.put(key, grammar, grammar.size_bytes)
         return grammar
@@ -269,15 +267,17 @@ class GrammarCompiler:
         allowed = Allowance(self.config.compile_seconds, deadline)
 
         def make(backend: str, last: bool) -> Grammar | Prepared:
+            # Helpers do not have what was registered as an object.
+            here = backend in self.plugins.local or self._is_small(key, backend)
+            if here or not hasattr(self.chooser.backend(backend), "prepare"):
+                grammar = self.chooser.compile(backend, key)
+                self.chooser.probe(grammar)
+                return grammar
+            lowered = self.chooser.lowered(key, backend, only=self.plugins.local)
             # The last candidate gets all the time that is left, those before it half of it.
-            prepared = self._isolated(backend, key, allowed, 1.0 if last else 0.5)
-            if prepared is not None:
-                return prepared
-            grammar = self._chooser.compile(backend, key)
-            self._chooser.probe(grammar)
-            return grammar
+            return self._pool.prepare(backend, lowered, allowed, 1.0 if last else 0.5)
 
-        made = self._chooser.first(key, make)
+        made = self.chooser.first(key, make)
         with self._lock:
             if isinstance(made, Prepared):
                 self._kept.put(key, made, made.size_bytes)
@@ -285,13 +285,9 @@ class GrammarCompiler:
                 self._cache.put(key, made, made.size_bytes)
         return made
 
-    def _isolated(self, backend: str, spec: OutputSpec, allowed: Allowance, share: float) -> Prepared | None:
-        """A spec prepared by a helper process; None where it may, or must, compile in this one."""
-        if not self.config.isolate_compiles or is_small(spec, backend):
-            return None
-        if not hasattr(self._chooser.backend(backend), "prepare"):
-            return None
-        return self._pool.prepare(backend, spec, self._chooser, allowed, share)
+    def _is_small(self, spec: OutputSpec, backend: str) -> bool:
+        """Whether a spec needs no helper process."""
+        return not self.config.isolate_compiles or is_small(spec, backend)
 
 
 def _end(pool: CompilePool, own: Template | None) -> None:

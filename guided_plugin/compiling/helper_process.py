@@ -30,21 +30,6 @@ OUT_OF_MEMORY = 75
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """Helper: the answer to a `Warm`, with what is registered here."""
-
-    backends: frozenset[str]
-    lowerings: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Warm:
-    """Pool: make a backend ready. Not under the limits of a spec, and a failure is not a spec's."""
-
-    backend: str
-
-
-@dataclass(frozen=True, slots=True)
 class Compile:
     """Pool: prepare a spec."""
 
@@ -53,8 +38,13 @@ class Compile:
 
 
 @dataclass(frozen=True, slots=True)
+class Ready:
+    """Helper, first: it has made the backend. What follows is under the limits of the spec."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """Helper: the result of a `Compile`; or why it serves none."""
+    """Helper, last: the result of a `Compile`; or why it serves none."""
 
     result: Prepared | GuidedError
     needs_restart: bool = False
@@ -79,8 +69,10 @@ def main(built: Chooser | GuidedError, control: int, descriptor: int) -> int:
     threading.Thread(target=_listen, args=(channel, messages), daemon=True).start()
     helper = _Helper(built)
     while channel.drain():
-        message: Warm | Compile = messages.get()
-        answer = helper.warm(message) if isinstance(message, Warm) else helper.compile(message)
+        message: Compile = messages.get()
+        helper.warm(message.backend)
+        channel.send(Ready())
+        answer = helper.compile(message)
         try:
             channel.send(answer)
         except Exception as error:  # whatever pickling raises for what a backend made
@@ -106,15 +98,19 @@ class _Helper:
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
         self._allowed = chooser.config.compile_bytes
-        self._settled = _data_bytes()
+        self._warm: set[str] = set()
+        """Backends that are there."""
+        self._settled = 0
         """In use before any compile."""
 
-    def warm(self, message: Warm) -> Ready:
-        """A first compile makes what later ones share."""
+    def warm(self, backend: str) -> None:
+        """Make a backend, with a first compile: it makes what later ones share."""
+        if backend in self._warm:
+            return
         with contextlib.suppress(GuidedError):
-            self._chooser.compile(message.backend, OutputSpec.choice(["a"]))
+            self._chooser.compile(backend, OutputSpec.choice(["a"]))
+        self._warm.add(backend)
         self._settled = _data_bytes()
-        return Ready(frozenset(self._chooser.plugins.backends), frozenset(self._chooser.plugins.lowerings))
 
     def compile(self, message: Compile) -> Answer:
         """Prepare a spec within the memory limit."""

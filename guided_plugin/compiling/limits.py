@@ -1,7 +1,7 @@
 """What is refused before it is compiled: specs too large, too deep or too often repeated.
 
 Depends on config, errors and spec. Iterative, and quick next to any compile. These bounds are for specs that
-no compiler can handle; time and memory have limits of their own (helper.py).
+no compiler can handle; time and memory have limits of their own (pool.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The helper processes of one compiler: how many there are, and which spec gets one. Depends on helper.
+"""The helper processes of one compiler: how many there are, which spec gets one, and its limits there.
 
 Everything that compiles in a helper waits in one queue, first come first served, for at most as long as its
 request has. A spec that turns out to be slow gives its helper up as soon as another one waits, and starts
@@ -9,30 +9,58 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from guided_plugin.compiling.chooser import Chooser
-from guided_plugin.compiling.helper import Allowance, Helper, HelperLost, Preempted
+from guided_plugin.compiling.helper_process import OUT_OF_MEMORY, Answer, Compile, Ready, from_helper
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import BusyError, GuidedError, PipelineError
+from guided_plugin.errors import BusyError, CompileLimitError, GuidedError, PipelineError
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc import processors
-from guided_plugin.ipc.template import Template
-from guided_plugin.plugins import Plugins
+from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.ipc.spawn import LOOK_SECONDS, StopWatch, exit_reason
+from guided_plugin.ipc.template import START_SECONDS, Forked, Template, TemplateLost
 from guided_plugin.spec import OutputSpec
 
 _ATTEMPTS = 5
 """Idle helpers may have ended, or were stopped: a spec asks so many before it gives up."""
 
-_DEATHS = 2
-"""It gives up earlier where so many die while they start, or while they make a backend."""
-
 _QUICK_SECONDS = 1.0
 """The processor time that a spec may take while others wait for its helper."""
+
+_LEAST_SHARE = 4
+"""A compile may take so many times its processor time by the clock: else it is given up."""
+
+_ROLE = "guided_plugin.compiling.helper_process"
+_BROKEN = (ChannelClosedError, PipelineError)
+_ENDED = (-signal.SIGKILL, -signal.SIGTERM)
+
+
+class _HelperLost(Exception):
+    """A helper ended for a reason that seems to have nothing to do with its spec: ask another one."""
+
+    def __init__(self, what: str, *, at_work: bool = False) -> None:
+        super().__init__(what)
+        self.at_work = at_work
+
+
+class _Preempted(Exception):
+    """A compile was given up because quick ones wait for its helper."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What the backends may use together for one spec."""
+
+    seconds: float
+    """Processor time."""
+    deadline: float
+    """Until when (of `time.monotonic`) the spec waits for a helper."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,10 +73,9 @@ class _Turn:
 class CompilePool:
     """Helpers that a template forks when specs need them, up to `compile_processes`."""
 
-    def __init__(self, template: Template, config: GuidedConfig, plugins: Plugins) -> None:
+    def __init__(self, template: Template, config: GuidedConfig) -> None:
         self._template = template
         self._config = config
-        self._plugins = plugins
         self._changed = threading.Condition()
         self._waiting: list[_Turn] = []
         self._running: list[_Turn] = []
@@ -59,38 +86,28 @@ class CompilePool:
         self._closed = False
         self._owner = os.getpid()
 
-    def prepare(
-        self, backend: str, spec: OutputSpec, chooser: Chooser, allowed: Allowance, share: float
-    ) -> Prepared | None:
-        """What a helper makes of a spec with one backend; None where helpers have no such backend.
+    def prepare(self, backend: str, spec: OutputSpec, allowed: Allowance, share: float) -> Prepared:
+        """What a helper makes of a spec with one backend, in at most a share of the time allowed.
 
-        Takes at most a share of the time allowed. Raises the backend's error or a limit's, or BusyError where
-        there is no helper in time, or helpers end for reasons that have nothing to do with the spec.
+        Raises the backend's error or a limit's, or BusyError where there is no helper in time, or helpers end
+        for reasons that have nothing to do with the spec.
         """
-        if backend in self._plugins.local:
-            return None
         turn = _Turn()
-        deaths: Counter[str] = Counter()
-        reason: HelperLost | None = None
+        blame = False
+        reason: _HelperLost | None = None
         for _ in range(_ATTEMPTS):
             try:
                 with self._helper(turn, allowed.deadline) as helper:
-                    ready = helper.warm(backend)
-                    if backend not in ready.backends:
-                        return None
-                    lowered = chooser.lowered(spec, backend, but=ready.lowerings - self._plugins.local)
                     return helper.prepare(
-                        *(backend, lowered, allowed, share),
-                        blame=deaths["compile"] > 0,
+                        *(backend, spec, allowed, share),
+                        blame=blame,
                         gives_way=lambda used: used > _QUICK_SECONDS and self._gives_way(turn),
                     )
-            except Preempted:
+            except _Preempted:
                 turn.slow = True
-            except HelperLost as lost:
+            except _HelperLost as lost:
                 reason = lost
-                deaths[lost.died_in] += 1
-                if deaths["start"] >= _DEATHS:
-                    break
+                blame |= lost.at_work
         raise BusyError(
             f"compile processes end before they have compiled the spec; the last one: {reason}",
             where="compiling",
@@ -138,39 +155,27 @@ class CompilePool:
             self._running.append(turn)
             helper = self._idle.pop() if self._idle else None
         try:
-            helper = helper or self._started()
+            if helper is None:
+                helper = Helper(self._template, self._config)
+                with self._changed:
+                    self._all.add(helper)
+                self._check_open()
             yield helper
         except GuidedError:
             # The error of a helper that `close` killed would be blamed on the spec.
             self._check_open()
             raise
-        except BaseException:
-            # Interrupted half-way: the helper's answer would be taken for that of the next spec.
-            if helper is not None:
-                helper.usable = False
-            raise
         finally:
-            self._end(turn, helper)
-
-    def _end(self, turn: _Turn, helper: Helper | None) -> None:
-        with self._changed:
             keep = helper is not None and helper.usable and not self._closed
-            if keep and helper is not None:
-                self._idle.append(helper)
-        if helper is not None and not keep:
-            helper.process.stop()
-        with self._changed:
-            if not keep:
-                self._all.discard(helper)
-            self._running.remove(turn)
-            self._changed.notify_all()
-
-    def _started(self) -> Helper:
-        helper = Helper(self._template, self._config)
-        with self._changed:
-            self._all.add(helper)
-        self._check_open()
-        return helper
+            if helper is not None and not keep:
+                helper.process.stop()
+            with self._changed:
+                if helper is not None and keep:
+                    self._idle.append(helper)
+                elif helper is not None:
+                    self._all.discard(helper)
+                self._running.remove(turn)
+                self._changed.notify_all()
 
     def _may_run(self, turn: _Turn) -> bool:
         if self._closed:
@@ -196,3 +201,144 @@ class CompilePool:
             )
         if self._closed:
             raise PipelineError("the compiler is closed", hint="make another GrammarCompiler")
+
+
+class Helper:
+    """One helper process. Not thread-safe: only the thread that took it from the pool uses it. `process.kill`
+    alone may be called from any thread."""
+
+    def __init__(self, template: Template, config: GuidedConfig) -> None:
+        """Raises _HelperLost where it, or its template, ends while it starts."""
+        self._config = config
+        self.usable = True
+        """Whether it may be asked again: not after it went over a limit, died, or grew too large."""
+        try:
+            self.process: Forked = template.fork(_ROLE)
+        except TemplateLost as lost:
+            raise _HelperLost(f"its template ended while it started: {lost}") from lost
+        self._channel = Channel(self.process.sock, from_helper)
+        self._arrived: deque[Any] = deque()
+        self._stop_watch = StopWatch(self.process.pid)
+
+    def prepare(
+        self,
+        backend: str,
+        spec: OutputSpec,
+        allowed: Allowance,
+        share: float,
+        *,
+        blame: bool,
+        gives_way: Callable[[float], bool],
+    ) -> Prepared:
+        """One compile, in a share of the processor time that is allowed; what it took is taken off that if it
+        fails. To make the backend counts for no spec.
+
+        Raises its error, a limit's, BusyError where the processors have no time for it, _Preempted where
+        `gives_way(seconds used)` says so, or _HelperLost; without `blame` that also where the process was
+        ended from outside, which says nothing of the spec.
+        """
+        self.usable = False  # until it has answered
+        self._channel.send(Compile(backend, spec))
+        self._wait_ready(backend)
+        start, clock, used = time.monotonic(), self.seconds_used(), 0.0
+        seconds = allowed.seconds * share
+
+        def look() -> None:
+            nonlocal used
+            used = max(used, self.seconds_used() - clock)
+            if used > seconds:
+                raise CompileLimitError(
+                    f"compiling with {backend} took more than {seconds:.2g} s of processor time, and was "
+                    "stopped",
+                    where=spec.kind,
+                    hint="simplify the spec, or raise compile_seconds",
+                )
+            late = time.monotonic() - start
+            if late > _LEAST_SHARE * seconds:
+                raise BusyError(
+                    f"a compile got {used:.2g} s of processor time in {late:.2g} s",
+                    where="compiling",
+                    hint="try again when the machine has less to do; nothing is wrong with the spec",
+                )
+            if gives_way(used):
+                raise _Preempted
+
+        try:
+            answer = self._wait(look)
+        except (BusyError, CompileLimitError):
+            allowed.seconds -= used
+            raise
+        except _BROKEN as error:
+            allowed.seconds -= used
+            if not blame and self.process.exit_code(1.0) in (None, *_ENDED):
+                raise _HelperLost("it was ended from outside", at_work=True) from None
+            raise self._died(backend, spec, str(error)) from None
+        if not isinstance(answer, Answer):
+            raise self._died(backend, spec, "it sent no answer")
+        self.usable = not answer.needs_restart
+        if isinstance(answer.result, GuidedError):
+            allowed.seconds -= max(0.0, self.seconds_used() - clock)
+            raise answer.result
+        return answer.result
+
+    def seconds_used(self) -> float:
+        """The processor time of the process so far."""
+        with contextlib.suppress(OSError):
+            # The kernel's number for the clock of another process (`clock_getcpuclockid`).
+            return time.clock_gettime(~self.process.pid << 3 | 2)
+        return 0.0
+
+    def _wait_ready(self, backend: str) -> None:
+        """Until it has the backend. Raises _HelperLost, or why the template has built no backends."""
+        what, deadline = f"it ended while it made backend {backend!r}", time.monotonic() + START_SECONDS
+
+        def look() -> None:
+            if time.monotonic() > deadline:
+                raise BusyError(
+                    f"backend {backend!r} was not there in a compile process within {START_SECONDS:g} s",
+                    where="compiling",
+                    hint="set isolate_compiles to false to compile in this process",
+                )
+
+        try:
+            ready = self._wait(look)
+        except _BROKEN as error:
+            raise _HelperLost(f"{what}: {error}") from error
+        if isinstance(ready, Answer) and isinstance(ready.result, GuidedError):
+            raise ready.result
+        if not isinstance(ready, Ready):
+            raise _HelperLost(f"{what}: it sent something else than its greeting")
+
+    def _wait(self, look: Callable[[], None]) -> Any:
+        """The next message; `look` is called meanwhile. Raises _HelperLost, one of _BROKEN or what `look`
+        raises."""
+        while not self._arrived:
+            soon = time.monotonic() + LOOK_SECONDS
+            if not self._channel.drain(soon) and not self._channel.pending:
+                raise _HelperLost("it has ended")
+            try:
+                self._arrived += self._channel.wait(soon)
+            except TimeoutError:
+                look()
+                if self._stop_watch.stays_stopped():  # nothing is known to continue it
+                    self.process.kill()
+                    raise _HelperLost("it was stopped from outside") from None
+        return self._arrived.popleft()
+
+    def _died(self, backend: str, spec: OutputSpec, reason: str) -> CompileLimitError:
+        """The error of a spec in whose compile the process ended, as far as the exit code tells."""
+        code = self.process.exit_code(1.0)
+        if code is None:
+            what = f"broke its process: {reason}"
+            hint = "simplify the spec, and report it to the authors of the backend"
+        elif code == OUT_OF_MEMORY:
+            limit = self._config.compile_bytes / 2**30
+            what = f"needed more than {limit:.3g} GiB of memory"
+            hint = "simplify the spec, or raise compile_bytes"
+        elif code == -signal.SIGSEGV:
+            what = "crashed its process (SIGSEGV)"
+            hint = "simplify the spec: SIGSEGV may mean that it is nested too deep for the backend's stack"
+        else:
+            what = f"crashed its process ({exit_reason(code)})"
+            hint = "simplify the spec; if it only lacked memory, raise compile_bytes"
+        return CompileLimitError(f"compiling with {backend} {what}", where=spec.kind, hint=hint)

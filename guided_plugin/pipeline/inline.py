@@ -15,10 +15,10 @@ from concurrent.futures import Future
 import torch
 from torch import Tensor
 
+from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
-from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.table import GrammarTable
@@ -50,6 +50,7 @@ class InlineRuntime(GrammarRuntime):
         """`followers`: how many other ranks mask with the same memory. They are invited before the first
         step."""
         self._compiler = compiler
+        self._compiles: Background[Admission] = Background(gives_way=True)
         self.ready = threading.Event()
         self.ready.set()  # each compile makes what it needs
         self._table = GrammarTable(
@@ -72,18 +73,8 @@ class InlineRuntime(GrammarRuntime):
         self._closed: deque[Closure] = deque(maxlen=4 * max_slots)
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
-        verdict: Future[Admission] = Future()
-        verdict.set_running_or_notify_cancel()
-
-        def judge(done: Future[Grammar]) -> None:
-            error = done.exception()
-            if error is None:
-                verdict.set_result(done.result().admission())
-            else:
-                verdict.set_exception(error)
-
-        self._compiler.compile_async(spec).add_done_callback(judge)
-        return verdict
+        """Compile a spec in the background."""
+        return self._compiles.submit(lambda: self._compiler.compile(spec).admission())
 
     def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         grammar = self._compiler.compile(spec)
@@ -162,7 +153,7 @@ class InlineRuntime(GrammarRuntime):
     def metrics(self) -> WorkerMetrics:
         """There is no worker: only what this process has learnt, and memory that other ranks map."""
         shared = self._shape.size if self._shape.followers else 0
-        return WorkerMetrics(shared_bytes=shared, learnt_bytes=self._compiler.learnt_bytes())
+        return WorkerMetrics(shared_bytes=shared, learnt_bytes=self._compiler.chooser.learnt_bytes())
 
     def close(self) -> None:
         """Tell the other ranks that no more steps come."""

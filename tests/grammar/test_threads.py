@@ -137,7 +137,7 @@ def test_a_pace_that_fails_is_not_tried_again(byte_vocabulary, monkeypatch, capl
 
     monkeypatch.setattr(there, "pace", broken, raising=False)
     for _ in range(3):
-        compiler.pace(0.5)
+        compiler.chooser.pace(0.5)
     assert calls == [0.5]
     assert "'xgrammar': pace updates disabled" in caplog.text
     assert other._executors._allowed == pytest.approx(0.15)
@@ -153,7 +153,7 @@ def test_masks_are_the_same_however_many_threads_fill_them(byte_vocabulary):
     batch = there.batch(matchers)
     full = np.zeros((9, byte_vocabulary.words), np.int32)
     batch.fill(full, list(range(9)))
-    compiler.pace(60.0)
+    compiler.chooser.pace(60.0)
     sizes = set()
     for _ in range(200):
         mask = np.zeros_like(full)
@@ -162,6 +162,6 @@ def test_masks_are_the_same_however_many_threads_fill_them(byte_vocabulary):
         sizes.add(there._executors.threads)
     assert sizes == {8, 4, 2, 1}
     assert batch.accept([ord("a")] * 9) == [True] * 9
-    compiler.pace(1e-12)
+    compiler.chooser.pace(1e-12)
     batch.fill(mask, list(range(9)))
     assert there._executors.threads == threads

@@ -50,7 +50,7 @@ class Engine:
         compiler = self.client.compiler
         control, end = socket.socketpair()
         end.close()  # there is no template: these specs need no helper
-        arguments = compiler._chooser, control.detach(), theirs.detach(), os.dup(self.region.fd)
+        arguments = compiler.chooser, control.detach(), theirs.detach(), os.dup(self.region.fd)
         self.thread = threading.Thread(target=lambda: self.codes.append(loop.main(*arguments)))
         self.thread.start()
         self.session.begin(self.channel, isolate=isolate)

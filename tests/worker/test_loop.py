@@ -11,7 +11,7 @@ import worker_engine
 from worker_engine import ABC, END, XYZ
 
 import guided_plugin as gp
-from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.errors import GrammarError, RequestError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.ipc.channel import Channel
@@ -324,7 +324,7 @@ def test_refusals_close_rows_without_a_worker(make_engine):
 
 def test_backends_hear_how_far_apart_the_steps_are(make_engine, monkeypatch):
     paces = []
-    monkeypatch.setattr(gp.GrammarCompiler, "pace", lambda compiler, seconds: paces.append(seconds))
+    monkeypatch.setattr(Chooser, "pace", lambda chooser, seconds: paces.append(seconds))
     engine = make_engine()
     letters = gp.OutputSpec.regex("a{100}", backend="xgrammar")
     engine.client.add(0, "r", letters, ())
@@ -340,7 +340,7 @@ def test_backends_hear_how_far_apart_the_steps_are(make_engine, monkeypatch):
 
 
 def test_the_engine_is_told_what_the_worker_has_learnt(make_engine, monkeypatch):
-    monkeypatch.setattr(GrammarCompiler, "learnt_bytes", lambda self: 7 << 20)
+    monkeypatch.setattr(Chooser, "learnt_bytes", lambda self: 7 << 20)
     engine = make_engine()
     engine.until(lambda: worker_metrics(engine.region, 0, 0, Waits()).learnt_bytes == 7 << 20)
     step = engine.first_step()

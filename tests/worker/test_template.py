@@ -11,7 +11,7 @@ from vocabularies import BYTES
 from worker_runs import END, LONG, PAREN, Run, gone, until
 
 import guided_plugin as gp
-from guided_plugin.compiling.helper_process import Warm
+from guided_plugin.compiling.helper_process import Compile, Ready
 from guided_plugin.compiling.template_process import MODULE, Greeting
 from guided_plugin.errors import PipelineError, RequestError
 from guided_plugin.grammar.table import Phase
@@ -31,7 +31,7 @@ def template():
 def greeted(child):
     """The first answer of a helper, which has then started completely."""
     channel = Channel(child.sock)
-    channel.send(Warm("llguidance"))
+    channel.send(Compile("llguidance", PAREN))
     return channel.wait(time.monotonic() + 60.0)[0]
 
 
@@ -39,7 +39,7 @@ def test_nothing_is_started_before_a_child_is_needed(template):
     assert template.pid is None
     assert not template.alive
     child = template.fork(HELPER)
-    assert "llguidance" in greeted(child).backends
+    assert greeted(child) == Ready()
     assert template.alive
     child.stop()
 

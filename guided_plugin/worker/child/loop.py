@@ -83,7 +83,7 @@ class GrammarWorker:
         self._compiles = compiles
         self._requests = WorkerRequests(compiler, self._compiles, channel, self._rings)
         kind = DraftSteps if region.shape.drafts else PlainSteps
-        self._steps = kind(self._rings, self._requests, StepPace(compiler.pace))
+        self._steps = kind(self._rings, self._requests, StepPace(compiler.chooser.pace))
         self._overdue = _OverdueWatch(self._requests.table.overdue)
         self._compiler = compiler
         self._spin = config.worker_spin_us / 1e6
@@ -154,7 +154,7 @@ class GrammarWorker:
         if self._channel.pending:
             self._channel.flush()
         if self._overdue.check(idle=not self._requests):
-            self._rings.region.store(Counter.LEARNT, self._compiler.learnt_bytes() >> 10)
+            self._rings.region.store(Counter.LEARNT, self._compiler.chooser.learnt_bytes() >> 10)
         self._rings.beat()
 
     def _rest(self, *, worked: bool) -> None:

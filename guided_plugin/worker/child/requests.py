@@ -32,7 +32,7 @@ class Compiles:
         self._compiler = compiler
         self._channel = channel
         self._quick: Background[Grammar] = Background(_QUICK_THREADS)
-        self._slow: Background[Grammar] = Background()
+        self._slow: Background[Grammar] = Background(gives_way=True)
 
     def grammar(self, message: Add | Compile) -> Future[Grammar]:
         """The grammar of a message's spec."""

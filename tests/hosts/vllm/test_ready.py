@@ -92,7 +92,7 @@ def test_an_inline_engine_makes_its_backends_before_it_is_ready():
     engine = V1Runner(runner_config("inline", take_over=True), torch.device("cpu")).engine
     engine.wait_ready()
     assert engine.health() == ""
-    assert set(engine.pipeline.compiler._chooser._backends) == {"llguidance"}
+    assert set(engine.pipeline.compiler.chooser._backends) == {"llguidance"}
     engine.close()
 
 
