@@ -49,29 +49,27 @@ class Greeting:
     entry_points: bool
 
 
-@dataclass(slots=True)
-class _Fork:
-    status: socket.socket
-    """Where its exit code goes."""
-    handle: int | None
-    """Shows its end, where the kernel has such."""
-
-
 class _Server:
     def __init__(self, control: socket.socket, host: int, built: Chooser | GuidedError) -> None:
         self._host = host
         self._control = control
         self._built = built
-        self._forks: dict[int, _Fork] = {}
+        self._forks: dict[int, socket.socket] = {}
+        """Where the exit code of each child goes."""
+        self._wakes, self._woken = socket.socketpair()
+        """The end of a child wakes `serve`."""
+        for end in (self._wakes, self._woken):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> None:
         """Fork and reap until the host hangs up."""
         while os.getppid() == self._host:
-            handles = [fork.handle for fork in self._forks.values() if fork.handle is not None]
-            watching: list[socket.socket | int] = [self._control, *handles]
-            # Without a descriptor for each child, poll them; the second is for a host that has ended.
-            watched = len(handles) == len(self._forks)
-            ready, _, _ = select.select(watching, [], [], 1.0 if watched else 0.02)
+            # The second is for a host that has ended.
+            ready, _, _ = select.select([self._control, self._woken], [], [], 1.0)
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
             self._reap()
             if self._control in ready and not self._answer():
                 return
@@ -100,38 +98,30 @@ class _Server:
             self._become(template, module, others)
         for descriptor in others:
             os.close(descriptor)
-        handle = None
-        with contextlib.suppress(AttributeError, OSError):
-            handle = os.pidfd_open(pid)
-        fork = self._forks[pid] = _Fork(socket.socket(fileno=status), handle)
+        self._forks[pid] = socket.socket(fileno=status)
         with contextlib.suppress(OSError):  # nothing waits for it any more: it finds its channel closed
-            socket.send_fds(fork.status, [str(pid).encode()], [] if handle is None else [handle])
+            self._forks[pid].send(str(pid).encode())
         return True
 
     def _become(self, template: int, module: object, descriptors: list[int]) -> NoReturn:
         code = 1
         try:
             die_with(template)
-            self._control.close()
-            for fork in self._forks.values():
-                fork.status.close()
-                if fork.handle is not None:
-                    os.close(fork.handle)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for end in (self._control, self._wakes, self._woken, *self._forks.values()):
+                end.close()
             code = module.main(self._built, *descriptors)  # type: ignore[attr-defined]
         finally:
             os._exit(code)
 
     def _reap(self) -> None:
-        for pid, fork in list(self._forks.items()):
+        for pid in list(self._forks):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended:
                 continue
-            del self._forks[pid]
-            with contextlib.suppress(OSError):
-                fork.status.send(str(os.waitstatus_to_exitcode(status)).encode(), socket.MSG_DONTWAIT)
-            fork.status.close()
-            if fork.handle is not None:
-                os.close(fork.handle)
+            with self._forks.pop(pid) as told, contextlib.suppress(OSError):
+                told.send(str(os.waitstatus_to_exitcode(status)).encode(), socket.MSG_DONTWAIT)
 
 
 def build(greeting: Greeting) -> Chooser | GuidedError:

@@ -45,29 +45,27 @@ class TemplateLost(Exception):
 class Forked:
     """A child of a template: its id, and the socket of its channel."""
 
-    def __init__(self, pid: int, handle: int | None, sock: socket.socket, status: socket.socket) -> None:
+    def __init__(self, pid: int, sock: socket.socket, status: socket.socket) -> None:
         self.pid = pid
         self.sock = sock
-        self._handle = handle
         self._status = status
+        self._ended = False
+        """Whether it has: its template has told, or has ended, and the kernel ends its children with it."""
         self._code: int | None = None
 
     def exit_code(self, seconds: float = 0.0) -> int | None:
         """How it ended (a negative signal number, as subprocess has it); None if it runs, or its template has
         ended with it."""
-        asked = self._code is None and self._status.fileno() >= 0
-        if asked and poll_until(self._status, select.POLLIN, time.monotonic() + seconds):
-            with contextlib.suppress(OSError):
-                text = self._status.recv(32)
-                self._code = int(text) if text else None
+        if not self._ended and poll_until(self._status, select.POLLIN, time.monotonic() + seconds):
+            text = self._status.recv(32)
+            self._ended, self._code = True, int(text) if text else None
         return self._code
 
     def kill(self) -> None:
         """End it, also if it hangs or is stopped. May be called from any thread."""
-        with contextlib.suppress(ProcessLookupError, OSError):
-            if self._handle is not None:
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            elif self._code is None:
+        self.exit_code()
+        if not self._ended:  # else its number may be another process's
+            with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def stop(self) -> None:
@@ -85,9 +83,7 @@ class Forked:
             except ConnectionError:
                 break
         self.exit_code()
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        self._ended = True
         self.sock.close()
         self._status.close()
 
@@ -196,13 +192,13 @@ class Template:
                 if process is not None and process.watch.stays_stopped():
                     process.stopped = True
                     process.child.kill()
-            text, handles, _, _ = socket.recv_fds(status, 32, 1)
-            if not text:
+            pid = int(status.recv(32) or 0)
+            if not pid:
                 raise ConnectionError("it has ended")
             if process is not None:
                 process.has_forked = True
             undo.pop_all()
-            return Forked(int(text), handles[0] if handles else None, ours, status)
+            return Forked(pid, ours, status)
 
     def _abandon(self) -> None:
         """In a forked child of this process: the template belongs to the parent."""
