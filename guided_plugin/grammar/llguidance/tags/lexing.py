@@ -130,7 +130,7 @@ class _Lexing:
     def __init__(self, tag: _Places, types_of: TypesOf) -> None:
         self._leaves, self._follow, self._loops = tag.leaves, tag.follow, tag.loops
         found = [_beginning_and_continuing(leaf, types_of) for leaf in tag.leaves]
-        self._begins, self._continuing = zip(*found, strict=True) if found else ((), ())
+        self._begins, self._continuing = [begin for begin, _ in found], [after for _, after in found]
         self._next = [_NONE.union(*(self._begins[place] for place in after)) for after in tag.follow]
 
         texts = [leaf.text if isinstance(leaf, Text) else None for leaf in tag.leaves]
