@@ -119,6 +119,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "a control token": tag(CALL, json_of(_OBJECT), CALL),
     "triggered by a control token": triggered(tag(f"{CALL}f:", json_of(_OBJECT), CALL), triggers=(CALL,)),
     "a trigger inside a control token": triggered(tag(f"{CALL}f:", _NUMBER, CALL), triggers=("<|ca",)),
+    "a control token inside a trigger": triggered(
+        tag(f"<{CALL}f:", _NUMBER, f"</{CALL}>"), tag("<g>", _NUMBER, ";"), triggers=(f"<{CALL}", "<g")
+    ),
     "text up to a control token": tag("<x>", _ANY, CALL),
     "tokens": tag({"type": "token", "token": CALL}, json_of(_OBJECT), {"type": "token", "token": 257}),
     "text up to a token": tag("<x>", {"type": "any_tokens"}, {"type": "token", "token": CALL}),

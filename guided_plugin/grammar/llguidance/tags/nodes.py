@@ -114,8 +114,10 @@ class Dispatch:
 
 Leaf = Text | Control | Free | Until | Regex | Schema
 Node = Leaf | Sequence | Either | Repeat | Dispatch
-Rule = tuple[str | int, Node]
-"""A trigger, as a text or a control token, and what must follow it."""
+Start = str | tuple[str, int]
+"""What ends free text: a text, or a control token with the characters before it that belong to it."""
+Rule = tuple[Start, Node]
+"""A trigger, and what must follow it."""
 
 EMPTY = Sequence()
 
@@ -150,16 +152,6 @@ class Names:
         """A pattern of the names in a text: one of all names takes long to compile."""
         return re.compile("|".join(re.escape(name) for name in self._names if name in text) or "(?!)")
 
-    def leading(self, text: str) -> tuple[int, str] | None:
-        """The control token with whose name a text begins, and the rest."""
-        found = self._any_in(text).match(text)
-        return found and (self._names[found[0]], text[found.end() :])
-
-    def inside(self, text: str) -> tuple[str, int, str] | None:
-        """The first control token whose name is behind a text's first character, with the text around it."""
-        found = self._any_in(text).search(text, 1)
-        return found and (text[: found.start()], self._names[found[0]], text[found.end() :])
-
     def spelled(self, text: str) -> Node:
         """A text in which each name is a control token, or written as text."""
         parts: list[Node] = []
@@ -170,15 +162,15 @@ class Names:
             plain = found.end()
         return sequence([*parts, Text(text[plain:])] if plain < len(text) else parts)
 
-    def triggered(self, trigger: str, begin: str, rest: Node) -> list[Rule]:
-        """The rules of free text for a begin: behind its trigger, and behind its control token."""
-        rules: list[Rule] = [(trigger, sequence([self.spelled(begin[len(trigger) :]), rest]))]
-        led = self.leading(begin)
-        if led is not None:
-            rules.append((led[0], sequence([self.spelled(led[1]), rest])))
-        elif self.inside(trigger) is not None:
-            raise UnsupportedSpecError("a trigger with a control token in its middle", where="triggers")
-        return rules
+    def ways(self, text: str, stop: str) -> list[Rule]:
+        """How free text may end with a text that begins with one of its stops: with this stop, or with the
+        control token whose name is in it; and the rest of the text."""
+        ways: list[Rule] = [(stop, self.spelled(text[len(stop) :]))]
+        found = self._any_in(text).search(text)
+        if found is not None and found.start() < len(stop):
+            start = text[: found.start()], self._names[found[0]]
+            ways.append((start, self.spelled(text[found.end() :])))
+        return ways
 
 
 def written_out(node: Node) -> Node:
@@ -239,7 +231,7 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
     endings: list[Node] = []
     for end in ends:
         if isinstance(end, Control):
-            endings.append(sequence([optional(Free(node.stops)), end]))
+            endings.append(_reached(("", end.token), node.stops))
         elif not isinstance(end, Text):
             raise UnsupportedSpecError("free text that nothing ends", where="structural_tag")
         else:
@@ -250,8 +242,8 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
                     where="structural_tag",
                     hint="write that text into `excludes`",
                 )
-            endings.append(sequence([_until(stop, node.stops), names.spelled(end.text[len(stop) :])]))
-            endings += _ending_in_controls(end.text, stop, node.stops, names)
+            ways = names.ways(end.text, stop)
+            endings += [sequence([_reached(start, node.stops), rest]) for start, rest in ways]
     if node.loop:
         return sequence([_calls(node), either(endings)])
     return (
@@ -261,41 +253,32 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
     )
 
 
-def _ending_in_controls(end: str, stop: str, stops: Listed[str], names: Names) -> list[Node]:
-    """Free text up to an end whose stop is written with a control token."""
-    led, inside = names.leading(end), names.inside(end)
-    if led is not None:
-        return [sequence([optional(Free(tuple(stops))), Control(led[0]), names.spelled(led[1])])]
-    if inside is not None and len(inside[0]) < len(stop):
-        before, token, rest = inside
-        return [sequence([Free(tuple(stops), before), Control(token), names.spelled(rest)])]
-    return []
-
-
 def _calls(node: Dispatch) -> Node:
     """Free text and a trigger with what must follow: any number of times, or once where it doesn't loop."""
     if not node.rules:
         return EMPTY
-    options = [
-        sequence([_until(trigger, node.stops, node.excludes), written_out(rest)])
-        for trigger, rest in node.rules
-        if isinstance(trigger, str)
-    ]
-    led = [
-        sequence([Control(trigger), written_out(rest)])
-        for trigger, rest in node.rules
-        if isinstance(trigger, int)
-    ]
-    if led:
-        options.append(sequence([optional(Free(node.stops)), either(led)]))
-    return Repeat(either(options), 0, None) if node.loop else either(options)
+    options = either(
+        [
+            sequence([_reached(start, node.stops, node.excludes), written_out(rest)])
+            for start, rest in node.rules
+        ]
+    )
+    return Repeat(options, 0, None) if node.loop else options
 
 
-def _until(stop: str, stops: Listed[str], excludes: Listed[str] = ()) -> Until:
+def _reached(start: Start, stops: tuple[str, ...], excludes: Listed[str] = ()) -> Node:
+    """Free text up to what ends it."""
+    if isinstance(start, str):
+        return _until(start, stops, excludes)
+    before, token = start
+    return sequence([Free(stops, before) if before else optional(Free(stops)), Control(token)])
+
+
+def _until(stop: str, stops: tuple[str, ...], excludes: Listed[str]) -> Until:
     """Text up to a stop, unless that is excluded. Raises where another stop always comes first."""
     if any(other in stop[:-1] for other in stops) or any(map(stop.endswith, excludes)):
         raise UnsupportedSpecError(
             f"{shown(stop)} is never reached: it has another trigger, end or excluded text in it",
             where="structural_tag",
         )
-    return Until(stop, tuple(stops), tuple(sorted({each for each in excludes if each.endswith(stop)})))
+    return Until(stop, stops, tuple(sorted({each for each in excludes if each.endswith(stop)})))

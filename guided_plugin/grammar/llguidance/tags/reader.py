@@ -212,7 +212,7 @@ def _by_trigger(
         fitting = [trigger for trigger in triggers if begin.startswith(trigger)]
         if len(fitting) != 1:
             raise malformed(f"exactly one must begin {shown(begin)}", (*path, "triggers"))
-        rules += reading.names.triggered(fitting[0], begin, rest)
+        rules += [(start, sequence([part, rest])) for start, part in reading.names.ways(begin, fitting[0])]
     used = {trigger for trigger, _ in rules}
     if not rules or any(trigger not in used for trigger in triggers):
         raise refusal("a trigger without a tag", (*path, "triggers"))
@@ -234,15 +234,16 @@ def _token_triggered(reading: Reading, node: Fields, path: Path) -> Node:
     triggers = reading.tokens(node, "trigger_tokens", path)
     reading.tokens(node, "exclude_tokens", path)  # Free text has no control tokens.
     rules: list[Rule] = []
+    wholes: list[Node] = []
     for index, tag in enumerate(listed(node, "tags", path, dict)):
         tag_path = (*path, "tags", index)
         begin = _token_begin(reading, tag, tag_path)
         if begin.token not in triggers:
             raise malformed("must be one of the trigger tokens", (*tag_path, "begin"))
-        rules.append((begin.token, _content(reading, tag, tag_path)))
-    if {trigger for trigger, _ in rules} != triggers or not triggers:
+        rules.append((("", begin.token), _content(reading, tag, tag_path)))
+        wholes.append(sequence([begin, rules[-1][1]]))
+    if {start[1] for start, _ in rules} != triggers or not triggers:
         raise refusal("a trigger without a tag", (*path, "trigger_tokens"))
-    wholes = [sequence([Control(int(trigger)), rest]) for trigger, rest in rules]
     return _from_rules(rules, wholes, (), node, path)
 
 
@@ -256,9 +257,10 @@ def _dispatch(reading: Reading, node: Fields, path: Path) -> Node:
             raise malformed("must be a trigger and a format", rule_path)
         content = reading.format(rule[1], (*rule_path, 1))
         if node["type"] == "token_dispatch":
-            rules.append((reading.token(rule[0], (*rule_path, 0)).token, content))
+            rules.append((("", reading.token(rule[0], (*rule_path, 0)).token), content))
         elif isinstance(rule[0], str) and rule[0]:
-            rules += reading.names.triggered(rule[0], rule[0], content)
+            ways = reading.names.ways(rule[0], rule[0])
+            rules += [(start, sequence([part, content])) for start, part in ways]
         else:
             raise malformed("must be a text", (*rule_path, 0))
     excludes = tuple(texts(node, "excludes", path))
