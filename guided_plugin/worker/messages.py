@@ -39,7 +39,7 @@ class Add:
     tokens: tuple[int, ...]
     error: GuidedError | None = None
     prepared: Prepared | None = None
-    """What the worker loads the spec from, if it was not told before."""
+    """What the worker loads the spec from, where it is not known to have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Worker, first: it runs, with what its plugins offer, and its backends have read the vocabulary."""
-
-    backends: frozenset[str]
-    lowerings: frozenset[str]
+    """Worker, first: it runs, and its backends have read the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)

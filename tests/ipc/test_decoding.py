@@ -30,7 +30,7 @@ from guided_plugin.worker.messages import (
 ERROR = CompileLimitError("took long", where="x", hint="y", request_id="r")
 SPEC = OutputSpec.regex("a", start_after=[1, 2], stop_token_ids=[3])
 FROM_WORKER = [
-    *(Ready(frozenset({"a", "b"}), frozenset()), Synced(1, frozenset({2, 3}))),
+    *(Ready(), Synced(1, frozenset({2, 3}))),
     *(Verdict(3, Admission("b", 0.5, ("w",), "r")), Failed(7, ERROR, 12), Retires("é\ud800"), Crashed("")),
 ]
 FROM_HELPER = [

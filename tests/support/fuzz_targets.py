@@ -232,7 +232,7 @@ _SCHEMAS = (_SCHEMA, *(random_schema(Random(number)) for number in range(60)))
 
 _ERROR = BudgetError("took long", where="x", hint="y", request_id="r")
 _FROM_WORKER = (
-    *(Ready(frozenset({"a"}), frozenset()), Verdict(3, Admission("llguidance", 0.5, ("w",), "r"))),
+    *(Ready(), Verdict(3, Admission("llguidance", 0.5, ("w",), "r"))),
     *(Verdict(4, _ERROR), Failed(7, _ERROR, 12), Synced(1, frozenset({2})), Retires("r"), Crashed("c")),
 )
 _FROM_HELPER = (

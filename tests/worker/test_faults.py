@@ -311,7 +311,7 @@ def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(make, mon
         assert run.slowest < 30.0
     run.check(failed=["one"])
     assert supervisor.thread.is_alive()
-    until(lambda: not pipe.runtime.client._refused())
+    until(lambda: not pipe.runtime.client.refusal())
     again = Run(pipe, two=PAREN, three=LONG)
     again.steps(16)
     again.check()

@@ -230,11 +230,12 @@ def _serve(channel: Channel, region_fd: int, chooser: Chooser, control_fd: int) 
     sys.setswitchinterval(5e-4)  # compile threads give way to the step in half a millisecond
     # Let short sleeps be short: by default the kernel rounds them up by 50 microseconds.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
-    plugins = chooser.plugins
-    channel.send(Ready(frozenset(plugins.backends), frozenset(plugins.lowerings)))
+    channel.send(Ready())
     hello, *received = channel.wait()
     with socket.socket(fileno=control_fd) as control:
         built = chooser, Template(MODULE, None, control)
-        compiler = GrammarCompiler(chooser.vocabulary, config=chooser.config, plugins=plugins, built=built)
+        compiler = GrammarCompiler(
+            chooser.vocabulary, config=chooser.config, plugins=chooser.plugins, built=built
+        )
         with closing(Region(region_fd, hello.shape, hello.identity)) as region:
             GrammarWorker(channel, region, hello, compiler, Compiles(compiler, channel), received).run()

@@ -15,11 +15,8 @@ from guided_plugin.step import Admission
 from guided_plugin.worker.messages import Compile, Verdict
 
 _KNOWN_BYTES = 8 << 20
-"""What is remembered of specs that are known to compile, by digest: a request with one of them need not wait
-for the verdict."""
-
-_TOLD_BYTES = 2 << 20
-"""The same of what a worker was told to load."""
+"""What is remembered of specs that the worker is known to have compiled, by digest: a request with one of
+them need not wait for the verdict."""
 
 
 @dataclass(slots=True)
@@ -36,9 +33,7 @@ class Admissions:
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
         self._known: Latest[bytes, Future[Admission]] = Latest(_KNOWN_BYTES)
-        """Verdicts that have come; the same one for all requests."""
-        self._told: Latest[bytes, bool] = Latest(_TOLD_BYTES)
-        """What the worker that runs now was told to load."""
+        """Verdicts of the worker that runs now; the same one for all requests."""
         self._tickets: dict[bytes, _Ticket] = {}
         """Verdicts that are awaited."""
 
@@ -77,20 +72,15 @@ class Admissions:
         self._known.put(key, ticket.verdict, size)
         if message.prepared is not None:
             self._compiler.keep(ticket.spec, message.prepared)
-            self._told.put(key, True, ENTRY_BYTES)
         ticket.verdict.set_result(answer)
 
     def news(self, spec: OutputSpec) -> Prepared | None:
-        """What the worker that runs now has yet to be told of a spec; it is told now."""
-        key = identity_of(spec)
-        prepared = None if key in self._told else self._compiler.kept(spec)
-        if prepared is not None:
-            self._told.put(key, True, ENTRY_BYTES)
-        return prepared
+        """What the worker loads a spec from, where it is not known to have it."""
+        return None if identity_of(spec) in self._known else self._compiler.kept(spec)
 
-    def forget_told(self) -> None:
-        """Another worker begins."""
-        self._told = Latest(_TOLD_BYTES)
+    def begin(self) -> None:
+        """Another worker begins: it has compiled nothing."""
+        self._known = Latest(_KNOWN_BYTES)
 
     def blame(self, error: GuidedError) -> bool:
         """A worker died, maybe of one of these. Gives up those that saw it twice; whether there were any."""

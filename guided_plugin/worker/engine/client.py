@@ -21,6 +21,7 @@ from concurrent.futures import Future
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, StepPlan
@@ -29,8 +30,6 @@ from guided_plugin.worker.engine.requests import LiveRequests
 from guided_plugin.worker.engine.steps import LiveRequest, StepRing, forked
 from guided_plugin.worker.layout import Counter, End, Region, Shape
 from guided_plugin.worker.messages import Add, Remove, Sync
-
-_Moment = tuple[int, int, int]
 
 
 class WorkerClient:
@@ -61,7 +60,8 @@ class WorkerClient:
         self.channel: Channel | None = None
         """To the worker, while there is one."""
         self._changes = 0
-        self._settled: tuple[_Moment, frozenset[int]] = ((-1, -1, -1), frozenset())
+        self._settled: tuple[tuple[int, int, int], frozenset[int]] = ((-1, -1, -1), frozenset())
+        """How far the worker had come with all there was, and whose grammars were still being compiled."""
         self._refusal: GuidedError | None = None
         self._refused_until = 0.0
         self._suspended = False
@@ -71,7 +71,7 @@ class WorkerClient:
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Have a spec compiled; never blocks."""
-        spec = self._normal(spec)
+        spec = _normal(spec, self.vocabulary)
         quarantined = self.compiler.refusal(spec)
         if quarantined is not None:
             verdict: Future[Admission] = Future()
@@ -82,7 +82,7 @@ class WorkerClient:
             if earlier is not None:
                 return earlier
             verdict, question = self.admissions.open(spec)
-            refusal = self._refused()
+            refusal = self.refusal()
             if refusal is None or self._suspended:  # the worker that comes is asked
                 self.send(question)
             else:
@@ -93,10 +93,10 @@ class WorkerClient:
     def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         """Start a request in a slot; never blocks. A grammar that isn't there yet is waited for by the
         first step that has the request in it."""
-        spec = self._normal(spec)
+        spec = _normal(spec, self.vocabulary)
         stops = spec.stop_token_ids or self.vocabulary.stop_token_ids
         with self.steps.lock:
-            refusal = self._refused() or self.compiler.refusal(spec)
+            refusal = self.refusal() or self.compiler.refusal(spec)
             if refusal is not None:
                 raise refusal.for_request(request_id)
             request = LiveRequest(next(self.numbers), slot, request_id, spec, stops)
@@ -131,7 +131,7 @@ class WorkerClient:
         """Have the steps from now on announce a plan."""
         with self.steps.lock:
             requests = tuple(map(self.requests.__getitem__, plan.slots))
-            self.steps.publish(self.next_plan_id(), array("i", plan.slots), requests)
+            self.steps.publish(next(self.numbers), array("i", plan.slots), requests)
 
     def request(self, slot: int) -> LiveRequest:
         """The request in a slot, once everything that happened to it so far is known. Waits for that."""
@@ -153,7 +153,9 @@ class WorkerClient:
             self._refusal, self._refused_until = error, time.monotonic() + seconds
             self._suspended, self.steps.refusing = False, True
             with contextlib.ExitStack() as end:  # all of it happens, whatever a part raises
-                end.callback(self._end_syncs)
+                for future, _ in self.syncs.values():
+                    end.callback(future.set_result, frozenset())
+                end.callback(self.syncs.clear)
                 end.callback(self.admissions.refuse, error)
                 end.callback(self.requests.fail_all, error)
                 self.close_outstanding(error)
@@ -184,14 +186,19 @@ class WorkerClient:
         if self._refusal is None and not self.steps.forked:
             return None
         with self.steps.lock:
-            return self._refused()
+            if self.steps.forked:
+                return forked()
+            if self.refusing and time.monotonic() >= self._refused_until:
+                self._refusal, self.steps.refusing = None, False
+                self.wake()
+            return self._refusal
 
     def refused_for(self) -> float:
         """For how many more seconds, at least; infinite where it is for good. From any thread."""
         if self.steps.forked:
             return math.inf
         with self.steps.lock:
-            return 0.0 if self._refused() is None else max(0.0, self._refused_until - time.monotonic())
+            return 0.0 if self.refusal() is None else max(0.0, self._refused_until - time.monotonic())
 
     def close_outstanding(self, error: GuidedError) -> None:
         """Fail the rows of the steps that are not filled, and let the device go on. No worker may run."""
@@ -231,55 +238,37 @@ class WorkerClient:
             prepared=self.admissions.news(request.spec),
         )
 
-    def next_plan_id(self) -> int:
-        """A number that no plan had."""
-        return next(self.numbers) & 0xFFFFFFFF
-
     # Inside
-
-    def _refused(self) -> GuidedError | None:
-        if self.steps.forked:
-            return forked()
-        if self.refusing and time.monotonic() >= self._refused_until:
-            self._refusal, self.steps.refusing = None, False
-            self.wake()
-        return self._refusal
-
-    def _normal(self, spec: OutputSpec) -> OutputSpec:
-        """The spec as a worker can read it: no text that takes a tokenizer."""
-        self.vocabulary.check_stops(spec.stop_token_ids or (), where="stop_token_ids")
-        if spec.start_after is None:
-            return spec
-        return dataclasses.replace(spec, start_after=self.vocabulary.triggers(spec.start_after) or None)
 
     def _settle(self, slot: int) -> None:
         """Wait until the worker has dealt with all there is so far; nothing, if it said so before."""
-        while not self.steps.forked:
-            with self.steps.lock:
+        steps = self.steps
+        while not steps.forked:
+            with steps.lock:
                 moment, starting = self._settled
-                if self._refusal is not None or (moment == self._moment() and slot not in starting):
+                settled = moment == (steps.follows, steps.planned, self._changes)
+                if self._refusal is not None or (settled and slot not in starting):
                     return
-                sync = Sync(next(self.numbers), self.steps.follows, self.steps.planned)
+                sync = Sync(next(self.numbers), steps.follows, steps.planned)
                 future: Future[frozenset[int]] = Future()
                 self.syncs[sync.ticket] = future, sync
                 self.send(sync)
-                moment = self._moment()
+                moment = steps.follows, steps.planned, self._changes
             self.wake()
             starting = future.result()
-            with self.steps.lock:
+            with steps.lock:
                 self._settled = moment, starting
             if slot in starting:
                 time.sleep(0.002)
         raise forked()
 
-    def _moment(self) -> _Moment:
-        """What changes when there is anything new to wait for."""
-        return self.steps.follows, self.steps.planned, self._changes
 
-    def _end_syncs(self) -> None:
-        syncs, self.syncs = self.syncs, {}
-        for future, _ in syncs.values():
-            future.set_result(frozenset())
+def _normal(spec: OutputSpec, vocabulary: Vocabulary) -> OutputSpec:
+    """The spec as a worker can read it: no text that takes a tokenizer."""
+    vocabulary.check_stops(spec.stop_token_ids or (), where="stop_token_ids")
+    if spec.start_after is None:
+        return spec
+    return dataclasses.replace(spec, start_after=vocabulary.triggers(spec.start_after) or None)
 
 
 _clients: weakref.WeakSet[WorkerClient] = weakref.WeakSet()

@@ -4,7 +4,7 @@ answer. The supervisor's thread calls this.
 
 from __future__ import annotations
 
-from guided_plugin.errors import BudgetError, GuidedError, PluginError, RequestError
+from guided_plugin.errors import BudgetError, GuidedError, RequestError
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.step import UNGUIDED
 from guided_plugin.worker.engine.client import WorkerClient
@@ -34,13 +34,13 @@ class Session:
             region.store(Counter.ACCEPTED, accepted)
             region.store(Counter.DOING, 0)
             region.store(Counter.HEARTBEAT, 0)
-            client.admissions.forget_told()
+            client.admissions.begin()
             news = self._news()
             client.channel, steps.messages = channel, len(news)
             for step, published in list(steps.in_flight(min(filled, accepted))):
                 # All requests are told; some that were planned have left since.
                 slots = [r.slot if client.requests.runs(r) else UNGUIDED for r in published.requests]
-                steps.rewrite(step, slots, client.next_plan_id())
+                steps.rewrite(step, slots, next(client.numbers))
             isolate_until = steps.planned + 1 if isolate else min(filled, accepted)
             channel.send(Hello(region.shape, region.identity, filled, accepted, isolate_until))
             for message in news:
@@ -82,7 +82,6 @@ class Session:
                     waiting[0].set_result(message.starting)
             elif isinstance(message, Ready):
                 client.ready.set()
-                self._compare_plugins(message)
 
     def blame(self, slot: int | None, reason: str, *, hung: bool = False) -> bool:
         """Attribute a worker's end to a request or to a spec; whether one explains it. `slot` is the request
@@ -102,18 +101,6 @@ class Session:
                     client.compiler.quarantine(request.spec, error)
                     return True
             return client.admissions.blame(_deadly("compiling this spec", reason))
-
-    def _compare_plugins(self, ready: Ready) -> None:
-        plugins = self.client.compiler.plugins
-        missing = set(plugins.backends) - ready.backends | set(plugins.lowerings) - ready.lowerings
-        if missing:
-            self.client.refuse(
-                PluginError(
-                    f"the grammar worker can't load {', '.join(sorted(missing))}",
-                    hint="offer it through the entry-point group guided_plugin, or use mode='inline'",
-                ),
-                float("inf"),
-            )
 
 
 def _deadly(doing: str, reason: str) -> GuidedError:

@@ -141,7 +141,7 @@ class StepRing:
             published = self._published
             if self._entries[at][2] is not published:
                 head[_COUNT] = len(published.slots)
-                head[_PLAN_ID] = published.plan_id
+                head[_PLAN_ID] = published.plan_id & _U32
                 self._slots[at][: len(published.slots)] = memoryview(published.slots)
             head[_STEP] = step & _U32
             head[_FOLLOWS] = self.follows & _U32
@@ -216,7 +216,7 @@ class StepRing:
         """Make a plan in flight one of a new session."""
         at = step % PLAN_DEPTH
         head, (_, follows, published) = self._heads[at], self._entries[at]
-        head[_MESSAGES], head[_PLAN_ID] = self.messages, plan_id
+        head[_MESSAGES], head[_PLAN_ID] = self.messages, plan_id & _U32
         self._slots[at][: len(slots)] = memoryview(array("i", slots))
         # Another object, so that the next plan in this place is written out again.
         self._entries[at] = step, follows, dataclasses.replace(published)

@@ -18,9 +18,10 @@ import select
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
-from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.errors import GuidedError, PluginError, RequestError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import LOOK_SECONDS, StopWatch, exit_reason
 from guided_plugin.ipc.template import START_SECONDS, Forked, TemplateLost
@@ -171,12 +172,8 @@ class Supervisor:
         deaths do, so that requests are refused."""
         if self._client.refusing:
             time.sleep(_PAUSE)  # a step that fails at once must not fill the log
-        self._pulse.owed_from_now()
-        try:
-            self._end_worker()  # no worker may write while rows are closed
-        finally:
-            self._count_death(f"was ended, because its supervisor failed: {error!r}")
-        self._restart()
+        reason = f"was ended, because its supervisor failed: {error!r}"
+        self._replace(partial(self._count_death, reason), isolate=True)
 
     def _close_wake(self) -> None:
         with self._wake_lock:
@@ -184,6 +181,12 @@ class Supervisor:
             self._wake = -1
 
     def _start(self, *, isolate: bool) -> None:
+        local = self._client.compiler.plugins.local
+        if local:
+            what = f"the grammar worker can't load {', '.join(sorted(local))}"
+            hint = "offer it through the entry-point group guided_plugin, or use mode='inline'"
+            self._client.refuse(PluginError(what, hint=hint), math.inf)
+            self._client.ready.set()
         while not self._closing and not self._client.refusing:
             try:
                 self._worker = self._template.fork(_ROLE, self._client.region.fd, given_up=self._no_longer)
@@ -221,10 +224,7 @@ class Supervisor:
             # Refusing. A request that comes when this is over needs a new worker.
             self._poll(None)
             if not self._client.refusing and not self._closing:
-                self._deaths.clear()
-                self._pulse.owed_from_now()
-                self.restarts += 1
-                self._start(isolate=True)
+                self._replace(self._deaths.clear, isolate=True)
             return
         if self._client.busy or not self._pulse.warm:
             self._poll(self._pulse.tick)
@@ -234,7 +234,8 @@ class Supervisor:
             self._receive()
         except ChannelClosedError:
             if self._retires:
-                self._replace()
+                tell = partial(_log.warning, "the grammar worker is replaced: %s", self._retires)
+                self._replace(tell, isolate=False)
             else:
                 self._died(self._reason())
             return
@@ -243,7 +244,8 @@ class Supervisor:
             return
         self._client.steps.harvest()
         if self._pulse.stopped():
-            self._was_stopped()
+            reason = "was stopped from outside (SIGSTOP or a debugger), and ended"
+            self._replace(partial(self._count_death, reason), isolate=False)  # no request is to blame
         elif self._pulse.hangs():
             # The next worker fills the rows one by one, and shows which of them hangs.
             self._died(f"made no progress for {self._pulse.limit:g} s", hung=True)
@@ -270,40 +272,32 @@ class Supervisor:
             elif isinstance(message, Retires):
                 self._retires = message.reason
             self._session.received(message)
-        if self._client.refusing:  # it offers too little
-            self._end_worker()
 
-    def _replace(self) -> None:
-        """Start another worker in place of one that ended itself for a reason of its own."""
-        _log.warning("the grammar worker is replaced: %s", self._retires)
+    def _replace(self, settle: Callable[[], None], *, isolate: bool) -> None:
+        """Start another worker in place of this one. `settle`, called between the two, says what the end of
+        this one means."""
         self._pulse.owed_from_now()
-        self._end_worker()
-        self._restart(isolate=False)
-
-    def _died(self, reason: str, *, hung: bool = False) -> None:
-        """Attribute the death to a request or a spec, if that is possible, and start another worker."""
-        self._pulse.owed_from_now()
-        self._end_worker()
-        doing = self._client.region.load(Counter.DOING)
-        if self._session.blame(doing - 1 if doing else None, reason, hung=hung):
-            # That explains the earlier deaths too: they say nothing about the next worker.
-            self._deaths.clear()
-            _log.warning("the grammar worker %s; a request or a spec is to blame", reason)
-        else:
-            self._count_death(reason)
-        self._restart()
-
-    def _was_stopped(self) -> None:
-        """Start another worker in place of one that something outside stopped: no request is to blame."""
-        self._pulse.owed_from_now()
-        self._end_worker()
-        self._count_death("was stopped from outside (SIGSTOP or a debugger), and ended")
-        self._restart(isolate=False)
-
-    def _restart(self, *, isolate: bool = True) -> None:
+        try:
+            self._end_worker()  # no worker may write while rows are closed
+        finally:
+            settle()
         if not self._client.refusing:
             self.restarts += 1
             self._start(isolate=isolate)
+
+    def _died(self, reason: str, *, hung: bool = False) -> None:
+        """Attribute the death to a request or a spec, if that is possible, and start another worker."""
+
+        def blame() -> None:
+            doing = self._client.region.load(Counter.DOING)
+            if self._session.blame(doing - 1 if doing else None, reason, hung=hung):
+                # That explains the earlier deaths too: they say nothing about the next worker.
+                self._deaths.clear()
+                _log.warning("the grammar worker %s; a request or a spec is to blame", reason)
+            else:
+                self._count_death(reason)
+
+        self._replace(blame, isolate=True)
 
     def _count_death(self, reason: str) -> None:
         now = time.monotonic()
