@@ -231,8 +231,8 @@ class _Recorder:
 
 def _worker_spans(runtime: WorkerRuntime) -> list[Span]:
     """What the worker did, from its ring. The pipeline is new: its step n is the loop's n - 1."""
-    client, spans = runtime.client, []
-    for row in step_times(client.region, client.steps.planned).tolist():
+    spans = []
+    for row in step_times(runtime.region, runtime.steps.planned).tolist():
         step = row[Time.STEP] - 1
         spans.append(Span("worker", "fill", row[Time.FILL], row[Time.FILLED], step))
         if row[Time.ACCEPTED] > row[Time.PLANNED]:

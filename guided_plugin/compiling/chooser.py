@@ -28,14 +28,6 @@ R = TypeVar("R")
 Made = Grammar | Prepared
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
-    """A backend that may take a spec, and why it is asked."""
-
-    backend: str
-    reason: str
-
-
 class Chooser:
     """The backends of one vocabulary, made at first use, and the order in which a spec tries them."""
 
@@ -85,13 +77,13 @@ class Chooser:
             made = list(self._backends.values())
         return sum(backend.learnt_bytes() for backend in made if hasattr(backend, "learnt_bytes"))
 
-    def candidates(self, spec: OutputSpec) -> list[Candidate]:
-        """The backends to try: the one that is named, else those whose `languages` have that of the spec, in
-        the order of registration. No other may take it: it might drop what those refused."""
+    def candidates(self, spec: OutputSpec) -> tuple[list[str], str]:
+        """The backends to try, and why: the one that is named, else those whose `languages` have that of the
+        spec, in the order of registration. No other may take it: it might drop what those refused."""
         if spec.backend != "auto":
-            return [Candidate(spec.backend, "the spec names it")]
+            return [spec.backend], "the spec names it"
         if self.config.backend != "auto":
-            return [Candidate(self.config.backend, "the configuration names it")]
+            return [self.config.backend], "the configuration names it"
         language = spec.syntax if spec.kind == "grammar" else spec.kind
         factories = self.plugins.backends.items()
         found = [name for name, factory in factories if language in getattr(factory, "languages", ())]
@@ -100,7 +92,7 @@ class Chooser:
                 f"name one of {', '.join(self.plugins.backends)}" if self.plugins.backends else "enable one"
             )
             raise GrammarError(f"no backend that is enabled enforces {language}", where="backend", hint=hint)
-        return [Candidate(name, f"enforces {language}") for name in found]
+        return found, f"enforces {language}"
 
     def first(self, spec: OutputSpec, make: Callable[[str, bool], Made]) -> Made:
         """What `make(backend, whether it is the last)` returns for the first candidate that does not refuse,
@@ -113,19 +105,19 @@ class Chooser:
 
     def _first(self, spec: OutputSpec, make: Callable[[str, bool], Made]) -> Made:
         refusals: dict[str, GrammarError] = {}
-        candidates = self.candidates(spec)
-        for candidate in candidates:
+        candidates, why = self.candidates(spec)
+        for backend in candidates:
             try:
-                made = make(candidate.backend, candidate is candidates[-1])
+                made = make(backend, backend == candidates[-1])
             except GrammarError as error:
-                _log.debug("%s refused %s: %s", candidate.backend, spec.summary(), error)
+                _log.debug("%s refused %s: %s", backend, spec.summary(), error)
                 if isinstance(error, UnsatisfiableSpecError):
                     raise  # another backend may only overlook that nothing satisfies it
-                refusals[candidate.backend] = error
+                refusals[backend] = error
                 continue
             refused = [f"{name} refused: {printable(error.what)}" for name, error in refusals.items()]
-            reason = "; ".join(filter(None, [*refused, candidate.reason, made.reason]))
-            _log.debug("%s took %s: %s", candidate.backend, spec.summary(), reason)
+            reason = "; ".join(filter(None, [*refused, why, made.reason]))
+            _log.debug("%s took %s: %s", backend, spec.summary(), reason)
             if made.unenforced:
                 names = ", ".join(made.unenforced)
                 _log.info("left unenforced in %s, as unenforced_keywords says: %s", spec.summary(), names)

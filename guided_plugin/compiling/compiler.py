@@ -125,10 +125,10 @@ class GrammarCompiler:
         What fails is left to the first spec that needs it, which gets the error.
         """
         try:
-            for candidate in self.chooser.candidates(OutputSpec.json_schema({})):
+            for backend in self.chooser.candidates(OutputSpec.json_schema({}))[0]:
                 with contextlib.suppress(GrammarError):  # it may not take choices
-                    self.compile(OutputSpec.choice(["a"], backend=candidate.backend))
-                self.chooser.warm_up(candidate.backend)
+                    self.compile(OutputSpec.choice(["a"], backend=backend))
+                self.chooser.warm_up(backend)
         except GuidedError as error:
             _log.warning("a backend could not get ready: %s", error)
 
@@ -165,7 +165,7 @@ class GrammarCompiler:
         if kept is not None:
             return _is_quick(kept)
         try:
-            return all(self._is_small(spec, one.backend) for one in self.chooser.candidates(spec))
+            return all(self._is_small(spec, backend) for backend in self.chooser.candidates(spec)[0])
         except GrammarError:  # there is no backend
             return False
 

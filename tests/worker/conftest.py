@@ -25,7 +25,7 @@ def make_engine():
     yield make
     for engine in made:
         engine.end()
-        engine.client.close()
+        engine.client.end()
     sys.setswitchinterval(interval)
     gc.unfreeze()
 

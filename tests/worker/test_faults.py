@@ -180,7 +180,7 @@ def test_three_deaths_in_a_minute_and_guided_requests_are_refused_for_a_while(ma
         pid = watched.worker_pid
         os.kill(pid, signal.SIGKILL)
         until(lambda pid=pid: watched.worker_pid != pid)
-    until(lambda: pipe.runtime.client.refusing)
+    until(lambda: pipe.runtime.refusing)
     with pytest.raises(
         RequestError, match=r"refused: .* 3 times within 6 s.*SIGKILL.*unguided requests go on"
     ):
@@ -211,7 +211,7 @@ def test_a_stopped_worker_never_makes_the_host_wait_to_send(make, monkeypatch):
         pipe.runtime.add(len(run.slots), "many", spec, ())
         pipe.runtime.remove(len(run.slots))
     assert time.monotonic() - start < 10.0
-    assert pipe.runtime.client.channel.pending
+    assert pipe.runtime.channel.pending
     os.kill(pid, signal.SIGCONT)
     assert {verdict.result(60).backend for verdict in verdicts} == {"llguidance"}
     run.steps(16)
@@ -240,7 +240,7 @@ def test_a_damaged_header_is_found_before_a_worker_trusts_it(make):
     pipe = make()
     run = Run(pipe, one=LONG)
     run.step()
-    pipe.runtime.client.region._map[8] ^= 1
+    pipe.runtime.region._map[8] ^= 1
     os.kill(pipe.runtime.supervisor.worker_pid, signal.SIGKILL)
     run.steps(2)
     assert run.out["one"][-1] == END
@@ -301,9 +301,9 @@ def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(make, mon
     run.step()
     supervisor = pipe.runtime.supervisor
     with monkeypatch.context() as patch:
-        failing(patch, pipe.runtime.client.steps, "harvest", 10**9)
+        failing(patch, pipe.runtime.steps, "harvest", 10**9)
         supervisor.wake()
-        until(lambda: pipe.runtime.client.refusing)
+        until(lambda: pipe.runtime.refusing)
         with pytest.raises(RequestError, match=r"refused: .*its supervisor failed: ZeroDivisionError"):
             pipe.add_request("two", PAREN)
         run.step()  # its row is closed at once
@@ -311,7 +311,7 @@ def test_a_supervisor_that_keeps_failing_refuses_requests_and_recovers(make, mon
         assert run.slowest < 30.0
     run.check(failed=["one"])
     assert supervisor.thread.is_alive()
-    until(lambda: not pipe.runtime.client.refusal())
+    until(lambda: not pipe.runtime.refusal())
     again = Run(pipe, two=PAREN, three=LONG)
     again.steps(16)
     again.check()

@@ -26,7 +26,7 @@ from guided_plugin.errors import GuidedError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.ipc.template import Template
-from guided_plugin.worker.child.requests import Compiles, WorkerRequests
+from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.child.steps import DraftSteps, PlainSteps, StepPace
 from guided_plugin.worker.layout import Counter, Region
@@ -69,7 +69,6 @@ class GrammarWorker:
         region: Region,
         hello: Hello,
         compiler: GrammarCompiler,
-        compiles: Compiles,
         received: list[object],
     ) -> None:
         """`received`: messages that came with the `Hello`."""
@@ -80,8 +79,7 @@ class GrammarWorker:
         self._deferred: deque[Compile] = deque()
         """Compiles that wait until slots are no longer worked on one by one."""
         self._rings = WorkerRings(region, hello.filled, hello.accepted, hello.isolate_until)
-        self._compiles = compiles
-        self._requests = WorkerRequests(compiler, self._compiles, channel, self._rings)
+        self._requests = WorkerRequests(compiler, channel, self._rings)
         kind = DraftSteps if region.shape.drafts else PlainSteps
         self._steps = kind(self._rings, self._requests, StepPace(compiler.chooser.pace))
         self._overdue = _OverdueWatch(self._requests.table.overdue)
@@ -126,7 +124,7 @@ class GrammarWorker:
             if self._rings.filled < self._rings.isolate_until:
                 self._deferred.append(message)
             else:
-                self._compiles.answer(message)
+                self._requests.compile(message)
         elif isinstance(message, Sync):
             self._syncs.append(message)
 
@@ -140,7 +138,7 @@ class GrammarWorker:
             return False
         rings.isolate_until = rings.filled
         while self._deferred:
-            self._compiles.answer(self._deferred.popleft())
+            self._requests.compile(self._deferred.popleft())
         return True
 
     def _report(self) -> None:
@@ -238,4 +236,4 @@ def _serve(channel: Channel, region_fd: int, chooser: Chooser, control_fd: int) 
             chooser.vocabulary, config=chooser.config, plugins=chooser.plugins, built=built
         )
         with closing(Region(region_fd, hello.shape, hello.identity)) as region:
-            GrammarWorker(channel, region, hello, compiler, Compiles(compiler, channel), received).run()
+            GrammarWorker(channel, region, hello, compiler, received).run()

@@ -25,44 +25,6 @@ _QUICK_THREADS = max(2, min(4, processors.count() // 4))
 processes or take long to load, have threads of their own."""
 
 
-class Compiles:
-    """The compiles of one session."""
-
-    def __init__(self, compiler: GrammarCompiler, channel: Channel) -> None:
-        self._compiler = compiler
-        self._channel = channel
-        self._quick: Background[Grammar] = Background(_QUICK_THREADS)
-        self._slow: Background[Grammar] = Background(gives_way=True)
-
-    def grammar(self, message: Add | Compile) -> Future[Grammar]:
-        """The grammar of a message's spec."""
-        spec = message.spec
-        if message.prepared is not None:
-            self._compiler.keep(spec, message.prepared)
-        grammar = self._compiler.cached(spec)
-        if grammar is None:
-            threads = self._quick if self._compiler.is_quick(spec) else self._slow
-            # How long a request waits is for its engine to say.
-            return threads.submit(partial(self._compiler.compile, spec, deadline=math.inf))
-        cached: Future[Grammar] = Future()
-        cached.set_result(grammar)
-        return cached
-
-    def answer(self, message: Compile) -> None:
-        """Tell the engine whether a spec compiles, once that is known."""
-        self.grammar(message).add_done_callback(partial(self._send_verdict, message))
-
-    def _send_verdict(self, message: Compile, done: Future[Grammar]) -> None:
-        """Runs in the compiling thread: the loop may be asleep."""
-        error = done.exception()
-        if error is not None:
-            self._channel.send(Verdict(message.key, as_guided_error(error)))
-            return
-        # The engine keeps it for the worker after this one.
-        made = self._compiler.kept(message.spec) if message.prepared is None else None
-        self._channel.send(Verdict(message.key, done.result().admission(), made))
-
-
 @dataclass(slots=True, eq=False)
 class _Starting:
     """A request whose grammar is being compiled."""
@@ -76,9 +38,7 @@ class _Starting:
 class WorkerRequests:
     """The requests of one session. What one request does wrong fails that request."""
 
-    def __init__(
-        self, compiler: GrammarCompiler, compiles: Compiles, channel: Channel, rings: WorkerRings
-    ) -> None:
+    def __init__(self, compiler: GrammarCompiler, channel: Channel, rings: WorkerRings) -> None:
         config = compiler.config
         self.table = GrammarTable(
             compiler.vocabulary,
@@ -88,7 +48,8 @@ class WorkerRequests:
             progress=rings.beat,
         )
         self._compiler = compiler
-        self._compiles = compiles
+        self._quick: Background[Grammar] = Background(_QUICK_THREADS)
+        self._slow: Background[Grammar] = Background(gives_way=True)
         self._channel = channel
         self._rings = rings
         self._patience = config.worker_grammar_ms / 1e3
@@ -108,7 +69,7 @@ class WorkerRequests:
         self._version += 1
         self._serials[message.slot] = message.serial
         if message.error is None:
-            self.starting[message.slot] = _Starting(message, self._compiles.grammar(message))
+            self.starting[message.slot] = _Starting(message, self._grammar(message))
         else:
             self._closed[message.slot] = self._stops(message.spec)
 
@@ -175,6 +136,10 @@ class WorkerRequests:
         """What a slot without a grammar may sample."""
         return self._closed.get(slot, self._compiler.vocabulary.stop_token_ids)
 
+    def compile(self, message: Compile) -> None:
+        """Tell the engine whether a spec compiles, once that is known."""
+        self._grammar(message).add_done_callback(partial(self._send_verdict, message))
+
     def publish_failures(self) -> None:
         """Write into the shared memory which requests are closed from the next filled step on."""
         for slot, error in self.table.failures:
@@ -186,6 +151,30 @@ class WorkerRequests:
         failures, self.table.failures = self.table.failures, []
         for slot, error in failures:
             self._channel.send(Failed(self._serials[slot], error, len(self.table.tokens(slot))))
+
+    def _grammar(self, message: Add | Compile) -> Future[Grammar]:
+        """The grammar of a message's spec."""
+        spec = message.spec
+        if message.prepared is not None:
+            self._compiler.keep(spec, message.prepared)
+        grammar = self._compiler.cached(spec)
+        if grammar is None:
+            threads = self._quick if self._compiler.is_quick(spec) else self._slow
+            # How long a request waits is for its engine to say.
+            return threads.submit(partial(self._compiler.compile, spec, deadline=math.inf))
+        cached: Future[Grammar] = Future()
+        cached.set_result(grammar)
+        return cached
+
+    def _send_verdict(self, message: Compile, done: Future[Grammar]) -> None:
+        """Runs in the compiling thread: the loop may be asleep."""
+        error = done.exception()
+        if error is not None:
+            self._channel.send(Verdict(message.key, as_guided_error(error)))
+            return
+        # The engine keeps it for the worker after this one.
+        made = self._compiler.kept(message.spec) if message.prepared is None else None
+        self._channel.send(Verdict(message.key, done.result().admission(), made))
 
     def _publish(self, slot: int, error: GuidedError) -> None:
         self._rings.region.write_closure(slot, self._serials[slot], self._rings.filled + 1, error.reason)

@@ -211,7 +211,7 @@ class WorkerClient:
                         self.requests.fail(request, error)
                     self.steps.close_rows(step)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """No more steps are planned: let go what waits, on the device or here."""
         if self.steps.forked:
             return

@@ -149,7 +149,7 @@ class Supervisor:
         step = self._begin
         with contextlib.ExitStack() as end:  # each of these runs, whatever the others raise
             end.callback(self._close_wake)
-            end.callback(self._client.close)
+            end.callback(self._client.end)
             end.callback(self._end_worker)
             while not self._closing:
                 try:

@@ -177,7 +177,7 @@ def test_masks_are_asked_for_before_the_forward_pass(tokenizer, vocabulary, mode
 
         def __call__(self, input_ids, scores):
             if kwargs.call._run:
-                steps = kwargs.call._run._pipeline.runtime.client.steps
+                steps = kwargs.call._run._pipeline.runtime.steps
                 ahead.append(steps.planned - steps.follows)
             return scores
 

@@ -254,7 +254,7 @@ def test_a_request_that_its_grammar_fails_ends_as_an_error(llm, checker, caplog,
 
 def test_while_nothing_can_be_guided_running_requests_fail_and_new_ones_get_503(llm, serves):
     supervisor = runner(llm).engine.pipeline.runtime.supervisor
-    client = runner(llm).engine.pipeline.runtime.client
+    client = runner(llm).engine.pipeline.runtime
     supervisor._deaths.clear()  # of other tests
     for number in range(3):
         form = {"regex": "[a-d]{400}"}
