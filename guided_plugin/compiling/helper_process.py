@@ -8,16 +8,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import queue
 import socket
 import sys
-import threading
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from guided_plugin.compiling.chooser import Chooser
-from guided_plugin.errors import ERRORS, CompileLimitError, GuidedError, PipelineError, PluginError, rebuild
+from guided_plugin.errors import ERRORS, CompileLimitError, GuidedError, PluginError, rebuild
 from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel, ChannelClosedError, plain_decoder
@@ -56,7 +53,7 @@ from_helper = plain_decoder((Ready, Answer, Prepared, OutputSpec, Trigger, *ERRO
 
 
 def main(built: Chooser | GuidedError, control: int, descriptor: int) -> int:
-    """Serve the pool at the other end of a socket."""
+    """Serve the pool at the other end of a socket until it hangs up."""
     os.close(control)
     die_first()
     processors.give_way()
@@ -65,11 +62,12 @@ def main(built: Chooser | GuidedError, control: int, descriptor: int) -> int:
         channel.send(Answer(built))
         channel.drain()
         return 1
-    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(channel, messages), daemon=True).start()
     helper = _Helper(built)
     while channel.drain():
-        message: Compile = messages.get()
+        try:
+            (message,) = channel.wait()
+        except ChannelClosedError:
+            break
         helper.warm(message.backend)
         channel.send(Ready())
         answer = helper.compile(message)
@@ -79,16 +77,6 @@ def main(built: Chooser | GuidedError, control: int, descriptor: int) -> int:
             what = f"its answer cannot be sent to another process: {error!r}"
             channel.send(Answer(PluginError(what, where=f"backend {message.backend!r}")))
     return 0
-
-
-def _listen(channel: Channel, messages: queue.SimpleQueue[Any]) -> None:
-    """Pass on what arrives, and end when the pool hangs up."""
-    while True:
-        try:
-            for message in channel.wait():
-                messages.put(message)
-        except (ChannelClosedError, PipelineError):
-            os._exit(0)
 
 
 class _Helper:
@@ -145,7 +133,7 @@ class _Helper:
 
 def _limit(allowed: int, seconds: float) -> None:
     """For one compile. Reserved addresses don't count, so threads and arenas use nothing of it. The pool sees
-    to the time; the kernel does where the process of the pool has ended, and native code holds the GIL."""
+    to the time; the kernel does where the process of the pool has ended."""
     if not sys.platform.startswith("linux"):
         return
     import resource
