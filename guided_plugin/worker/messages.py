@@ -98,22 +98,15 @@ class Synced:
     """Worker: the answer to `Sync`."""
 
     ticket: int
-    starting: frozenset[int]
-    """Slots whose grammars are still being compiled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Retires:
-    """Worker, last of a session: it asks to be replaced, and no request is to blame for that."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Crashed:
+class Ends:
     """Worker, last of a session: why it ends itself."""
 
     reason: str
+    blameless: bool = False
+    """Whether it asks to be replaced, and no request is to blame for that."""
 
 
 from_worker = plain_decoder(
@@ -122,8 +115,7 @@ from_worker = plain_decoder(
         Verdict,
         Failed,
         Synced,
-        Retires,
-        Crashed,
+        Ends,
         Admission,
         Prepared,
         OutputSpec,

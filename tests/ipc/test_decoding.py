@@ -17,11 +17,10 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission
 from guided_plugin.worker import messages
 from guided_plugin.worker.messages import (
-    Crashed,
+    Ends,
     Failed,
     Hello,
     Ready,
-    Retires,
     Synced,
     Verdict,
     from_worker,
@@ -30,8 +29,8 @@ from guided_plugin.worker.messages import (
 ERROR = CompileLimitError("took long", where="x", hint="y", request_id="r")
 SPEC = OutputSpec.regex("a", start_after=[1, 2], stop_token_ids=[3])
 FROM_WORKER = [
-    *(Ready(), Synced(1, frozenset({2, 3}))),
-    *(Verdict(3, Admission("b", 0.5, ("w",), "r")), Failed(7, ERROR, 12), Retires("é\ud800"), Crashed("")),
+    *(Ready(), Synced(1)),
+    *(Verdict(3, Admission("b", 0.5, ("w",), "r")), Failed(7, ERROR, 12), Ends("é\ud800", True)),
 ]
 FROM_HELPER = [
     Answer(None),
@@ -115,8 +114,8 @@ def test_memory_is_in_proportion():
 
 
 def test_a_message_has_a_bounded_number_of_parts(monkeypatch):
-    data = pickle.dumps(Synced(1, frozenset(range(200))), 5)
-    assert from_worker(data).ticket == 1
+    data = pickle.dumps(Failed(1, ERROR, [*range(200)]), 5)
+    assert from_worker(data).serial == 1
     monkeypatch.setattr(channel_module, "MAX_PARTS", 100)
     with pytest.raises(pickle.UnpicklingError, match="more than 100 parts"):
         from_worker(data)
@@ -125,8 +124,8 @@ def test_a_message_has_a_bounded_number_of_parts(monkeypatch):
 def test_a_channel_with_a_decoder_turns_nonsense_into_its_error(tmp_path):
     ours, theirs = socket.socketpair()
     channel, other = Channel(ours, from_worker), Channel(theirs)
-    other.send(Retires("r"))
-    assert channel.receive() == [Retires("r")]
+    other.send(Ends("r"))
+    assert channel.receive() == [Ends("r")]
     other.send(Runs(os.mkdir, str(tmp_path / "ran")))
     with pytest.raises(PipelineError, match=r"cannot read a message.*mkdir is no part of a message"):
         channel.receive()

@@ -38,7 +38,7 @@ from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.ecma import parse
 from guided_plugin.spec.keywords import KEYWORDS
 from guided_plugin.step import Admission
-from guided_plugin.worker.messages import Crashed, Failed, Ready, Retires, Synced, Verdict, from_worker
+from guided_plugin.worker.messages import Ends, Failed, Ready, Synced, Verdict, from_worker
 
 __all__ = ["TARGETS", "Target"]
 
@@ -233,7 +233,7 @@ _SCHEMAS = (_SCHEMA, *(random_schema(Random(number)) for number in range(60)))
 _ERROR = BudgetError("took long", where="x", hint="y", request_id="r")
 _FROM_WORKER = (
     *(Ready(), Verdict(3, Admission("llguidance", 0.5, ("w",), "r"))),
-    *(Verdict(4, _ERROR), Failed(7, _ERROR, 12), Synced(1, frozenset({2})), Retires("r"), Crashed("c")),
+    *(Verdict(4, _ERROR), Failed(7, _ERROR, 12), Synced(1), Ends("r", True), Ends("c")),
 )
 _FROM_HELPER = (
     Answer(None),

@@ -30,7 +30,7 @@ from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.child.steps import DraftSteps, PlainSteps, StepPace
 from guided_plugin.worker.layout import Counter, Region
-from guided_plugin.worker.messages import Add, Compile, Crashed, Hello, Ready, Remove, Retires, Sync, Synced
+from guided_plugin.worker.messages import Add, Compile, Ends, Hello, Ready, Remove, Sync, Synced
 
 _PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 3e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
@@ -148,7 +148,7 @@ class GrammarWorker:
         for sync in list(self._syncs):
             if sync.after <= self._rings.accepted and sync.filled <= self._rings.filled:
                 self._syncs.remove(sync)
-                self._channel.send(Synced(sync.ticket, frozenset(self._requests.starting)))
+                self._channel.send(Synced(sync.ticket))
         if self._channel.pending:
             self._channel.flush()
         if self._overdue.check(idle=not self._requests):
@@ -212,13 +212,13 @@ def main(built: Chooser | GuidedError, control_fd: int, channel_fd: int, region_
         except ChannelClosedError:
             return 0
         except WorkerRetires as wish:
-            channel.send(Retires(str(wish)))
+            channel.send(Ends(str(wish), blameless=True))
             channel.drain(time.monotonic() + 1.0)
             return 0
         except BaseException as error:
             if not isinstance(error, GuidedError):
                 traceback.print_exc()
-            channel.send(Crashed(str(error) if isinstance(error, GuidedError) else repr(error)))
+            channel.send(Ends(str(error) if isinstance(error, GuidedError) else repr(error)))
             channel.drain(time.monotonic() + 1.0)
     return 1
 

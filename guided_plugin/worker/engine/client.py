@@ -50,7 +50,7 @@ class WorkerClient:
         self.steps = StepRing(self.region, first_step)
         self.requests = LiveRequests(self.region, self.steps)
         self.admissions = Admissions(compiler)
-        self.syncs: dict[int, tuple[Future[frozenset[int]], Sync]] = {}
+        self.syncs: dict[int, tuple[Future[None], Sync]] = {}
         """Questions that wait until the worker has come so far."""
         self.wake: Callable[[], None] = lambda: None
         """Tells the supervisor that there is something to do."""
@@ -60,8 +60,8 @@ class WorkerClient:
         self.channel: Channel | None = None
         """To the worker, while there is one."""
         self._changes = 0
-        self._settled: tuple[tuple[int, int, int], frozenset[int]] = ((-1, -1, -1), frozenset())
-        """How far the worker had come with all there was, and whose grammars were still being compiled."""
+        self._settled = (-1, -1, -1)
+        """The steps and changes that the worker is known to have dealt with."""
         self._refusal: GuidedError | None = None
         self._refused_until = 0.0
         self._suspended = False
@@ -135,7 +135,7 @@ class WorkerClient:
 
     def request(self, slot: int) -> LiveRequest:
         """The request in a slot, once everything that happened to it so far is known. Waits for that."""
-        self._settle(slot)
+        self._settle()
         self.steps.harvest()
         return self.requests[slot]
 
@@ -154,7 +154,7 @@ class WorkerClient:
             self._suspended, self.steps.refusing = False, True
             with contextlib.ExitStack() as end:  # all of it happens, whatever a part raises
                 for future, _ in self.syncs.values():
-                    end.callback(future.set_result, frozenset())
+                    end.callback(future.set_result, None)
                 end.callback(self.syncs.clear)
                 end.callback(self.admissions.refuse, error)
                 end.callback(self.requests.fail_all, error)
@@ -240,26 +240,22 @@ class WorkerClient:
 
     # Inside
 
-    def _settle(self, slot: int) -> None:
+    def _settle(self) -> None:
         """Wait until the worker has dealt with all there is so far; nothing, if it said so before."""
         steps = self.steps
         while not steps.forked:
             with steps.lock:
-                moment, starting = self._settled
-                settled = moment == (steps.follows, steps.planned, self._changes)
-                if self._refusal is not None or (settled and slot not in starting):
+                moment = steps.follows, steps.planned, self._changes
+                if self._refusal is not None or self._settled == moment:
                     return
                 sync = Sync(next(self.numbers), steps.follows, steps.planned)
-                future: Future[frozenset[int]] = Future()
+                future: Future[None] = Future()
                 self.syncs[sync.ticket] = future, sync
                 self.send(sync)
                 moment = steps.follows, steps.planned, self._changes
             self.wake()
-            starting = future.result()
-            with steps.lock:
-                self._settled = moment, starting
-            if slot in starting:
-                time.sleep(0.002)
+            future.result()
+            self._settled = moment
         raise forked()
 
 

@@ -1,7 +1,7 @@
 """`WorkerRuntime`: the grammars of a pipeline work in a process of their own. A client, and the device.
 
-Nothing that a step calls here waits for the worker on CUDA. `tokens` and `phase` do: they answer as of
-everything that was enqueued before.
+Nothing that a step calls here waits for the worker on CUDA. `tokens` and `phase` do: they answer as of all
+steps that were enqueued before.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Session:
             elif isinstance(message, Synced):
                 waiting = client.syncs.pop(message.ticket, None)
                 if waiting is not None:
-                    waiting[0].set_result(message.starting)
+                    waiting[0].set_result(None)
             elif isinstance(message, Ready):
                 client.ready.set()
 

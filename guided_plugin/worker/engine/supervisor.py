@@ -28,7 +28,7 @@ from guided_plugin.ipc.template import START_SECONDS, Forked, TemplateLost
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.session import Session
 from guided_plugin.worker.layout import Counter
-from guided_plugin.worker.messages import Crashed, Ready, Retires, from_worker
+from guided_plugin.worker.messages import Ends, Ready, from_worker
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Supervisor:
         self._template = client.compiler.template
         self._worker: Forked | None = None
         self._channel: Channel | None = None
-        self._last_words = self._retires = ""
+        self._last_words: Ends | None = None
         self._deaths: deque[float] = deque()
         self.restarts = 0
         """Workers started after the first."""
@@ -191,7 +191,7 @@ class Supervisor:
             try:
                 self._worker = self._template.fork(_ROLE, self._client.region.fd, given_up=self._no_longer)
                 self._channel = Channel(self._worker.sock, from_worker)
-                self._last_words = self._retires = ""
+                self._last_words = None
                 self._pulse.begin(self._worker.pid)
                 self._session.begin(self._channel, isolate=isolate)
                 self._client.resume()
@@ -233,8 +233,9 @@ class Supervisor:
         try:
             self._receive()
         except ChannelClosedError:
-            if self._retires:
-                tell = partial(_log.warning, "the grammar worker is replaced: %s", self._retires)
+            words = self._last_words
+            if words is not None and words.blameless:
+                tell = partial(_log.warning, "the grammar worker is replaced: %s", words.reason)
                 self._replace(tell, isolate=False)
             else:
                 self._died(self._reason())
@@ -267,10 +268,8 @@ class Supervisor:
         for message in channel.receive():
             if isinstance(message, Ready):
                 self._pulse.warm = True
-            elif isinstance(message, Crashed):
-                self._last_words = message.reason
-            elif isinstance(message, Retires):
-                self._retires = message.reason
+            elif isinstance(message, Ends):
+                self._last_words = message
             self._session.received(message)
 
     def _replace(self, settle: Callable[[], None], *, isolate: bool) -> None:
@@ -316,8 +315,8 @@ class Supervisor:
             )
 
     def _reason(self) -> str:
-        if self._last_words:
-            return f"gave up: {self._last_words}"
+        if self._last_words is not None:
+            return f"gave up: {self._last_words.reason}"
         code = None if self._worker is None else self._worker.exit_code(0.5)
         return "ended" if code is None else f"ended: {exit_reason(code)}"
 
