@@ -9,6 +9,7 @@ import pytest
 
 import guided_plugin
 from guided_plugin.bench import SCHEMAS, Plan, bench_loop, check_outputs, compared, environment, in_turns
+from guided_plugin.cli.results import show_table
 from guided_plugin.errors import GuidedError, RequestError
 from guided_plugin.spec import OutputSpec
 
@@ -116,3 +117,11 @@ def test_environment_tells_versions():
     today = datetime.datetime.now(datetime.UTC).date()
     assert abs((datetime.date.fromisoformat(found["date"]) - today).days) <= 1
     assert found["cpus"] >= 1
+
+
+def test_a_narrow_console_cuts_no_figure(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "24")
+    figures = [{"backend": "llguidance", "times": "12.5/1234/123456", "count": 7}]
+    show_table(figures, [("backend", "{backend}"), ("avg/p99/max us", "{times}"), ("files", "{count}")])
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.split() == ["llguidance", "12.5/1234/123456", "7"]
