@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.ranges import Number, common
@@ -231,6 +231,7 @@ class Object:
         return self.shortest > len(self.required) + 1 or any(exists.value for exists in self.exists)
 
 
+P = TypeVar("P", Items, Contains, Properties)
 Constraint = Null | Boolean | Number | String | Array | Object
 
 
@@ -249,23 +250,26 @@ def _joined(one: tuple[T, ...], two: tuple[T, ...]) -> tuple[T, ...]:
 
 def unannotated(constraint: Constraint) -> Constraint:
     """The same values, of which nothing counts as evaluated."""
-    parts = {name: [replace(each, evaluates=False) for each in every] for name, every in _parts(constraint)}
-    return replace(constraint, **{name: tuple(dict.fromkeys(every)) for name, every in parts.items()})
+    match constraint:
+        case Array(items=items, contains=contains):
+            return replace(constraint, items=_unannotated(items), contains=_unannotated(contains))
+        case Object(properties=properties):
+            return replace(constraint, properties=_unannotated(properties))
+    return constraint
+
+
+def _unannotated(every: tuple[P, ...]) -> tuple[P, ...]:
+    return tuple(dict.fromkeys(replace(each, evaluates=False) for each in every))
 
 
 def evaluates(constraint: Constraint) -> bool:
     """Whether any item or property counts as evaluated."""
-    return any(each.evaluates for _, every in _parts(constraint) for each in every)
-
-
-def _parts(constraint: Constraint) -> list[tuple[str, tuple[Any, ...]]]:
-    """The demands on items and properties, by the name of their field."""
     match constraint:
-        case Array():
-            return [("items", constraint.items), ("contains", constraint.contains)]
-        case Object():
-            return [("properties", constraint.properties)]
-    return []
+        case Array(items=items, contains=contains):
+            return any(each.evaluates for each in items) or any(each.evaluates for each in contains)
+        case Object(properties=properties):
+            return any(each.evaluates for each in properties)
+    return False
 
 
 def with_properties(constraint: Object, properties: Properties) -> Object:
