@@ -18,7 +18,7 @@ import random
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,6 @@ import tokenizers
 import torch
 import transformers
 from demo_text import corpus
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
@@ -170,9 +168,7 @@ def rate_at(step: int, steps: int) -> float:
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def optimise(
-    model: LlamaForCausalLM, source: Iterator[torch.Tensor], plan: Plan, on_step: Callable[[float], None]
-) -> float:
+def optimise(model: LlamaForCausalLM, source: Iterator[torch.Tensor], plan: Plan) -> float:
     """Train in place; returns the last running training loss."""
     optimizer = torch.optim.AdamW(
         model.parameters(), plan.learning_rate, betas=(0.9, 0.98), weight_decay=0.05
@@ -180,7 +176,7 @@ def optimise(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, plan.steps))
     model.train()
     running = float("nan")
-    for ids in itertools.islice(source, plan.steps):
+    for step, ids in enumerate(itertools.islice(source, plan.steps), 1):
         loss = batch_loss(model, ids.to(model.device))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -189,23 +185,9 @@ def optimise(
         optimizer.zero_grad()
         value = loss.item()
         running = value if math.isnan(running) else 0.95 * running + 0.05 * value
-        on_step(running)
+        if step % 50 == 0:
+            print(f"{step} of {plan.steps} steps, loss {running:.3f}", flush=True)
     return running
-
-
-def train_with_progress(
-    model: LlamaForCausalLM, source: Iterator[torch.Tensor], plan: Plan, console: Console
-) -> float:
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("training", total=plan.steps, loss=float("nan"))
-        return optimise(model, source, plan, lambda loss: progress.update(task, advance=1, loss=loss))
 
 
 CARD = """\
@@ -292,7 +274,7 @@ def write_card(model: LlamaForCausalLM, args: argparse.Namespace, plan: Plan, ou
     (out / "README.md").write_text(card, encoding="utf-8")
 
 
-def run(args: argparse.Namespace, console: Console) -> Outcome:
+def run(args: argparse.Namespace) -> Outcome:
     plan = plan_from(args)
     torch.set_num_threads(args.threads)
     torch.use_deterministic_algorithms(True)
@@ -302,8 +284,8 @@ def run(args: argparse.Namespace, console: Console) -> Outcome:
     sample = itertools.islice(corpus(args.seed), plan.tokenizer_documents)
     tokenizer = train_tokenizer(sample, plan.vocab_size)
     model = build_model(tokenizer).to(args.device)
-    console.print(f"{model.num_parameters():,} parameters, {tokenizer.get_vocab_size():,} tokens")
-    train_loss = train_with_progress(model, batches(args.seed, tokenizer, plan.batch), plan, console)
+    print(f"{model.num_parameters():,} parameters, {tokenizer.get_vocab_size():,} tokens")
+    train_loss = optimise(model, batches(args.seed, tokenizer, plan.batch), plan)
     held_out_seed = args.seed + HELD_OUT_SEED_OFFSET
     held_out_loss = mean_loss(model, tokenizer, held_out_seed, plan.held_out_batches)
     outcome = Outcome(train_loss, held_out_loss, time.monotonic() - started)
@@ -342,9 +324,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_arguments(sys.argv[1:] if argv is None else argv)
-    console = Console()
-    outcome = run(args, console)
-    console.print(
+    outcome = run(args)
+    print(
         f"training loss {outcome.train_loss:.4f}, held-out loss {outcome.held_out_loss:.4f},"
         f" {outcome.seconds:.0f} s; written to {args.out}"
     )
