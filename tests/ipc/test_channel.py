@@ -1,15 +1,39 @@
-"""Messages between processes: nothing is lost, nothing blocks, and what cannot be read is an error."""
+"""Messages between processes: nothing is lost, nothing blocks, and what cannot be read is an error. Of a
+process that may be broken plain data comes in, and nothing runs."""
 
+import dataclasses
 import os
+import pickle
+import resource
 import socket
 import threading
 import time
 
 import pytest
 
-from guided_plugin.errors import PipelineError
+from guided_plugin.compiling import helper_process
+from guided_plugin.compiling.helper_process import Answer, from_helper
+from guided_plugin.errors import ERRORS, CompileLimitError, GuidedError, PipelineError
+from guided_plugin.grammar.base import Prepared
 from guided_plugin.ipc import channel as channel_module
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
+from guided_plugin.spec import OutputSpec
+from guided_plugin.step import Admission
+from guided_plugin.worker import messages
+from guided_plugin.worker.messages import Ends, Failed, Hello, Ready, Synced, Verdict, from_worker
+
+ERROR = CompileLimitError("took long", where="x", hint="y", request_id="r")
+SPEC = OutputSpec.regex("a", start_after=[1, 2], stop_token_ids=[3])
+FROM_WORKER = [
+    *(Ready(), Synced(1)),
+    *(Verdict(3, Admission("b", 0.5, ("w",), "r")), Failed(7, ERROR, 12), Ends("é\ud800", True)),
+]
+FROM_HELPER = [
+    helper_process.Ready(),
+    Answer(None),
+    Answer(ERROR, True),
+    *(Answer(Prepared(SPEC, "b", payload, "r")) for payload in (None, "text" * 9999, b"\x00\xff" * 9999)),
+]
 
 
 @pytest.fixture
@@ -104,3 +128,98 @@ def test_no_more_is_read_than_one_message_may_have(monkeypatch):
     assert sent - left <= 1000 + 8 + 100
     raw.close()
     channel.close()
+
+
+def same(one, other):
+    if isinstance(one, GuidedError):
+        return type(one) is type(other) and vars(one) == vars(other)
+    if dataclasses.is_dataclass(one) and type(one) is type(other):
+        names = [field.name for field in dataclasses.fields(one)]
+        return all(same(getattr(one, name), getattr(other, name)) for name in names)
+    return one == other
+
+
+@pytest.mark.parametrize("message", [*FROM_WORKER, *FROM_HELPER], ids=lambda one: type(one).__name__)
+def test_every_message_arrives_as_it_was_sent(message):
+    decode = from_worker if message in FROM_WORKER else from_helper
+    assert same(decode(pickle.dumps(message, pickle.HIGHEST_PROTOCOL)), message)
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_every_error_arrives(kind):
+    class Own(kind):
+        """Of a plugin: the other side may not have it."""
+
+    for made in (kind, Own):
+        sent = Failed(1, made("what", where="w", hint="h"), 2)
+        arrived = from_worker(pickle.dumps(sent, pickle.HIGHEST_PROTOCOL))
+        assert type(arrived.error) is kind
+        assert str(arrived.error) == "w: what (h)"
+
+
+def test_what_a_worker_may_send_is_what_the_decoder_knows():
+    said = [
+        kind for kind in vars(messages).values() if (getattr(kind, "__doc__", "") or "").startswith("Worker")
+    ]
+    assert {type(message) for message in FROM_WORKER} == set(said)
+
+
+class Runs:
+    """Its pickle calls a function."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def test_no_code_runs(tmp_path):
+    mark = tmp_path / "ran"
+    hello = Hello(None, b"", 0, 0, 0)  # only engines say this
+    evil = [
+        *(Runs(os.mkdir, str(mark)), Verdict(1, Runs(os.mkdir, str(mark))), Runs(eval, "1"), hello),
+        *(Runs(getattr, ERROR, "what"), Runs(open, str(mark), "w"), os.system, {"a": 1}, [type], 10**5000),
+    ]
+    for message in evil:
+        for data in (pickle.dumps(message, protocol) for protocol in (2, 4, 5)):
+            for decode in (from_worker, from_helper):
+                with pytest.raises(pickle.UnpicklingError):
+                    decode(data)
+    for data in (b"cos\nsystem\n(S'true'\ntR.", b"(S'true'\nios\nsystem\n.", b"\x80\x02Pid\n.", b"\x82\x01."):
+        with pytest.raises(pickle.UnpicklingError):
+            from_worker(data)
+    assert not mark.exists()
+
+
+def test_memory_is_in_proportion():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for data in (
+        b"\x80\x05Nr\xff\xff\xff\x0f.",  # what is remembered under a high number
+        b"\x80\x05" + b"]" * 5_000_000 + b".",
+        b"\x80\x05\x8e" + (1 << 40).to_bytes(8, "little") + b"x.",
+    ):
+        with pytest.raises(Exception, match=r"part|truncated|expected|bytes"):
+            from_worker(data)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
+
+
+def test_a_message_has_a_bounded_number_of_parts(monkeypatch):
+    data = pickle.dumps(Failed(1, ERROR, [*range(200)]), 5)
+    assert from_worker(data).serial == 1
+    monkeypatch.setattr(channel_module, "MAX_PARTS", 100)
+    with pytest.raises(pickle.UnpicklingError, match="more than 100 parts"):
+        from_worker(data)
+
+
+def test_a_channel_with_a_decoder_turns_nonsense_into_its_error(tmp_path):
+    ours, theirs = socket.socketpair()
+    channel, other = Channel(ours, from_worker), Channel(theirs)
+    other.send(Ends("r"))
+    assert channel.receive() == [Ends("r")]
+    other.send(Runs(os.mkdir, str(tmp_path / "ran")))
+    with pytest.raises(PipelineError, match=r"cannot read a message.*mkdir is no part of a message"):
+        channel.receive()
+    assert not (tmp_path / "ran").exists()
+    channel.close()
+    other.close()

@@ -102,7 +102,7 @@ class WorkerClient:
             request = LiveRequest(next(self.numbers), slot, request_id, spec, stops)
             request.state.extend(array("q", tokens))
             alone = not self.requests
-            self.requests.add(request)
+            self.requests[slot] = request
             self.send(self.add_message(request))
             # To wake the supervisor's thread costs more than all of this; next to other requests it is awake.
             idle = alone or self.channel is None or self.channel.pending
@@ -116,7 +116,7 @@ class WorkerClient:
         spec = dataclasses.replace(spec, start_after=None, stop_token_ids=stops)
         with self.steps.lock:
             request = LiveRequest(next(self.numbers), slot, request_id, spec, stops)
-            self.requests.add(request)
+            self.requests[slot] = request
             self.requests.fail(request, error)
             self.send(self.add_message(request))
         self.wake()
@@ -148,7 +148,8 @@ class WorkerClient:
     # Refusals
 
     def refuse(self, error: GuidedError, seconds: float) -> None:
-        """Fail every request, and refuse new ones for a while. What is planned gets closed masks at once."""
+        """Fail every request, and refuse new ones and specs for a while. What is planned gets closed masks at
+        once."""
         with self.steps.lock:
             self._refusal, self._refused_until = error, time.monotonic() + seconds
             self._suspended, self.steps.refusing = False, True

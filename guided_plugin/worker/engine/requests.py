@@ -9,7 +9,6 @@ it raises FILLED; the engine's own failures are added before FILLED is raised fo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 from guided_plugin.errors import GuidedError
 from guided_plugin.step import Closure
@@ -17,15 +16,15 @@ from guided_plugin.worker.engine.steps import LiveRequest, StepRing
 from guided_plugin.worker.layout import Counter, Region
 
 
-class LiveRequests:
-    """Requests by slot."""
+class LiveRequests(dict[int, LiveRequest]):
+    """The running requests, by slot."""
 
     def __init__(self, region: Region, steps: StepRing) -> None:
+        super().__init__()
         self.failures: deque[LiveRequest] = deque()
         """Requests that failed since the host last looked."""
         self._region = region
         self._steps = steps
-        self._by_slot: dict[int, LiveRequest] = {}
         self._word = region.word(Counter.CLOSED)
         """[1]: how many closures the worker wrote."""
         self._seen = self._word[0]
@@ -33,36 +32,18 @@ class LiveRequests:
         # Bounded: not every host takes them.
         self._untold: deque[Closure] = deque(maxlen=4 * region.shape.max_slots)
 
-    def __len__(self) -> int:
-        return len(self._by_slot)
-
-    def __getitem__(self, slot: int) -> LiveRequest:
-        return self._by_slot[slot]
-
-    def all(self) -> Sequence[LiveRequest]:
-        """The running requests."""
-        return tuple(self._by_slot.values())
-
-    def add(self, request: LiveRequest) -> None:
-        """A request starts in its slot."""
-        self._by_slot[request.slot] = request
-
     def remove(self, slot: int) -> None:
         """The request in a slot has left."""
         self._read_closures()
-        del self._by_slot[slot]
+        del self[slot]
 
     def runs(self, request: LiveRequest) -> bool:
         """Whether a request still has its slot."""
-        return self._by_slot.get(request.slot) is request
-
-    def get(self, slot: int) -> LiveRequest | None:
-        """The request in a slot, if there is one."""
-        return self._by_slot.get(slot)
+        return self.get(request.slot) is request
 
     def by_serial(self, serial: int) -> LiveRequest | None:
         """A running request by its number."""
-        return next((one for one in self._by_slot.values() if one.serial == serial), None)
+        return next((one for one in self.values() if one.serial == serial), None)
 
     def fail(self, request: LiveRequest, error: GuidedError, count: int | None = None) -> None:
         """A request fails closed, after `count` tokens or after all that are known. The first error stays."""
@@ -75,7 +56,7 @@ class LiveRequests:
 
     def fail_all(self, error: GuidedError) -> None:
         """Every running request fails closed."""
-        for request in self._by_slot.values():
+        for request in self.values():
             self.fail(request, error)
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
@@ -98,16 +79,11 @@ class LiveRequests:
             taken.append(self._untold.popleft())
         return taken
 
-    def closed_by_worker(self, request: LiveRequest) -> str | None:
-        """Why a worker closed a request, if one did."""
-        entry = self._region.read_closure(request.slot, request.serial)
-        return None if entry is None else entry[1]
-
     def _read_closures(self) -> None:
         if self._word[0] == self._seen:
             return
         self._seen = self._region.load(Counter.CLOSED)
-        for request in self._by_slot.values():
+        for request in self.values():
             entry = self._region.read_closure(request.slot, request.serial)
             if entry is not None:
                 self._close(request, *entry)

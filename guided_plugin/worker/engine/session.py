@@ -50,10 +50,10 @@ class Session:
         """The messages that follow the `Hello`."""
         client = self.client
         news: list[object] = []
-        for request in client.requests.all():
-            reason = client.requests.closed_by_worker(request)
-            if reason is not None:  # the worker before closed it, and ended before it could send that
-                client.requests.fail(request, RequestError(reason))
+        for request in client.requests.values():
+            closure = client.region.read_closure(request.slot, request.serial)
+            if closure is not None:  # the worker before closed it, and ended before it could send that
+                client.requests.fail(request, RequestError(closure[1]))
             news.append(client.add_message(request))
         news += client.admissions.questions()
         news += [sync for _, sync in client.syncs.values()]
