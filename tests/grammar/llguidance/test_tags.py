@@ -1,5 +1,6 @@
 """Structural tags as one grammar: the texts that xgrammar takes, and schemas as they are outside."""
 
+import time
 from random import Random
 
 import numpy as np
@@ -9,6 +10,7 @@ from stopping import Walker, special_vocabulary
 from tag_forms import CALL, FORMS, VOCABULARY, const, follows, grown, json_of, tag, triggered
 
 from guided_plugin.errors import GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
+from guided_plugin.grammar.llguidance.tags import tag_to_lark
 from guided_plugin.spec import OutputSpec
 
 
@@ -202,6 +204,14 @@ class TestWhatIsRefused:
         with pytest.raises(UnsupportedSpecError) as caught:
             compiled(compiler, form, backend)
         assert says in str(caught.value)
+
+
+def test_hundreds_of_tools_are_read_in_a_second():
+    """Of a processor: their parts are compared in pairs, once each."""
+    tools = [tag(f"<f=tool_{number}>", json_of(True), "</f>") for number in range(300)]
+    start = time.process_time()
+    tag_to_lark(OutputSpec.structural_tag({"format": triggered(*tools)}), {})
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "whole words"])

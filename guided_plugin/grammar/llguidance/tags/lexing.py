@@ -128,7 +128,8 @@ class _Places:
 
 class _Lexing:
     def __init__(self, tag: _Places, types_of: TypesOf) -> None:
-        self._leaves, self._follow, self._loops = tag.leaves, tag.follow, tag.loops
+        self._leaves, self._loops = tag.leaves, tag.loops
+        self._follow = [frozenset(after) for after in tag.follow]
         found = [_beginning_and_continuing(leaf, types_of) for leaf in tag.leaves]
         self._begins, self._continuing = [begin for begin, _ in found], [after for _, after in found]
         self._next = [_NONE.union(*(self._begins[place] for place in after)) for after in tag.follow]
@@ -140,9 +141,12 @@ class _Lexing:
         for leaf, continuing, after in zip(self._leaves, self._continuing, self._next, strict=True):
             if continuing & after:
                 return f"{_told(leaf)} in front of what may be a part of it"
-        seen = pending = self._pairs(start, start)
-        while pending:
-            new = set()
+        seen: set[tuple[int, int]] = set()
+        following = done = {(start, start)}
+        while following:
+            pending = set().union(*(self._pairs(*both) for both in following)) - seen
+            seen |= pending
+            following = set()
             for one, other in pending:
                 first, second = self._leaves[one], self._leaves[other]
                 if one != other and self._clash(one, other):
@@ -150,9 +154,9 @@ class _Lexing:
                 if _end_together(first, second):
                     if one != other and self._several_ways(one, other):
                         return _SEVERAL_WAYS
-                    new |= self._pairs(self._follow[one], self._follow[other])
-            pending = new - seen
-            seen = seen | pending
+                    following.add((self._follow[one], self._follow[other]))
+            following -= done
+            done = done | following
         return None
 
     def _pairs(self, ones: Collection[int], others: Collection[int]) -> set[tuple[int, int]]:

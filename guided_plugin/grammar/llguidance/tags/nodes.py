@@ -257,10 +257,13 @@ def _calls(node: Dispatch) -> Node:
     """Free text and a trigger with what must follow: any number of times, or once where it doesn't loop."""
     if not node.rules:
         return EMPTY
+    by_start: dict[Start, list[Node]] = {}
+    for start, rest in node.rules:
+        by_start.setdefault(start, []).append(written_out(rest))
     options = either(
         [
-            sequence([_reached(start, node.stops, node.excludes), written_out(rest)])
-            for start, rest in node.rules
+            sequence([_reached(start, node.stops, node.excludes), either(rests)])
+            for start, rests in by_start.items()
         ]
     )
     return Repeat(options, 0, None) if node.loop else options
