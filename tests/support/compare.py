@@ -184,6 +184,7 @@ KNOWN = {
     "whitespace-pattern": _refused("whitespace"),
     "empty-regex": _refused("empty regex"),
     "beam-search": _refused("beams"),
+    "stop-token-ids": _refused("stop_token_ids"),
     "line-breaks": _line_breaks,
     "ignore-eos": _ignore_eos,
     "before-the-stream": _before_the_stream,
