@@ -33,11 +33,10 @@ def kernels(device):
 
 def mask_rows_reference(logits, mask, rows, vocabulary_size):
     """`mask_rows`, bit by bit."""
-    for index, row in enumerate(rows.tolist()):
-        for column in range(logits.shape[1]):
-            allowed = column < vocabulary_size and (int(mask[index, column // 32]) >> (column % 32)) & 1
-            if not allowed:
-                logits[row, column] = -torch.inf
+    for words, row in zip(mask.tolist(), rows.tolist(), strict=False):
+        columns = range(logits.shape[1])
+        allowed = [column < vocabulary_size and words[column // 32] >> column % 32 & 1 for column in columns]
+        logits[row, ~torch.tensor(allowed, dtype=torch.bool)] = -torch.inf
 
 
 def bits(tensor):

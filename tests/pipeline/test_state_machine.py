@@ -83,9 +83,9 @@ class Model:
 
 
 class History(RuleBasedStateMachine):
-    def __init__(self, mode):
+    def __init__(self, mode, compiler):
         super().__init__()
-        self.pipe = gp.StepPipeline(gp.GrammarCompiler(BYTES, config=CONFIG), max_slots=SLOTS, mode=mode)
+        self.pipe = gp.StepPipeline(compiler, max_slots=SLOTS, mode=mode)
         self.process = mode == "process"
         self.live, self.away = {}, {}
         self.count = self.kills = 0
@@ -189,8 +189,9 @@ class History(RuleBasedStateMachine):
 
 
 def test_any_history(mode):
+    compiler = gp.GrammarCompiler(BYTES, config=CONFIG)  # its template takes seconds to start
     run_state_machine_as_test(
-        lambda: History(mode),
+        lambda: History(mode, compiler),
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=25,
