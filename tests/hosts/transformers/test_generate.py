@@ -33,7 +33,10 @@ def bare(tokenizer, model):
     return bare
 
 
-@pytest.mark.parametrize("how", HOW)
+# What `generate` does with its options is the same in both modes.
+@pytest.mark.parametrize(
+    ("mode", "how"), [*(("inline", how) for how in HOW), ("process", "sampling"), ("process", "static cache")]
+)
 def test_guided_rows_are_valid_and_unguided_ones_untouched(run, bare, model, make_guide, mode, how):
     guide, finished = make_guide(model, mode=mode), 0
     for seed in range(3):
