@@ -113,8 +113,8 @@ class _Bench:
         case.seconds.append(time.perf_counter() - start)
         case.steady.append(_steady(stamps))
         if self.options["plugin"] and case.way in _GUIDED:
-            # Workers of pipeline stages that do not sample answer nothing.
-            ranks = [answer[0] for answer in self.llm.collective_rpc(METRICS, args=(True,)) if answer]
+            # Ranks that follow another one, and stages that do not sample, answer nothing.
+            ranks = [answer[0] for answer in self.llm.collective_rpc(METRICS) if answer]
             case.metrics = ranks[0]
             case.rank_threads = [round(metrics["host_thread"] * 1e6, 1) for metrics in ranks]
 

@@ -98,7 +98,8 @@ def text_schema(**keywords: Any) -> Schema:
 DEEP = "CompileLimitError: deep"
 LIMIT = "CompileLimitError: over the limit"
 
-LARGE: dict[str, Case] = {
+CASES: dict[str, Case] = {
+    # Size
     "objects 400 deep": schema(nested(400, in_object), error=DEEP),
     "arrays 400 deep": schema(nested(400, in_array), error=DEEP),
     "unions 400 deep": schema(nested(400, in_union), error=DEEP),
@@ -131,9 +132,6 @@ LARGE: dict[str, Case] = {
     "a grammar of 10,000 rules": grammar(
         "\n".join(["start: r0", *(f'r{i}: "a" r{i + 1}?' for i in range(10_000)), 'r10000: "b"'])
     ),
-}
-
-CASES = LARGE | {
     # Repetition
     "a regex that repeats a billion times": regex("[ab]{1000000000}", error=LIMIT),
     "a regex that repeats 1000 x 1000 x 1000 times": regex(
@@ -291,19 +289,14 @@ class Child:
         return self._process
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=BACKENDS)
 def child(request: pytest.FixtureRequest) -> Iterator[Child]:
     child = Child(request.param)
     yield child
     child.stop()
 
 
-# Large specs are refused by one limit of the compiler, for whichever backend.
-@pytest.mark.parametrize(
-    ("child", "name"),
-    [(backend, name) for backend in BACKENDS for name in CASES if backend == "auto" or name not in LARGE],
-    indirect=["child"],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_an_error_or_a_working_grammar_and_the_next_is_served(child, name):
     case = CASES[name]
     report = child.serve(name)
