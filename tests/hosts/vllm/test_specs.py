@@ -9,11 +9,11 @@ import threading
 import time
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 
 pytest.importorskip("vllm")
 
+import msgspec
 from vllm import LLM, SamplingParams
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm_support import SMALL, TAKES_OVER, VOCABULARY, config, params_of
