@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from strange_backend import LARGE, VOCABULARY, strange
+from worker_runs import gone
 
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling import compiler as compiler_module
@@ -30,20 +31,12 @@ from guided_plugin.errors import (
 from guided_plugin.ipc.template import Template
 
 
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 def ended(*pids):
     """Whether processes end, soon."""
     end = time.monotonic() + 60.0
-    while any(map(alive, pids)) and time.monotonic() < end:
+    while not all(map(gone, pids)) and time.monotonic() < end:
         time.sleep(0.01)
-    return not any(map(alive, pids))
+    return all(map(gone, pids))
 
 
 @pytest.fixture
@@ -172,7 +165,7 @@ def test_nothing_is_started_before_a_spec_needs_it(make):
     compiler.compile(OutputSpec.json_schema({"type": "integer"}))
     assert compiler.template.pid is None
     compiler.compile(OutputSpec.json_schema(LARGE))
-    assert alive(compiler.template.pid)
+    assert not gone(compiler.template.pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -198,7 +191,7 @@ def test_closing_ends_the_helpers(make):
     compiler = make()
     compiler.compile(OutputSpec.json_schema(LARGE))
     (pid,) = compiler._pool.processes()
-    assert alive(pid)
+    assert not gone(pid)
     compiler.close()
     assert ended(pid)
     with pytest.raises(PipelineError, match="closed"):

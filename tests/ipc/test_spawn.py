@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from worker_runs import gone
 
 from guided_plugin.ipc import spawn
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
@@ -82,13 +83,6 @@ def start(module):
         child.stop()
 
 
-def ended(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def test_a_child_finds_the_hosts_modules_and_sees_no_device(start, capfd):
     child, channel = start("a", "b c", environment={"ADDED": "1"})
     assert channel.wait() == [(os.getpid(), ("a", "b c"), "", "1")]
@@ -127,7 +121,7 @@ def test_stop_ends_a_child_that_hangs(start):
         pass
     child.stop()
     assert child.exit_code() == -signal.SIGKILL
-    assert ended(child.pid)
+    assert gone(child.pid)
     child.stop()
 
 
@@ -167,7 +161,7 @@ def test_a_child_that_hangs_ends_with_its_host(module):
     )
     assert found.returncode == -signal.SIGKILL, found.stderr
     end = time.monotonic() + 20
-    while not ended(int(found.stdout)):
+    while not gone(int(found.stdout)):
         assert time.monotonic() < end
         time.sleep(0.01)
 
