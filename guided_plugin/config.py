@@ -21,6 +21,7 @@ ENVIRONMENT_VARIABLE = "GUIDED_PLUGIN"
 
 Mode = Literal["auto", "inline", "process"]
 Refused = Literal["error", "vllm"]
+Whitespace = Literal["compact", "spaced", "flexible"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 _MIB = 1 << 20
@@ -72,6 +73,10 @@ class GuidedConfig(SpecLimits, WorkerLimits):
 
     enabled: bool = True
     """False: a host that loads the plugin by itself leaves it out, and guided requests are refused."""
+    whitespace: Whitespace = "compact"
+    """In JSON of requests that don't say: `compact`, `spaced` (as `json.dumps` writes) or `flexible`."""
+    strict: bool = True
+    """For requests that don't say: objects are closed unless the schema opens them; false: open."""
     backend: str = "auto"
     """Backend for specs that name none: a registered name, or `auto` to choose per spec."""
     cache_bytes: int = 512 * _MIB
@@ -105,7 +110,8 @@ class GuidedConfig(SpecLimits, WorkerLimits):
             least, hint = _LEAST.get(field.name, (1, ""))
             if isinstance(value, int | float) and not isinstance(value, bool) and value < least:
                 raise ConfigError(f"must be at least {least:,}", where=field.name, hint=hint)
-        for name, known in (("mode", MODES), ("refused", get_args(Refused))):
+        choices = {"mode": MODES, "refused": get_args(Refused), "whitespace": get_args(Whitespace)}
+        for name, known in choices.items():
             value = getattr(self, name)
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}", where=name, hint=did_you_mean(value, known))

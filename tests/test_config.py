@@ -15,6 +15,8 @@ from guided_plugin.ipc import processors
 def test_defaults():
     assert dataclasses.asdict(GuidedConfig()) == {
         "enabled": True,
+        "whitespace": "compact",
+        "strict": True,
         "backend": "auto",
         "cache_bytes": 512 * 1024 * 1024,
         "learnt_bytes": 1024**3,
@@ -55,6 +57,15 @@ def test_the_mode_is_one_of_three():
     assert GuidedConfig.from_mapping({"mode": "inline"}).mode == "inline"
     with pytest.raises(ConfigError, match=r"mode: unknown mode 'proces' \(did you mean 'process'"):
         GuidedConfig.from_mapping({"mode": "proces"})
+
+
+def test_whitespace_is_one_of_three_and_strict_is_a_flag():
+    found = GuidedConfig.from_environment({ENVIRONMENT_VARIABLE: '{"whitespace": "spaced", "strict": false}'})
+    assert (found.whitespace, found.strict) == ("spaced", False)
+    with pytest.raises(ConfigError, match=r"unknown whitespace 'space' \(did you mean 'spaced'"):
+        GuidedConfig(whitespace="space")
+    with pytest.raises(ConfigError, match="strict: must be true or false, not 'no'"):
+        GuidedConfig.from_mapping({"strict": "no"})
 
 
 def test_zero_is_a_legal_bound():

@@ -41,7 +41,7 @@ class _RawXGrammar(XGrammarBackend):
     def _compile(self, spec: OutputSpec) -> Any:
         if spec.kind == "structural_tag":
             return self._compiler.compile_structural_tag(spec.text)
-        return self._compiler.compile_json_schema(spec.text, strict_mode=spec.strict, any_whitespace=True)
+        return self._compiler.compile_json_schema(spec.text, strict_mode=spec.closed, any_whitespace=True)
 
     def _check_satisfiable(self, grammar: Grammar) -> None:
         """The library has no such check."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, name_of, read_once, read_text
-from guided_plugin.cli.results import Flexible, JsonOutput, Open, Tokenizer, print_json, working
+from guided_plugin.cli.results import JsonOutput, Layout, Open, Tokenizer, print_json, working
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, printable
 
@@ -40,7 +40,7 @@ def check(
     instance: Annotated[
         list[Path] | None, typer.Option(metavar="<path>", help="File to match; may be given often; -: stdin.")
     ] = None,
-    flexible: Flexible = False,
+    whitespace: Layout = None,
     open_objects: Open = False,
     raw: Annotated[
         bool,
@@ -63,7 +63,7 @@ def check(
     specs: dict[Path, OutputSpec | GuidedError] = {}
     for file in files:
         try:
-            specs[file] = load_spec(file, flexible=flexible, open_objects=open_objects)
+            specs[file] = load_spec(file, whitespace=whitespace, open_objects=open_objects)
         except GuidedError as error:
             if len(files) == 1:
                 raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, read_once, read_text
-from guided_plugin.cli.results import Flexible, JsonOutput, Open, Tokenizer, print_json, working
+from guided_plugin.cli.results import JsonOutput, Layout, Open, Tokenizer, print_json, working
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import printable
 
@@ -23,7 +23,7 @@ def explain(
     text_file: Annotated[Path | None, typer.Option(help="The same from a file; -: stdin.")] = None,
     next_text: Annotated[str | None, typer.Option("--next", help="Could this text follow?")] = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to look for a completion.")] = 2.0,
-    flexible: Flexible = False,
+    whitespace: Layout = None,
     open_objects: Open = False,
     json_output: JsonOutput = False,
 ) -> None:
@@ -34,7 +34,7 @@ def explain(
     if text is not None and text_file is not None:
         raise InputError("give only one of --text and --text-file")
     read_once([spec_file, *([text_file] if text_file else [])])
-    spec = load_spec(spec_file, flexible=flexible, open_objects=open_objects)
+    spec = load_spec(spec_file, whitespace=whitespace, open_objects=open_objects)
     written = read_text(text_file) if text_file is not None else text or ""
     with working("compiling"):
         from guided_plugin.compiling.compiler import GrammarCompiler

@@ -15,10 +15,11 @@ from guided_plugin.cli.loading import (
     load_tokenizer,
     model_vocabulary,
 )
-from guided_plugin.cli.results import Device, Flexible, JsonOutput, Seed, Temperature, print_json, working
+from guided_plugin.cli.results import Device, JsonOutput, Layout, Seed, Temperature, print_json, working
 from guided_plugin.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
+    from guided_plugin.config import Whitespace
     from guided_plugin.spec import OutputSpec
 
 
@@ -36,11 +37,11 @@ def generate(
     top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens of this mass.")] = 1.0,
     seed: Seed = 0,
     device: Device = "cpu",
-    flexible: Flexible = False,
+    whitespace: Layout = None,
     json_output: JsonOutput = False,
 ) -> None:
     """Generate text from a local model, guided by a schema, regex, choice or grammar."""
-    spec = _spec(schema, regex, choice, grammar, flexible)
+    spec = _spec(schema, regex, choice, grammar, whitespace)
     with working("loading the model"):
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.hosts.loop import DecodeLoop, Sampling
@@ -86,14 +87,18 @@ def generate(
 
 
 def _spec(
-    schema: Path | None, regex: str | None, choice: str | None, grammar: Path | None, flexible: bool
+    schema: Path | None,
+    regex: str | None,
+    choice: str | None,
+    grammar: Path | None,
+    whitespace: Whitespace | None,
 ) -> OutputSpec | None:
     from guided_plugin.spec import OutputSpec
 
     if sum(value is not None for value in (schema, regex, choice, grammar)) > 1:
         raise InputError("give only one of --schema, --regex, --choice and --grammar")
     if schema is not None:
-        return load_spec(schema, flexible=flexible)
+        return load_spec(schema, whitespace=whitespace)
     if regex is not None:
         return OutputSpec.regex(regex)
     if choice is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from guided_plugin.errors import GuidedError, SpecError, did_you_mean
 
 if TYPE_CHECKING:
+    from guided_plugin.config import Whitespace
     from guided_plugin.grammar.vocabulary import Vocabulary
     from guided_plugin.spec import OutputSpec
 
@@ -70,9 +71,9 @@ def read_json(path: Path) -> Any:
         raise InputError(f"can't be read as JSON: {error}", where=name_of(path)) from None
 
 
-def load_spec(path: Path, *, flexible: bool = False, open_objects: bool = False) -> OutputSpec:
+def load_spec(path: Path, *, whitespace: Whitespace | None = None, open_objects: bool = False) -> OutputSpec:
     """A spec file: a JSON Schema, any form `OutputSpec.parse` takes, or a grammar (.ebnf, .gbnf, .lark)."""
-    options: dict[str, Any] = {"whitespace": "flexible"} if flexible else {}
+    options: dict[str, Any] = {"whitespace": whitespace} if whitespace else {}
     if open_objects:
         options["strict"] = False
     try:

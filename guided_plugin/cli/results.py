@@ -11,12 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from guided_plugin.cli.loading import InputError
+from guided_plugin.config import Whitespace
 
 Tokenizer = Annotated[
     Path, typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's")
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Flexible = Annotated[bool, typer.Option("--flexible", help="Allow whitespace in JSON.")]
+Layout = Annotated[
+    Whitespace | None,
+    typer.Option("--whitespace", help="In JSON; else as the spec or the configuration says."),
+]
 Open = Annotated[bool, typer.Option("--open", help="Objects are open unless the schema closes them.")]
 Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]

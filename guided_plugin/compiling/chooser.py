@@ -150,7 +150,9 @@ class Chooser:
             _call_plugin(f"backend {grammar.backend!r}", partial(probe, grammar))
 
     def lowered(self, spec: OutputSpec, backend: str, *, only: Container[str] | None = None) -> OutputSpec:
-        """A spec as the lowerings that plugins registered for a backend rewrite it, all or some."""
+        """A spec as a backend gets it: nothing is left to the configuration, and the lowerings that plugins
+        registered, all or some, have rewritten it."""
+        spec = spec.settled(self.config)
         for name, lowering in self.plugins.lowerings.items():
             wanted = getattr(lowering, "backends", None)
             if (only is None or name in only) and (wanted is None or backend in wanted):

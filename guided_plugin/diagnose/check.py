@@ -22,7 +22,7 @@ from guided_plugin.spec.keywords import ASSERTIONS
 from guided_plugin.spec.schema import misspelt_keywords, pointer, walk
 from guided_plugin.spec.uses import KeywordUse, Path, schemas_of, uses_of
 
-_STRING_OR_SPACE = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+')
+_STRING_OR_BETWEEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[,:]')
 
 _MOST_REFUSALS = 12
 """Refused keywords of one schema that are looked for: each costs a compile."""
@@ -101,7 +101,7 @@ def check_spec(
     start = Position.start(compiler, spec)
     reports = []
     for name, text in instances:
-        written = text if raw else _as_written(spec, text)
+        written = text if raw else _as_written(grammar.spec, text)
         report = match_text(start.fork(), name, written)
         if not report.accepted and written.endswith("\n"):
             report = match_text(start.fork(), name, written[:-1])
@@ -124,12 +124,15 @@ def _as_written(spec: OutputSpec, text: str) -> str:
         json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return _STRING_OR_SPACE.sub(_piece_as_written, text)
+    space = " " * (spec.layout == "spaced")
 
+    def written(piece: re.Match[str]) -> str:
+        # Numbers and repeated keys stay as they are: json.dumps would change them.
+        if piece[0][0] == '"':
+            return json.dumps(json.loads(piece[0]), ensure_ascii=False)
+        return "" if piece[0].isspace() else piece[0] + space
 
-def _piece_as_written(piece: re.Match[str]) -> str:
-    # Numbers and repeated keys stay as they are: json.dumps would change them.
-    return "" if piece[0].isspace() else json.dumps(json.loads(piece[0]), ensure_ascii=False)
+    return _STRING_OR_BETWEEN.sub(written, text)
 
 
 def keyword_uses(spec: OutputSpec, compiler: GrammarCompiler) -> tuple[KeywordUse, ...] | None:

@@ -73,6 +73,7 @@ def explain_output(
     The text is matched to the letter. A spec's `start_after` is not waited for: the text is the constrained
     part. `seconds` bound the search for a completion. Raises a GrammarError for a spec that does not compile.
     """
+    spec = spec.settled(compiler.config)
     position = Position.start(compiler, spec)
     count = position.move(text)
     refused = position.refusal("", text, count) if count < len(text) else None
@@ -126,10 +127,10 @@ def _notes(spec: OutputSpec, text: str, place: Place | None, characters: list[st
             "'multipleOf' those of a fraction"
         )
     spaces = len(text) - len(text.rstrip(" \t\r\n"))
-    if spec.is_json and spec.whitespace != "compact" and spaces >= _MANY_SPACES and " " in characters:
+    if spec.is_json and spec.layout == "flexible" and spaces >= _MANY_SPACES and " " in characters:
         notes.append(
-            f"{spaces} characters of whitespace, and more are allowed: whitespace is {spec.whitespace!r}; "
-            "with 'compact' there is none between JSON's parts"
+            f"{spaces} characters of whitespace, and more are allowed: whitespace is 'flexible'; "
+            "with 'compact' there is none between JSON's parts, with 'spaced' one space"
         )
     if spec.start_after:
         notes.append("the spec constrains what follows its start_after: the text is read as that part")

@@ -227,13 +227,15 @@ def _check_keys(form: Mapping[str, Any], known: Iterable[str], where: str) -> No
 
 _LONGEST = 1000
 """Characters of a pattern for whitespace."""
-_PATTERN_HINT = "one that matches the empty text makes compact JSON; or use whitespace: compact or flexible"
+_PATTERN_HINT = (
+    "one that matches the empty text makes compact JSON; or use whitespace: compact, spaced or flexible"
+)
 
 
 def whitespace_of(pattern: Any, where: str) -> Literal["compact", "flexible"]:
     """The option `whitespace` that honours a pattern for the whitespace in JSON, which clients of vLLM send.
 
-    JSON is compact or has any whitespace. A pattern that allows any makes it flexible; another that allows
+    A pattern that allows any makes it flexible; another that allows
     none makes it compact, whatever else it allows. One that demands whitespace is refused with a SpecError.
     """
     if not isinstance(pattern, str):

@@ -1,4 +1,4 @@
-"""`OutputSpec`: what a request's output must look like. Depends on `forms`, `triggers` and `schema`.
+"""`OutputSpec`: what a request's output must look like. Depends on `config`, `forms`, `triggers`, `schema`.
 
 A spec is a value: frozen, hashable, picklable, equal when equal. It is checked when it is made, so
 every spec is well formed; whether a backend can enforce it is for the grammar layer to say.
@@ -10,8 +10,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from guided_plugin.config import GuidedConfig, Whitespace
 from guided_plugin.errors import SpecError, did_you_mean, printable, shown
 from guided_plugin.spec.forms import KINDS, OPTIONS, Kind, read
 from guided_plugin.spec.python.form import form_of, is_python, json_form
@@ -22,7 +23,6 @@ from guided_plugin.spec.triggers import Trigger, check_text, token_ids, triggers
 __all__ = ["OutputSpec", "identity_of", "language_of"]
 
 Syntax = Literal["ebnf", "lark"]
-Whitespace = Literal["compact", "flexible"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,12 @@ class OutputSpec:
     """The constraint: a schema, choices or tag as JSON text in the order given, else the source itself."""
     syntax: Syntax = "ebnf"
     """What a `grammar` is written in."""
-    whitespace: Whitespace = "compact"
-    """JSON kinds: no whitespace between tokens, or any. Compact saves tokens and can't run away."""
-    strict: bool = True
-    """Objects are closed unless the schema opens them. False: open, as the JSON Schema standard has it."""
+    whitespace: Whitespace | None = None
+    """In JSON: `compact`, none between its parts; `spaced`, one space after `:` and `,`, as `json.dumps` and
+    most models write; `flexible`, any. Compact saves tokens, flexible can run away. None: as configured."""
+    strict: bool | None = None
+    """Objects are closed unless the schema opens them. False: open, as the JSON Schema standard has it. None:
+    as configured."""
     backend: str = "auto"
     stop_token_ids: tuple[int, ...] | None = None
     """Tokens that may end the output; None: the vocabulary's own."""
@@ -51,8 +53,9 @@ class OutputSpec:
                 f"unknown kind {shown(self.kind)}", where="kind", hint=did_you_mean(self.kind, KINDS)
             )
         _one_of("syntax", self.syntax, ("ebnf", "lark"))
-        _one_of("whitespace", self.whitespace, ("compact", "flexible"))
-        if not isinstance(self.strict, bool):
+        if self.whitespace is not None:
+            _one_of("whitespace", self.whitespace, get_args(Whitespace))
+        if self.strict is not None and not isinstance(self.strict, bool):
             raise SpecError(
                 f"must be true or false, not {shown(self.strict)}",
                 where="strict",
@@ -174,6 +177,23 @@ class OutputSpec:
             if name not in known:
                 raise SpecError(f"unknown option {shown(name)}", where=kind, hint=did_you_mean(name, known))
         return cls(kind, text, **options)
+
+    def settled(self, config: GuidedConfig) -> OutputSpec:
+        """The spec with what it leaves to the configuration."""
+        if self.kind in ("regex", "choice") or None not in (self.whitespace, self.strict):
+            return self
+        strict = config.strict if self.strict is None else self.strict
+        return replace(self, whitespace=self.whitespace or config.whitespace, strict=strict)
+
+    @property
+    def layout(self) -> Whitespace:
+        """Its `whitespace`, or the package's default."""
+        return self.whitespace or GuidedConfig.whitespace
+
+    @property
+    def closed(self) -> bool:
+        """Its `strict`, or the package's default."""
+        return GuidedConfig.strict if self.strict is None else self.strict
 
     @property
     def is_json(self) -> bool:

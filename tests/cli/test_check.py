@@ -34,14 +34,20 @@ def test_check_shows_every_verdict(run, write):
     assert "[bad]" in result.out  # brackets are no markup
 
 
-def test_check_takes_pretty_printed_json_unless_raw(run, write):
+def test_check_takes_pretty_printed_json_unless_raw(run, write, monkeypatch):
     pretty = write("i", json.dumps({"name": "b", "on": False}, indent=2) + "\n")
     arguments = ("check", write("s.json", PERSON), "--instance", pretty, "--json")
     assert run(*arguments).code == 0
     raw = run(*arguments, "--raw")
     assert (raw.code, raw.json["instances"][0]["position"]) == (1, 1)
-    assert run(*arguments, "--raw", "--flexible").code == 0  # its last line end is the file's
-    assert run(*arguments, "--flexible").json["spec"]["whitespace"] == "flexible"
+    assert run(*arguments, "--raw", "--whitespace", "flexible").code == 0  # its last line end is the file's
+    assert run(*arguments, "--whitespace", "flexible").json["spec"]["whitespace"] == "flexible"
+    dumped = write("d", json.dumps({"name": "b", "on": False}))
+    spaced = ("check", write("s.json", PERSON), "--raw", "--whitespace", "spaced")
+    assert [run(*spaced, "--instance", path).code for path in (dumped, pretty)] == [0, 1]
+    monkeypatch.setenv("GUIDED_PLUGIN", '{"whitespace": "spaced"}')
+    assert run(*arguments).json["instances"][0]["text"] == dumped.read_text()
+    assert run(*spaced[:3], "--instance", dumped).code == 0
 
 
 def test_check_reads_standard_input(run, write, standard_input):

@@ -67,11 +67,15 @@ def test_generate_json(run):
         assert 1 <= output["tokens"] <= 4
 
 
-def test_generate_flexible_allows_whitespace(run, write):
+def test_generate_writes_the_whitespace_that_is_asked_for(run, write, monkeypatch):
     schema = write("s.json", {"const": {"a": [1, 2]}})
     prompt = ("generate", "--model", MODEL_DIR, "--prompt", "", "--json", "--schema", schema)
     assert run(*prompt).json["outputs"][0]["text"] == '{"a":[1,2]}'
-    assert run(*prompt, "--flexible").json["spec"]["whitespace"] == "flexible"
+    assert run(*prompt, "--whitespace", "flexible").json["spec"]["whitespace"] == "flexible"
+    assert run(*prompt, "--whitespace", "spaced").json["outputs"][0]["text"] == '{"a": [1, 2]}'
+    monkeypatch.setenv("GUIDED_PLUGIN", '{"whitespace": "spaced"}')
+    assert run(*prompt).json["outputs"][0]["text"] == '{"a": [1, 2]}'
+    assert run(*prompt, "--whitespace", "compact").json["outputs"][0]["text"] == '{"a":[1,2]}'
 
 
 def test_generate_says_when_outputs_are_cut(run):

@@ -108,6 +108,12 @@ def test_whitespace_that_goes_on_is_noted(byte_compiler):
     assert "9 characters of whitespace" in found.notes[0]
     assert "'compact'" in found.notes[0]
     assert not gp.explain_output(byte_compiler, flexible, '{"name":"A"').notes
+    spaced = gp.OutputSpec.json_schema(PERSON, whitespace="spaced")
+    found = gp.explain_output(byte_compiler, spaced, '{"name":')
+    assert (found.forced[:1], found.notes) == (" ", ())
+    written = '{"name":' + found.ending.text
+    assert json.dumps(json.loads(written)) == written
+    assert gp.explain_output(byte_compiler, spaced, '{"name":  ').refused.position == 9
     compact = gp.explain_output(byte_compiler, gp.OutputSpec.json_schema(PERSON), '{"name":"A"  ')
     assert compact.refused.position == 11
 

@@ -12,7 +12,7 @@ import tracemalloc
 import pytest
 from pydantic import BaseModel
 
-from guided_plugin import OutputSpec
+from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.errors import SpecError, shown
 from guided_plugin.spec.forms import whitespace_of
 
@@ -32,6 +32,9 @@ EVERY = [
 ]
 
 
+CLOSED = OutputSpec.json_schema(SCHEMA, strict=True)
+
+
 class Person(BaseModel):
     name: str
 
@@ -49,7 +52,7 @@ def test_specs_are_values(spec):
 @pytest.mark.parametrize(
     ("form", "spec"),
     [
-        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}, EVERY[0]),
+        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}, CLOSED),
         ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": False}}, EVERY[7]),
         ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}, EVERY[0]),
         ({"type": "json_schema", "json_schema": SCHEMA}, EVERY[0]),
@@ -67,7 +70,7 @@ def test_specs_are_values(spec):
         ({"grammar": 'root ::= "a"'}, OutputSpec.grammar('root ::= "a"')),
         ({"grammar": 'start: "a"'}, OutputSpec.grammar('start: "a"', "lark")),
         ({"structural_tag": json.dumps(TAG)}, EVERY[6]),
-        ({"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}, EVERY[0]),
+        ({"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}, CLOSED),
         ({"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": False}, EVERY[7]),
         ({"type": "json_schema", "name": "x", "schema": SCHEMA, "description": "d"}, EVERY[0]),
         ({"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}, EVERY[0]),
@@ -321,6 +324,7 @@ def test_what_is_no_pattern_is_refused(pattern):
     [
         ({"whitespace": "compact", "whitespace_pattern": r"\s*"}, "compact"),
         ({"whitespace": "flexible", "whitespace_pattern": r"\s*"}, "flexible"),
+        ({"whitespace": "spaced", "whitespace_pattern": r"\s*"}, "spaced"),
         ({"disable_any_whitespace": True, "whitespace_pattern": r"\s*"}, "compact"),
         ({"disable_any_whitespace": True, "whitespace_pattern": " ?"}, "compact"),
     ],
@@ -329,6 +333,44 @@ def test_next_to_other_options_the_narrower_holds(options, whitespace):
     assert OutputSpec.parse({"json": {}, **options}).whitespace == whitespace
 
 
-def test_a_pattern_that_allows_less_than_the_option_is_refused():
+@pytest.mark.parametrize("whitespace", ["spaced", "flexible"])
+def test_a_pattern_that_allows_less_than_the_option_is_refused(whitespace):
     with pytest.raises(SpecError, match="allows less than the option"):
-        OutputSpec.parse({"json": {}, "whitespace": "flexible", "whitespace_pattern": " ?"})
+        OutputSpec.parse({"json": {}, "whitespace": whitespace, "whitespace_pattern": " ?"})
+
+
+OPERATOR = GuidedConfig(whitespace="spaced", strict=False)
+
+
+@pytest.mark.parametrize(
+    ("form", "settled"),
+    [
+        ({"json_schema": SCHEMA}, ("spaced", False)),
+        ({"json_schema": SCHEMA, "whitespace": "compact"}, ("compact", False)),
+        ({"json_schema": SCHEMA, "strict": True}, ("spaced", True)),
+        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}, ("spaced", False)),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
+            ("spaced", True),
+        ),
+        ({"json": SCHEMA, "disable_any_whitespace": True}, ("compact", False)),
+        ({"json": SCHEMA, "disable_any_whitespace": False}, ("spaced", False)),
+        ({"json": SCHEMA, "disable_additional_properties": True}, ("spaced", True)),
+        ({"json": SCHEMA, "whitespace_pattern": r"\s*"}, ("flexible", False)),
+        ({"guided_json": SCHEMA}, ("spaced", False)),
+        (TAG, ("spaced", False)),
+        (Person, ("spaced", False)),
+    ],
+)
+def test_what_a_request_does_not_say_is_the_operators(form, settled):
+    asked = OutputSpec.parse(form)
+    for spec in (asked, OutputSpec.parse(asked.to_dict()), OutputSpec.parse(json.dumps(asked.to_dict()))):
+        found = spec.settled(OPERATOR)
+        assert (found.whitespace, found.strict) == (found.layout, found.closed) == settled
+        assert OutputSpec.parse(found.to_dict()).settled(GuidedConfig()) == found
+
+
+def test_what_nobody_says_is_compact_and_strict():
+    spec = OutputSpec.json_schema(SCHEMA)
+    assert (spec.whitespace, spec.strict, spec.layout, spec.closed) == (None, None, "compact", True)
+    assert spec.settled(GuidedConfig()) == OutputSpec.json_schema(SCHEMA, whitespace="compact", strict=True)

@@ -45,8 +45,7 @@ def walker(name: str) -> tuple[GrammarCompiler, Walker]:
     return compiler, Walker(compiler)
 
 
-def spec_of(schema: Any, *, strict: bool = False, flexible: bool = False) -> OutputSpec:
-    whitespace = "flexible" if flexible else "compact"
+def spec_of(schema: Any, *, strict: bool = False, whitespace: Any = "compact") -> OutputSpec:
     return OutputSpec.json_schema(schema, strict=strict, whitespace=whitespace)
 
 

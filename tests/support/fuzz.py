@@ -2,7 +2,7 @@
 
     python tests/support/fuzz.py [--count N] [--seed S] [--backend NAME] [--json OUT]
 
-Each schema is compiled in a mode of its own (strict or not, compact or flexible whitespace, by itself, in a
+Each schema is compiled in a mode of its own (strict or not, in each `whitespace`, by itself, in a
 structural tag or in a Lark grammar). Instances around it, and outputs at random from its masks, are judged by
 `oracle`.
 Prints a table, and of each kind of fault the smallest schemas found. The exit status is 1 after a wrong
@@ -116,7 +116,7 @@ def fuzz(numbers: Iterable[int], seed: int, *, backend: str = "auto", instances:
 def _random_mode(source: Random, backend: str) -> Mode:
     return Mode(
         strict=source.random() < 0.25,
-        whitespace="flexible" if source.random() < 0.3 else "compact",
+        whitespace=source.choices(("flexible", "spaced", "compact"), (0.3, 0.2, 0.5))[0],
         tag=source.choice(("tag", "triggered_tags", "lark")) if source.random() < 0.25 else "",
         backend=backend,
     )

@@ -21,7 +21,9 @@ from mutations import CHARACTERS, copied, mutate_value, nodes
 from guided_plugin.spec.references import pointer_steps
 from guided_plugin.spec.schema import walk
 
-__all__ = ["SAMPLES", "near", "respelt", "text_of"]
+__all__ = ["SAMPLES", "laid_out", "near", "respelt", "text_of"]
+
+_STRING_OR_BETWEEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[,:]')
 
 _DATES = ["2024-02-29", "2023-02-28", "2000-02-29", "1999-12-31", "0001-01-01", "9999-11-30"]
 _TIMES = ["00:00:00Z", "23:59:59.999+23:59", "12:30:45.5-00:30", "08:00:00+02:00"]
@@ -322,3 +324,11 @@ def _finds(pattern: str, name: str) -> bool:
         return re.search(pattern, name) is not None
     except re.error:
         return False
+
+
+def laid_out(text: str, whitespace: str) -> str:
+    """The text of an instance as `compact` or `spaced` JSON, with its spellings kept."""
+    space = " " * (whitespace == "spaced")
+    return _STRING_OR_BETWEEN.sub(
+        lambda found: found[0] + space if found[0] in ",:" else found[0].strip(" \t\r\n"), text
+    )

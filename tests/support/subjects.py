@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from instances import near, respelt, text_of
+from instances import laid_out, near, respelt, text_of
 from oracle import OracleError, oracle, read_exactly
 from stopping import Walker, is_json, special_vocabulary
 
@@ -30,7 +29,6 @@ COMPILER = GrammarCompiler(
 )
 WALKER = Walker(COMPILER)
 _STEPS, _FINISH = 60, 200
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class Mode(NamedTuple):
@@ -65,6 +63,8 @@ class Mode(NamedTuple):
 
     def text(self, instance: str) -> str:
         """The whole output that holds the text of an instance."""
+        if self.whitespace == "spaced":
+            instance = laid_out(instance, self.whitespace)
         return f"{BEGIN}{instance}{END}" if self.tag else instance
 
     def instance_in(self, output: str) -> str:
@@ -163,9 +163,10 @@ class Subject:
             outcome.unfinished += 1
             return None
         instance = self.mode.instance_in(text)
-        spaced = self.mode.whitespace == "compact" and re.search(r"\s", _STRING.sub("", instance))
+        layout = self.mode.whitespace
+        astray = layout != "flexible" and instance != laid_out(instance, layout)
         try:
-            if spaced or not self.allows(instance):
+            if astray or not self.allows(instance):
                 outcome.add("wrong accept", text)
         except OracleError:
             return None

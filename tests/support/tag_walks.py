@@ -107,8 +107,7 @@ FORMS = {
 }
 
 
-def spec_of(form: dict[str, Any], *, strict: bool = False, flexible: bool = False) -> OutputSpec:
-    whitespace = "flexible" if flexible else "compact"
+def spec_of(form: dict[str, Any], *, strict: bool = False, whitespace: Any = "compact") -> OutputSpec:
     return OutputSpec.structural_tag({"format": form}, strict=strict, whitespace=whitespace)
 
 

@@ -76,7 +76,7 @@ def client_lark(
         elif text == "%json":
             lowered = _lowered(spec, piece, schemas, unenforced, marked=marked)
             text = f"{prefix}{len(inner)}"
-            body = schemas.lark(lowered.symbol, "", spaced=spec.whitespace == "flexible")
+            body = schemas.lark(lowered.symbol, "", spec.layout, marked=marked)
             inner.append(f"{text}: %lark {{\n{body}}}\n")
             distinct |= lowered.distinct
         elif text == "%lark":
@@ -169,7 +169,7 @@ def _lowered(
     spec: OutputSpec, piece: _Piece, grammar: Grammar, unenforced: Iterable[str], *, marked: bool
 ) -> Lowered:
     """An inner schema's rules."""
-    schema, strict = piece.value, spec.strict
+    schema, strict = piece.value, spec.closed
     try:
         check_schema(schema)
         return lower_schema(

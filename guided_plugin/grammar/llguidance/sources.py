@@ -114,8 +114,8 @@ def _text(spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marke
     if spec.kind in ("json_schema", "json_object"):
         return schema_to_lark(
             spec.document() if spec.kind == "json_schema" else {"type": "object"},
-            strict=spec.strict and spec.kind == "json_schema",
-            flexible=spec.whitespace == "flexible",
+            strict=spec.closed and spec.kind == "json_schema",
+            whitespace=spec.layout,
             unenforced=unenforced,
             impossible_token=impossible,
             marked=marked,

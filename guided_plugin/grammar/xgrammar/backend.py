@@ -12,12 +12,12 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
-from guided_plugin.config import GuidedConfig
+from guided_plugin.config import GuidedConfig, Whitespace
 from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -41,6 +41,12 @@ _ANY_OBJECT = {
         "array": {"type": "array", "items": {"$ref": "#/$defs/value"}},
         "value": {"anyOf": [_SCALAR, {"$ref": "#/$defs/object"}, {"$ref": "#/$defs/array"}]},
     },
+}
+
+_LAYOUTS: Mapping[Whitespace, Mapping[str, Any]] = {
+    "compact": {"any_whitespace": False, "separators": (",", ":")},
+    "spaced": {"any_whitespace": False, "separators": (", ", ": ")},
+    "flexible": {"any_whitespace": True},
 }
 
 _LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
@@ -149,7 +155,7 @@ class XGrammarBackend:
                 return read(choice_ebnf(spec.document()))
             case "json_schema":
                 document = spec.document()
-                check_schema_enforced(document, strict=spec.strict)
+                check_schema_enforced(document, strict=spec.closed)
                 return self._json(document, spec)
             case "json_object":
                 return self._json(_ANY_OBJECT, spec)
@@ -159,9 +165,9 @@ class XGrammarBackend:
         )
 
     def _json(self, document: Any, spec: OutputSpec) -> Any:
-        compact: dict[str, Any] = {"any_whitespace": False, "separators": (",", ":")}
-        layout = compact if spec.whitespace == "compact" else {"any_whitespace": True}
-        return self._xgr.Grammar.from_json_schema(json.dumps(document), strict_mode=True, **layout)
+        return self._xgr.Grammar.from_json_schema(
+            json.dumps(document), strict_mode=True, **_LAYOUTS[spec.layout]
+        )
 
     def _check_satisfiable(self, grammar: Grammar) -> None:
         """Refuse a grammar that derives nothing: xgrammar compiles it, and no token would ever be allowed."""

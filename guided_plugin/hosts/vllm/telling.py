@@ -106,6 +106,7 @@ def frontend_line(options: GuidedConfig, error: GuidedError | None, backends: Co
         helpers = "compiles in this process"
     return (
         f"guided_plugin {__version__} is on in this frontend: {take_over}, {helpers}, "
+        f"JSON {options.whitespace} and {'strict' if options.strict else 'open'}, "
         f"backend {options.backend}" + (f" of {_versions(backends)}" if backends else "")
     )
 

@@ -7,6 +7,7 @@ import dataclasses
 import json
 
 import pytest
+from instances import laid_out
 from stopping import Walker
 
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -68,9 +69,12 @@ UNIQUE = json.dumps({"type": "array", "items": {"type": "integer"}, "uniqueItems
 
 
 class TestInnerSchemas:
-    @pytest.mark.parametrize("options", [{}, {"whitespace": "flexible"}, {"strict": False}], ids=str)
+    @pytest.mark.parametrize(
+        "options", [{}, {"whitespace": "spaced"}, {"whitespace": "flexible"}, {"strict": False}], ids=str
+    )
     @pytest.mark.parametrize(("schema", "texts"), SCHEMAS, ids=lambda value: json.dumps(value)[:30])
     def test_take_what_json_schema_takes(self, compiler, schema, texts, options):
+        texts = [*dict.fromkeys([*texts, *(laid_out(text, "spaced") for text in texts)])]
         alone = taken(compiler, OutputSpec.json_schema(schema, **options), texts)
         assert 0 < len(alone) <= len(texts)
         source = f'start: "<" x ">"\nx: %json {json.dumps(schema, indent=1)}'

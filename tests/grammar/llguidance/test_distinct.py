@@ -21,6 +21,7 @@ from distinct_walks import (
     walker,
     wander,
 )
+from instances import laid_out
 
 from guided_plugin import GuidedConfig, OutputSpec
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -103,21 +104,24 @@ TEXTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("flexible", [False, True])
+@pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize(("schema", "good", "bad"), TEXTS)
-def test_texts(schema, good, bad, vocabulary, flexible):
+def test_texts(schema, good, bad, vocabulary, whitespace):
     compiler, walks = walker(vocabulary)
-    grammar = compiler.compile(spec_of(schema, flexible=flexible))
-    if flexible:
-        good = [*good, *(spaced(text) for text in good)]
-        bad = [*bad, *(spaced(text) for text in bad)]
+    grammar = compiler.compile(spec_of(schema, whitespace=whitespace))
+    if whitespace == "flexible":
+        good = [*good, *map(with_space_everywhere, good)]
+        bad = [*bad, *map(with_space_everywhere, bad)]
+    elif whitespace == "spaced":
+        compact, good = good, [laid_out(text, "spaced") for text in good]
+        bad = [*(laid_out(text, "spaced") for text in bad), *({*compact} - {*good})]
     for text in [*good, *bad]:
         walk = walks.walk(grammar, text)
         assert (walk.accepted, walk.early, walk.leaks) == (text in good, [], []), text
 
 
-def spaced(text: str) -> str:
+def with_space_everywhere(text: str) -> str:
     """With white space between all parts."""
     found, inside = "", False
     for before, char in zip(" " + text, text, strict=False):
@@ -208,24 +212,26 @@ WALKED = [*FINITE, *({**UNIQUE, "items": items} for items in OBJECTS)]
 WALKED += [{**UNIQUE, **schema} for schema in (*KINDS, *LEAVING, *UNIONS)]
 
 
-@pytest.mark.parametrize("flexible", [False, True])
+@pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize("schema", WALKED)
-def test_no_walk_repeats_a_value_or_ends_without_a_token(schema, vocabulary, flexible):
+def test_no_walk_repeats_a_value_or_ends_without_a_token(schema, vocabulary, whitespace):
     ended = 0
     for seed in range(4):
-        text = wander(vocabulary, spec_of(schema, strict=bool(seed % 2), flexible=flexible), Random(seed))
+        spec = spec_of(schema, strict=bool(seed % 2), whitespace=whitespace)
+        text = wander(vocabulary, spec, Random(seed))
         if text is not None:
             ended += 1
             assert repeats(json.loads(text, object_pairs_hook=Members), schema) == [], text
-    assert ended or flexible
+    assert ended or whitespace == "flexible"
 
 
+@pytest.mark.parametrize("whitespace", ["spaced", "flexible"])
 @pytest.mark.parametrize("schema", [*FINITE, *({**UNIQUE, **schema} for schema in UNIONS)])
-def test_going_back_and_forking_leave_no_trace(schema):
+def test_going_back_and_forking_leave_no_trace(schema, whitespace):
     compiler, _ = walker("crossing")
     vocabulary, chance = VOCABULARIES["crossing"], Random(5)
-    grammar = compiler.compile(spec_of(schema, flexible=True))
+    grammar = compiler.compile(spec_of(schema, whitespace=whitespace))
 
     def choose(ids):
         likely = [token for token in ids if set(vocabulary.tokens[token]) <= set(b'",]}:01a')]

@@ -27,8 +27,8 @@ def compiler():
 
 
 @functools.cache
-def compiled(name, *, strict=False, flexible=False):
-    return compiler().compile(spec_of(FORMS[name].form, strict=strict, flexible=flexible))
+def compiled(name, *, strict=False, whitespace="compact"):
+    return compiler().compile(spec_of(FORMS[name].form, strict=strict, whitespace=whitespace))
 
 
 def started(grammar):
@@ -100,7 +100,9 @@ def chosen(ids, chance, late):
     return chance.choice(quick if quick and chance.random() < 0.5 else likely)
 
 
-@pytest.mark.parametrize("options", [{}, {"strict": True}, {"flexible": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"strict": True}, {"whitespace": "spaced"}, {"whitespace": "flexible"}]
+)
 @pytest.mark.parametrize("name", FORMS)
 def test_each_json_of_a_random_output_keeps_its_schema(name, options):
     seen = 0

@@ -167,7 +167,9 @@ def test_the_oracle_reads_as_the_standard_does(schema, valid, invalid):
 )
 def test_strict_closes_and_orders(backend, schema, good, bad):
     spec = OutputSpec.json_schema(schema)
-    grammar = backend.load(Prepared(spec, "llguidance", schema_to_lark(schema, strict=True, flexible=False)))
+    grammar = backend.load(
+        Prepared(spec, "llguidance", schema_to_lark(schema, strict=True, whitespace="compact"))
+    )
     for text in [*good, *bad]:
         matcher = backend.start(grammar, (256,))
         assert (matcher.accept_text(text.encode()) and matcher.complete) is (text in good), text
@@ -193,4 +195,4 @@ def test_strict_closes_and_orders(backend, schema, good, bad):
 )  # fmt: skip
 def test_what_it_refuses(schema, error, says):
     with pytest.raises(error, match=says):
-        schema_to_lark(schema, strict=False, flexible=True)
+        schema_to_lark(schema, strict=False, whitespace="flexible")

@@ -175,8 +175,8 @@ def test_bounds_next_to_a_reference_that_stands_alone_are_not_blamed() -> None:
         "required": ["x", "y"],
         "definitions": {"a": {"type": "integer"}, "never": False},
     }
-    schema_to_lark(schema, strict=False, flexible=False)
+    schema_to_lark(schema, strict=False, whitespace="compact")
     impossible = {**schema, "properties": {"x": crossed, "y": False}}
     with pytest.raises(UnsatisfiableSpecError) as caught:
-        schema_to_lark(impossible, strict=False, flexible=False)
+        schema_to_lark(impossible, strict=False, whitespace="compact")
     assert "is above" not in caught.value.what

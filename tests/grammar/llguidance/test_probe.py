@@ -128,5 +128,5 @@ def test_grammars_without_intersections_are_not_probed() -> None:
     ],
 )
 def test_only_what_must_meet_several_demands_is_tried(schema, tried):
-    text = schema_to_lark({"type": "string", **schema}, strict=True, flexible=False)
+    text = schema_to_lark({"type": "string", **schema}, strict=True, whitespace="compact")
     assert (TOGETHER in text) == tried

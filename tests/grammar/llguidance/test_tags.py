@@ -151,6 +151,16 @@ class TestSchemas:
         assert not takes(compiler, form, spaced)
         assert takes(compiler, form, spaced, whitespace="flexible")
         assert takes(compiler, form, '{{"a":[1,2]}}', whitespace="flexible")
+        as_dumped = '{{"a": [1, 2]}}'
+        layouts = (
+            as_dumped,
+            '{{"a":[1,2]}}',
+            spaced,
+            '{{"a": [1,2]}}',
+            '{{"a": [1, 2 ]}}',
+            '{{"a": [1, 2]} }',
+        )
+        assert [text for text in layouts if takes(compiler, form, text, whitespace="spaced")] == [as_dumped]
         for outside in ('{ {"a":1}}', '{{"a":1} }', ' {{"a":1}}', '{"a b"}'):
             assert takes(compiler, form, outside, whitespace="flexible") == (outside == '{"a b"}')
 

@@ -1,6 +1,7 @@
 """Schemas inside structural tags and outside mean the same: the official test suite, both ways."""
 
 import pytest
+from instances import laid_out
 from official_suite import ARCHIVE, DRAFTS, groups
 from stopping import Walker, special_vocabulary
 
@@ -40,7 +41,7 @@ def compiled(compiler, make, schema, **options):
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
-@pytest.mark.parametrize("whitespace", ["compact", "flexible"])
+@pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
 def test_the_same_verdicts_inside_and_outside(compiler, draft, whitespace):
     walker, seen = Walker(compiler), set()
     start = len(whitespace) + len(draft)
@@ -54,7 +55,8 @@ def test_the_same_verdicts_inside_and_outside(compiler, draft, whitespace):
             assert inside.where.startswith("#/format/tags/0/content/json_schema")
             continue
         assert not isinstance(inside, GuidedError), f"{group.name}: {inside}"
-        for text, _ in group.tests:
+        for compact, _ in group.tests:
+            text = laid_out(compact, whitespace)
             verdict = walker.walk(outside, text).accepted
             walk = walker.walk(inside, BEGIN + text + END, whole=lambda _: True)
             assert (walk.accepted, walk.early, walk.leaks) == (verdict, [], []), (group.name, text)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from guided_plugin.config import Whitespace
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
@@ -54,7 +55,7 @@ def schema_to_lark(
     schema: Any,
     *,
     strict: bool,
-    flexible: bool,
+    whitespace: Whitespace,
     unenforced: Iterable[str] = (),
     impossible_token: int | None = None,
     marked: bool = False,
@@ -76,7 +77,10 @@ def schema_to_lark(
         impossible_token=impossible_token,
         marked=marked,
     )
-    text = grammar.lark(found.symbol, _FLEXIBLE_HEADER if flexible else HEADER)
+    if whitespace == "flexible":
+        text = grammar.lark(found.symbol, _FLEXIBLE_HEADER)
+    else:
+        text = grammar.lark(found.symbol, HEADER, whitespace, marked=marked)
     return text + DISTINCT if found.distinct else text
 
 

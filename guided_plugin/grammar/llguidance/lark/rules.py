@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import NamedTuple
 
+from guided_plugin.config import Whitespace
+
 TOGETHER = "// together: "
 """Begins a line with terminals that may come next at one place, of which some are intersections."""
 
@@ -21,12 +23,20 @@ SPARE_BIT = 63
 """A bit of parameters that no rule sets."""
 
 _SPACE = r"[\x20\x0A\x0D\x09]*"
-_SPACED = {
-    **{f'"{opening}"': rf"/\{opening}{_SPACE}/" for opening in "{["},
-    **{f'"{closing}"': rf"/{_SPACE}\{closing}/" for closing in "}]"},
-    **{f'"{between}"': f"/{_SPACE}{between}{_SPACE}/" for between in ",:"},
+_PUNCTUATION: Mapping[Whitespace, Mapping[str, str]] = {
+    "compact": {},
+    "spaced": {'","': '", "', '":"': '": "'},
+    "flexible": {
+        **{f'"{opening}"': rf"/\{opening}{_SPACE}/" for opening in "{["},
+        **{f'"{closing}"': rf"/{_SPACE}\{closing}/" for closing in "}]"},
+        **{f'"{between}"': f"/{_SPACE}{between}{_SPACE}/" for between in ",:"},
+    },
 }
-"""JSON's punctuation with whitespace around it."""
+"""How JSON's punctuation is written, with the whitespace next to it."""
+
+_MARKED = {'","': "/, ?/", '":"': "/: ?/"}
+"""The same for `spaced` in a grammar with marks. They come behind a comma, before its space, and the
+check that reads them knows values without spaces; the matcher next to it holds these."""
 
 
 def literal(text: str) -> str:
@@ -198,9 +208,12 @@ class Grammar:
             rule.alternatives = [a._replace(symbols=_without_dead(a.symbols, lives)) for a in kept]
         return lives(start)
 
-    def lark(self, start: Symbol, header: str, *, spaced: bool = False) -> str:
-        """The text of the grammar. `spaced`: whitespace may be next to JSON's punctuation only."""
-        words = _SPACED | self._renamed() if spaced else self._renamed()
+    def lark(
+        self, start: Symbol, header: str, whitespace: Whitespace = "compact", *, marked: bool = False
+    ) -> str:
+        """The text of the grammar. `whitespace` stands next to JSON's punctuation only."""
+        punctuation = _MARKED if marked and whitespace == "spaced" else _PUNCTUATION[whitespace]
+        words = {**punctuation, **self._renamed()}
         lines = [header + f"start: {_symbol(start, words)}"]
         rules, terminals = _reachable(self.rules, start)
         for name in rules:

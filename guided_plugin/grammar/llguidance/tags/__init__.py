@@ -52,11 +52,10 @@ def tag_to_lark(
     `controls`: the names of the control tokens that it may name, by id. The other options are those of
     `schema_to_lark`. Raises an UnsupportedSpecError with a place in the whole tag.
     """
-    flexible = spec.whitespace == "flexible"
     try:
-        node = read_tag(spec.document(), controls, flexible=flexible, strict=spec.strict)
+        node = read_tag(spec.document(), controls, whitespace=spec.layout, strict=spec.closed)
         named = impossible_token in _tokens(node)
-        writer = _Writer(spec.strict, tuple(unenforced), None if named else impossible_token, marked)
+        writer = _Writer(spec.closed, tuple(unenforced), None if named else impossible_token, marked)
         clash = misread(node, lambda schema: writer.lowered(schema).types)
         if clash is not None:
             raise UnsupportedSpecError(
@@ -67,7 +66,7 @@ def tag_to_lark(
         start = writer.symbol(node)
     except RecursionError as error:
         raise UnsupportedSpecError("is nested too deep", where="structural_tag") from error
-    text = writer.grammar.lark(start, HEADER, spaced=flexible)
+    text = writer.grammar.lark(start, HEADER, spec.layout, marked=marked)
     return text + DISTINCT if writer.distinct else text
 
 

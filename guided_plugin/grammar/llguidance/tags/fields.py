@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from guided_plugin.config import Whitespace
 from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.tags.nodes import EMPTY, Control, Names, Node, Path, Text
 from guided_plugin.spec.schema import pointer
@@ -24,13 +25,13 @@ class Reading:
         controls: Mapping[int, str],
         formats: Mapping[str, tuple[tuple[str, ...], Callable[[Reading, Fields, Path], Node]]],
         *,
-        flexible: bool,
+        whitespace: Whitespace,
         strict: bool,
     ) -> None:
         """`controls`: names of control tokens, by id. `formats`: the fields of each type, and its reader."""
         by_name = {name: token for token, name in sorted(controls.items(), reverse=True)}
         self.names = Names(by_name)
-        self.flexible = flexible
+        self.whitespace = whitespace
         self.strict = strict
         self.ends: list[str] = []
         """Texts that end the innermost tag around what is read now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from guided_plugin.config import Whitespace
 from guided_plugin.errors import GrammarError, GuidedError, UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.tags.fields import (
     Fields,
@@ -46,9 +47,9 @@ from guided_plugin.spec.schema import check_schema, pointer
 _MAX_REPEAT = 1_000
 
 
-def read_tag(document: Fields, controls: Mapping[int, str], *, flexible: bool, strict: bool) -> Node:
+def read_tag(document: Fields, controls: Mapping[int, str], *, whitespace: Whitespace, strict: bool) -> Node:
     """The whole tag. `controls`: names of the control tokens that it may name, by id."""
-    reading = Reading(controls, _FORMATS, flexible=flexible, strict=strict)
+    reading = Reading(controls, _FORMATS, whitespace=whitespace, strict=strict)
     if "format" in document:
         return written_out(reading.format(document["format"], ("format",)))
     return written_out(_older(reading, document))
@@ -77,8 +78,10 @@ def _json_schema(reading: Reading, node: Fields, path: Path) -> Node:
     most = node.get("max_whitespace_cnt")
     if most is not None and (not isinstance(most, int) or most < 1):
         raise malformed("must be a number above zero", (*path, "max_whitespace_cnt"))
-    if most is not None and reading.flexible:
-        raise refusal("`max_whitespace_cnt`", (*path, "max_whitespace_cnt"), "use compact whitespace")
+    if most is not None and reading.whitespace == "flexible":
+        raise refusal(
+            "`max_whitespace_cnt`", (*path, "max_whitespace_cnt"), "use compact or spaced whitespace"
+        )
     if "json_schema" not in node:
         raise malformed("must have a `json_schema`", path)
     any_order = flag(node, "any_order", path)

@@ -55,7 +55,8 @@ _STYLES = {
 def xml_schema(reading: Reading, node: Fields, path: Path) -> Node:
     """The properties of a schema in a style, in the order of the schema."""
     style = _STYLES.get(node["style"]) if isinstance(node["style"], str) else None
-    if style is None or reading.flexible or node.get("any_order") or not reading.strict:
+    flexible = reading.whitespace == "flexible"
+    if style is None or flexible or node.get("any_order") or not reading.strict:
         raise refusal(f"a style of {shown(node['style'])} with these options", (*path, "style"))
     schema, path = node["json_schema"], (*path, "json_schema")
     properties, required = _described(schema, path)
