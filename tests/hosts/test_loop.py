@@ -1,11 +1,13 @@
 """The reference loop with the shipped model: hook order, validity, bit-identity, errors by row."""
 
+import dataclasses
 import enum
 import json
 
 import jsonschema
 import pytest
 import torch
+from instances import laid_out
 from listening import StepListener
 from rank_threads import on_ranks
 
@@ -146,6 +148,31 @@ def test_guided_rows_are_valid_and_unguided_rows_untouched(parts, make_loop, sam
         assert all(matcher.accept(token) for token in output.tokens)
         assert matcher.complete
     assert [output.tokens for output in outputs[3:]] == [output.tokens for output in without[3:]]
+
+
+@pytest.mark.parametrize("whitespace", ["compact", "spaced"])
+def test_rows_that_do_not_say_are_laid_out_as_configured(parts, make_loop, whitespace):
+    tokenizer, model, compiler = parts
+    config = gp.GuidedConfig(whitespace=whitespace, strict=False)
+    loop = make_loop(model, gp.GrammarCompiler(compiler.vocabulary, config=config))
+    # Closed, it would have no instances.
+    more = {"properties": {"a": {"type": "boolean"}}, "required": ["a"], "minProperties": 2}
+    opened = gp.OutputSpec.json_schema({"type": "object", **more})
+    said = gp.OutputSpec.json_schema(DEMOS[0].schema, whitespace="flexible", strict=True)
+    specs, every = [*SPECS, said, opened], prompts(tokenizer)
+    outputs = loop.run([*every, *every[:2]], specs, max_new_tokens=100)
+    for spec, output in zip(specs, outputs, strict=True):
+        assert output.error is None
+        settled = {"whitespace": spec.whitespace or whitespace, "strict": spec is said}
+        grammar = compiler.compile(dataclasses.replace(spec, **settled))
+        matcher = compiler.backend(grammar.backend).start(grammar, compiler.vocabulary.stop_token_ids)
+        assert all(matcher.accept(token) for token in output.tokens)
+        assert len(tokenizer.decode(output.tokens)) > 12
+    for demo, output in zip(DEMOS, outputs[:3], strict=True):
+        text = tokenizer.decode(output.tokens)
+        jsonschema.validate(json.loads(text), demo.schema)
+        assert text == laid_out(text, whitespace)
+        assert text != laid_out(text, "compact" if whitespace == "spaced" else "spaced")
 
 
 def test_sampling_limits(parts, make_loop):

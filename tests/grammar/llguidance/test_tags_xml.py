@@ -1,5 +1,6 @@
 """Schemas in tags whose properties are XML elements: part of what xgrammar takes, with the same values."""
 
+import json
 from random import Random
 
 import numpy as np
@@ -125,8 +126,24 @@ def test_what_has_no_one_spelling_is_refused(compiler, schema):
 
 @pytest.mark.parametrize("options", [{"whitespace": "flexible"}, {"strict": False}])
 def test_options_that_need_more(compiler, options):
-    with pytest.raises(UnsupportedSpecError, match="style"):
+    with pytest.raises(UnsupportedSpecError, match=r"style.*use compact or spaced whitespace, strict: true"):
         compiled(compiler, "qwen_xml", **options)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_values_that_are_json_are_laid_out_as_asked(compiler, style):
+    value = {"s": "x: y, z", "t": [1, 2]}
+    more = {"type": "object", "properties": {"s": {"type": "string"}, "t": {"items": {"type": "integer"}}}}
+    schema = {**SCHEMA, "$defs": {"more": more}}
+    layouts = {"compact": (",", ":"), "spaced": (", ", ": ")}
+    for whitespace in layouts:
+        grammar = compiled(compiler, style, schema, whitespace=whitespace)
+        taken = []
+        for name, separators in layouts.items():
+            pairs = [CITY, N, ("more", json.dumps(value, separators=separators), False)]
+            if follows(compiler, grammar, written(style, *pairs))[1]:
+                taken.append(name)
+        assert taken == [whitespace]
 
 
 def test_places_in_definitions(compiler):

@@ -1,11 +1,14 @@
 """`Guide.generate_kwargs`: what comes out of `generate` is what the specs say, whatever the call is like."""
 
+import dataclasses
+import json
 import logging
 
 import pytest
 import torch
 from generate_calls import MIXED, PAD, STOP, generate
 from generating import PROMPTS, SPECS, encoded, random_model, recheck, same_until_stop
+from instances import laid_out
 from transformers import CompileConfig, LogitsProcessor, StoppingCriteria, TextStreamer
 
 import guided_plugin as gp
@@ -46,6 +49,32 @@ def test_guided_rows_are_valid_and_unguided_ones_untouched(run, bare, model, mak
         assert not same_until_stop(made.rows[0], free[0])
         assert made.errors == {}
     assert finished >= 4
+
+
+@pytest.mark.parametrize("mode", ["inline", "process"])
+def test_rows_that_do_not_say_are_laid_out_as_configured(tokenizer, vocabulary, model, make_guide, mode):
+    config = gp.GuidedConfig(threads=2, isolate_compiles=False, whitespace="spaced", strict=False)
+    guide = make_guide(model, config=config, mode=mode)
+    closed = dataclasses.replace(SPECS[0], strict=True)
+    said = dataclasses.replace(closed, whitespace="compact")
+    # Closed, it would have no instances.
+    opened = gp.OutputSpec.json_schema({"type": "object", "properties": {}, "minProperties": 1})
+    settled = [dataclasses.replace(closed, whitespace="spaced"), said]
+    settled.append(dataclasses.replace(opened, whitespace="spaced", strict=False))
+    ended = [0, 0]
+    for seed in range(3):
+        kwargs = guide.generate_kwargs([closed, said, opened])
+        rows = generate(model, encoded(tokenizer, PROMPTS), seed=seed, do_sample=True, **kwargs)
+        assert kwargs.errors == {}
+        done = recheck(vocabulary, settled, rows)
+        texts = [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+        for row, whitespace in enumerate(("spaced", "compact")):
+            if done[row]:
+                assert json.loads(texts[row])["kind"] in ("person", "robot")
+                assert texts[row] == laid_out(texts[row], whitespace)
+                ended[row] += 1
+        assert len(texts[2]) > 2
+    assert all(ended)
 
 
 def test_compiled_forward(run, bare):

@@ -1,6 +1,7 @@
 """The real vLLM on the CPU: what comes out is checked with fresh matchers of the spec that was asked for."""
 
 import copy
+import dataclasses
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from instances import laid_out
 from vllm import SamplingParams
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
@@ -98,6 +100,25 @@ def test_an_engine_is_ready_when_it_is_made(started):
     """Its first guided request waits for no worker and starts no process."""
     _, called, processes = started
     assert (called, processes) == (["guided_health"], [])
+
+
+def test_requests_that_do_not_say_are_laid_out_as_the_operator_set(llm, checker, reconfigured):
+    """The engine itself has other options: it gets specs that are settled."""
+    reconfigured(whitespace="spaced", strict=False)
+    call = {"type": "structural_tag", "format": TAG["format"]["tags"][0] | {"type": "tag"}}
+    closed, said = {**OURS[0], "strict": True}, {**OURS[0], "whitespace": "compact", "strict": True}
+    asked = [(OURS[3], False), (THEIRS[0], True), ({"structural_tag": json.dumps(call)}, True)]
+    every = [params_of(form, theirs=theirs) for form, theirs in [*asked, (closed, False), (said, False)]]
+    *outputs, last, compact = (output.outputs[0] for output in llm.generate(["x"] * 5, every, use_tqdm=False))
+    for (form, _), completion in zip(asked, outputs, strict=True):
+        settled = dataclasses.replace(gp.OutputSpec.parse(form), whitespace="spaced", strict=False)
+        checker(settled, completion)
+        assert '": ' in completion.text
+    checker({**closed, "whitespace": "spaced"}, last)
+    checker(said, compact)
+    for text, whitespace in ((last.text, "spaced"), (compact.text, "compact")):
+        assert json.loads(text).keys() == {"name", "age"}
+        assert text == laid_out(text, whitespace)
 
 
 def test_a_mixed_batch_preempted_and_in_chunks(llm, checker):

@@ -55,9 +55,11 @@ _STYLES = {
 def xml_schema(reading: Reading, node: Fields, path: Path) -> Node:
     """The properties of a schema in a style, in the order of the schema."""
     style = _STYLES.get(node["style"]) if isinstance(node["style"], str) else None
-    flexible = reading.whitespace == "flexible"
-    if style is None or flexible or node.get("any_order") or not reading.strict:
-        raise refusal(f"a style of {shown(node['style'])} with these options", (*path, "style"))
+    if style is None:
+        raise refusal(f"a style of {shown(node['style'])}", (*path, "style"))
+    if reading.whitespace == "flexible" or node.get("any_order") or not reading.strict:
+        hint = "use compact or spaced whitespace, strict: true and no any_order"
+        raise refusal(f"a style of {shown(node['style'])} with these options", (*path, "style"), hint)
     schema, path = node["json_schema"], (*path, "json_schema")
     properties, required = _described(schema, path)
     shared = {key: schema[key] for key in _SHARED if key in schema}

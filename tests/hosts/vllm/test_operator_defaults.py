@@ -1,0 +1,217 @@
+"""`whitespace` and `strict` as an operator sets them for a server: what they make of requests that don't say.
+Each goes through vLLM's own protocol and tool parsers, and through the gate, to the fields that its engine
+gets; these are judged by a fresh matcher of a compiler that has no options, on texts of `json.dumps`."""
+
+import json
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.parser.parser_manager import ParserManager
+from vllm_support import TAKES_OVER, VOCABULARY, config
+
+import guided_plugin as gp
+from guided_plugin.hosts.vllm import specs as vllm_specs
+from guided_plugin.hosts.vllm.admission import Gate
+from guided_plugin.hosts.vllm.common import spec_of
+
+AT = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "integer"}}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"at": {**AT, "required": ["x"]}, "on": {"type": "boolean"}},
+    "required": ["at", "on"],
+}
+DATA = {"at": {"x": [1, 2]}, "on": True}
+MORE = {**DATA, "z": {"y": 1}}
+LAYOUTS = {
+    "compact": {"separators": (",", ":")},
+    "spaced": {},
+    "flexible": {"indent": 1},
+}
+MESSAGES = [{"role": "user", "content": "?"}]
+NAMED = {"type": "function", "function": {"name": "weather"}}
+FORMAT = {"name": "x", "schema": SCHEMA}
+TAG = {
+    "type": "tag",
+    "begin": "<f>",
+    "content": {"type": "json_schema", "json_schema": SCHEMA},
+    "end": "</f>",
+}
+
+
+@pytest.fixture(autouse=True)
+def parts(monkeypatch):
+    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
+    monkeypatch.setattr(vllm_specs, "vocabulary_of", lambda config: VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    return gp.GrammarCompiler(VOCABULARY, config=gp.GuidedConfig(threads=1, isolate_compiles=False))
+
+
+class Tokenizer:
+    """As far as parsers look at one."""
+
+    def get_vocab(self):
+        return {"<tool_call>": 1, "</tool_call>": 2}
+
+    def encode(self, text, **options):
+        return [1]
+
+
+def chat(**options):
+    return ChatCompletionRequest(messages=MESSAGES, **options).to_sampling_params(70, {})
+
+
+def tool_call(parser, choice):
+    """A request with a tool, as a server with this parser changes it."""
+    tool = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA, "strict": True}}
+    request = ChatCompletionRequest(messages=MESSAGES, tools=[tool], tool_choice=choice)
+    made = ParserManager.get_parser(parser, enable_auto_tools=True)(Tokenizer(), request.tools)
+    return made.adjust_request(request).to_sampling_params(70, {})
+
+
+def guided(**form):
+    return chat(vllm_xargs={"guided": json.dumps(form)})
+
+
+def call(text):
+    return '<tool_call>{"name": "weather", "arguments": ' + text + "}</tool_call>"
+
+
+def xml_call(text):
+    """Each value of the object in an element, in the same layout."""
+    value = json.loads(text)
+    layout = next(each for each in LAYOUTS.values() if json.dumps(value, **each) == text)
+    elements = [
+        f"<parameter={key}>{json.dumps(inner, **layout)}</parameter>\n" for key, inner in value.items()
+    ]
+    return "<tool_call>\n<function=weather>\n" + "".join(elements) + "</function>\n</tool_call>"
+
+
+JSON = {
+    "response_format": (lambda: chat(response_format={"type": "json_schema", "json_schema": FORMAT}), str),
+    "json_object": (lambda: chat(response_format={"type": "json_object"}), str),
+    "structured_outputs": (lambda: chat(structured_outputs={"json": SCHEMA}), str),
+    "completion": (
+        lambda: CompletionRequest(
+            prompt="x", response_format={"type": "json_schema", "json_schema": FORMAT}
+        ).to_sampling_params(70, {}),
+        str,
+    ),
+    "responses": (
+        lambda: ResponsesRequest(
+            input="x", text={"format": {"type": "json_schema", **FORMAT}}
+        ).to_sampling_params(70, {}),
+        str,
+    ),
+    "structural_tag": (
+        lambda: chat(response_format={"type": "structural_tag", "format": TAG}),
+        "<f>{}</f>".format,
+    ),
+    "guided": (lambda: guided(json_schema=SCHEMA), str),
+    "guided lark": (lambda: guided(grammar="start: %json " + json.dumps(SCHEMA)), str),
+    **{
+        f"tool {choice}": (lambda choice=choice: tool_call("hermes", choice), call)
+        for choice in ("auto", "required")
+    },
+    "tool named": (lambda: tool_call("hermes", NAMED), call),
+}
+XML = {
+    f"xml tool {choice}": (lambda choice=choice: tool_call("qwen3_coder", choice), xml_call)
+    for choice in ("auto", "required")
+}
+
+
+def takes_of(compiler, params, **options):
+    """What answers whether an engine takes a text for a request, if an operator has set these options."""
+    gate = Gate(config({**TAKES_OVER, **options}))
+    assert gate.concerns(params)
+    carried = gate.admit(params)
+    gate.complete(carried, [1])
+    grammar = compiler.compile(spec_of(carried))
+
+    def takes(text):
+        matcher = compiler.backend(grammar.backend).start(grammar, VOCABULARY.stop_token_ids)
+        return all(matcher.accept(token) for token in text.encode()) and matcher.complete
+
+    return takes
+
+
+@pytest.mark.parametrize("whitespace", LAYOUTS)
+@pytest.mark.parametrize("form", JSON)
+def test_whitespace_of_requests_that_do_not_say(compiler, form, whitespace):
+    make, wrapped = JSON[form]
+    takes = takes_of(compiler, make(), whitespace=whitespace)
+    taken = [name for name, layout in LAYOUTS.items() if takes(wrapped(json.dumps(DATA, **layout)))]
+    assert taken == ([*LAYOUTS] if whitespace == "flexible" else [whitespace])
+
+
+@pytest.mark.parametrize("whitespace", ["compact", "spaced"])
+@pytest.mark.parametrize("form", XML)
+def test_whitespace_of_values_in_xml(compiler, form, whitespace):
+    make, wrapped = XML[form]
+    takes = takes_of(compiler, make(), whitespace=whitespace)
+    taken = [name for name, layout in LAYOUTS.items() if takes(wrapped(json.dumps(DATA, **layout)))]
+    assert taken == [whitespace]
+    assert not takes(wrapped(json.dumps({**DATA, "on": 1}, **LAYOUTS[whitespace])))
+
+
+@pytest.mark.parametrize("options", [{"whitespace": "flexible"}, {"strict": False}], ids=str)
+@pytest.mark.parametrize("form", XML)
+def test_calls_in_xml_need_strict_and_no_free_whitespace(compiler, form, options):
+    with pytest.raises(
+        gp.GuidedError, match=r"qwen_xml.*in tool 'weather' \(use compact or spaced whitespace"
+    ):
+        takes_of(compiler, XML[form][0](), **options)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("form", JSON)
+def test_strict_of_requests_that_do_not_say(compiler, form, strict):
+    make, wrapped = JSON[form]
+    takes = takes_of(compiler, make(), whitespace="spaced", strict=strict)
+    assert takes(wrapped(json.dumps(DATA)))
+    assert takes(wrapped(json.dumps(MORE))) == (not strict or form == "json_object")
+    assert not takes(wrapped(json.dumps(MORE, **LAYOUTS["compact"])))
+    assert takes(wrapped(json.dumps([DATA]))) is False
+
+
+@pytest.mark.parametrize(
+    ("make", "layout", "is_open"),
+    [
+        (lambda: guided(json_schema=SCHEMA, whitespace="compact"), "compact", True),
+        (lambda: guided(json_schema=SCHEMA, strict=True), "spaced", False),
+        (
+            lambda: guided(type="json_schema", json_schema={**FORMAT, "strict": True}),
+            "spaced",
+            False,
+        ),
+        (
+            lambda: chat(structured_outputs={"json": SCHEMA, "disable_any_whitespace": True}),
+            "compact",
+            True,
+        ),
+        (
+            lambda: chat(structured_outputs={"json": SCHEMA, "disable_additional_properties": True}),
+            "spaced",
+            False,
+        ),
+        # vLLM drops it.
+        (
+            lambda: chat(response_format={"type": "json_schema", "json_schema": {**FORMAT, "strict": True}}),
+            "spaced",
+            True,
+        ),
+    ],
+    ids=range(6),
+)
+def test_what_a_request_says_wins(compiler, make, layout, is_open):
+    takes = takes_of(compiler, make(), whitespace="spaced", strict=False)
+    assert [name for name, each in LAYOUTS.items() if takes(json.dumps(DATA, **each))] == [layout]
+    assert takes(json.dumps(MORE, **LAYOUTS[layout])) == is_open
