@@ -93,7 +93,8 @@ class Matcher(Protocol):
     when the matcher allows nothing or refuses a token). `rebuild_shared() -> bool` says whether that may be
     because the state it shares with others is exhausted; matchers started later then share new state.
     `outdated` (a property) asks for a new matcher, so that the state it shares can be freed; `crowded`, as
-    it would share less then.
+    it would share less then. `forced() -> bytes` tells the text that must follow, up to the first control
+    token, and `fits(tokens) -> bool` whether these tokens may: both are asked in every step; none raises.
     """
 
     def accept(self, token: int) -> bool:

@@ -72,6 +72,14 @@ class LLGuidanceMatcher:
             return False
         return bool(self.handle.consume_tokens(tokens))
 
+    def forced(self) -> bytes:
+        """The bytes that must follow, up to the first control token: llguidance puts 0xff before its name."""
+        return bytes(self.handle.compute_ff_bytes()).partition(b"\xff")[0]
+
+    def fits(self, tokens: list[int]) -> bool:
+        """Whether its grammar allows these tokens next. What it can't remember is not asked."""
+        return bool(self.handle.validate_tokens(tokens) == len(tokens))
+
     def rollback(self, tokens: int) -> None:
         """Take the last tokens back. Raises where llguidance can't: after an error, or with some lexemes."""
         if not self.handle.rollback(tokens):
