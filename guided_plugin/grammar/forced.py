@@ -22,7 +22,7 @@ _LONGEST = 128
 """Bytes of forced text that are looked at: more than the drafts of a step."""
 
 _MEMO_BYTES = 16 << 20
-_END_BYTES = 256
+_END_BYTES = 64
 """What an open end of a run takes, about."""
 
 _WORDS = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") | frozenset(
@@ -39,8 +39,8 @@ class _Run:
     """The tokens of a forced text."""
 
     tokens: tuple[int, ...]
-    open_ends: tuple[tuple[int, list[int]], ...]
-    """Where these tokens may follow, so many of the run are sure: the fewest first."""
+    open_ends: tuple[tuple[int, int], ...]
+    """So many of them are sure, where such a byte may follow, as a token: the fewest first."""
 
 
 _NOTHING = _Run((), ())
@@ -72,8 +72,8 @@ class ForcedTokens:
             self._runs.put(text, run, ENTRY_BYTES + 16 * len(text) + _END_BYTES * len(run.open_ends))
         if len(run.tokens) > most:
             return run.tokens[:most]
-        for sure, ahead in run.open_ends:
-            if matcher.fits(ahead):
+        for sure, byte in run.open_ends:
+            if matcher.fits([*run.tokens, byte]):
                 return run.tokens[:sure]
         return run.tokens
 
@@ -83,12 +83,12 @@ class ForcedTokens:
         if len(tokens) < len(pieces):  # no token spells this byte alone
             return _Run(tokens[:-1], ())
         words_only = text[-1] in _WORDS or text.endswith(_OPENING)
-        ends: list[tuple[int, list[int]]] = []
+        ends: list[tuple[int, int]] = []
         at = 0
         for sure, piece in enumerate(pieces):
             following = self._following(text[at:])
             next_bytes = map(self._ids.get, (bytes([b]) for b in following if b in _WORDS or not words_only))
-            ends += [(sure, [*tokens, token]) for token in next_bytes if token is not None]
+            ends += [(sure, token) for token in next_bytes if token is not None]
             at += len(piece)
         return _Run(tokens, tuple(ends))
 

@@ -53,7 +53,7 @@ class InlineRuntime(GrammarRuntime):
         self._compiles: Background[Admission] = Background(gives_way=True)
         self.ready = threading.Event()
         self.ready.set()  # each compile makes what it needs
-        self._table = GrammarTable(
+        self.table = GrammarTable(
             compiler.vocabulary,
             compiler.config.row_ms / 1e3,
             compiler.config.row_ms / 2e2,
@@ -78,15 +78,15 @@ class InlineRuntime(GrammarRuntime):
 
     def add(self, slot: int, request_id: str, spec: OutputSpec, tokens: Iterable[int]) -> None:
         grammar = self._compiler.compile(spec)
-        self._table.add(slot, request_id, spec, grammar, self._compiler.backend(grammar.backend), tokens)
+        self.table.add(slot, request_id, spec, grammar, self._compiler.backend(grammar.backend), tokens)
 
     def add_failed(self, slot: int, request_id: str, spec: OutputSpec, error: GuidedError) -> None:
-        self._table.add_failed(slot, request_id, spec, error)
+        self.table.add_failed(slot, request_id, spec, error)
 
     def remove(self, slot: int) -> None:
         # Its tokens may still be on their way: they count, and must not reach the slot's next user.
         self._accept()
-        self._table.remove(slot)
+        self.table.remove(slot)
 
     def plan(self, plan: StepPlan) -> None:
         self._step += 1
@@ -102,7 +102,7 @@ class InlineRuntime(GrammarRuntime):
         self._masks.claim(step)
         self.followers.plan(step, slots)
         fill_with_drafts(
-            self._table, slots, self._region.masks[step % PLAN_DEPTH, : self._count], self._drafts
+            self.table, slots, self._region.masks[step % PLAN_DEPTH, : self._count], self._drafts
         )
         self.followers.filled(step)
         self._masks.upload(step, self._count)
@@ -127,16 +127,16 @@ class InlineRuntime(GrammarRuntime):
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         self._accept()
-        return self._table.tokens(slot)
+        return self.table.tokens(slot)
 
     def phase(self, slot: int) -> Phase:
         self._accept()
-        return self._table.phase(slot)
+        return self.table.phase(slot)
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
-        if not self._table.failures:
+        if not self.table.failures:
             return []
-        failures, self._table.failures = self._table.failures, []
+        failures, self.table.failures = self.table.failures, []
         self._closed += [Closure(error.request_id or "", self._step, error.reason) for _, error in failures]
         return failures
 
@@ -178,4 +178,4 @@ class InlineRuntime(GrammarRuntime):
         values = self._region.tokens[step % TOKEN_DEPTH, : count * self._shape.values].tolist()
         blocks, self._drafts = self._shape.split(values, count)
         for tokens in blocks:
-            self._table.accept(plan.slots, tokens)
+            self.table.accept(plan.slots, tokens)

@@ -13,6 +13,7 @@ With speculative drafts one call takes their place: `judge_drafts`.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import weakref
@@ -25,11 +26,13 @@ from guided_plugin.compiling.background import outside_own_threads
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
+from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
+from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.requests import PipelineRequests
 from guided_plugin.pipeline.runtime import checked_device, make_runtime
-from guided_plugin.step import UNGUIDED, RequestInfo, StepPlan, TokenSink
+from guided_plugin.step import NO_TOKEN, UNGUIDED, RequestInfo, StepPlan, TokenSink
 from guided_plugin.worker.ranks.group import RankGroup
 from guided_plugin.worker.runtime import GrammarRuntime
 
@@ -76,6 +79,7 @@ class StepPipeline(PipelineRequests):
         self._width = -1
         self.mask: Tensor | None = None
         """[guided rows, words] int32: the masks that the last step used."""
+        self._forced: ForcedTokens | None = None
         self._clock = [0.0] * 5
         self._figures = StepFigures()
 
@@ -228,6 +232,23 @@ class StepPipeline(PipelineRequests):
         if self.compiler.plugins.wants_statistics:
             self._tell_statistics()
         return self.mask
+
+    def forced(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+        """Up to `drafts` tokens that must follow in each of some slots, behind those that were sampled for it
+        since its last step: drafts for `judge_drafts`, which is then told of no sampled tokens. For hosts in
+        whose thread the grammars work."""
+        if not isinstance(self.runtime, InlineRuntime) or not self.drafts:
+            raise PipelineError(
+                "tells what must follow only to hosts that verify drafts, with the grammars in their thread",
+                hint="use mode='inline' and drafts=7",
+            )
+        if self._forced is None:
+            self._forced = ForcedTokens(self.compiler.vocabulary)
+        table = self.runtime.table
+        for each in itertools.zip_longest(*tokens, fillvalue=NO_TOKEN):
+            table.accept(tuple(slots), each)
+        self._report(self.runtime.take_failures())
+        return [self._forced.after(table.requests[slot], self.drafts) for slot in slots]
 
     # Around them
 

@@ -57,13 +57,13 @@ def test_hooks_are_called_in_this_order_and_no_other(parts, make_loop, monkeypat
     calls = []
 
     def recorded(name):
-        original = getattr(loop_module._Batch, name)
+        original = getattr(loop_module.Batch, name)
 
         def call(self, *arguments):
             calls.append(name)
             return original(self, *arguments)
 
-        monkeypatch.setattr(loop_module._Batch, name, call)
+        monkeypatch.setattr(loop_module.Batch, name, call)
 
     for name in ("forward", "sample", "append", "check_stop"):
         recorded(name)
@@ -243,7 +243,7 @@ def test_everything_is_given_back_when_the_model_fails(parts, make_loop, monkeyp
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop_module._Batch, "forward", fail)
+        patch.setattr(loop_module.Batch, "forward", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
             loop.run(prompts(tokenizer)[:1], SPECS[:1])
     assert compiler.plugins.names() == names

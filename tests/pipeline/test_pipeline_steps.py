@@ -167,9 +167,9 @@ def late_tokens(runtime, monkeypatch):
 def test_acceptance_is_deferred_until_the_tokens_have_landed(inline, monkeypatch):
     events = []
     late_tokens(inline.runtime, monkeypatch)
-    accept, fill = inline.runtime._table.accept, inline.runtime._table.fill
-    monkeypatch.setattr(inline.runtime._table, "accept", lambda *a: (events.append("accept"), accept(*a)))
-    monkeypatch.setattr(inline.runtime._table, "fill", lambda *a: (events.append("fill"), fill(*a)))
+    accept, fill = inline.runtime.table.accept, inline.runtime.table.fill
+    monkeypatch.setattr(inline.runtime.table, "accept", lambda *a: (events.append("accept"), accept(*a)))
+    monkeypatch.setattr(inline.runtime.table, "fill", lambda *a: (events.append("fill"), fill(*a)))
     slot = inline.add_request("one", SPECS[3])
     step(inline, [slot], None)
     assert events == ["fill"]
