@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from guided_plugin.cli.loading import load_model, load_tokenizer, model_vocabulary
-from guided_plugin.cli.results import Device, JsonOutput, Temperature, print_json, working
+from guided_plugin.cli.results import Device, JsonOutput, Temperature, marked, print_json, working
 from guided_plugin.demo import DEMOS, KEYWORDS, MODEL_DIR
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ def demo(
     seed: Annotated[int, typer.Option(help="Another seed, other outputs.")] = 0,
     temperature: Temperature = 0.8,
     device: Device = "cpu",
+    jump_forward: Annotated[
+        bool, typer.Option("--jump-forward", help="Forced text takes no forward passes; mark it.")
+    ] = False,
     json_output: JsonOutput = False,
 ) -> None:
     """Decode three prompts with the tiny model that ships with the package, unguided and guided.
@@ -49,7 +52,7 @@ def demo(
         tokenizer = load_tokenizer(MODEL_DIR)
         model = load_model(MODEL_DIR, device)
         compiler = GrammarCompiler(model_vocabulary(tokenizer, model))
-        loop = DecodeLoop(model, compiler)
+        loop = DecodeLoop(model, compiler, jump_forward=jump_forward)
     specs = [OutputSpec.json_schema(entry.schema) for entry in DEMOS]
     free = [None] * len(specs)
     prompts = [tokenizer.encode(entry.prompt) for entry in DEMOS]
@@ -58,13 +61,13 @@ def demo(
     def text_of(output: Any) -> str:
         return str(tokenizer.decode(output.tokens, skip_special_tokens=True))
 
-    def decode(asked: list[Any]) -> tuple[list[str], float]:
-        """The texts, and milliseconds a step."""
+    def decode(asked: list[Any]) -> tuple[list[Any], float]:
+        """The outputs, and milliseconds a step."""
         start = time.perf_counter()
         outputs = loop.run(prompts, asked, sampling=sampling)
-        steps = max(len(output.tokens) + output.stopped for output in outputs)
+        steps = max(output.forwards for output in outputs)
         milliseconds = round((time.perf_counter() - start) * 1e3 / steps, 3)
-        return list(map(text_of, outputs)), milliseconds
+        return outputs, milliseconds
 
     with working("decoding"):
         for warm_up in (specs, free):
@@ -77,11 +80,14 @@ def demo(
             for keyword in KEYWORDS
         ]
     shown: list[dict[str, Any]] = []
-    for entry, spec, *texts in zip(DEMOS, specs, unguided, guided, strict=True):
+    for entry, spec, *outputs in zip(DEMOS, specs, unguided, guided, strict=True):
+        texts = list(map(text_of, outputs))
         reasons = [_verdict(compiler, spec, text) for text in texts]
-        both = [
+        both: list[dict[str, Any]] = [
             {"text": text, "valid": not why, "why": why} for text, why in zip(texts, reasons, strict=True)
         ]
+        if jump_forward:
+            both[1]["jump"] = _jump(compiler, spec, outputs[1])
         shown.append({"name": entry.name, "prompt": entry.prompt, "unguided": both[0], "guided": both[1]})
     keywords = [
         {"added": {keyword.member: keyword.added} if keyword.member else {}, "text": text_of(output)}
@@ -92,6 +98,8 @@ def demo(
         print_json({"seed": seed, "ms_per_token": milliseconds, "demos": shown, "keywords": keywords})
     else:
         _show(shown, keywords)
+        if jump_forward:
+            print("The grammar forces what is dim, or in << >>: it took no forward pass of its own.")
         print(f"A step took {unguided_ms:.2f} ms unguided and {guided_ms:.2f} ms guided on this machine.")
         print("\nNext, each a command to paste:\n")
         print("\n".join(_next_commands()))
@@ -108,6 +116,15 @@ def _verdict(compiler: Any, spec: OutputSpec, text: str) -> str | None:
     return None if instance.accepted else instance.reason
 
 
+def _jump(compiler: Any, spec: OutputSpec, output: Any) -> dict[str, Any]:
+    """Which parts of an output took no forward pass of their own."""
+    from guided_plugin.diagnose.explain import jump_through
+
+    tokens = [*output.tokens, *compiler.vocabulary.stop_token_ids[: output.stopped]]
+    found = jump_through(compiler, spec, tokens)
+    return {"pieces": found.pieces, "tokens": found.tokens, "forwards": output.forwards}
+
+
 def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.markup import escape
@@ -121,7 +138,11 @@ def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
             table.add_column(heading, ratio=1, overflow="fold")
             one = entry[heading]
             told = "[green]valid[/green]" if one["valid"] else f"[red]{escape(one['why'])}[/red]"
-            cells.append((escape(one["text"]), told))
+            text: Any = escape(one["text"])
+            if "jump" in one:
+                text = marked(one["jump"]["pieces"], console.is_terminal)
+                told += ", {tokens} tokens in {forwards} forward passes".format_map(one["jump"])
+            cells.append((text, told))
         for row in zip(*cells, strict=True):
             table.add_row(*row)
         console.print(table)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, read_once, read_text
-from guided_plugin.cli.results import JsonOutput, Layout, Open, Tokenizer, print_json, working
+from guided_plugin.cli.results import (
+    JsonOutput,
+    Layout,
+    Open,
+    Tokenizer,
+    marked,
+    print_json,
+    working,
+)
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import printable
 
@@ -22,6 +30,9 @@ def explain(
     text: Annotated[str | None, typer.Option(help="The output so far, to the letter.")] = None,
     text_file: Annotated[Path | None, typer.Option(help="The same from a file; -: stdin.")] = None,
     next_text: Annotated[str | None, typer.Option("--next", help="Could this text follow?")] = None,
+    jump: Annotated[
+        bool, typer.Option("--jump", help="Mark what of the text is forced, and count forward passes.")
+    ] = False,
     seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to look for a completion.")] = 2.0,
     whitespace: Layout = None,
     open_objects: Open = False,
@@ -43,7 +54,7 @@ def explain(
         compiler = GrammarCompiler(load_vocabulary(tokenizer))
         compiler.compile(spec)
     with working("looking for a completion"):
-        found = explain_output(compiler, spec, written, next_text=next_text, seconds=seconds)
+        found = explain_output(compiler, spec, written, next_text=next_text, seconds=seconds, jump=jump)
     if json_output:
         print_json(found.to_dict())
     else:
@@ -76,3 +87,8 @@ def _show(found: Explanation, next_text: str | None) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for name, value in lines:
         console.print(f"{name:11} {printable(value, 4_000)}", markup=False)
+    if found.jump is not None:
+        pieces = [(printable(text, 4_000), free) for text, free in found.jump.pieces]
+        console.print(f"{'jump':11} ", marked(pieces, console.is_terminal), sep="")
+        passes = f"{found.jump.forwards} for {found.jump.tokens} tokens, with jump_forward"
+        console.print(f"{'forwards':11} {passes}", markup=False)

@@ -80,6 +80,16 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+def marked(pieces: Iterable[tuple[str, bool]], terminal: bool) -> Any:
+    """A text whose chosen parts are dim on a terminal, else in << >>."""
+    from rich.text import Text
+
+    shown = Text()
+    for text, chosen in pieces:
+        shown.append(f"<<{text}>>" if chosen and not terminal else text, "dim" if chosen else "")
+    return shown
+
+
 def show_table(
     figures: Iterable[Mapping[str, Any]], columns: Columns, *, padding: Any = (0, 1, 0, 0)
 ) -> None:

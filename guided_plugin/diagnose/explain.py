@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.diagnose.ending import Ending, shortest_ending
 from guided_plugin.diagnose.position import Position, Refusal
+from guided_plugin.errors import VocabularyError
+from guided_plugin.grammar.forced import DRAFTS, ForcedTokens
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import pointer
 
@@ -49,6 +53,8 @@ class Explanation:
     """A short completion."""
     notes: tuple[str, ...]
     """What may explain an output that does not end."""
+    jump: Jump | None = None
+    """Which parts of the text are forced, where that was asked for."""
 
     @property
     def ok(self) -> bool:
@@ -67,11 +73,13 @@ def explain_output(
     *,
     next_text: str | None = None,
     seconds: float = 2.0,
+    jump: bool = False,
 ) -> Explanation:
     """Where an output that begins with `text` stands, and whether `next_text` could follow.
 
     The text is matched to the letter. A spec's `start_after` is not waited for: the text is the constrained
-    part. `seconds` bound the search for a completion. Raises a GrammarError for a spec that does not compile.
+    part. `seconds` bound the search for a completion. `jump` asks what of the text is forced. Raises a
+    GrammarError for a spec that does not compile.
     """
     spec = spec.settled(compiler.config)
     position = Position.start(compiler, spec)
@@ -96,7 +104,52 @@ def explain_output(
         next_refused=next_refused,
         ending=shortest_ending(position, seconds),
         notes=tuple(_notes(spec, text[:count], place, characters)),
+        jump=jump_through(compiler, spec, _tokens_of(position, text[:count])) if jump else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """How an output comes about with `jump_forward`, where a model samples just these tokens."""
+
+    pieces: tuple[tuple[str, bool], ...]
+    """Its text in parts, and whether they took no forward pass of their own."""
+    tokens: int
+    """With the one that ended it, if it has ended."""
+    forwards: int
+    """Forward passes that all of them take."""
+
+
+def jump_through(compiler: GrammarCompiler, spec: OutputSpec, tokens: Sequence[int]) -> Jump:
+    """Which of the tokens of an output that fits are verified, not sampled one by one."""
+    position, forced = Position.start(compiler, spec), ForcedTokens(compiler.vocabulary)
+    names, at, forwards = position.names, 0, 0
+    free: list[bool] = []
+    while at < len(tokens):
+        drafts = forced.behind(position.matcher, DRAFTS)
+        same = [draft == token for draft, token in zip(drafts, tokens[at:], strict=False)]
+        count = same.index(False) if False in same else len(same)
+        for token in tokens[at : at + count + 1]:
+            position.matcher.accept(token)
+        free += [True] * count + [False]
+        at += count + 1
+        forwards += 1
+    told = [(token, own) for token, own in zip(tokens, free, strict=False) if token not in names.stops]
+    parts = groupby(told, key=lambda one: one[1])
+    texts = ((b"".join(names.tokens[token] for token, _ in part), own) for own, part in parts)
+    pieces = tuple((text.decode(errors="replace"), own) for text, own in texts)
+    return Jump(pieces, len(tokens), forwards)
+
+
+def _tokens_of(position: Position, text: str) -> list[int]:
+    """The tokens that a tokenizer makes of an output, with the one that ends it where it may end."""
+    names, tokens = position.names, []
+    if names.encode is None:
+        raise VocabularyError("has no encoder for text", hint="make it from a tokenizer, to see jumps")
+    for piece in names.pieces(text):
+        control = names.by_name.get(piece)
+        tokens += [control] if control is not None else names.encode(piece)
+    return [*tokens, *names.stops[:1]] if position.may_stop else tokens
 
 
 def _forced(position: Position) -> str:

@@ -18,6 +18,9 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 
+DRAFTS = 7
+"""Forced tokens that a forward pass verifies beside the newest one, unless a host has another number."""
+
 _LONGEST = 128
 """Bytes of forced text that are looked at: more than the drafts of a step."""
 
@@ -62,8 +65,11 @@ class ForcedTokens:
         The last ones are left out where what may come next could make other tokens of them. Stop tokens and
         control tokens are never among them.
         """
-        matcher: Any = request.matcher
-        if request.state.phase is not Phase.ACTIVE or not hasattr(matcher, "forced"):
+        return self.behind(request.matcher, most) if request.state.phase is Phase.ACTIVE else ()
+
+    def behind(self, matcher: Any, most: int) -> tuple[int, ...]:
+        """The same of a matcher."""
+        if not hasattr(matcher, "forced"):
             return ()
         text = matcher.forced()[:_LONGEST]
         run = self._runs.get(text) if text else _NOTHING

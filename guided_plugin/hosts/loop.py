@@ -19,6 +19,7 @@ from torch import Tensor
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import ConfigError, GuidedError
+from guided_plugin.grammar.forced import DRAFTS
 from guided_plugin.hosts.batch import Batch, DraftBatch, Sampling
 from guided_plugin.kernels import mask_rows
 from guided_plugin.pipeline.pipeline import StepPipeline
@@ -29,9 +30,6 @@ from guided_plugin.worker.ranks.group import RankGroup
 __all__ = ["DecodeLoop", "Output", "Sampling"]
 
 _GUIDED = "guided"
-
-_DRAFTS = 7
-"""Forced tokens that a forward pass verifies, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class DecodeLoop:
             max_slots=max_rows,
             device=model.device,
             mode=mode,
-            drafts=_DRAFTS if jump_forward else 0,
+            drafts=DRAFTS if jump_forward else 0,
             ranks=ranks,
         )
         compiler.vocabulary.check_width(model.get_output_embeddings().weight.shape[0])
@@ -200,8 +198,8 @@ class DecodeLoop:
         logits = logits.flatten(0, 1)
         if slots:
             guided = [row for row, slot in enumerate(batch.slots) if slot != UNGUIDED]
-            due = [NO_TOKEN] * (len(slots) * (_DRAFTS + 1))
-            for place in range(_DRAFTS):
+            due = [NO_TOKEN] * (len(slots) * (DRAFTS + 1))
+            for place in range(DRAFTS):
                 due += [drafts[row][place] if place < len(drafts[row]) else NO_TOKEN for row in guided]
             masks = self.pipeline.judge_drafts(slots, torch.tensor(due, device=logits.device), logits)
             masked = [place * rows + row for place in range(places) for row in guided]

@@ -8,7 +8,7 @@ import pytest
 import guided_plugin as gp
 from guided_plugin.diagnose.explain import place_of
 from guided_plugin.diagnose.position import Position, ranges
-from guided_plugin.errors import UnsatisfiableSpecError
+from guided_plugin.errors import UnsatisfiableSpecError, VocabularyError
 from guided_plugin.plugins import Plugins
 
 PERSON = {
@@ -217,3 +217,22 @@ def test_ranges_of_characters():
     assert ranges([*"0123456789", *"abc", "x", "\\xc3"]) == "0-9 a-c x beyond ASCII"
     assert ranges(["\t", " ", '"', "A", "B"]) == "'\\t' ' ' \" A B"
     assert ranges([]) == "none"
+
+
+def test_what_is_forced_is_told_where_it_is_asked_for(byte_compiler, person):
+    """A text that breaks off, one that is whole, and one that does not fit. xgrammar does not tell."""
+    encoded = gp.Vocabulary(byte_compiler.vocabulary.tokens, byte_compiler.vocabulary.stop_token_ids)
+    object.__setattr__(encoded, "encode", lambda text: list(text.encode()))
+    compiler = gp.GrammarCompiler(encoded, plugins=Plugins(entry_points=False))
+    assert gp.explain_output(compiler, person, WHOLE).jump is None
+    for text, fits in ((WHOLE, WHOLE), (WHOLE[:20], WHOLE[:20]), (WHOLE[:15] + "x", WHOLE[:15])):
+        found = gp.explain_output(compiler, person, text, seconds=0.0, jump=True).jump
+        assert "".join(piece for piece, _ in found.pieces) == fits
+        assert found.tokens == len(fits.encode()) + (fits == WHOLE)
+        free = [piece for piece, own in found.pieces if own]
+        assert bool(free) == (person.backend == "auto")
+        # A text that breaks off behind forced ones leaves its last pass without a token of its own.
+        broken_off = fits != WHOLE and found.pieces[-1][1]
+        assert found.forwards == found.tokens - len("".join(free).encode()) + broken_off
+    with pytest.raises(VocabularyError, match="encoder"):
+        gp.explain_output(byte_compiler, person, WHOLE, jump=True)

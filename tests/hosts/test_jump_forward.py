@@ -13,6 +13,7 @@ from schemas import random_schema
 
 import guided_plugin as gp
 from guided_plugin.demo import DEMOS, MODEL_DIR
+from guided_plugin.diagnose.explain import jump_through
 from guided_plugin.errors import ConfigError, GrammarError, GuidedError, PipelineError
 from guided_plugin.hosts.batch import DraftBatch
 
@@ -112,6 +113,17 @@ def test_sampled_outputs_are_valid_and_repeat(parts, loops):
         assert outputs == loops[1].run(prompts, SPECS, sampling=sampling)
         for demo, output in zip(DEMOS, outputs, strict=True):
             jsonschema.validate(json.loads(tokenizer.decode(output.tokens)), demo.schema)
+
+
+def test_explain_counts_the_forward_passes_that_the_loop_takes(parts, loops):
+    tokenizer, _, compiler = parts
+    prompts = [tokenizer.encode(demo.prompt) for demo in DEMOS]
+    for temperature in (0.0, 0.9):
+        outputs = loops[1].run(prompts, SPECS, sampling=gp.Sampling(temperature, seed=1))
+        for spec, output in zip(SPECS, outputs, strict=True):
+            told = jump_through(compiler, spec, [*output.tokens, *compiler.vocabulary.stop_token_ids])
+            assert (told.tokens, told.forwards) == (len(output.tokens) + 1, output.forwards)
+            assert "".join(text for text, _ in told.pieces) == tokenizer.decode(output.tokens)
 
 
 def test_hooks_hear_every_token_once(parts, loops):
