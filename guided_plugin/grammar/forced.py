@@ -101,7 +101,7 @@ class ForcedTokens:
     def _pieces(self, text: bytes) -> list[bytes]:
         """A text as byte pair encoding cuts it."""
         ids = self._ids
-        starts = [*self._characters(text), len(text)]
+        starts = [*(range(len(text)) if text.isascii() else self._characters(text)), len(text)]
         ranks = [ids.get(text[a:b], _NEVER) for a, b in zip(starts, starts[2:], strict=False)]
         while ranks:
             best = min(ranks)
@@ -128,13 +128,12 @@ class ForcedTokens:
         known = self._known.get(head)
         if known is not None:
             return known
-        found, at = set(), bisect_left(self._sorted, head + b"\0")
-        while at < len(self._sorted) and self._sorted[at].startswith(head):
-            byte = self._sorted[at][len(head)]
-            found.add(byte)
-            at = bisect_left(self._sorted, head + bytes([byte, 255, 255]), at)
+        first = bisect_left(self._sorted, head + b"\0")
+        last = bisect_left(self._sorted, head + b"\xff\xff", first)
+        found = {token[len(head)] for token in self._sorted[first:last]}
         if head in self._ids:
-            found.update(byte for byte in _MARKS if self._splits(head, bytes([byte])))
+            if head[-1] not in _WORDS:
+                found.update(byte for byte in _MARKS if self._splits(head, bytes([byte])))
             self._known[head] = frozenset(found)
         return frozenset(found)
 

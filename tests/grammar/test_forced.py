@@ -106,3 +106,14 @@ def test_only_active_requests_and_no_more_than_most() -> None:
     assert run.after(2) == whole[:2]
     run.request.state.phase = Phase.WAITING
     assert run.after() == ()
+
+
+def test_a_control_token_ends_what_must_follow() -> None:
+    tokens = [*(bytes([byte]) for byte in range(256)), b"ab", b"<|call|>", b"</s>"]
+    named = Vocabulary.from_tokens(tokens, [258], [257])
+    run = Run(OutputSpec.grammar('start: "ab" <|call|> "ab"', syntax="lark"), named)
+    assert run.after() == (256,)
+    run.take(256)
+    assert run.after() == ()
+    run.take(257)
+    assert run.after() == (256,)
