@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Any
 
 from guided_plugin.grammar.batches import RunningRequest
@@ -25,8 +25,8 @@ _LONGEST = 128
 """Bytes of forced text that are looked at: more than the drafts of a step."""
 
 _MEMO_BYTES = 16 << 20
-_END_BYTES = 64
-"""What an open end of a run takes, about."""
+_END_BYTES = 128
+"""What an open end of a run takes, about, without its bytes."""
 
 _WORDS = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") | frozenset(
     range(128, 256)
@@ -35,18 +35,17 @@ _MARKS = frozenset(range(32, 127)) - _WORDS
 _OPENING = tuple(before + space + b'"' for before in (b":", b",", b"[", b"{") for space in (b"", b" "))
 
 _NEVER = 1 << 60
+_ACTIVE = Phase.ACTIVE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Run:
     """The tokens of a forced text."""
 
     tokens: tuple[int, ...]
-    open_ends: tuple[tuple[int, int], ...]
-    """So many of them are sure, where such a byte may follow, as a token: the fewest first."""
-
-
-_NOTHING = _Run((), ())
+    open_ends: list[tuple[int, list[int]]]
+    """So many of them are sure, where one of these bytes may follow, as tokens: the fewest first. The byte
+    that fitted last time comes first in its list, as it mostly fits again."""
 
 
 class ForcedTokens:
@@ -55,7 +54,7 @@ class ForcedTokens:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ids = _ids_of(vocabulary)
         self._sorted = sorted(self._ids)
-        self._known: dict[bytes, frozenset[int]] = {}
+        self._known: dict[bytes, tuple[list[int], list[int]]] = {}
         """What follows tokens."""
         self._runs: Latest[bytes, _Run] = Latest(_MEMO_BYTES)
 
@@ -65,38 +64,48 @@ class ForcedTokens:
         The last ones are left out where what may come next could make other tokens of them. Stop tokens and
         control tokens are never among them.
         """
-        return self.behind(request.matcher, most) if request.state.phase is Phase.ACTIVE else ()
+        return self.behind(request.matcher, most) if request.state.phase is _ACTIVE else ()
 
     def behind(self, matcher: Any, most: int) -> tuple[int, ...]:
         """The same of a matcher."""
-        if not hasattr(matcher, "forced"):
+        forced = getattr(matcher, "forced", None)
+        text = forced() if forced is not None else b""
+        if not text:
             return ()
-        text = matcher.forced()[:_LONGEST]
-        run = self._runs.get(text) if text else _NOTHING
+        text = text[:_LONGEST]
+        run = self._runs.get(text)
         if run is None:
             run = self._run(text)
-            self._runs.put(text, run, ENTRY_BYTES + 16 * len(text) + _END_BYTES * len(run.open_ends))
-        if len(run.tokens) > most:
-            return run.tokens[:most]
-        for sure, byte in run.open_ends:
-            if matcher.fits([*run.tokens, byte]):
-                return run.tokens[:sure]
-        return run.tokens
+            ends = sum(_END_BYTES + 8 * len(following) for _, following in run.open_ends)
+            self._runs.put(text, run, ENTRY_BYTES + 16 * len(text) + ends)
+        tokens = run.tokens
+        if len(tokens) > most:
+            return tokens[:most]
+        for sure, following in run.open_ends:
+            for at, byte in enumerate(following):
+                if matcher.fits([*tokens, byte]):
+                    if at:
+                        following.insert(0, following.pop(at))
+                    return tokens[:sure]
+        return tokens
 
     def _run(self, text: bytes) -> _Run:
         pieces = self._pieces(text)
-        tokens = tuple(takewhile(lambda token: token >= 0, (self._ids.get(piece, -1) for piece in pieces)))
-        if len(tokens) < len(pieces):  # no token spells this byte alone
-            return _Run(tokens[:-1], ())
+        tokens = [self._ids.get(piece, -1) for piece in pieces]
+        if -1 in tokens:  # no token spells this byte alone
+            return _Run(tuple(tokens[: max(tokens.index(-1) - 1, 0)]), [])
         words_only = text[-1] in _WORDS or text.endswith(_OPENING)
-        ends: list[tuple[int, int]] = []
-        at = 0
-        for sure, piece in enumerate(pieces):
-            following = self._following(text[at:])
-            next_bytes = map(self._ids.get, (bytes([b]) for b in following if b in _WORDS or not words_only))
-            ends += [(sure, token) for token in next_bytes if token is not None]
-            at += len(piece)
-        return _Run(tokens, tuple(ends))
+        ends: list[tuple[int, list[int]]] = []
+        at = len(text)
+        for sure in range(len(pieces) - 1, -1, -1):
+            at -= len(pieces[sure])
+            words, marks = self._following(text[at:])
+            if not words and not marks and sure < len(pieces) - 1:
+                break  # longer tokens are made of tokens that begin at the pieces behind, all but a few
+            following = words[:] if words_only else words + marks
+            if following:
+                ends.insert(0, (sure, following))
+        return _Run(tuple(tokens), ends)
 
     def _pieces(self, text: bytes) -> list[bytes]:
         """A text as byte pair encoding cuts it."""
@@ -123,19 +132,23 @@ class ForcedTokens:
             width = 1 if text[at] < 0xC0 else 2 if text[at] < 0xE0 else 3 if text[at] < 0xF0 else 4
             at += width if text[at : at + width] in self._ids else 1
 
-    def _following(self, head: bytes) -> frozenset[int]:
-        """The bytes that make other tokens of these when they follow."""
+    def _following(self, head: bytes) -> tuple[list[int], list[int]]:
+        """The bytes that make other tokens of these when they follow, as tokens: of words, and other ones."""
         known = self._known.get(head)
         if known is not None:
             return known
-        first = bisect_left(self._sorted, head + b"\0")
-        last = bisect_left(self._sorted, head + b"\xff\xff", first)
+        first = last = bisect_left(self._sorted, head + b"\0")
+        if first < len(self._sorted) and self._sorted[first].startswith(head):
+            last = bisect_left(self._sorted, head + b"\xff\xff", first)
         found = {token[len(head)] for token in self._sorted[first:last]}
+        if head in self._ids and head[-1] not in _WORDS:
+            found.update(byte for byte in _MARKS if self._splits(head, bytes([byte])))
+        single = [(byte in _WORDS, self._ids.get(bytes([byte]), -1)) for byte in sorted(found)]
+        words = [token for word, token in single if word and token >= 0]
+        marks = [token for word, token in single if not word and token >= 0]
         if head in self._ids:
-            if head[-1] not in _WORDS:
-                found.update(byte for byte in _MARKS if self._splits(head, bytes([byte])))
-            self._known[head] = frozenset(found)
-        return frozenset(found)
+            self._known[head] = words, marks
+        return words, marks
 
     def _splits(self, token: bytes, byte: bytes) -> bool:
         """Whether the end of a token is merged with a byte before the token itself is."""

@@ -99,6 +99,20 @@ def test_mark_is_left_out_where_another_token_may_be_made_of_it() -> None:
     assert Run(OutputSpec.regex('":[12]'), marks).texts() == [b'":']
 
 
+def test_what_followed_last_changes_nothing() -> None:
+    marks = vocabulary(b'":', b'":"', b'":{', b'a":[')
+    runs = [
+        Run(OutputSpec.regex('a":' + rest), marks) for rest in ('("|1)', '["[]', "[12]", '["{]', "([{]|1)")
+    ]
+    alone = [run.texts() for run in runs]
+    assert alone == [[b"a"], [], [b"a", b'":'], [b"a"], [b"a"]]
+    for run in runs:
+        run.forced = runs[0].forced
+    for turn in (range(5), range(4, -1, -1), (2, 0, 4, 3, 1, 2)):
+        for one in turn:
+            assert runs[one].texts() == alone[one]
+
+
 def test_only_active_requests_and_no_more_than_most() -> None:
     run = Run(OutputSpec.choice(["hello there, general"]))
     whole = run.after(50)
