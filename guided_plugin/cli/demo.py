@@ -32,7 +32,7 @@ def demo(
     temperature: Temperature = 0.8,
     device: Device = "cpu",
     jump_forward: Annotated[
-        bool, typer.Option("--jump-forward", help="Forced text takes no forward passes; mark it.")
+        bool, typer.Option("--jump-forward", help="Jump over forced text, mark it, count forward passes.")
     ] = False,
     json_output: JsonOutput = False,
 ) -> None:

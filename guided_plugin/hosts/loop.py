@@ -222,12 +222,13 @@ class DecodeLoop:
 
 def _check_jump(processors: Sequence[str], mode: Mode, ranks: RankGroup | None) -> None:
     """Refuse what does not go together with `jump_forward`."""
-    wrong = ""
+    where = "jump_forward"
     if mode == "process":
-        wrong, hint = "works with the grammars in this thread only", "use mode='inline'"
-    elif ranks is not None:
-        wrong, hint = "works on one rank only", "leave ranks out, or jump_forward"
-    elif tuple(processors) != (_GUIDED,):
-        wrong, hint = "asks no other logits processors", "leave processors out, or jump_forward"
-    if wrong:
-        raise ConfigError(wrong, where="jump_forward", hint=hint)
+        raise ConfigError(
+            "works with the grammars in this thread only", where=where, hint="use mode='inline'"
+        )
+    if ranks is not None:
+        raise ConfigError("works on one rank only", where=where, hint="leave ranks out, or jump_forward")
+    if tuple(processors) != (_GUIDED,):
+        hint = "leave processors out, or jump_forward"
+        raise ConfigError("works without other logits processors", where=where, hint=hint)
