@@ -108,7 +108,7 @@ class _Bench:
         prompts = [self._prompt() for _ in range(rows)]
         stamps: list[float] = []
         start = time.perf_counter()
-        with _watched(self.llm.llm_engine.engine_core, lambda outputs: stamps.append(outputs.timestamp)):
+        with watched(self.llm.llm_engine.engine_core, lambda outputs: stamps.append(outputs.timestamp)):
             case.outputs = self.llm.generate(prompts, params, use_tqdm=False)
         case.seconds.append(time.perf_counter() - start)
         case.steady.append(_steady(stamps))
@@ -153,7 +153,7 @@ class _Bench:
                 came.setdefault(one.request_id, []).extend([step.timestamp] * len(one.new_token_ids))
 
         start = time.monotonic()
-        with _watched(engine.engine_core, note):
+        with watched(engine.engine_core, note):
             while waiting or engine.has_unfinished_requests():
                 now = time.monotonic() - start
                 while waiting and waiting[0][0] <= now:
@@ -274,7 +274,7 @@ _MIXED_TOKENS = 128
 
 
 @contextmanager
-def _watched(core: Any, note: Callable[[Any], None]) -> Iterator[None]:
+def watched(core: Any, note: Callable[[Any], None]) -> Iterator[None]:
     """Call `note` with the engine's outputs of each step."""
     original = core.get_output
 

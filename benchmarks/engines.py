@@ -119,18 +119,30 @@ def measure(
 
 def _run(options: dict[str, Any], runner: str, timeout: float) -> dict[str, Any]:
     environment = {
-        **os.environ,
         "VLLM_USE_V2_MODEL_RUNNER": "1" if runner == "v2" else "0",
         "GUIDED_PLUGIN": json.dumps({"take_over": True}) if options["plugin"] else "0",
-        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
     }
+    where = f"benchmarks.engines, runner {runner}"
+    return run_child("benchmarks.engine_child", options, environment, timeout, where)
+
+
+def run_child(
+    module: str, options: dict[str, Any], environment: dict[str, str], timeout: float, where: str
+) -> dict[str, Any]:
+    """What a process with an engine answers, its last answer if it ended early. It gets two files: its
+    options, and the one to write its answer to. Raises PipelineError, at `where`, if it answers nothing."""
+    level = {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING")}
     with tempfile.TemporaryDirectory() as folder:
         asked, answer, log = (Path(folder, name) for name in ("options", "result", "log"))
         asked.write_text(json.dumps(options))
-        command = [sys.executable, "-m", "benchmarks.engine_child", str(asked), str(answer)]
+        command = [sys.executable, "-m", module, str(asked), str(answer)]
         with log.open("w") as out:
             child = subprocess.Popen(
-                command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                env={**os.environ, **level, **environment},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             try:
                 ended = f"ended with exit code {child.wait(timeout)} and no result"
@@ -141,7 +153,7 @@ def _run(options: dict[str, Any], runner: str, timeout: float) -> dict[str, Any]
         if not answer.exists():
             raise PipelineError(
                 f"the engine {ended}: {_last_words(log.read_text(errors='replace'))}",
-                where=f"benchmarks.engines, runner {runner}",
+                where=where,
                 hint="VLLM_LOGGING_LEVEL=DEBUG makes it say more",
             )
         result: dict[str, Any] = json.loads(answer.read_text())

@@ -1,0 +1,248 @@
+"""Real documents replayed in vLLM engines: what a token costs unguided, guided, with drafts of forced text.
+
+    python -m benchmarks.replay --model DIR --tokenizer DIR --sample SAMPLE --rows 1,8,64 --out A.json.gz
+    python -m benchmarks.replay --read A.json.gz,B.json.gz --out BOTH.json.gz
+
+Every sampled token is forced to that of a document, by the same few kernels in all ways: weights don't
+matter, and a draft is accepted where it is right. `unforced` counts those accepted at places that the grammar
+leaves open: 0, unless a drafter knows more than the grammar. Each way has an engine of its own, in a process
+of its own; `+ngram` gives it vLLM's `ngram_gpu`. Documents and their order are the same for all ways.
+
+    tokens/s     with a queue behind: from the first step with all rows taken, after all requests were handed
+                 in, to the step that leaves fewer requests than rows. Prompts (8 tokens each) are part of it.
+    ms/token     of a row in that time; `document ms`: a document of mean length at this pace
+    ratio        of ms/token, to `unguided` with the same drafter
+    forwards     a token, each row's first included; `bound`: if every forced token were a draft in time
+    batch ms     so many documents handed in at once, from the first in to the last out, admission included
+
+Figures are medians; `spread` is that of tokens/s between repetitions, in percent. The file is written after
+each way, so ways may be measured by calls of their own and read together. Exit code 1: an output was not its
+document, or a way failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gzip
+import hashlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engines import run_child
+from benchmarks.replay.documents import FORMS, KINDS, Document, Documents, least_forwards
+from guided_plugin.cli.loading import known_names, load_vocabulary
+from guided_plugin.cli.results import check_out, progress, show_table
+from guided_plugin.demo import MODEL_DIR
+from guided_plugin.errors import GuidedError
+
+WAYS: dict[str, dict[str, Any] | None] = {
+    "unguided": None,
+    "guided": {"take_over": True},
+    "jump": {"take_over": True, "jump_forward": True},
+}
+"""The plugin's options."""
+_DRAFTER = "+ngram"
+_NGRAM = {"method": "ngram_gpu", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+_COLUMNS = (
+    *(("way", "{way}"), ("kind", "{kind}"), ("form", "{form}"), ("rows", "{rows}")),
+    *(
+        ("tokens/s", "{tokens_per_second:.0f}"),
+        ("spread", "{spread:.1f}"),
+        ("ms/token", "{ms_per_token:.3f}"),
+    ),
+    *(("ratio", "{ratio}"), ("ms/step", "{ms_per_step:.3f}"), ("forwards", "{forwards_per_token:.3f}")),
+    *(("bound", "{bound:.3f}"), ("batch ms", "{batch_ms:.1f}"), ("ratio", "{batch_ratio}")),
+    *(("document ms", "{document_ms:.1f}"), ("wrong", "{wrong}"), ("unforced", "{unforced}")),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parsed(given)
+    try:
+        check_out(options.out, "--out")
+        if options.read:
+            result = merged([json.loads(gzip.decompress(path.read_bytes())) for path in options.read])
+            write(result, options.out)
+        else:
+            result = measure(options, "python -m benchmarks.replay " + shlex.join(given))
+    except GuidedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if result["figures"]:
+        show_table(compared(result["figures"]), _COLUMNS)
+    for way, failure in result["failed"].items():
+        print(f"{way} failed: {failure}", file=sys.stderr)
+    return int(bool(result["failed"]) or any(figure["wrong"] for figure in result["figures"]))
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def add(name: str, default: Any, what: str, kind: Any = None) -> None:
+        parser.add_argument(name, default=default, help=what, type=kind or type(default))
+
+    add("--model", str(MODEL_DIR), "folder of a model")
+    add("--tokenizer", None, "tokenizer folder; the model's if not given", str)
+    add("--sample", None, "documents: a folder or a tar archive of MaskBench files", Path)
+    add("--ways", "unguided,guided,jump", f"of {', '.join(WAYS)}, each also with {_DRAFTER}")
+    add("--kinds", "tools,real", f"of {', '.join(KINDS)}")
+    add("--forms", "compact", f"of {', '.join(FORMS)}")
+    add("--rows", [1, 8, 64], "batch sizes", lambda text: [int(count) for count in text.split(",")])
+    add("--documents", 256, "different documents of a kind")
+    add("--longest", 512, "tokens that a document may have")
+    add("--queue", 6, "documents of a run for each row")
+    add("--least", 16, "documents of a run at least; half of them one batch after the other")
+    add("--repetitions", 3, "measured runs a figure, after one that warms up")
+    add("--drafts", 7, f"tokens that {_DRAFTER} drafts, and of the bound")
+    add("--seed", 1, "of the choice of documents")
+    add("--runner", "v2", "vLLM's model runner: v1 (without drafts) or v2")
+    add("--device", "cuda", "cpu or cuda")
+    add("--engine", {}, "more arguments of the engines, as JSON", json.loads)
+    add("--plugin", {}, "more options of the plugin, as JSON", json.loads)
+    add("--limit", 540.0, "seconds an engine may take; the batch sizes that it measured count")
+    add(
+        "--read",
+        [],
+        "files of earlier calls, to show together",
+        lambda text: list(map(Path, text.split(","))),
+    )
+    add("--out", None, "also write the JSON here, compressed: FILE.json.gz", Path)
+    parser.add_argument("--open", action="store_true", help="objects are open unless the schema closes them")
+    options = parser.parse_args(arguments)
+    if options.sample is None and not options.read:
+        parser.error("--sample or --read is needed")
+    return options
+
+
+def measure(options: argparse.Namespace, command: str) -> dict[str, Any]:
+    """Choose the documents, run the engines one after the other; written after each."""
+    options.kinds = known_names(options.kinds, KINDS, "--kinds")
+    options.forms = known_names(options.forms, FORMS, "--forms")
+    both = [way + drafter for way in WAYS for drafter in ("", _DRAFTER)]
+    options.ways = known_names(options.ways, both, "--ways")
+    legs, left_out = chosen(options)
+    result: dict[str, Any] = {"command": command, "date": None, "benchmark": "replay", "left_out": left_out}
+    result |= {"options": json.loads(json.dumps(vars(options), default=str)), "figures": [], "failed": {}}
+    with progress("replay", len(options.ways)) as advance:
+        for way in options.ways:
+            try:
+                found = run_way(options, way, legs)
+                result["figures"] += [{"way": way, **figure} for figure in found["figures"]]
+                result |= {"environment": found["environment"], "date": found["environment"]["date"]}
+            except GuidedError as error:
+                result["failed"][way] = str(error)
+            write(result, options.out)
+            advance(f"replay, {way}")
+    return result
+
+
+def chosen(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The documents of every kind and form as a child takes them, and how many were left out."""
+    vocabulary = load_vocabulary(Path(options.tokenizer or options.model))
+    known = Documents(options.sample, vocabulary, options.longest, options.seed, strict=not options.open)
+    pairs = [
+        (kind, form)
+        for kind in options.kinds
+        for form in (options.forms if kind != "free" else [next(iter(FORMS))])  # which has no form
+    ]
+    legs = []
+    with progress("choosing documents", len(pairs) * options.documents) as advance:
+        for kind, form in pairs:
+            documents = known.choose(kind, form, options.documents, advance)
+            legs.append(leg(kind, form, documents, options.drafts))
+    return legs, known.left_out
+
+
+def leg(kind: str, form: str, documents: list[Document], drafts: int) -> dict[str, Any]:
+    """These documents, their digest, and the fewest forward passes a token."""
+    tokens = [document.tokens for document in documents]
+    bound = sum(least_forwards(document.forced, drafts) for document in documents) / sum(map(len, tokens))
+    digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
+    known = [dataclasses.asdict(document) for document in documents]
+    return {"kind": kind, "form": form, "digest": digest, "bound": round(bound, 4), "documents": known}
+
+
+def run_way(options: argparse.Namespace, way: str, legs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the engine of a way answers."""
+    plugin = WAYS[way.removesuffix(_DRAFTER)]
+    engine = dict(options.engine)
+    if way.endswith(_DRAFTER):
+        engine["speculative_config"] = {**_NGRAM, "num_speculative_tokens": options.drafts}
+    environment = {
+        "VLLM_USE_V2_MODEL_RUNNER": "1" if options.runner == "v2" else "0",
+        "GUIDED_PLUGIN": "0" if plugin is None else json.dumps({**plugin, **options.plugin}),
+    }
+    taken = ("model", "rows", "longest", "queue", "least", "repetitions", "device")
+    asked = {
+        **{name: getattr(options, name) for name in taken},
+        "tokenizer": options.tokenizer or options.model,
+        "engine": engine,
+        "legs": legs,
+        "guided": plugin is not None,
+    }
+    where = f"benchmarks.replay, {way}"
+    return run_child("benchmarks.replay.child", asked, environment, options.limit, where)
+
+
+def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several results as one. Raises GuidedError where a kind had other documents in one of them."""
+    digests: dict[tuple[str, str], str] = {}
+    for figure in (figure for result in results for figure in result["figures"]):
+        if digests.setdefault((figure["kind"], figure["form"]), figure["digest"]) != figure["digest"]:
+            raise GuidedError(
+                f"{figure['kind']} {figure['form']} had different documents in these files",
+                where="--read",
+                hint="measure with the same --sample, --seed, --documents, --longest and tokenizer",
+            )
+    figures = [figure for result in results for figure in result["figures"]]
+    failed = {way: failure for result in results for way, failure in result["failed"].items()}
+    commands = [result["command"] for result in results]
+    return {**results[0], "command": "; ".join(commands), "figures": figures, "failed": failed}
+
+
+def compared(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Figures as the table shows them: against `unguided` with the same drafter."""
+
+    def case(figure: dict[str, Any], way: str) -> tuple[Any, ...]:
+        return way, figure["kind"], figure["form"], figure["rows"]
+
+    base = {case(figure, figure["way"]): figure for figure in figures}
+    shown = []
+    for figure in figures:
+        drafter = _DRAFTER if figure["way"].endswith(_DRAFTER) else ""
+        other = base.get(case(figure, f"unguided{drafter}"))
+        paces = [run["tokens_per_second"] for run in figure["runs"]]
+        pace = figure["tokens_per_second"]
+        shown.append(
+            {
+                **figure,
+                "spread": (max(paces) - min(paces)) / pace * 100,
+                "ms_per_token": figure["rows"] / pace * 1e3,
+                "ratio": "-" if other is None else f"{other['tokens_per_second'] / pace:.3f}",
+                "batch_ratio": "-" if other is None else f"{figure['batch_ms'] / other['batch_ms']:.3f}",
+            }
+        )
+    return sorted(shown, key=lambda figure: (figure["kind"], figure["form"], figure["rows"]))
+
+
+def write(result: dict[str, Any], path: Path | None) -> None:
+    """Compressed, the same bytes for the same result."""
+    if path is not None:
+        partly = path.with_name(path.name + ".part")
+        partly.write_bytes(gzip.compress((json.dumps(result, indent=1) + "\n").encode(), 9, mtime=0))
+        os.replace(partly, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

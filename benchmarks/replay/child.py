@@ -1,0 +1,124 @@
+"""One vLLM engine of `benchmarks.replay`, in a process of its own.
+
+    python -m benchmarks.replay.child OPTIONS.json RESULT.json
+
+The result is written again after each batch size, so that a time limit costs what was not measured yet.
+Imports vLLM. The parent chooses the runner and the plugin's options by environment variables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engine_child import watched
+from benchmarks.replay.force import KEY, install
+from benchmarks.replay.trace import Case, Trace
+from guided_plugin.bench import environment, median
+from guided_plugin.errors import PipelineError
+from guided_plugin.hosts.vllm.common import GUIDED, METRICS
+
+install()  # here: the engine's processes are forked from this one, or import this file first
+
+PROMPT = 8
+"""Tokens of a prompt."""
+
+
+def main(options_path: str, result_path: str) -> None:
+    """Measure what the options ask for."""
+    options = json.loads(Path(options_path).read_text())
+    bench = _Bench(options)
+    figures: list[dict[str, Any]] = []
+    for rows in options["rows"]:
+        figures += bench.figures(rows)
+        partly = Path(f"{result_path}.part")
+        partly.write_text(json.dumps({"environment": environment(options["device"]), "figures": figures}))
+        os.replace(partly, result_path)
+
+
+class _Bench:
+    def __init__(self, options: dict[str, Any]) -> None:
+        from vllm import LLM
+
+        self.options = options
+        self.llm: Any = LLM(
+            options["model"],
+            tokenizer=options["tokenizer"],
+            max_num_seqs=max(options["rows"]),
+            max_model_len=PROMPT + options["longest"] + 16,
+            enable_prefix_caching=False,
+            **options["engine"],
+        )
+        self.random = random.Random(1)
+
+    def figures(self, rows: int) -> list[dict[str, Any]]:
+        """Of every kind and form. They take turns, and the order is reversed every other time."""
+        cases = [Case(leg, rows) for leg in self.options["legs"]]
+        for repetition in range(self.options["repetitions"] + 1):
+            for case in cases if repetition % 2 == 0 else reversed(cases):
+                self._repeat(case, counts=repetition > 0)
+        return [self._figure(case) for case in cases]
+
+    def _repeat(self, case: Case, *, counts: bool) -> None:
+        rows, documents = case.rows, case.leg["documents"]
+        count = max(self.options["least"], self.options["queue"] * rows)
+        queue = [documents[number % len(documents)] for number in range(count)]
+        trace, _ = self._run(case, queue, counts=counts)
+        batches = [queue[at : at + rows] for at in range(0, max(rows, self.options["least"] // 2), rows)]
+        seconds = [self._run(case, batch, counts=counts)[1] for batch in batches]
+        if counts:
+            mean = sum(len(document["tokens"]) for document in queue) / count
+            queued = trace.queued(count)
+            document_ms = round(rows * mean / queued["tokens_per_second"] * 1e3, 3)
+            batch_ms = round(sum(seconds) / len(seconds) * 1e3, 3)
+            case.runs.append({**queued, "document_ms": document_ms, "batch_ms": batch_ms})
+
+    def _run(self, case: Case, documents: list[dict[str, Any]], *, counts: bool) -> tuple[Trace, float]:
+        """Answer these requests, handed in at once. The trace; seconds from the first in to the last out."""
+        engine, trace, names, outputs = self.llm.llm_engine, Trace(case.rows), [], {}
+        start = time.monotonic()
+        with watched(engine.engine_core, trace.note):
+            for number, document in enumerate(documents):
+                given = {"prompt_token_ids": self.random.choices(range(100, 1000), k=PROMPT)}
+                names.append(engine.add_request(str(number), given, self._params(document, case.rows)))
+            trace.submitted = time.monotonic()
+            while engine.has_unfinished_requests():
+                outputs.update((int(output.request_id), output) for output in engine.step())
+        if max(len(tokens) for _, tokens, _ in trace.steps) > case.rows:
+            what = f"more than {case.rows} rows ran: vLLM limits them in another way than expected"
+            raise PipelineError(what, where="benchmarks.replay.force")
+        if counts:
+            case.judge(documents, [outputs[number].outputs[0].token_ids for number in range(len(documents))])
+            case.count_unforced(dict(zip(names, documents, strict=True)), trace)
+        return trace, trace.steps[-1][0] - start
+
+    def _params(self, document: dict[str, Any], rows: int) -> Any:
+        from vllm import SamplingParams
+
+        extra = {KEY: {"tokens": document["tokens"], "rows": rows}}
+        if self.options["guided"] and document["spec"] is not None:
+            extra[GUIDED] = document["spec"]
+        return SamplingParams(
+            max_tokens=len(document["tokens"]), temperature=0.0, detokenize=False, extra_args=extra
+        )
+
+    def _figure(self, case: Case) -> dict[str, Any]:
+        figure = {
+            **{name: case.leg[name] for name in ("kind", "form", "digest", "bound")},
+            **{name: getattr(case, name) for name in ("rows", "outputs", "wrong", "unforced")},
+            **{name: median((run[name] for run in case.runs), 3) for name in case.runs[0]},
+            "runs": case.runs,
+        }
+        if self.options["guided"]:
+            figure["metrics"] = [answer[0] for answer in self.llm.collective_rpc(METRICS) if answer]
+        print(json.dumps(figure), flush=True)
+        return figure
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

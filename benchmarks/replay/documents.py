@@ -1,0 +1,201 @@
+"""Which documents `benchmarks.replay` replays, and which of their tokens the grammar forces.
+
+    tools   valid instances of function-call schemas: those of BFCL, Glaive and MCP in MaskBench, as they are
+    real    valid instances of the schemas of all sources
+    free    descriptions in the sample's schemas, put one behind the other: plain text, never guided
+    beside  `free` and `tools` in turn
+
+Instances are written with their own order of keys, `compact` or `spaced` as `json.dumps` does by default, and
+ended with a stop token. Left out are those that a fresh matcher refuses, and those longer than `longest`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from benchmarks.samples import TextTokens, open_sample
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import GuidedConfig
+from guided_plugin.errors import GuidedError, SpecError
+from guided_plugin.grammar.base import Matcher
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec import OutputSpec
+
+KINDS = ("tools", "real", "free", "beside")
+FORMS = {"compact": (",", ":"), "spaced": (", ", ": ")}
+_FUNCTION_CALLS = ("BFCL", "Glaiveai", "MCP")
+"""How the names of files of function-calling sources begin."""
+_FREE_TOKENS = 96
+"""Of a free document: about what a tool call of the sample has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What one request is made to answer."""
+
+    name: str
+    spec: dict[str, Any] | None
+    """As requests send it; None: unguided."""
+    tokens: list[int]
+    """With a stop token at the end."""
+    forced: list[bool]
+    """Of each token: whether the grammar leaves no byte of it open."""
+
+
+class Documents:
+    """Chosen from a sample, the same for the same seed and vocabulary."""
+
+    def __init__(
+        self, sample: Path, vocabulary: Vocabulary, longest: int, seed: int, *, strict: bool
+    ) -> None:
+        self._vocabulary, self._longest, self._strict = vocabulary, longest, strict
+        self._text = TextTokens(vocabulary)
+        self._forced = ForcedTokens(vocabulary)
+        with open_sample(sample) as files:
+            self._files = [
+                (PurePosixPath(name).name, json.loads(path.read_bytes())) for name, path in files.items()
+            ]
+        random.Random(seed).shuffle(self._files)
+        self.left_out: dict[str, int] = {}
+        """How many documents of each kind and form were tried and not taken."""
+
+    def choose(
+        self, kind: str, form: str, count: int, progress: Callable[[], None] = lambda: None
+    ) -> list[Document]:
+        """At most so many of a kind. Raises SpecError where this version has no such form of whitespace."""
+        if kind == "beside":
+            pairs = zip(
+                self.choose("free", form, count), self.choose("tools", form, count, progress), strict=False
+            )
+            return [document for pair in pairs for document in pair][:count]
+        if kind == "free":
+            return self._free(count)
+        OutputSpec.json_schema({}, whitespace=form)
+        found: list[Document] = []
+        for name, schema, data in self._instances(kind):
+            document = self._document(name, schema, data, form)
+            if document is None:
+                key = f"{kind} {form}"
+                self.left_out[key] = self.left_out.get(key, 0) + 1
+                continue
+            found.append(document)
+            progress()
+            if len(found) == count:
+                break
+        if not found:
+            raise GuidedError(f"no document of kind {kind!r}", where="--sample", hint="docs/maskbench.md")
+        return found
+
+    def _instances(self, kind: str) -> Iterator[tuple[str, Any, Any]]:
+        """The first valid instance of every schema before the second of any."""
+        chosen = [
+            (name, file["schema"], [test["data"] for test in file["tests"] if test["valid"]])
+            for name, file in self._files
+            if kind == "real" or name.startswith(_FUNCTION_CALLS)
+        ]
+        for turn in range(max((len(valid) for *_, valid in chosen), default=0)):
+            yield from ((name, schema, valid[turn]) for name, schema, valid in chosen if turn < len(valid))
+
+    def _document(self, name: str, schema: Any, data: Any, form: str) -> Document | None:
+        text = json.dumps(data, ensure_ascii=False, separators=FORMS[form])
+        if len(text) > 16 * self._longest:
+            return None
+        tokens = self._text(text)
+        if len(tokens) >= self._longest:
+            return None
+        spec = {"json_schema": schema, "whitespace": form, "strict": self._strict}
+        try:
+            forced = self._forced(OutputSpec.parse(spec), tokens)
+        except GuidedError:
+            return None  # a schema that is not served
+        stop = self._vocabulary.stop_token_ids[0]
+        return None if forced is None else Document(name, spec, [*tokens, stop], forced)
+
+    def _free(self, count: int) -> list[Document]:
+        words = " ".join(text for _, file in self._files for text in _descriptions(file["schema"]))
+        found = []
+        size = 8 * _FREE_TOKENS  # characters: more than so many tokens have
+        for number in range(count):
+            at = number * size % max(1, len(words) - size)
+            tokens = self._text(words[at : at + size])[: _FREE_TOKENS - 1]
+            tokens.append(self._vocabulary.stop_token_ids[0])
+            found.append(Document(f"free {number}", None, tokens, [False] * len(tokens)))
+        return found
+
+
+def least_forwards(forced: Sequence[bool], drafts: int) -> int:
+    """The forward passes of a document whose forced tokens are all drafts, so many at a time. The first one
+    samples from the prompt; each of the others takes a run of drafts and samples the token behind it."""
+    at = passes = 1
+    while at < len(forced):
+        run = 0
+        while run < drafts and at + run < len(forced) and forced[at + run]:
+            run += 1
+        at, passes = at + run + 1, passes + 1
+    return passes
+
+
+class ForcedTokens:
+    """Finds the tokens of a document whose every byte is forced: what came before allows no other byte there.
+
+    Found from masks alone, one for each byte of the document: the judge of what a speculator offers must not
+    share code with it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._compiler = GrammarCompiler(vocabulary, config=GuidedConfig(isolate_compiles=False, threads=1))
+        self._pieces = vocabulary.text_tokens
+        self._stops = vocabulary.stop_token_ids
+        self._bytes = TextTokens(vocabulary)
+        # [257, words]: bit masks of the tokens that begin with a byte; the last row has the stop tokens.
+        begins = np.zeros((257, vocabulary.words * 32), dtype=bool)
+        for token, piece in enumerate(self._pieces):
+            if piece:
+                begins[piece[0], token] = True
+        begins[256, list(self._stops)] = True
+        self._others = ~np.packbits(begins, axis=1, bitorder="little").view(np.int32)
+        self._mask = np.zeros((1, vocabulary.words), np.int32)
+
+    def __call__(self, spec: OutputSpec, tokens: Sequence[int]) -> list[bool] | None:
+        """Of each token and of the stop token behind them; None where a fresh matcher refuses one."""
+        grammar = self._compiler.compile(spec)
+        backend = self._compiler.backend(grammar.backend)
+        judge = backend.start(grammar, self._stops)
+        if not all(map(judge.accept, [*tokens, self._stops[0]])):
+            return None
+        matcher = backend.start(grammar, self._stops)
+        batch = backend.batch([matcher])
+        forced = []
+        for token in tokens:
+            sure = True
+            for byte in self._pieces[token]:
+                sure &= self._only(batch, byte)
+                self._step(matcher, byte)
+            forced.append(sure)
+        return [*forced, self._only(batch, 256)]
+
+    def _only(self, batch: Any, row: int) -> bool:
+        batch.fill(self._mask, [0])
+        return not (self._mask[0] & self._others[row]).any()
+
+    def _step(self, matcher: Matcher, byte: int) -> None:
+        if not matcher.accept_text(bytes([byte])):
+            raise SpecError(f"byte {byte:#04x} of a document is refused behind tokens that are not")
+
+
+def _descriptions(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        if isinstance(schema.get("description"), str):
+            yield schema["description"]
+        for value in schema.values():
+            yield from _descriptions(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _descriptions(value)

@@ -1,0 +1,78 @@
+"""What the outputs of an engine tell of a run: its pace while requests wait, and which drafts were accepted.
+
+Knows no vLLM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from guided_plugin.errors import PipelineError
+
+
+@dataclass(slots=True)
+class Trace:
+    """When the tokens of some requests came, by the engine's own clock."""
+
+    rows: int
+    submitted: float = 0.0
+    """When the last request was handed in."""
+    steps: list[tuple[float, dict[str, int], int]] = field(default_factory=list)
+    """Of each: its time, how many tokens each request got, how many of these requests it finished."""
+
+    def note(self, step: Any) -> None:
+        """Take a step's outputs."""
+        tokens = {one.request_id: len(one.new_token_ids) for one in step.outputs if one.new_token_ids}
+        if tokens:
+            self.steps.append((step.timestamp, tokens, sum(one.finished for one in step.outputs)))
+
+    def queued(self, requests: int) -> dict[str, float]:
+        """The part of the run in which every row is taken and requests wait behind: from the first full step
+        after all were handed in, to the step that leaves fewer requests than rows."""
+        window: list[tuple[float, dict[str, int], int]] = []
+        for step in self.steps:
+            if window or (step[0] >= self.submitted and len(step[1]) == self.rows):
+                window.append(step)
+            requests -= step[2]
+            if requests < self.rows:
+                break
+        if len(window) < 2:
+            raise PipelineError(
+                f"{self.rows} rows had no queue behind them", where="benchmarks.replay", hint="raise --queue"
+            )
+        seconds = window[-1][0] - window[0][0]
+        tokens = sum(sum(step[1].values()) for step in window[1:])
+        return {
+            "tokens_per_second": round(tokens / seconds, 2),
+            "ms_per_step": round(seconds / (len(window) - 1) * 1e3, 4),
+            "forwards_per_token": round(sum(len(step[1]) for step in window[1:]) / tokens, 4),
+            "seconds": round(seconds, 4),
+        }
+
+
+@dataclass(slots=True)
+class Case:
+    leg: dict[str, Any]
+    rows: int
+    runs: list[dict[str, float]] = field(default_factory=list)
+    outputs: int = 0
+    wrong: int = 0
+    """Outputs that are not their documents."""
+    unforced: int = 0
+    """Drafts that were accepted at places that the grammar leaves open."""
+
+    def judge(self, documents: list[dict[str, Any]], outputs: list[Any]) -> None:
+        """Compare outputs with their documents."""
+        self.outputs += len(outputs)
+        self.wrong += sum(
+            list(tokens) != document["tokens"] for document, tokens in zip(documents, outputs, strict=True)
+        )
+
+    def count_unforced(self, documents: dict[str, dict[str, Any]], trace: Trace) -> None:
+        """Of the tokens that a step adds to a request, all but the last one are accepted drafts."""
+        places = dict.fromkeys(documents, 0)
+        for _, tokens, _ in trace.steps:
+            for name, count in tokens.items():
+                at, places[name] = places[name], places[name] + count
+                self.unforced += documents[name]["forced"][at : at + count - 1].count(False)
