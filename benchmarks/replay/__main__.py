@@ -8,12 +8,12 @@ matter, and a draft is accepted where it is right. `unforced` counts those accep
 leaves open: 0, unless a drafter knows more than the grammar. Each way has an engine of its own, in a process
 of its own; `+ngram` gives it vLLM's `ngram_gpu`. Documents and their order are the same for all ways.
 
-    tokens/s     with a queue behind: from the first step with all rows taken, after all requests were handed
-                 in, to the step that leaves fewer requests than rows. Prompts (8 tokens each) are part of it.
+    tokens/s     with a queue behind: from the first step with all rows taken to the step that leaves fewer
+                 requests than rows. Nothing runs before all are handed in. Prompts (8 tokens) are part of it.
     ms/token     of a row in that time; `document ms`: a document of mean length at this pace
     ratio        of ms/token, to `unguided` with the same drafter
     forwards     a token, each row's first included; `bound`: if every forced token were a draft in time
-    batch ms     so many documents handed in at once, from the first in to the last out, admission included
+    batch ms     so many documents begun at once, until the last one ends
 
 Figures are medians; `spread` is that of tokens/s between repetitions, in percent. The file is written after
 each way, so ways may be measured by calls of their own and read together. Exit code 1: an output was not its

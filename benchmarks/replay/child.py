@@ -79,14 +79,14 @@ class _Bench:
             case.runs.append({**queued, "document_ms": document_ms, "batch_ms": batch_ms})
 
     def _run(self, case: Case, documents: list[dict[str, Any]], *, counts: bool) -> tuple[Trace, float]:
-        """Answer these requests, handed in at once. The trace; seconds from the first in to the last out."""
+        """Answer these requests, which begin when all are handed in. The trace; seconds from then on."""
         engine, trace, names, outputs = self.llm.llm_engine, Trace(case.rows), [], {}
-        start = time.monotonic()
         with watched(engine.engine_core, trace.note):
             for number, document in enumerate(documents):
                 given = {"prompt_token_ids": self.random.choices(range(100, 1000), k=PROMPT)}
-                names.append(engine.add_request(str(number), given, self._params(document, case.rows)))
-            trace.submitted = time.monotonic()
+                admitted = case.rows if number == len(documents) - 1 else 0
+                names.append(engine.add_request(str(number), given, self._params(document, admitted)))
+            start = time.monotonic()
             while engine.has_unfinished_requests():
                 outputs.update((int(output.request_id), output) for output in engine.step())
         if max(len(tokens) for _, tokens, _ in trace.steps) > case.rows:
@@ -97,10 +97,10 @@ class _Bench:
             case.count_unforced(dict(zip(names, documents, strict=True)), trace)
         return trace, trace.steps[-1][0] - start
 
-    def _params(self, document: dict[str, Any], rows: int) -> Any:
+    def _params(self, document: dict[str, Any], admitted: int) -> Any:
         from vllm import SamplingParams
 
-        extra = {KEY: {"tokens": document["tokens"], "rows": rows}}
+        extra = {KEY: {"tokens": document["tokens"], "rows": admitted}}
         if self.options["guided"] and document["spec"] is not None:
             extra[GUIDED] = document["spec"]
         return SamplingParams(

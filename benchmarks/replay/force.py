@@ -6,7 +6,8 @@
 To the logit of the document's next token a large number is added, in every row of logits by its own place,
 also in rows that verify drafts. So a draft is accepted where it is the document's token, and nowhere else.
 What a mask forbids stays forbidden, and the output differs from its document then. `rows` limits how many
-requests run at once. No logits processor: next to one, the plugin masks twice. Imports vLLM.
+requests run at once from then on; 0: they wait. This is no logits processor: next to one of third parties the
+plugin masks twice. Imports vLLM.
 """
 
 from __future__ import annotations

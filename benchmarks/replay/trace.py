@@ -16,8 +16,6 @@ class Trace:
     """When the tokens of some requests came, by the engine's own clock."""
 
     rows: int
-    submitted: float = 0.0
-    """When the last request was handed in."""
     steps: list[tuple[float, dict[str, int], int]] = field(default_factory=list)
     """Of each: its time, how many tokens each request got, how many of these requests it finished."""
 
@@ -28,11 +26,11 @@ class Trace:
             self.steps.append((step.timestamp, tokens, sum(one.finished for one in step.outputs)))
 
     def queued(self, requests: int) -> dict[str, float]:
-        """The part of the run in which every row is taken and requests wait behind: from the first full step
-        after all were handed in, to the step that leaves fewer requests than rows."""
+        """The part of a run of so many requests in which every row is taken: from the first full step to the
+        one that leaves fewer requests than rows."""
         window: list[tuple[float, dict[str, int], int]] = []
         for step in self.steps:
-            if window or (step[0] >= self.submitted and len(step[1]) == self.rows):
+            if window or len(step[1]) == self.rows:
                 window.append(step)
             requests -= step[2]
             if requests < self.rows:

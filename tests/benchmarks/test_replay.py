@@ -97,9 +97,9 @@ def step(stamp, tokens, finished=()):
 
 
 def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
-    trace = Trace(2, submitted=1.5)
+    trace = Trace(2)
     for one in (
-        step(1.0, {"a": 1, "b": 1}),  # not all are handed in yet
+        step(1.0, {"a": 1}),  # a row is not taken yet
         step(2.0, {"a": 1, "b": 1}),
         step(3.0, {"a": 1, "b": 3}, "a"),
         step(5.0, {"c": 1, "b": 2}, "b"),  # one is left: nothing waits any more
@@ -114,7 +114,7 @@ def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
         "seconds": 3.0,
     }
     with pytest.raises(gp.GuidedError, match="raise --queue"):
-        Trace(2, 1.5, trace.steps[:2]).queued(2)
+        Trace(2, trace.steps[:2]).queued(2)
 
 
 def test_accepted_drafts_at_open_places_are_counted():

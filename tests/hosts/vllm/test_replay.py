@@ -1,5 +1,6 @@
 """`benchmarks.replay` with a real vLLM: what its engines answer, and V2's sampler when it verifies drafts."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 pytest.importorskip("vllm")
 
 from vllm.v1.worker.gpu.sample.sampler import Sampler
+from vllm_support import PATIENT
 
 import guided_plugin as gp
 from benchmarks.engines import run_child
@@ -25,31 +27,34 @@ def document(name, text, spec):
     return Document(name, spec, tokens, [False] * len(tokens))
 
 
-@pytest.mark.parametrize("guided", [True, False])
-def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are_counted(guided):
+def test_an_engine_answers_with_documents_and_those_that_the_grammar_refuses_are_counted():
     spec = {"json_schema": {"type": "array", "items": {"enum": ["ab", "cd"]}}}
     texts = ['["ab","cd"]', '["cd"]', '["ab","xy"]']
-    legs = [leg("tools", "compact", [document(text, text, spec) for text in texts], 7)]
+    legs = [
+        leg(kind, "compact", [document(text, text, guide) for text in texts], 7)
+        for kind, guide in (("tools", spec), ("free", None))
+    ]
     options = {
         "model": str(MODEL_DIR),
         "tokenizer": str(MODEL_DIR),
         "engine": {"dtype": "float32", "enforce_eager": True},
         "device": "cpu",
         "legs": legs,
-        "guided": guided,
+        "guided": True,
     }
     options |= {"longest": 64, "rows": [1, 2], "queue": 3, "least": 3, "repetitions": 1}
-    plugin = '{"take_over": true, "worker_step_ms": 60000, "compile_seconds": 120}' if guided else "0"
     environment = {
         "VLLM_USE_V2_MODEL_RUNNER": "0",
-        "GUIDED_PLUGIN": plugin,
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "GUIDED_PLUGIN": json.dumps({"take_over": True, **PATIENT}),
     }
     result = run_child("benchmarks.replay.child", options, environment, 240, "the test")
-    # Three documents and two batches of one; six and one batch of two. Every third document is refused.
-    assert [(one["rows"], one["outputs"], one["wrong"]) for one in result["figures"]] == [
-        (1, 4, guided),
-        (2, 8, 2 * guided),
+    # Three documents and a batch of one; six and a batch of two. The grammar refuses every third document.
+    assert [(one["kind"], one["rows"], one["outputs"], one["wrong"]) for one in result["figures"]] == [
+        ("tools", 1, 4, 1),
+        ("free", 1, 4, 0),
+        ("tools", 2, 8, 2),
+        ("free", 2, 8, 0),
     ]
     assert {(one["forwards_per_token"], one["unforced"]) for one in result["figures"]} == {(1.0, 0)}
 
