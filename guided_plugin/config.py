@@ -100,6 +100,11 @@ class GuidedConfig(SpecLimits, WorkerLimits):
     mode: Mode = "auto"
     """Where grammars work in vLLM: `inline`, `process`, or `auto`: a process where the logits are on CUDA."""
 
+    jump_forward: bool = False
+    """vLLM's V2 runner: text that must follow is verified in one forward pass, as drafts."""
+    jump_drafts: int = 7
+    """How many tokens of it at most, where no speculative config says that."""
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)

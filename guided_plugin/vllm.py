@@ -46,7 +46,8 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
 
             self.runner = V1Runner(vllm_config, runner[0])
         elif len(runner) == 1:
-            from guided_plugin.hosts.vllm.v2 import V2DraftRunner, V2Runner
+            from guided_plugin.hosts.vllm.drafts import V2DraftRunner
+            from guided_plugin.hosts.vllm.v2 import V2Runner
 
             made = V2Runner if vllm_config.speculative_config is None else V2DraftRunner
             self.runner = made(vllm_config, runner[0])

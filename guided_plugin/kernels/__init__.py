@@ -64,16 +64,24 @@ class IndexedKernels(NamedTuple):
     """(order, lengths, total, history, sink): what `_take_tokens` returns; on CUDA it is written into the
     `TokenSink`."""
     gather_drafts: Callable[..., Tensor]
+    take_offers: Callable[..., None]
+    reject_cut: Callable[..., None]
 
 
 def indexed_kernels(device: torch.device) -> IndexedKernels:
     """The kernels for tensors on a device."""
     if device.type != "cuda":
-        return IndexedKernels(_mask_indexed, _take_tokens, _gather_drafts)
+        return IndexedKernels(_mask_indexed, _take_tokens, _gather_drafts, _take_offers, _reject_cut)
     # Triton is installed where CUDA is.
     from guided_plugin.kernels import indexed_triton as on_cuda
 
-    return IndexedKernels(on_cuda.mask_rows, on_cuda.take_tokens, on_cuda.gather_drafts)
+    return IndexedKernels(
+        on_cuda.mask_rows,
+        on_cuda.take_tokens,
+        on_cuda.gather_drafts,
+        on_cuda.take_offers,
+        on_cuda.reject_cut,
+    )
 
 
 def _mask_indexed(
@@ -128,20 +136,67 @@ def _gather_drafts(
     total: Tensor,
     history: Tensor,
     table: Tensor,
-    indices: Tensor,
-    positions: Tensor,
-    proposed: Tensor,
+    indices: Tensor | None,
+    positions: Tensor | None,
+    proposed: Tensor | None,
     drafts: int,
 ) -> Tensor:
-    """What `StepPipeline.judge_drafts` takes: `drafts + 1` blocks of new tokens, in the order
+    """What `StepPipeline.send_drafts` takes: `drafts + 1` blocks of new tokens, in the order
     of `order`, then `drafts` blocks of proposed ones. NO_TOKEN where there is none.
 
     As for `_take_tokens`; and for each logits row the request's index, which of the request's rows it is,
     and what was fed there: a draft in all but the first. table: [n] int32, from an index to its place in
     `order`, or -1. indices, positions, proposed: [rows] integers. Returns [(2 * drafts + 1) * m] int64.
+
+    Without positions there is one row a request, and proposed is [rows, drafts]. Without indices there are no
+    drafts.
     """
     found = _new_tokens(order, lengths, total, history, drafts)
+    if indices is None or proposed is None:
+        return found.view(-1)
+    if positions is None:
+        positions = torch.arange(1, drafts + 1).repeat(len(indices))
+        indices, proposed = indices.repeat_interleave(drafts), proposed.reshape(-1)
     chosen = torch.where(indices >= 0, table[indices.clamp(min=0).long()], -1)
     rows = ((chosen >= 0) & (positions > 0) & (positions <= drafts) & (proposed >= 0)).nonzero().view(-1)
     found[drafts + positions[rows].long(), chosen[rows].long()] = proposed[rows].long()
     return found.view(-1)
+
+
+OFFER_CONFIDENCE = 0.97
+"""How sure it is that a draft that must follow is taken. A pretrained model took 0.975 of them on average
+where masks allow other spellings too, and all of them greedily."""
+
+
+def _take_offers(
+    offers: Tensor,
+    table: Tensor,
+    indices: Tensor,
+    drafts: Tensor,
+    confidences: Tensor | None,
+    cut: Tensor,
+    count: int,
+) -> None:
+    """Write what the worker offers over the drafts of a batch, and mark in `cut` what it took away.
+
+    offers: [most, count] int64, NO_TOKEN after the last. table: [n] int32, from an index to its column there,
+    or -1. indices: [rows] integers. drafts: [rows, most] int64. confidences: [at least rows, most] float32;
+    None leaves those of the host. cut: [n, most + 1] int8. Where nobody guessed (`confidences`), a draft that
+    is not offered becomes 0.
+    """
+    columns = table[indices]
+    chosen = offers[:, columns.clamp(min=0).long()].T
+    guided = (columns >= 0).unsqueeze(1)
+    offered = guided & (chosen >= 0)
+    cut[indices.long(), 1:] = (guided & ~offered).to(torch.int8)
+    if confidences is not None:
+        confidences[: len(indices)] = torch.where(offered, OFFER_CONFIDENCE, 0.0)
+        drafts.zero_()
+    drafts.copy_(torch.where(offered, chosen, drafts))
+
+
+def _reject_cut(cut: Tensor, indices: Tensor, positions: Tensor, proposed: Tensor) -> None:
+    """Put -1, which no sampler accepts, in place of the drafts that were cut: of logits row i, proposed[i] is
+    the draft at positions[i] of the request at indices[i]. All [rows] integers."""
+    hit = cut[indices.clamp(min=0).long(), positions.clamp(max=cut.shape[1] - 1).long()] != 0
+    proposed.masked_fill_(hit & (indices >= 0), -1)

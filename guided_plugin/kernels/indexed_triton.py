@@ -4,12 +4,14 @@ on which requests are in a batch: one kernel each."""
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from guided_plugin.kernels import OFFER_CONFIDENCE
 from guided_plugin.kernels.rows_triton import BLOCK, Launcher, announce, blocks, forbid, signed
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 
@@ -89,16 +91,80 @@ def _take_kernel(  # type: ignore[no-untyped-def]
     do_not_specialize_on_alignment=["table", "indices", "positions", "proposed", "tokens"],
 )
 def _scatter_drafts_kernel(  # type: ignore[no-untyped-def]
-    table, indices, positions, proposed, tokens, rows, count, DRAFTS: tl.constexpr, BLOCK: tl.constexpr
+    table,
+    indices,
+    positions,
+    proposed,
+    tokens,
+    rows,
+    count,
+    DRAFTS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < rows
-    index = tl.load(indices + at, mask=inside, other=-1)
+    if WHOLE:  # all drafts of a request stand in one row
+        index = tl.load(indices + at // DRAFTS, mask=inside, other=-1)
+        position = at % DRAFTS + 1
+    else:
+        index = tl.load(indices + at, mask=inside, other=-1)
+        position = tl.load(positions + at, mask=inside, other=0)
     chosen = tl.load(table + index, mask=index >= 0, other=-1)
-    position = tl.load(positions + at, mask=inside, other=0)
     draft = tl.load(proposed + at, mask=inside, other=-1).to(tl.int64)
     there = inside & (chosen >= 0) & (position > 0) & (position <= DRAFTS) & (draft >= 0)
     tl.store(tokens + (DRAFTS + position) * count + chosen, draft, mask=there)
+
+
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["offers", "rows", "count"],
+    do_not_specialize_on_alignment=["table", "indices", "drafts", "confidences", "cut"],
+)
+def _take_offers_kernel(  # type: ignore[no-untyped-def]
+    offers,
+    table,
+    indices,
+    drafts,
+    confidences,
+    cut,
+    rows,
+    count,
+    stride,
+    DRAFTS: tl.constexpr,
+    OWN: tl.constexpr,
+    PERMILLE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < rows * DRAFTS
+    row, place = at // DRAFTS, at % DRAFTS
+    index = tl.load(indices + row, mask=inside, other=0)
+    column = tl.load(table + index, mask=inside, other=-1)
+    guided = inside & (column >= 0)
+    there = offers.to(tl.pointer_type(tl.int64))
+    # Written by the host while this stream waited: past what the caches of the device may hold.
+    chosen = tl.load(there + place * count + column, mask=guided, other=-1, volatile=True)
+    offered = guided & (chosen >= 0)
+    tl.store(cut + index * (DRAFTS + 1) + place + 1, (guided & (chosen < 0)).to(tl.int8), mask=inside)
+    if OWN:
+        tl.store(confidences + at, tl.where(offered, PERMILLE / 1000.0, 0.0), mask=inside)
+        tl.store(drafts + row * stride + place, tl.where(offered, chosen, 0), mask=inside)
+    else:
+        tl.store(drafts + row * stride + place, chosen, mask=offered)
+
+
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["rows"], do_not_specialize_on_alignment=["cut", "indices", "positions", "proposed"]
+)
+def _reject_cut_kernel(  # type: ignore[no-untyped-def]
+    cut, indices, positions, proposed, rows, width, BLOCK: tl.constexpr
+):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    index = tl.load(indices + at, mask=at < rows, other=-1)
+    position = tl.load(positions + at, mask=at < rows, other=0)
+    inside = (at < rows) & (index >= 0) & (position < width)
+    hit = tl.load(cut + index * width + position, mask=inside, other=0) != 0
+    tl.store(proposed + at, tl.full((BLOCK,), -1, tl.int32), mask=inside & hit)
 
 
 def mask_rows(
@@ -153,30 +219,89 @@ def gather_drafts(
     total: Tensor,
     history: Tensor,
     table: Tensor,
-    indices: Tensor,
-    positions: Tensor,
-    proposed: Tensor,
+    indices: Tensor | None,
+    positions: Tensor | None,
+    proposed: Tensor | None,
     drafts: int,
 ) -> Tensor:
     """New tokens and drafts of each request."""
-    count, rows, device = order.shape[0], indices.shape[0], order.get_device()
+    count, device = order.shape[0], order.get_device()
     tokens = torch.empty((2 * drafts + 1) * count, dtype=torch.int64, device=order.device)
-    launch_tokens, launch_drafts = _launchers(drafts)
-    _take(launch_tokens, TokenSink(tokens.data_ptr(), 0, 0), order, lengths, total, history)
+    launch = _launchers(drafts)
+    _take(launch.tokens, TokenSink(tokens.data_ptr(), 0, 0), order, lengths, total, history)
+    if indices is None or proposed is None:
+        return tokens
+    launch_drafts, rows = launch.drafts, proposed.numel()
+    if positions is None:
+        launch_drafts, positions = launch.whole, indices
+        proposed = proposed.contiguous()
     key = device, indices.dtype, positions.dtype, proposed.dtype
     fed = table, indices, positions, proposed, tokens, rows, count
     launch_drafts(key, device, ((rows + _GATHER - 1) // _GATHER, 1), fed)
     return tokens
 
 
+def take_offers(
+    offers: int,
+    table: Tensor,
+    indices: Tensor,
+    drafts: Tensor,
+    confidences: Tensor | None,
+    cut: Tensor,
+    count: int,
+) -> None:
+    """What the worker offers, and what it took away."""
+    rows, most = drafts.shape
+    own = confidences is not None
+    launch = _launchers(most).own if own else _launchers(most).others
+    scores = drafts if confidences is None else confidences
+    device, stride = drafts.get_device(), drafts.stride(0)
+    key = device, indices.dtype, scores.dtype, stride
+    fed = offers, table, indices, drafts, scores, cut, rows, count
+    launch(key, device, ((rows * most + _GATHER - 1) // _GATHER, 1), fed, (stride,))
+
+
+def reject_cut(cut: Tensor, indices: Tensor, positions: Tensor, proposed: Tensor) -> None:
+    """No sampler accepts these."""
+    rows, device, width = indices.shape[0], indices.get_device(), cut.shape[1]
+    key = device, indices.dtype, positions.dtype, proposed.dtype, width
+    fed = cut, indices, positions, proposed, rows
+    _launch_cut(key, device, ((rows + _GATHER - 1) // _GATHER, 1), fed, (width,))
+
+
+class _Launchers(NamedTuple):
+    """Kernels that know how many drafts a request may have."""
+
+    tokens: Launcher
+    drafts: Launcher
+    whole: Launcher
+    own: Launcher
+    others: Launcher
+
+
 @cache
-def _launchers(drafts: int) -> tuple[Launcher, Launcher]:
+def _launchers(drafts: int) -> _Launchers:
     none: dict[str, int] = {"NOT_LOOKED_AT": NEVER, "NONE": NO_TOKEN, "WRONG": BROKEN}
-    return (
+    permille = round(1000 * OFFER_CONFIDENCE)
+    return _Launchers(
         Launcher(_take_kernel, num_warps=4, DRAFTS=drafts, **none, BLOCK=_GATHER),
-        Launcher(_scatter_drafts_kernel, num_warps=1, DRAFTS=drafts, BLOCK=_GATHER),
+        *(
+            Launcher(_scatter_drafts_kernel, num_warps=1, DRAFTS=drafts, WHOLE=whole, BLOCK=_GATHER)
+            for whole in (0, 1)
+        ),
+        *(
+            Launcher(
+                _take_offers_kernel, num_warps=1, DRAFTS=drafts, OWN=own, PERMILLE=permille, BLOCK=_GATHER
+            )
+            for own in (1, 0)
+        ),
     )
 
 
+_launch_cut = Launcher(_reject_cut_kernel, num_warps=1, BLOCK=_GATHER)
+
+
 _launch_mask = Launcher(_mask_kernel, num_warps=8, BLOCK=BLOCK)
-_launch_tokens, _ = _launchers(0)
+_launch_tokens = Launcher(
+    _take_kernel, num_warps=4, DRAFTS=0, NOT_LOOKED_AT=NEVER, NONE=NO_TOKEN, WRONG=BROKEN, BLOCK=_GATHER
+)

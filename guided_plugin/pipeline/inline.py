@@ -88,7 +88,7 @@ class InlineRuntime(GrammarRuntime):
         self._accept()
         self.table.remove(slot)
 
-    def plan(self, plan: StepPlan) -> None:
+    def plan(self, plan: StepPlan, *, offers: bool = False) -> None:
         self._step += 1
         if plan is not self._plan:
             self._accept()
@@ -109,6 +109,9 @@ class InlineRuntime(GrammarRuntime):
 
     def masks(self) -> tuple[Tensor, Tensor]:
         return self._masks.fetch(self._step, self._count), self._tokens.rows
+
+    def masks_of(self, step: int, count: int) -> Tensor:
+        return self._masks.fetch(step, count)
 
     def sampled(self, tokens: Tensor) -> None:
         self._tokens.write(self._step, tokens)

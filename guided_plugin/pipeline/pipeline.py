@@ -18,6 +18,7 @@ import os
 import time
 import weakref
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.requests import PipelineRequests
 from guided_plugin.pipeline.runtime import checked_device, make_runtime
 from guided_plugin.step import NO_TOKEN, UNGUIDED, RequestInfo, StepPlan, TokenSink
+from guided_plugin.worker.device.buffers import Offers
 from guided_plugin.worker.ranks.group import RankGroup
 from guided_plugin.worker.runtime import GrammarRuntime
 
@@ -40,6 +42,15 @@ _NOTHING = StepPlan((), ())
 
 # How far a step is. STALE: a request of the plan has left, so the plan must not be used any more.
 _STALE, _PLANNED, _FILLED, _SAMPLED = range(4)
+
+
+class DraftStep(NamedTuple):
+    """A step whose drafts are with the grammars."""
+
+    number: int
+    masks: int
+    offers: Offers | None
+    """What is verified, where the worker says that; see `Buffers`."""
 
 
 class StepPipeline(PipelineRequests):
@@ -195,13 +206,19 @@ class StepPipeline(PipelineRequests):
     # In place of the five verbs
 
     def judge_drafts(self, slots: Sequence[int], tokens: Tensor, logits: Tensor) -> Tensor:
-        """A whole step of the requests in `slots`, for a host that proposes drafts and masks by itself.
+        """A whole step of the requests in `slots`, for a host that proposes drafts and masks by itself: the
+        masks of `send_drafts`, at once. `logits`: as in `take_masks`."""
+        return self.draft_masks(self.send_drafts(slots, tokens), logits)
+
+    def send_drafts(self, slots: Sequence[int], tokens: Tensor, *, offers: bool = False) -> DraftStep:
+        """The first half: new tokens and drafts of the requests in `slots` are on their way to the grammars.
+        `draft_masks` must come before the third call after this one.
 
         `tokens` has blocks in the order of `slots`: `drafts + 1` with the tokens that were sampled for each
         slot since its last step, then `drafts` with what is proposed to follow them; NO_TOKEN where there are
-        no more. Returns `drafts + 1` blocks of [slots, words] masks on the device: the masks after none of a
-        request's drafts, after the first, and so on. What is launched next sees them complete. `logits`: as
-        in `take_masks`."""
+        no more.
+
+        `offers`: the worker may replace the drafts; `DraftStep.offers` has those that count."""
         start = time.perf_counter()
         chosen = tuple(slots)
         if chosen != self._last_slots:
@@ -218,19 +235,25 @@ class StepPipeline(PipelineRequests):
             )
         if tokens.is_cuda != self._on_cuda:
             raise PipelineError(f"tokens are on {tokens.device}, the pipeline is on {self.device}")
-        if logits.shape[1] != self._width:
-            self._check_logits(logits)
         # Nothing of a step is announced before its tokens are there: no worker could do anything with it.
-        self.runtime.plan(self._plan)
+        self.runtime.plan(self._plan, offers=offers)
         self.runtime.sampled(tokens)
         self.runtime.fill()
-        self.mask, _ = self.runtime.masks()
+        offered = self.runtime.offered() if offers else None
         self.runtime.finish()
         self._report(self.runtime.take_failures())
         self._clock[0] = time.perf_counter() - start
         self._figures.finish(len(chosen), self._clock)
         if self.compiler.plugins.wants_statistics:
             self._tell_statistics()
+        return DraftStep(self.runtime.newest, len(chosen) * (self.drafts + 1), offered)
+
+    def draft_masks(self, step: DraftStep, logits: Tensor) -> Tensor:
+        """The second half: `drafts + 1` blocks of [slots, words] masks on the device: the masks after none of
+        a request's drafts, after the first, and so on. What is launched next sees them complete."""
+        if logits.shape[1] != self._width:
+            self._check_logits(logits)
+        self.mask = self.runtime.masks_of(step.number, step.masks)
         return self.mask
 
     def forced(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

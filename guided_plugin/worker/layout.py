@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.base import MaskArray
+from guided_plugin.step import NO_TOKEN
 
 PLAN_DEPTH = 4
 """Steps in flight: one that is masked, one that is filled, and room for a host that runs ahead."""
@@ -56,7 +57,7 @@ that a dead worker did not report are still here."""
 _PAGE = 4096
 _LINE = 128  # two lines of 64: neighbours are prefetched in pairs
 _MAGIC = b"GUIDEDPL"
-_VERSION = 6
+_VERSION = 7
 _CLOSURE = np.dtype([("serial", "<i8"), ("step", "<i8"), ("reason", "S1008")])
 _Number = TypeVar("_Number", bound=np.generic)
 _HEADER = struct.Struct("<8sIIIIIIIQ16s")
@@ -84,6 +85,9 @@ class Counter(IntEnum):
     """Worker: how many KiB its lexers have learnt. A figure; announces nothing."""
     ENDED = 8
     """Engine: an `End` when no more steps come. Raised after FILLED of the last one."""
+    OFFERED = 9
+    """Worker: the newest step whose drafts are final: what it offers stands in place of what was proposed. The
+    device waits for this one before it verifies them."""
 
 
 class End(IntEnum):
@@ -114,6 +118,8 @@ class PlanField(IntEnum):
     PLAN_ID = 3
     """Changes whenever the slots do."""
     COUNT = 4
+    OFFERS = 5
+    """1 if the worker says which drafts are verified; else they are those that were proposed."""
     SLOTS = 16
 
 
@@ -129,6 +135,7 @@ class Time(IntEnum):
     FILL = 4
     """The worker had all that it needs to fill the step's masks."""
     FILLED = 5
+    OFFERED = 6
 
 
 class Places(NamedTuple):
@@ -153,7 +160,8 @@ class Shape:
     drafts: int = 0
     """Draft tokens of a request in a step, at most. With drafts the tokens of a step come before its masks,
     in blocks of one token for each request of the plan: `positions` blocks of what was sampled since the step
-    before (NO_TOKEN after the last), then `drafts` blocks of drafts. Block p of the masks is for p drafts."""
+    before (NO_TOKEN after the last), then `drafts` blocks of drafts. Block p of the masks is for p drafts.
+    Where a plan says OFFERS, the worker writes over those drafts and raises OFFERED."""
     followers: int = 0
     """Other ranks that mask with the same memory."""
 
@@ -264,6 +272,21 @@ class Region:
         """Whether the tokens of a step are there."""
         return unwrap(self.load(Counter.SAMPLED), step) >= step
 
+    def offered(self, step: int) -> bool:
+        """Whether the drafts of a step are final."""
+        return unwrap(self.load(Counter.OFFERED), step) >= step
+
+    def drafts(self, step: int, count: int) -> NDArray[np.int64]:
+        """[drafts, count]: of a step's `count` requests; a view."""
+        shape = self.shape
+        drafts = self.tokens[step % TOKEN_DEPTH, count * shape.positions : count * shape.values]
+        return drafts.reshape(shape.drafts, count)
+
+    def offer_nothing(self, step: int, count: int) -> None:
+        """Let a device go on that waits for the drafts of a step."""
+        self.drafts(step, count)[:] = NO_TOKEN
+        self.store(Counter.OFFERED, step)
+
     def store(self, counter: Counter, value: int) -> None:
         """Raise a counter; what it announces was written before."""
         if FENCED:
@@ -289,10 +312,11 @@ class Region:
         return memoryview(self._ranks).cast("I")[first : first + len(RankWord)]
 
     def force_filled(self, step: int) -> None:
-        """A follower's, for when rank 0 has gone: let what waits for the masks of a step go on without them.
-        No other method of a follower writes outside its own line."""
+        """A follower's, for when rank 0 has gone: let what waits for a step go on without its drafts and
+        masks. No other method of a follower writes outside its own line."""
         with mmap.mmap(self.fd, _PAGE, offset=_PAGE) as page, memoryview(page) as raw, raw.cast("I") as words:
-            words[Counter.FILLED * (_LINE // 4)] = step & 0xFFFFFFFF
+            for counter in (Counter.OFFERED, Counter.FILLED):
+                words[counter * (_LINE // 4)] = step & 0xFFFFFFFF
 
     def close_row(self, step: int, row: int, count: int, stop_token_ids: tuple[int, ...]) -> None:
         """Fail a row of a step's `count` closed: masks that allow nothing but stop tokens."""

@@ -14,11 +14,12 @@ from typing import Protocol
 from torch import Tensor
 
 from guided_plugin.config import Mode
-from guided_plugin.errors import GuidedError
+from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
+from guided_plugin.worker.device.buffers import Offers
 
 
 class GrammarRuntime(Protocol):
@@ -42,14 +43,22 @@ class GrammarRuntime(Protocol):
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves."""
 
-    def plan(self, plan: StepPlan) -> None:
-        """Announce the next step; it has at least one row."""
+    def plan(self, plan: StepPlan, *, offers: bool = False) -> None:
+        """Announce the next step; it has at least one row. `offers`: its drafts are not what is proposed, but
+        what `offered` returns."""
 
     def fill(self) -> None:
         """Get the step's masks on their way to the device."""
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """Masks and row numbers on the device; what is launched next sees them complete."""
+
+    def masks_of(self, step: int, count: int) -> Tensor:
+        """The same of one of the last three steps, which has so many masks."""
+
+    def offered(self) -> Offers:
+        """The drafts of the newest step once they are final; what is launched next sees them."""
+        raise PipelineError("no drafts are offered here", where="drafts", hint="use mode='process'")
 
     def sampled(self, tokens: Tensor) -> None:
         """Get the step's tokens on their way to the grammars."""

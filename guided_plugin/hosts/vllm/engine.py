@@ -73,6 +73,8 @@ class Engine:
         self._pipeline: StepPipeline | None = None
         self.hooks: StepHooks | None = None
         """Where a plugin implements a step hook."""
+        self.ahead = 0
+        """Steps that are sent for the next output already."""
         self.leads = True
         """Whether this rank has the grammars, and tells of failures: of several ranks the first, whose output
         vLLM takes."""
@@ -242,7 +244,7 @@ class Engine:
             self.hooks.appended()
         if not self.leads or not (self._running or self.failed):
             return output
-        return self.failed.attach(output, None if self._pipeline is None else self._pipeline.runtime)
+        return self.failed.attach(output, None if self._pipeline is None else self._pipeline.runtime, self.ahead)
 
     def health(self) -> str:
         """Why no request can be guided now; empty if requests are served."""

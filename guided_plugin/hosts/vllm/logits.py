@@ -157,7 +157,10 @@ def apply_sampling_params(original: Any) -> Any:
         for runner in _runners(self):
             runner.mask_early(logits, context, again=_others(self))
         given = expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos
-        return original(self, logits, *given, *args, **kwargs)
+        processed = original(self, logits, *given, *args, **kwargs)
+        for runner in _runners(self):
+            runner.reject_cut(context)
+        return processed
 
     return replaced
 

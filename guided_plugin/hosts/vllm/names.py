@@ -27,6 +27,7 @@ class Part(Enum):
     V1 = "guided requests of the V1 model runner"
     V2 = "guided requests of the V2 model runner"
     DRAFTS = "guided requests under speculative decoding"
+    JUMP = "the option jump_forward, and masks before the sampler under speculative decoding"
     ANSWERS = "statuses of refused streams, and reasons of failed requests, on servers"
     RETRY = "the header Retry-After of answers with status 503"
     TOGETHER = "compiling the specs of several prompts of one `LLM` at the same time"
@@ -207,6 +208,18 @@ vllm.v1.worker.gpu.buffer_utils
 [DRAFTS]
 vllm.v1.worker.gpu.sample.logits_processor
   LogitsContext has expanded_local_pos input_ids
+[JUMP]
+vllm.engine.arg_utils
+  EngineArgs has speculative_config additional_config
+  EngineArgs.create_engine_config begins self
+    -> START jump:create_engine_config: with `jump_forward`, a speculative config where there is none
+vllm.v1.worker.gpu.spec_decode
+  init_speculator begins vllm_config device req_states
+    -> START jump:init_speculator: drafts go to the grammars when they are proposed, not in the sampler
+vllm.v1.worker.gpu.input_batch
+  InputBatch has idx_mapping idx_mapping_np num_reqs
+vllm.v1.worker.gpu.spec_decode.adaptive_verification
+  AdaptiveVerificationManager.record_confidences begins self confidence_probs input_batch
 [ANSWERS]
 vllm.entrypoints.generate.base.serving (endpoint)
   GenerateBaseServing._with_kv_transfer_rejection_cleanup begins self awaitable request raw_request

@@ -11,12 +11,6 @@ it. So what ran last and what is new is planned; a request that skips a step kee
 again when it is back. Under pipeline parallelism as many batches as there are stages take turns: there "last"
 is the last time that it was this batch's turn. Mask rows are in an order of our own: a table on the device
 leads from a request's index to its mask.
-
-Under speculative decoding a request has a logits row for each of its drafts. What it drafts is shown in the
-sampler alone, so nothing can be sent for before: `mask_early` plans, gives new tokens and drafts to the
-grammars and masks every row. The grammars walk along the drafts, fill a mask for each of their positions, and
-go back; a draft that a mask forbids is rejected by vLLM's own sampler, since nothing is left of its
-probability.
 """
 
 from __future__ import annotations
@@ -24,7 +18,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -172,7 +165,9 @@ class V2Runner:
         self._applied = False
         """Whether masks were used since the last plan."""
         self._masks: Tensor | None = None
-        """Those of the rows in the sampler, once they are taken."""
+        """Those of the rows in the sampler."""
+        self._taken = False
+        """Whether they are there."""
         self._masked = False
         """Whether the logits that `apply` will be called with have their masks."""
         self._spent = 0.0
@@ -220,10 +215,13 @@ class V2Runner:
         if not self.requests:
             return
         start = time.perf_counter()
-        self._masks = None
+        self._taken = False
         self._mask(logits, context)
         self._masked = not again
         self._spent += time.perf_counter() - start
+
+    def reject_cut(self, context: Any) -> None:
+        """After vLLM has applied its parameters: there are no drafts."""
 
     def apply(self, logits: Tensor, context: Any) -> Tensor:
         """Rows that need more than a mask, after what vLLM itself forbids."""
@@ -232,13 +230,8 @@ class V2Runner:
         start = time.perf_counter()
         if not self._masked:
             self._mask(logits, context)
-        forced = self._batch.forced
-        forced.close(logits, context.expanded_idx_mapping)
-        forced.spare(logits, context.expanded_idx_mapping)
-        # Which stop tokens the grammars forbid, of rows that may have been given one.
-        if forced.fragile and (mask := self._pipeline.mask) is not None:
-            self.engine.failed.limited(forced.limited, forced.refused_stops(mask, self._pipeline.drafts))
-        self._masks = None
+        self._close(logits, context)
+        self._taken = False
         self._spent += time.perf_counter() - start
         return logits
 
@@ -251,7 +244,7 @@ class V2Runner:
         return self._turns[0]
 
     def _begin_step(self) -> float:
-        self._masked, self._masks = False, None
+        self._masked = self._taken = False
         if self._spent:
             self.engine.seconds.add(self._spent)
             self._spent = 0.0
@@ -274,19 +267,23 @@ class V2Runner:
             self._follow(indices)
             batch.forced, batch.seen = self.requests.forced(indices, batch.planned), seen
         if batch.planned:
-            if self._masks is None:
-                self._masks = self._take_masks(logits, context)
-            self._mask_rows(logits, self._masks, context)
+            if not self._taken:
+                self._masks = self._pipeline.take_masks(logits)
+                self._applied = self._taken = True
+            size = self._pipeline.vocabulary_size
+            self._kernels.mask_rows(logits, self._masks, context.expanded_idx_mapping, batch.table, size)
         batch.forced.close(logits, context.expanded_idx_mapping)
 
-    def _take_masks(self, logits: Tensor, context: Any) -> Tensor:
-        masks = self._pipeline.take_masks(logits)
-        self._applied = True
-        return masks
+    def _close(self, logits: Tensor, context: Any) -> None:
+        """Rows that need more than a mask."""
+        self._spare(self._batch.forced, self._masks, logits, context.expanded_idx_mapping)
 
-    def _mask_rows(self, logits: Tensor, masks: Tensor, context: Any) -> None:
-        size = self._pipeline.vocabulary_size
-        self._kernels.mask_rows(logits, masks, context.expanded_idx_mapping, self._batch.table, size)
+    def _spare(self, forced: ForcedRows, masks: Tensor | None, logits: Tensor, indices: Tensor) -> None:
+        forced.close(logits, indices)
+        forced.spare(logits, indices)
+        # Which stop tokens the grammars forbid, of rows that may have been given one.
+        if forced.fragile and masks is not None:
+            self.engine.failed.limited(forced.limited, forced.refused_stops(masks, self._pipeline.drafts))
 
     def _finish(self) -> None:
         """Hand on the tokens of the last step, where the grammars are."""
@@ -319,57 +316,16 @@ class V2Runner:
         # Of the types that vLLM's own have.
         none = torch.zeros(1, dtype=torch.int64, device=device)
         first = torch.zeros(1, dtype=torch.int32, device=device)
-        context = SimpleNamespace(expanded_idx_mapping=none, expanded_local_pos=first)
         # The model's logits, and those that vLLM has copied.
         for kind in {torch.float32, getattr(self.engine.config.model_config, "dtype", torch.float32)}:
             logits = torch.zeros(1, states.vocab_size, dtype=kind, device=device)
-            self._mask_rows(logits, mask, context)
+            self._warm_up_masks(logits, mask, none, first)
         self._warm_up_tokens(none, first)
+
+    def _warm_up_masks(self, logits: Tensor, mask: Tensor, none: Tensor, first: Tensor) -> None:
+        self._kernels.mask_rows(logits, mask, none, self._batch.table, self._pipeline.vocabulary_size)
 
     def _warm_up_tokens(self, none: Tensor, first: Tensor) -> None:
         ring, word = torch.zeros(2, 1, dtype=torch.int64, device=none.device)
         sink = TokenSink(ring.data_ptr(), word.data_ptr(), 0)
         self._kernels.take_tokens(none, *self.requests.histories, sink)
-
-
-class V2DraftRunner(V2Runner):
-    """The same under speculative decoding."""
-
-    needs = (Part.V2, Part.DRAFTS)
-
-    def apply_staged_writes(self) -> None:
-        """Before a forward pass."""
-        start = self._begin_step()
-        self._turns.rotate(-1)
-        if not self.requests.entered:
-            return
-        self.requests.forget_histories()
-        self._begin_requests()
-        for batch in self._turns:
-            batch.planned = []
-        self._spent += time.perf_counter() - start
-
-    def _take_masks(self, logits: Tensor, context: Any) -> Tensor:
-        """For the batch, or a part of it: vLLM may judge large ones part by part."""
-        batch, drafts = self._batch, self._pipeline.drafts
-        rows = context.expanded_idx_mapping, context.expanded_local_pos, context.input_ids
-        tokens = self._kernels.gather_drafts(
-            batch.order, *self.requests.histories, batch.table, *rows, drafts
-        )
-        return self._pipeline.judge_drafts(batch.slots, tokens, logits)
-
-    def _mask_rows(self, logits: Tensor, masks: Tensor, context: Any) -> None:
-        indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
-        size, batch = self._pipeline.vocabulary_size, self._batch
-        self._kernels.mask_rows(logits, masks, indices, batch.table, size, positions, len(batch.planned))
-
-    def _follow(self, indices: list[int]) -> None:
-        """Adapt to the requests of a batch."""
-        planned = list(filter(self.requests.has_slot, indices))
-        # Batches change their order all the time; the masks have an order of their own.
-        if set(planned) != set(self._batch.planned):
-            self._plan(planned)
-
-    def _warm_up_tokens(self, none: Tensor, first: Tensor) -> None:
-        places = self._batch.table, none, first, first, self._pipeline.drafts
-        self._kernels.gather_drafts(none, *self.requests.histories, *places)

@@ -23,6 +23,7 @@ from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.template_process import MODULE
 from guided_plugin.errors import GuidedError
+from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.ipc.template import Template
@@ -80,8 +81,11 @@ class GrammarWorker:
         """Compiles that wait until slots are no longer worked on one by one."""
         self._rings = WorkerRings(region, hello.filled, hello.accepted, hello.isolate_until)
         self._requests = WorkerRequests(compiler, channel, self._rings)
-        kind = DraftSteps if region.shape.drafts else PlainSteps
-        self._steps = kind(self._rings, self._requests, StepPace(compiler.chooser.pace))
+        parts = self._rings, self._requests, StepPace(compiler.chooser.pace)
+        self._steps = PlainSteps(*parts)
+        if region.shape.drafts:
+            forced = ForcedTokens(compiler.vocabulary) if config.jump_forward else None
+            self._steps = DraftSteps(*parts, forced)
         self._overdue = _OverdueWatch(self._requests.table.overdue)
         self._compiler = compiler
         self._spin = config.worker_spin_us / 1e6

@@ -10,9 +10,14 @@ import time
 from collections.abc import Callable
 
 from guided_plugin.grammar.drafts import fill_with_drafts
+from guided_plugin.grammar.forced import ForcedTokens
+from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import Plan, WorkerRings
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Time
+
+_OFFER_SECONDS = 500e-6
+"""For how long the worker looks for drafts of a step. 64 rows take 200 us."""
 
 _PACE_EVERY = 16
 """Steps after which backends are told the time between them; a quarter of these times were shorter."""
@@ -120,10 +125,35 @@ class DraftSteps(PlainSteps):
 
     ahead = 1
 
+    def __init__(
+        self, rings: WorkerRings, requests: WorkerRequests, pace: StepPace, forced: ForcedTokens | None
+    ) -> None:
+        """`forced`: what must follow is offered; None: what was proposed is verified."""
+        super().__init__(rings, requests, pace)
+        self._forced = forced
+
     def _needs(self, plan: Plan) -> int:
         return plan.step
 
+    def _offer(self, plan: Plan) -> None:
+        """Say which drafts are verified: what must follow in place of what was proposed. In time: the device
+        waits for this one, and rows that it comes too late for keep what was proposed."""
+        drafts = self._rings.region.drafts(plan.step, len(plan.slots))
+        most, end = len(drafts), time.perf_counter() + _OFFER_SECONDS
+        forced_tokens = self._forced if self._together(plan) else None
+        for row, slot in enumerate(plan.slots if forced_tokens is not None else ()):
+            forced = forced_tokens.after(self._table.requests[slot], most)
+            if forced:
+                drafts[: len(forced), row] = forced
+                drafts[len(forced) :, row] = NO_TOKEN
+            if time.perf_counter() > end:
+                break
+        self._rings.region.store(Counter.OFFERED, plan.step)
+        self._rings.mark(plan.step, Time.OFFERED)
+
     def _fill(self, plan: Plan) -> None:
+        if plan.offers and not self._rings.region.offered(plan.step):
+            self._offer(plan)
         mask, count = self._rings.masks(plan), len(plan.slots)
         drafts = self._rings.tokens(plan)[1]
         if self._together(plan):

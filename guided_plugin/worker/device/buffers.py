@@ -79,6 +79,13 @@ class TokenWrites(Protocol):
     def sink(self, step: int) -> TokenSink | None:
         """Where a kernel may write the tokens itself."""
 
+    def offered(self, step: int, count: int) -> Offers:
+        """The drafts of a step's `count` requests, once they are final: what is launched next sees them."""
+
+
+Offers = Tensor | int
+"""[drafts, requests] int64 on the CPU; on CUDA the device's address of that, in memory of the host."""
+
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
@@ -151,3 +158,9 @@ class HostTokens:
     def sink(self, step: int) -> TokenSink | None:
         """There are no kernels here."""
         return None
+
+    def offered(self, step: int, count: int) -> Offers:
+        """The drafts themselves, when they are final."""
+        while not self._region.offered(step):  # the supervisor sees to it that this ends
+            time.sleep(2e-5)
+        return torch.from_numpy(self._region.drafts(step, count))

@@ -18,9 +18,9 @@ from torch import Tensor
 from guided_plugin.errors import PipelineError
 from guided_plugin.kernels.rows_triton import write_tokens
 from guided_plugin.step import TokenSink
-from guided_plugin.worker.device.buffers import Buffers
+from guided_plugin.worker.device.buffers import Buffers, Offers
 from guided_plugin.worker.device.cuda_masks import CudaMasks, CurrentStream, DeviceRegion, FollowedMasks
-from guided_plugin.worker.device.streamops import register_host, supported, unregister_host
+from guided_plugin.worker.device.streamops import register_host, supported, unregister_host, wait_on
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
 
 _log = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ class CudaTokens:
         self._ring = mapped.base + region.shape.places.tokens
         self._stride = 8 * max_rows
         self._word = mapped.base + region.counter_offset(Counter.SAMPLED)
+        self._offered_word = mapped.base + region.counter_offset(Counter.OFFERED)
+        self._positions, self._current = region.shape.positions, mapped.current
         _warm_up(device)
 
     def set_rows(self, rows: Sequence[int]) -> None:
@@ -66,6 +68,11 @@ class CudaTokens:
     def sink(self, step: int) -> TokenSink | None:
         """Where a kernel on the main stream may write the tokens itself."""
         return TokenSink(self._ring + step % TOKEN_DEPTH * self._stride, self._word, step)
+
+    def offered(self, step: int, count: int) -> Offers:
+        """Where they are; the main stream waits until they are final."""
+        wait_on(self._current().cuda_stream, self._offered_word, step)
+        return self._ring + step % TOKEN_DEPTH * self._stride + 8 * count * self._positions
 
 
 def _warm_up(device: torch.device) -> None:

@@ -55,6 +55,10 @@ class MaskCopies:
         self._mask_dev = torch.zeros(PLAN_DEPTH, masks, shape.words, dtype=torch.int32, device=device)
         self._uploaded = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
         self._views: dict[tuple[int, int], Tensor] = {}
+        self._launched = [torch.cuda.Event() for _ in range(PLAN_DEPTH)]
+        """Of the main stream; what was launched before has used what is copied over after."""
+        self._drafts = shape.drafts > 0
+        """Masks of the two steps before may be used yet then, when a step is planned."""
         self._timed: Any = None
         self._margin: tuple[Any, Any] | None = None
         # Bound to their addresses once: every attribute that a step looks up counts.
@@ -90,12 +94,19 @@ class MaskCopies:
         if self._wait_filled is not None:
             self._wait_filled(step)
         entry = step % PLAN_DEPTH
+        if self._drafts:
+            self._wait_for_main(entry)
         self._copies[entry](count * self._row_bytes)
         if step % _SAMPLE_EVERY == 0:
             self._read_margin()
             self._timed = torch.cuda.Event(enable_timing=True)
             self._timed.record(self.side_stream)
         self._uploaded[entry].record(self.side_stream)
+
+    def _wait_for_main(self, entry: int) -> None:
+        """What the side stream does next comes after what was launched on the main stream."""
+        self._launched[entry].record(self._current())
+        self.side_stream.wait_event(self._launched[entry])
 
     def read(self, step: int) -> bool:
         """Whether a copy is done. It began when the masks were filled."""
@@ -122,9 +133,9 @@ class CudaMasks(MaskCopies):
         self._sampled = -1
         """As far as SAMPLED was seen to have come. Masks are used before their step's tokens are written
         or, with drafts, before the next step's."""
-        self._round = PLAN_DEPTH - (1 if mapped.region.shape.drafts else 0)
+        self._round = PLAN_DEPTH - (2 if mapped.region.shape.drafts else 0)
         """So many steps after tokens that were written, the masks that were in a step's place have been
-        used."""
+        copied."""
 
     def claim(self, step: int) -> None:
         """Make sure that the last copy out of a step's place in the ring is done, at all ranks."""
@@ -141,11 +152,9 @@ class CudaMasks(MaskCopies):
 
     def upload(self, step: int, count: int) -> None:
         """Let the side stream wait for the masks and copy them."""
-        if self._sampled < step - self._round:
+        if self._sampled < step - self._round and not self._drafts:
             # The kernel that read this place on the device may still run: no tokens came after it.
-            freed = torch.cuda.Event()
-            freed.record(self._current())
-            self.side_stream.wait_event(freed)
+            self._wait_for_main(step % PLAN_DEPTH)
         super().upload(step, count)
 
     def settle(self, seconds: float) -> bool:
@@ -159,8 +168,6 @@ class FollowedMasks(MaskCopies):
 
     def __init__(self, mapped: DeviceRegion) -> None:
         super().__init__(mapped)
-        self._launched = torch.cuda.Event()
-        """Of the main stream, at the plan of every step in whose place the rings begin again."""
         self._read = -1
         """The newest step whose copy was seen to be done."""
 
@@ -168,10 +175,9 @@ class FollowedMasks(MaskCopies):
         """Make sure that the last copy out of a step's place in the ring is done, and that no copy to the
         device comes before the kernels that use what is there."""
         entry = step % PLAN_DEPTH
-        if entry == 0:
+        if entry == 0 and not self._drafts:
             # All that used what the next PLAN_DEPTH copies replace was launched before this step.
-            self._launched.record(self._current())
-            self.side_stream.wait_event(self._launched)
+            self._wait_for_main(entry)
         if self._read < step - PLAN_DEPTH and not self._uploaded[entry].query():
             self._uploaded[entry].synchronize()
 

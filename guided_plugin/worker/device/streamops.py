@@ -69,9 +69,21 @@ def supported(device: int) -> bool:
     )
 
 
+@cache
+def _raw_wait() -> Callable[..., int]:
+    return _function("cuStreamWaitValue32_v2", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
+
+
+def wait_on(stream: int, address: int, value: int) -> None:
+    """What follows in the stream with this handle runs once the word at a device address is that far."""
+    status = _raw_wait()(stream, address, value & _U32, _WAIT_GEQ)
+    if status:
+        raise _failed("cuStreamWaitValue32_v2", status)
+
+
 def load_stream_ops(stream: int) -> StreamOps:
     """The calls of a step on the stream with this handle, ready to use."""
-    raw_wait = _function("cuStreamWaitValue32_v2", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
+    raw_wait = _raw_wait()
     raw_up = _function("cuMemcpyHtoDAsync_v2", _ADDRESS, _POINTER, _SIZE, _STREAM)
 
     # Each is one function and no more: between two steps a host has forgotten them all, and what a call

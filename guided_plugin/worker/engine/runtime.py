@@ -21,7 +21,7 @@ from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.metrics import RECENT, WorkerMetrics
 from guided_plugin.step import Closure, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
-from guided_plugin.worker.device.buffers import Waits
+from guided_plugin.worker.device.buffers import Offers, Waits
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.layout import Counter, Region, Time
@@ -67,7 +67,7 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         self._plan = None
         super().remove(slot)
 
-    def plan(self, plan: StepPlan) -> None:
+    def plan(self, plan: StepPlan, *, offers: bool = False) -> None:
         """Announce the step to the worker."""
         if plan is not self._plan:
             if plan.rows != self._rows:
@@ -76,7 +76,7 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
             self.publish(plan)
             self._plan, self._count = plan, len(plan.rows) * self.region.shape.positions
         self._masks.claim(self._step + 1)
-        self._step = self.steps.announce()
+        self._step = self.steps.announce(offers=offers)
         if self.followers.sender is not None:
             self.followers.sender.planned(self._step)
 
@@ -87,6 +87,14 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
     def masks(self) -> tuple[Tensor, Tensor]:
         """The step's masks and row numbers."""
         return self._masks.fetch(self._step, self._count), self._tokens.rows
+
+    def masks_of(self, step: int, count: int) -> Tensor:
+        """Those of a step before."""
+        return self._masks.fetch(step, count)
+
+    def offered(self) -> Offers:
+        """What is verified."""
+        return self._tokens.offered(self._step, self._count // self.region.shape.positions)
 
     def sampled(self, tokens: Tensor) -> None:
         """Send the step's tokens to the worker."""

@@ -34,6 +34,7 @@ from guided_plugin.worker.layout import (
 # Looked up here once: members of an enumeration cost as much as the store they are for.
 _STEP, _FOLLOWS, _MESSAGES = int(PlanField.STEP), int(PlanField.FOLLOWS), int(PlanField.MESSAGES)
 _PLAN_ID, _COUNT, _SLOTS = int(PlanField.PLAN_ID), int(PlanField.COUNT), int(PlanField.SLOTS)
+_OFFERS = int(PlanField.OFFERS)
 _TIMES, _TIME_STEP, _TIME_PLANNED = len(Time), int(Time.STEP), int(Time.PLANNED)
 _U32, _HALF = 0xFFFFFFFF, 0x80000000
 
@@ -90,7 +91,7 @@ class StepRing:
         self._filled_word = region.word(Counter.FILLED)
         self.planned = self.follows = first_step
         """The newest step that was announced, and the newest that was sampled."""
-        for counter in (Counter.PLANNED, Counter.SAMPLED, Counter.FILLED, Counter.ACCEPTED):
+        for counter in (Counter.PLANNED, Counter.SAMPLED, Counter.OFFERED, Counter.FILLED, Counter.ACCEPTED):
             region.store(counter, first_step)
         self._published = nothing = Published(0, array("i"), ())
         # What each place in the plan ring holds: step, the step it follows, its plan.
@@ -127,9 +128,9 @@ class StepRing:
         """Have the steps from now on announce this plan."""
         self._published = Published(plan_id, slots, requests)
 
-    def announce(self) -> int:
+    def announce(self, *, offers: bool = False) -> int:
         """Write the plan of the next step and raise its flag; the step's number. Waits only for a host
-        that is ahead by as many steps as rings are deep."""
+        that is ahead by as many steps as rings are deep. `offers`: the worker says what is verified."""
         if self.forked:
             raise forked()
         step = self.planned + 1
@@ -146,6 +147,7 @@ class StepRing:
             head[_STEP] = step & _U32
             head[_FOLLOWS] = self.follows & _U32
             head[_MESSAGES] = self.messages
+            head[_OFFERS] = offers
             row = step % TOKEN_DEPTH * _TIMES
             self._times[row + _TIME_STEP] = step
             self._times[row + _TIME_PLANNED] = time.perf_counter_ns()
@@ -226,6 +228,8 @@ class StepRing:
         published = self._entries[step % PLAN_DEPTH][2]
         for row, request in enumerate(published.requests):
             self._region.close_row(step, row, len(published.requests), request.stop_token_ids)
+        if self._region.shape.drafts and not self._region.offered(step):
+            self._region.offer_nothing(step, len(published.requests))
         self._region.store(Counter.FILLED, step)
 
     def wait_filled(self, step: int) -> None:

@@ -22,6 +22,7 @@ from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, StepPlan
 from guided_plugin.worker.device import make_buffers
+from guided_plugin.worker.device.buffers import Offers
 from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, PlanField, RankWord, Region, fence
 from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
 from guided_plugin.worker.ranks.leader import Mirror
@@ -59,8 +60,6 @@ class FollowerRuntime(GrammarRuntime):
         self._step = self._taken = offer.first_step
         self._count = 0
         """Masks of the planned step."""
-        self._compared = False
-        """Whether the newest plan was, or will be, compared with that of rank 0."""
         self._uncompared: deque[tuple[int, tuple[int, ...]]] = deque()
         """Steps that will be, and their slots."""
 
@@ -83,7 +82,7 @@ class FollowerRuntime(GrammarRuntime):
 
     # A step
 
-    def plan(self, plan: StepPlan) -> None:
+    def plan(self, plan: StepPlan, *, offers: bool = False) -> None:
         """Go on to the next step, and tell rank 0 which masks have been used."""
         step = self._step + 1
         if self._watch is not None:
@@ -94,20 +93,24 @@ class FollowerRuntime(GrammarRuntime):
         if plan is not self._plan:
             self._tokens.set_rows(self._region.shape.ring_rows(plan.rows))
             self._plan, self._count = plan, len(plan.rows) * self._region.shape.positions
-            self._compared = False
+            self._uncompared.append((step, plan.slots))
 
     def fill(self) -> None:
         """Rank 0 fills."""
         self._masks.upload(self._step, self._count)
 
     def masks(self) -> tuple[Tensor, Tensor]:
-        masks = self._masks.fetch(self._step, self._count)
-        if not self._compared and self._plan is not None:
-            self._uncompared.append((self._step, self._plan.slots))
-            self._compared = True
-        if self._uncompared and self._region.filled(self._step):
-            self._compare(self._step)
-        return masks, self._tokens.rows
+        return self.masks_of(self._step, self._count), self._tokens.rows
+
+    def masks_of(self, step: int, count: int) -> Tensor:
+        masks = self._masks.fetch(step, count)
+        if self._uncompared and self._region.filled(step):
+            self._compare(step)
+        return masks
+
+    def offered(self) -> Offers:
+        """Rank 0's."""
+        return self._tokens.offered(self._step, self._count // self._region.shape.positions)
 
     def sampled(self, tokens: Tensor) -> None:
         """Rank 0 has sampled the same."""

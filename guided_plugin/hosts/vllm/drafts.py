@@ -1,0 +1,234 @@
+"""vLLM's V2 model runner under speculative decoding: drafts that masks are filled along, and forced text as
+drafts. Imports torch, and vLLM lazily.
+
+    propose              vLLM's speculator returns its drafts: they and the new tokens go to the grammars.
+                         With `jump_forward` the worker answers at once with what is verified: text that must
+                         follow, in place of guesses. Then it fills masks along them, while the model runs
+    apply_staged_writes  before that: requests that entered since, which have no drafts yet
+    mask_early           in the sampler: the masks. Requests of the batch that were in neither (they skipped a
+                         step) are sent now, and waited for
+
+Where no speculator of this process is seen to propose (pipeline stages, or grammars in the host's thread on
+CUDA), all requests are sent in the sampler, with the drafts that it shows. A draft that a mask forbids is
+rejected by vLLM's own sampler, since nothing is left of its probability. A draft that the worker has cut is
+rejected whatever its row says: there are no masks behind it.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from guided_plugin.hosts.vllm.common import drafts_of
+from guided_plugin.hosts.vllm.names import Part
+from guided_plugin.hosts.vllm.v2 import PlannedBatch, V2Runner
+from guided_plugin.pipeline.pipeline import DraftStep
+
+_RUNNERS: weakref.WeakSet[V2DraftRunner] = weakref.WeakSet()
+
+
+def runners_of(states: Any) -> list[V2DraftRunner]:
+    """The runners over a model runner's table of requests."""
+    return [one for one in _RUNNERS if one.requests.states.all_token_ids is states.all_token_ids]
+
+
+class SentBatch(PlannedBatch):
+    """Requests whose tokens and drafts are with the grammars."""
+
+    __slots__ = ("count", "masks", "members", "step")
+
+    def __init__(self, max_requests: int, device: torch.device) -> None:
+        super().__init__(max_requests, device)
+        self.step: DraftStep | None = None
+        """None: nothing is sent for the next forward pass."""
+        self.masks: Tensor | None = None
+        """Those of the step, once they are taken."""
+        self.count = 0
+        """Masks of a position."""
+        self.members: set[int] = set()
+        """The planned indices, but for those that are other requests' now."""
+
+    def leave(self, entered: list[int], there: Tensor) -> None:
+        """Other requests have these indices now; `there`: the same on the device."""
+        if not self.members.isdisjoint(entered):
+            self.table[there] = -1
+            self.members.difference_update(entered)
+
+
+class V2DraftRunner(V2Runner):
+    """The processor behind `GuidedLogitsProcessor` in a V2 runner with a speculative config."""
+
+    needs: tuple[Part, ...] = (Part.V2, Part.DRAFTS)
+
+    def __init__(self, vllm_config: Any, states: Any) -> None:
+        most, device = states.max_num_reqs, states.device
+        # [max requests, drafts + 1] int8, device: 1 where the draft of a position was cut
+        self._cut = torch.zeros(most, drafts_of(vllm_config) + 1, dtype=torch.int8, device=device)
+        self._proposed, self._entered, self._late = self._all = [SentBatch(most, device) for _ in range(3)]
+        super().__init__(vllm_config, states)
+        self._version = 0
+        """Counts changes of what is sent, and for whom."""
+        self._seen: tuple[bytes, int] | None = None
+        """The indices and the version that `_sources` hold for."""
+        self._sources: list[SentBatch] = []
+        """What the masks of a batch in the sampler come from."""
+        self._missing: list[int] = []
+        """The indices of its requests that are sent in the sampler."""
+        self._shown = self._proposes = self._offered = False
+        """Whether the sampler was seen to show logits, a speculator to propose, the worker to offer."""
+        _RUNNERS.add(self)
+
+    # Before the forward pass
+
+    def propose(self, batch: Any, drafts: Tensor, confidences: Tensor | None, *, greedy: bool) -> None:
+        """What a speculator proposes for the requests of a batch that was sampled: [requests, drafts], in the
+        order of the batch. Where the worker chooses what is verified, that is written over it.
+
+        `confidences`: of drafts that are nobody's guesses, by row: what is offered gets one, all else none.
+        `greedy`: a guess is a token, and not drawn from a distribution that the sampler knows."""
+        if self.engine.unsupported_reason is not None or self._waits_to_accept:
+            return
+        start = time.perf_counter()
+        indices = batch.idx_mapping_np.tolist()
+        planned = list(filter(self.requests.has_slot, indices))
+        if self._entered.step is not None or not planned:
+            self._version += 1
+        self._entered.step = self._proposed.step = None
+        self._proposes = True
+        self.engine.ahead = int(bool(planned))
+        if planned:
+            jump = self.engine.options.jump_forward and self._pipeline.mode == "process"
+            offers = jump and greedy and self._shown
+            step = self._send(self._proposed, planned, batch.idx_mapping, None, drafts, offers=offers)
+            if step.offers is not None:
+                self._offered = True
+                table = self._proposed.table
+                given = step.offers, table, batch.idx_mapping, drafts, confidences, self._cut, len(planned)
+                self._kernels.take_offers(*given)
+        elif confidences is not None:
+            confidences[: len(indices)] = 0.0
+        self._spent += time.perf_counter() - start
+
+    def apply_staged_writes(self) -> None:
+        """Before a forward pass."""
+        start = self._begin_step()
+        self._turns.rotate(-1)
+        if not self.requests.entered:
+            return
+        entered = list(self.requests.entered)
+        there = self.requests.upload(entered)
+        self.requests.forget_histories()
+        for sent in self._all:
+            sent.leave(entered, there)
+        self._version += 1
+        new = self._begin_requests()
+        if new and self._proposes:
+            self._send(self._entered, new)
+        self._spent += time.perf_counter() - start
+
+    # In the sampler
+
+    def reject_cut(self, context: Any) -> None:
+        """After vLLM has applied its parameters: take drafts away that the worker cut. `context`: as in
+        `mask_early`."""
+        if self._offered:
+            places = context.expanded_idx_mapping, context.expanded_local_pos
+            self._kernels.reject_cut(self._cut, *places, context.input_ids)
+
+    def mask_early(self, logits: Tensor, context: Any, *, again: bool = False) -> None:
+        """As in `V2Runner`."""
+        self._shown = True
+        super().mask_early(logits, context, again=again)
+
+    def _mask(self, logits: Tensor, context: Any) -> None:
+        if not self._taken:
+            self._take(logits, context)
+            self._taken = True
+        indices, positions = context.expanded_idx_mapping, context.expanded_local_pos
+        for sent in self._sources:
+            if sent.masks is not None:
+                size = self._pipeline.vocabulary_size
+                self._kernels.mask_rows(logits, sent.masks, indices, sent.table, size, positions, sent.count)
+            sent.forced.close(logits, indices)
+
+    def _close(self, logits: Tensor, context: Any) -> None:
+        for sent in self._sources:
+            self._spare(sent.forced, sent.masks, logits, context.expanded_idx_mapping)
+
+    def _take(self, logits: Tensor, context: Any) -> None:
+        """The masks of a batch, or of a part of it: vLLM may judge large ones part by part."""
+        seen = context.idx_mapping_np.tobytes(), self._version
+        if seen != self._seen:
+            self._look(context.idx_mapping_np.tolist())
+            self._seen = seen
+        # Those that were sent first: the rings reuse their places when these are fetched.
+        for sent in (self._proposed, self._entered):
+            if sent.step is not None and sent.masks is None:
+                sent.masks = self._pipeline.draft_masks(sent.step, logits)
+        self._late.masks = None
+        if self._missing:
+            rows = context.expanded_idx_mapping, context.expanded_local_pos, context.input_ids
+            self._late.masks = self._pipeline.draft_masks(
+                self._send(self._late, self._missing, *rows), logits
+            )
+
+    def _look(self, indices: list[int]) -> None:
+        """Find where the masks of these requests come from, and which of them need more than that."""
+        self._sources = [one for one in (self._proposed, self._entered) if one.step is not None]
+        rest = indices
+        for one in self._sources:
+            one.forced = self.requests.forced([i for i in rest if i in one.members], one.planned)
+            rest = [i for i in rest if i not in one.members]
+        self._missing = list(filter(self.requests.has_slot, rest))
+        if self._missing:
+            self._replan(self._late, self._missing)
+        self._late.forced = self.requests.forced(rest, self._late.planned)
+        self._sources.append(self._late)
+
+    def _send(
+        self,
+        sent: SentBatch,
+        planned: list[int],
+        indices: Tensor | None = None,
+        positions: Tensor | None = None,
+        proposed: Tensor | None = None,
+        *,
+        offers: bool = False,
+    ) -> DraftStep:
+        """Send the new tokens of requests, and their drafts as `gather_drafts` takes them."""
+        if sent.members != set(planned):
+            self._replan(sent, planned)
+        rows = sent.table, indices, positions, proposed, self._pipeline.drafts
+        tokens = self._kernels.gather_drafts(sent.order, *self.requests.histories, *rows)
+        sent.step = self._pipeline.send_drafts(sent.slots, tokens, offers=offers)
+        sent.masks, sent.count = None, len(sent.planned)
+        return sent.step
+
+    def _replan(self, sent: SentBatch, planned: list[int]) -> None:
+        sent.plan(planned, tuple(map(self.requests.slot, planned)), self.requests.upload(planned))
+        sent.members = set(planned)
+        self._version += 1
+
+    @property
+    def _waits_to_accept(self) -> bool:
+        """Whether tokens are accepted in this thread, which would wait for the device."""
+        return self._pipeline.mode == "inline" and self.requests.states.device.type == "cuda"
+
+    def _warm_up_masks(self, logits: Tensor, mask: Tensor, none: Tensor, first: Tensor) -> None:
+        size, table = self._pipeline.vocabulary_size, self._late.table
+        self._kernels.mask_rows(logits, mask, none, table, size, first, 1)
+
+    def _warm_up_tokens(self, none: Tensor, first: Tensor) -> None:
+        table, drafts = self._late.table, self._pipeline.drafts
+        proposed = torch.zeros(1, drafts, dtype=torch.int64, device=none.device)
+        histories, gather = self.requests.histories, self._kernels.gather_drafts
+        gather(none, *histories, table, none, first, first, drafts)
+        tokens = gather(none, *histories, table, none, None, proposed, drafts)
+        confidences = torch.zeros(1, drafts, dtype=torch.float32, device=none.device)
+        for given in (None, confidences):
+            self._kernels.take_offers(tokens.data_ptr(), table, none, proposed, given, self._cut, 1)
+        self._kernels.reject_cut(self._cut, none, first, first)
