@@ -244,7 +244,9 @@ class Engine:
             self.hooks.appended()
         if not self.leads or not (self._running or self.failed):
             return output
-        return self.failed.attach(output, None if self._pipeline is None else self._pipeline.runtime, self.ahead)
+        return self.failed.attach(
+            output, None if self._pipeline is None else self._pipeline.runtime, self.ahead
+        )
 
     def health(self) -> str:
         """Why no request can be guided now; empty if requests are served."""

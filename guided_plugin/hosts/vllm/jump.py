@@ -62,8 +62,9 @@ def create_engine_config(original: Any) -> Any:
 
 def _wanted(arguments: Any) -> int:
     """How many drafts an engine is to verify that has no other drafter; 0 if none."""
-    taken = arguments.speculative_config, *(
-        getattr(arguments, name, None) for name in ("spec_method", "spec_model", "spec_tokens")
+    taken = (
+        arguments.speculative_config,
+        *(getattr(arguments, name, None) for name in ("spec_method", "spec_model", "spec_tokens")),
     )
     if any(one is not None for one in taken):
         return 0
@@ -137,5 +138,3 @@ def _watch(speculator: Any, states: Any, *, own: bool) -> None:
         return drafts
 
     speculator.propose = propose
-
-
