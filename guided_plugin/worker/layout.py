@@ -86,8 +86,8 @@ class Counter(IntEnum):
     ENDED = 8
     """Engine: an `End` when no more steps come. Raised after FILLED of the last one."""
     OFFERED = 9
-    """Worker: the newest step whose drafts are final: what it offers stands in place of what was proposed. The
-    device waits for this one before it verifies them."""
+    """Worker: the newest step whose drafts are final: what it offers stands in place of what was proposed.
+    The device waits for this one before it verifies them."""
 
 
 class End(IntEnum):

@@ -1,13 +1,13 @@
-"""`jump_forward` in vLLM's V2 runner: what makes it speculate where nobody else does, and shows its drafts to the
-runner of this package. Imports vLLM lazily.
+"""`jump_forward` in vLLM's V2 runner: what makes it speculate where nobody else does, and shows its drafts to
+the runner of this package. Imports vLLM lazily.
 
-    create_engine_config   before an engine is configured: a speculative config of ours, where that can be; where
-                           not, a line in the log says why, in vLLM's own words
+    create_engine_config   before an engine is configured: a speculative config of ours, where that can be;
+                           where not, a line in the log says why, in vLLM's own words
     init_speculator        in the worker: a speculator without guesses in place of vLLM's; and after each one,
                            whoever made it, `V2DraftRunner.propose`
 
-vLLM verifies drafts adaptively: it ranks them by confidence and verifies as many as pay at this batch size. So
-rows without drafts cost next to nothing.
+vLLM verifies drafts adaptively: it ranks them by confidence and verifies as many as pay at this batch size.
+So rows without drafts cost next to nothing.
 """
 
 from __future__ import annotations

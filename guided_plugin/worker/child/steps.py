@@ -140,14 +140,14 @@ class DraftSteps(PlainSteps):
         waits for this one, and rows that it comes too late for keep what was proposed."""
         drafts = self._rings.region.drafts(plan.step, len(plan.slots))
         most, end = len(drafts), time.perf_counter() + _OFFER_SECONDS
-        forced_tokens = self._forced if self._together(plan) else None
-        for row, slot in enumerate(plan.slots if forced_tokens is not None else ()):
-            forced = forced_tokens.after(self._table.requests[slot], most)
-            if forced:
-                drafts[: len(forced), row] = forced
-                drafts[len(forced) :, row] = NO_TOKEN
-            if time.perf_counter() > end:
-                break
+        if self._forced is not None and self._together(plan):
+            for row, slot in enumerate(plan.slots):
+                forced = self._forced.after(self._table.requests[slot], most)
+                if forced:
+                    drafts[: len(forced), row] = forced
+                    drafts[len(forced) :, row] = NO_TOKEN
+                if time.perf_counter() > end:
+                    break
         self._rings.region.store(Counter.OFFERED, plan.step)
         self._rings.mark(plan.step, Time.OFFERED)
 
