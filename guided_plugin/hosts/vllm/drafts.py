@@ -200,7 +200,7 @@ class V2DraftRunner(V2Runner):
         offers: bool = False,
     ) -> DraftStep:
         """Send the new tokens of requests, and their drafts as `gather_drafts` takes them."""
-        if sent.members != set(planned):
+        if len(sent.planned) != len(planned) or sent.members != set(planned):
             self._replan(sent, planned)
         rows = sent.table, indices, positions, proposed, self._pipeline.drafts
         tokens = self._kernels.gather_drafts(sent.order, *self.requests.histories, *rows)
