@@ -163,11 +163,6 @@ def _gather_drafts(
     return found.view(-1)
 
 
-OFFER_CONFIDENCE = 0.97
-"""How sure it is that a draft that must follow is taken. A pretrained model took 0.975 of them on average
-where masks allow other spellings too, and all of them greedily."""
-
-
 def _take_offers(
     offers: Tensor,
     table: Tensor,
@@ -179,18 +174,20 @@ def _take_offers(
 ) -> None:
     """Write what the worker offers over the drafts of a batch, and mark in `cut` what it took away.
 
-    offers: [most, count] int64, NO_TOKEN after the last. table: [n] int32, from an index to its column there,
-    or -1. indices: [rows] integers. drafts: [rows, most] int64. confidences: [at least rows, most] float32;
-    None leaves those of the host. cut: [n, most + 1] int8. Where nobody guessed (`confidences`), a draft that
-    is not offered becomes 0.
+    offers: [most, count, 2] int32: the token, negative after the last one, and the bits of its confidence.
+    table: [n] int32, from an index to its column there, or -1. indices: [rows] integers. drafts: [rows, most]
+    int64. confidences: [at least rows, most] float32; None leaves those of the host. cut: [n, most + 1] int8.
+    Where nobody guessed (`confidences`), a draft that is not offered becomes 0.
     """
     columns = table[indices]
-    chosen = offers[:, columns.clamp(min=0).long()].T
+    halves = offers[:, columns.clamp(min=0).long()].permute(2, 1, 0).contiguous()
+    chosen, sure = halves[0], halves[1].view(torch.float32)
     guided = (columns >= 0).unsqueeze(1)
     offered = guided & (chosen >= 0)
     cut[indices.long(), 1:] = (guided & ~offered).to(torch.int8)
     if confidences is not None:
-        confidences[: len(indices)] = torch.where(offered, OFFER_CONFIDENCE, 0.0)
+        # The bits beside NO_TOKEN may be no number.
+        confidences[: len(indices)] = sure.where(guided & (sure > 0), 0.0)
         drafts.zero_()
     drafts.copy_(torch.where(offered, chosen, drafts))
 

@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from guided_plugin.kernels import OFFER_CONFIDENCE
 from guided_plugin.kernels.rows_triton import BLOCK, Launcher, announce, blocks, forbid, signed
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 
@@ -132,7 +131,6 @@ def _take_offers_kernel(  # type: ignore[no-untyped-def]
     stride,
     DRAFTS: tl.constexpr,
     OWN: tl.constexpr,
-    PERMILLE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -143,11 +141,14 @@ def _take_offers_kernel(  # type: ignore[no-untyped-def]
     guided = inside & (column >= 0)
     there = offers.to(tl.pointer_type(tl.int64))
     # Written by the host while this stream waited: past what the caches of the device may hold.
-    chosen = tl.load(there + place * count + column, mask=guided, other=-1, volatile=True)
+    value = tl.load(there + place * count + column, mask=guided, other=0xFFFFFFFF, volatile=True)
+    chosen = value.to(tl.int32).to(tl.int64)
     offered = guided & (chosen >= 0)
     tl.store(cut + index * (DRAFTS + 1) + place + 1, (guided & (chosen < 0)).to(tl.int8), mask=inside)
     if OWN:
-        tl.store(confidences + at, tl.where(offered, PERMILLE / 1000.0, 0.0), mask=inside)
+        sure = (value >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+        # The bits beside NO_TOKEN may be no number.
+        tl.store(confidences + at, tl.where(guided & (sure > 0), sure, 0.0), mask=inside)
         tl.store(drafts + row * stride + place, tl.where(offered, chosen, 0), mask=inside)
     else:
         tl.store(drafts + row * stride + place, chosen, mask=offered)
@@ -282,7 +283,6 @@ class _Launchers(NamedTuple):
 @cache
 def _launchers(drafts: int) -> _Launchers:
     none: dict[str, int] = {"NOT_LOOKED_AT": NEVER, "NONE": NO_TOKEN, "WRONG": BROKEN}
-    permille = round(1000 * OFFER_CONFIDENCE)
     return _Launchers(
         Launcher(_take_kernel, num_warps=4, DRAFTS=drafts, **none, BLOCK=_GATHER),
         *(
@@ -290,9 +290,7 @@ def _launchers(drafts: int) -> _Launchers:
             for whole in (0, 1)
         ),
         *(
-            Launcher(
-                _take_offers_kernel, num_warps=1, DRAFTS=drafts, OWN=own, PERMILLE=permille, BLOCK=_GATHER
-            )
+            Launcher(_take_offers_kernel, num_warps=1, DRAFTS=drafts, OWN=own, BLOCK=_GATHER)
             for own in (1, 0)
         ),
     )

@@ -161,7 +161,8 @@ class Shape:
     """Draft tokens of a request in a step, at most. With drafts the tokens of a step come before its masks,
     in blocks of one token for each request of the plan: `positions` blocks of what was sampled since the step
     before (NO_TOKEN after the last), then `drafts` blocks of drafts. Block p of the masks is for p drafts.
-    Where a plan says OFFERS, the worker writes over those drafts and raises OFFERED."""
+    Where a plan says OFFERS, the worker writes over those drafts and raises OFFERED; the upper halves are
+    confidences then, also of drafts that are not there: how likely a later step has one."""
     followers: int = 0
     """Other ranks that mask with the same memory."""
 
@@ -276,15 +277,16 @@ class Region:
         """Whether the drafts of a step are final."""
         return unwrap(self.load(Counter.OFFERED), step) >= step
 
-    def drafts(self, step: int, count: int) -> NDArray[np.int64]:
-        """[drafts, count]: of a step's `count` requests; a view."""
+    def drafts(self, step: int, count: int) -> NDArray[np.int32]:
+        """[drafts, count, 2]: of a step's `count` requests, the drafts and the bits of their confidences; a
+        view."""
         shape = self.shape
         drafts = self.tokens[step % TOKEN_DEPTH, count * shape.positions : count * shape.values]
-        return drafts.reshape(shape.drafts, count)
+        return drafts.view(np.int32).reshape(shape.drafts, count, 2)
 
     def offer_nothing(self, step: int, count: int) -> None:
         """Let a device go on that waits for the drafts of a step."""
-        self.drafts(step, count)[:] = NO_TOKEN
+        self.drafts(step, count)[:] = NO_TOKEN, 0
         self.store(Counter.OFFERED, step)
 
     def store(self, counter: Counter, value: int) -> None:

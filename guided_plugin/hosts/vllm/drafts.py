@@ -79,7 +79,8 @@ class V2DraftRunner(V2Runner):
         self._missing: list[int] = []
         """The indices of its requests that are sent in the sampler."""
         self._shown = self._proposes = self._offered = False
-        """Whether the sampler was seen to show logits, a speculator to propose, the worker to offer."""
+        """Whether the sampler was seen to show logits, and a speculator to propose; whether the worker chose
+        the drafts of the next forward pass."""
         _RUNNERS.add(self)
 
     # Before the forward pass
@@ -100,17 +101,21 @@ class V2DraftRunner(V2Runner):
         self._entered.step = self._proposed.step = None
         self._proposes = True
         self.engine.ahead = int(bool(planned))
+        offers = bool(planned) and self._jumps and greedy and self._shown
         if planned:
-            jump = self.engine.options.jump_forward and self._pipeline.mode == "process"
-            offers = jump and greedy and self._shown
-            step = self._send(self._proposed, planned, batch.idx_mapping, None, drafts, offers=offers)
+            # Nobody guessed where the speculator is ours.
+            guesses = (None, None) if offers and confidences is not None else (batch.idx_mapping, drafts)
+            step = self._send(self._proposed, planned, guesses[0], None, guesses[1], offers=offers)
             if step.offers is not None:
-                self._offered = True
                 table = self._proposed.table
                 given = step.offers, table, batch.idx_mapping, drafts, confidences, self._cut, len(planned)
                 self._kernels.take_offers(*given)
-        elif confidences is not None:
-            confidences[: len(indices)] = 0.0
+        if not offers:
+            if self._offered:
+                self._cut.zero_()
+            if confidences is not None:
+                confidences[: len(indices)] = 0.0
+        self._offered = offers
         self._spent += time.perf_counter() - start
 
     def apply_staged_writes(self) -> None:
@@ -212,6 +217,10 @@ class V2DraftRunner(V2Runner):
         sent.plan(planned, tuple(map(self.requests.slot, planned)), self.requests.upload(planned))
         sent.members = set(planned)
         self._version += 1
+
+    @property
+    def _jumps(self) -> bool:
+        return self.engine.options.jump_forward and self._pipeline.mode == "process"
 
     @property
     def _waits_to_accept(self) -> bool:

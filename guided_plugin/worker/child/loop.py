@@ -36,6 +36,9 @@ from guided_plugin.worker.messages import Add, Compile, Ends, Hello, Ready, Remo
 _PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 3e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""
 
+_OFFER_PAUSES = ((0.1, 20e-6), *_PAUSES[1:])
+"""The same where the device waits for this worker in each step, however long one takes."""
+
 _IDLE = 0.1
 """The pause while there is no request at all; a message ends it."""
 
@@ -86,6 +89,7 @@ class GrammarWorker:
         if region.shape.drafts:
             forced = ForcedTokens(compiler.vocabulary) if config.jump_forward else None
             self._steps = DraftSteps(*parts, forced)
+        self._pauses = _OFFER_PAUSES if region.shape.drafts and config.jump_forward else _PAUSES
         self._overdue = _OverdueWatch(self._requests.table.overdue)
         self._compiler = compiler
         self._spin = config.worker_spin_us / 1e6
@@ -170,7 +174,7 @@ class GrammarWorker:
             return
         pause = self._longest_pause
         if self._requests or self._syncs:
-            pause = next(pause for until, pause in _PAUSES if quiet < until)
+            pause = next(pause for until, pause in self._pauses if quiet < until)
         select.select([self._channel], [], [], pause)
 
 

@@ -82,12 +82,12 @@ class WorkerRings:
         """The masks of a plan's slots; with drafts a block of them for each position."""
         return self.region.masks[plan.step % PLAN_DEPTH, : len(plan.slots) * self.region.shape.positions]
 
-    def tokens(self, plan: Plan) -> tuple[list[list[int]], list[list[int]]]:
-        """The tokens of a plan's slots, for each position those that were sampled, and those drafted."""
-        count, shape = len(plan.slots), self.region.shape
-        return shape.split(
-            self.region.tokens[plan.step % TOKEN_DEPTH, : count * shape.values].tolist(), count
-        )
+    def tokens(self, plan: Plan) -> list[list[int]]:
+        """The tokens that were sampled for a plan's slots, for each position."""
+        count, positions = len(plan.slots), self.region.shape.positions
+        values = self.region.tokens[plan.step % TOKEN_DEPTH, : count * positions]
+        blocks: list[list[int]] = values.reshape(positions, count).tolist()
+        return blocks
 
     def vacate(self, slot: int) -> None:
         """A request left. Tokens on their way for it must not reach the slot's next request."""

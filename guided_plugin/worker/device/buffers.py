@@ -84,7 +84,8 @@ class TokenWrites(Protocol):
 
 
 Offers = Tensor | int
-"""[drafts, requests] int64 on the CPU; on CUDA the device's address of that, in memory of the host."""
+"""[drafts, requests, 2] int32 on the CPU, as `Region.drafts`; on CUDA the device's address of that, in memory
+of the host."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,5 +33,5 @@ def test_forced_text_in_place_of_the_drafts_of_others(seed, drawn):
 def test_forced_text_as_drafts(seed):
     game = V2ProposeGame(runner_config("process", jump_forward=True), seed, own=True)
     played(game, 200)
-    assert game.taken > 100 or not game.wrapped
+    assert game.taken > 50 or not game.wrapped
     assert (game.offered > 0) == game.wrapped
