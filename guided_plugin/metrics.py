@@ -100,6 +100,17 @@ class WorkerMetrics:
     """Median time that filling a step's masks took."""
     exposed_wait: float = 0.0
     """Median time that the logits waited for their masks, in the steps that were looked at."""
+    answer: float = 0.0
+    """Median time from a step's tokens to the drafts that are offered after them. The device waits for it."""
+    answer_p95: float = 0.0
+    offered: int = 0
+    """Drafts that were offered."""
+    taken: int = 0
+    """Drafts that were accepted, of steps in which the worker may offer some."""
+    forwards: int = 0
+    """How often a guided row got tokens in such a step: with `taken`, as many tokens."""
+    without_drafts: int = 0
+    """Sizes of batches, to a power of two, that go without drafts now, as they were not faster with them."""
     margin: float = 0.0
     """Median time that the masks were there before the logits in them; negative when they were late."""
     restarts: int = 0
@@ -138,7 +149,7 @@ class PipelineMetrics:
     """Requests added, by each keyword of theirs that nothing enforces (`unenforced_keywords`)."""
 
 
-_COUNTERS = {"steps", "rows", "added", "failed", "restarts"}
+_COUNTERS = {"steps", "rows", "added", "failed", "restarts", "offered", "taken", "forwards"}
 
 
 def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "guided_plugin") -> Any:
@@ -182,6 +193,10 @@ _HELP = {
     "added": "guided requests since the start",
     "failed": "guided requests that failed while they ran",
     "restarts": "grammar workers that had to be replaced",
+    "offered": "drafts of text that must follow that were offered",
+    "taken": "drafts that were accepted in steps that may offer some",
+    "forwards": "how often a guided row got tokens in such a step",
+    "worker_without_drafts": "sizes of batches that go without drafts now, as these were not faster",
     "worker_memory_bytes": "resident memory of the grammar worker",
     "worker_shared_bytes": "memory that the grammar worker shares with the host",
     "worker_learnt_bytes": "bytes that lexers have learnt of their grammars, at most",

@@ -195,5 +195,5 @@ def _take_offers(
 def _reject_cut(cut: Tensor, indices: Tensor, positions: Tensor, proposed: Tensor) -> None:
     """Put -1, which no sampler accepts, in place of the drafts that were cut: of logits row i, proposed[i] is
     the draft at positions[i] of the request at indices[i]. All [rows] integers."""
-    hit = cut[indices.clamp(min=0).long(), positions.clamp(max=cut.shape[1] - 1).long()] != 0
+    hit = cut[indices.clamp(min=0).long(), positions.long()] != 0
     proposed.masked_fill_(hit & (indices >= 0), -1)

@@ -87,7 +87,15 @@ class Counter(IntEnum):
     """Engine: an `End` when no more steps come. Raised after FILLED of the last one."""
     OFFERED = 9
     """Worker: the newest step whose drafts are final: what it offers stands in place of what was proposed.
-    The device waits for this one before it verifies them."""
+    The device waits for this one before it verifies them. Ahead of the tokens where none are offered."""
+    DRAFTS = 10
+    """Worker: figures, as are the next: drafts that were offered;"""
+    TOKENS = 11
+    """tokens of guided rows in steps that could have drafts,"""
+    FORWARDS = 12
+    """and how often such a row was in a step;"""
+    WITHOUT = 13
+    """how many sizes of batches are without drafts now, as these were not faster."""
 
 
 class End(IntEnum):
@@ -119,7 +127,8 @@ class PlanField(IntEnum):
     """Changes whenever the slots do."""
     COUNT = 4
     OFFERS = 5
-    """1 if the worker says which drafts are verified; else they are those that were proposed."""
+    """The rows of the host's batch, if the worker says which drafts are verified; 0 if they are those that
+    were proposed."""
     SLOTS = 16
 
 

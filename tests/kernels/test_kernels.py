@@ -324,3 +324,51 @@ def test_new_tokens_and_drafts_are_in_blocks(device, kernels, count, drafts):
     looked_at = torch.tensor([index for index in order if grown[index] is not None], dtype=torch.long)
     lengths[looked_at] = total[looked_at]
     assert torch.equal(there.cpu(), lengths)
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+def test_drafts_in_one_row_for_each_request(device, kernels, drafts):
+    history = torch.randint(0, 1000, (16, 40), dtype=torch.int32, device=device)
+    total = torch.randint(9, 40, (16,), dtype=torch.int32, device=device)
+    lengths = torch.full((16,), NEVER, dtype=torch.int32, device=device)
+    table = torch.full((16,), -1, dtype=torch.int32, device=device)
+    order = torch.tensor([3, 9], device=device)
+    table[order] = torch.arange(2, dtype=torch.int32, device=device)
+    known = order, lengths, total, history, table
+    # A batch in an order of its own, a row that is not guided, and a part of a wider table.
+    indices = torch.tensor([9, 5, 3], dtype=torch.int32, device=device)
+    proposed = torch.randint(-1, 9, (3, drafts + 1), device=device)[:, :drafts]
+    found = kernels.gather_drafts(*known, indices, None, proposed, drafts).view(-1, 2).tolist()
+    assert found[: drafts + 1] == [[NO_TOKEN] * 2] * (drafts + 1)
+    shown = proposed.where(proposed >= 0, NO_TOKEN).tolist()
+    assert found[drafts + 1 :] == [list(pair) for pair in zip(shown[2], shown[0], strict=True)]
+    nothing = kernels.gather_drafts(*known, None, None, None, drafts).view(-1, 2)
+    assert nothing.tolist() == [[NO_TOKEN] * 2] * (2 * drafts + 1)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_offers_stand_in_place_of_guesses_and_what_is_cut_is_rejected(device, kernels, own):
+    offers = torch.empty(3, 2, 2, dtype=torch.int32, pin_memory=device == "cuda")
+    offers[:, :, 0] = torch.tensor([[71, 50], [72, NO_TOKEN], [NO_TOKEN, NO_TOKEN]])
+    offers[:, :, 1] = torch.tensor([[0.75, 0.5], [0.25, 0.125], [0.0, torch.nan]]).view(torch.int32)
+    there = offers.data_ptr() if device == "cuda" else offers
+    table = torch.full((8,), -1, dtype=torch.int32, device=device)
+    table[torch.tensor([6, 2], device=device)] = torch.arange(2, dtype=torch.int32, device=device)
+    indices = torch.tensor([2, 4, 6], dtype=torch.int32, device=device)
+    drafts = torch.arange(1, 13, device=device).view(3, 4)[:, :3]
+    sure = torch.full((5, 3), 9.0, device=device)
+    cut = torch.ones(8, 4, dtype=torch.int8, device=device)
+    kernels.take_offers(there, table, indices, drafts, sure if own else None, cut, 2)
+    if own:
+        assert drafts.tolist() == [[50, 0, 0], [0, 0, 0], [71, 72, 0]]
+        assert sure.tolist() == [[0.5, 0.125, 0.0], [0.0] * 3, [0.75, 0.25, 0.0], [9.0] * 3, [9.0] * 3]
+    else:
+        assert drafts.tolist() == [[50, 2, 3], [5, 6, 7], [71, 72, 11]]
+        assert (sure == 9.0).all()
+    assert cut[[2, 4, 6]].tolist() == [[1, 0, 1, 1], [1, 0, 0, 0], [1, 0, 0, 1]]
+    # The first row of a request is no draft.
+    rows = [(2, 0, 0), (2, 1, 50), (2, 2, 2), (4, 1, 5), (6, 3, 11), (-1, 1, 7)]
+    columns = [torch.tensor(column, dtype=torch.int32, device=device) for column in zip(*rows, strict=True)]
+    cut[:, 0] = 0
+    kernels.reject_cut(cut, *columns)
+    assert columns[2].tolist() == [0, 50, -1, 5, -1, 7]

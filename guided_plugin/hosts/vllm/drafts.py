@@ -101,7 +101,7 @@ class V2DraftRunner(V2Runner):
         self._entered.step = self._proposed.step = None
         self._proposes = True
         self.engine.ahead = int(bool(planned))
-        offers = bool(planned) and self._jumps and greedy and self._shown
+        offers = len(indices) if planned and self._jumps and greedy and self._shown else 0
         if planned:
             # Nobody guessed where the speculator is ours.
             guesses = (None, None) if offers and confidences is not None else (batch.idx_mapping, drafts)
@@ -115,7 +115,7 @@ class V2DraftRunner(V2Runner):
                 self._cut.zero_()
             if confidences is not None:
                 confidences[: len(indices)] = 0.0
-        self._offered = offers
+        self._offered = offers > 0
         self._spent += time.perf_counter() - start
 
     def apply_staged_writes(self) -> None:
@@ -202,7 +202,7 @@ class V2DraftRunner(V2Runner):
         positions: Tensor | None = None,
         proposed: Tensor | None = None,
         *,
-        offers: bool = False,
+        offers: int = 0,
     ) -> DraftStep:
         """Send the new tokens of requests, and their drafts as `gather_drafts` takes them."""
         if len(sent.planned) != len(planned) or sent.members != set(planned):

@@ -27,6 +27,7 @@ from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.ipc.template import Template
+from guided_plugin.worker.child.offers import Offers
 from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.child.steps import DraftSteps, PlainSteps, StepPace
@@ -87,8 +88,8 @@ class GrammarWorker:
         parts = self._rings, self._requests, StepPace(compiler.chooser.pace)
         self._steps = PlainSteps(*parts)
         if region.shape.drafts:
-            forced = ForcedTokens(compiler.vocabulary) if config.jump_forward else None
-            self._steps = DraftSteps(*parts, forced)
+            given = self._rings, self._requests.table, ForcedTokens(compiler.vocabulary)
+            self._steps = DraftSteps(*parts, Offers(*given) if config.jump_forward else None)
         self._pauses = _OFFER_PAUSES if region.shape.drafts and config.jump_forward else _PAUSES
         self._overdue = _OverdueWatch(self._requests.table.overdue)
         self._compiler = compiler

@@ -9,26 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from guided_plugin.grammar.drafts import fill_with_drafts
-from guided_plugin.grammar.forced import ForcedTokens
-from guided_plugin.step import NO_TOKEN
+from guided_plugin.worker.child.offers import Offers
 from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import Plan, WorkerRings
 from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Time
-
-_OFFER_SECONDS = 500e-6
-"""For how long the worker looks for drafts of a step. 64 rows take 200 us."""
-
-_SURE = 0.97
-"""How sure it is that a draft that must follow is taken. A pretrained model took 0.975 of them on average
-where masks allow other spellings too, and all of them greedily."""
-
-_LEARN_EVERY, _LEARNT, _LATER = 16, 0.4, 0.5
-"""Steps after which rates are learnt, how much of the new ones counts, and how much of them drafts are worth
-that may come. In a simulation of real documents at 1 to 128 rows this came within 4% of a budget that knows
-the drafts; where these were worth 0.02 each, within 30% (1 row)."""
 
 _PACE_EVERY = 16
 """Steps after which backends are told the time between them; a quarter of these times were shorter."""
@@ -137,59 +122,18 @@ class DraftSteps(PlainSteps):
     ahead = 1
 
     def __init__(
-        self, rings: WorkerRings, requests: WorkerRequests, pace: StepPace, forced: ForcedTokens | None
+        self, rings: WorkerRings, requests: WorkerRequests, pace: StepPace, offers: Offers | None
     ) -> None:
-        """`forced`: what must follow is offered; None: what was proposed is verified."""
+        """`offers`: what chooses the drafts of plans that say so."""
         super().__init__(rings, requests, pace)
-        self._forced = forced
-        most = rings.region.shape.drafts
-        self._counts = np.zeros(most + 1)
-        """Rows of the last steps, and how many of them had so many drafts."""
-        self._rates = np.zeros(most)
-        """The part of the rows that had so many drafts, lately."""
-        self._templates = np.zeros((most + 1, most, 2), np.int32)
-        """What is offered to a row that has so many drafts, before these are written."""
-        self._templates[:, :, 0] = NO_TOKEN
+        self._offers = offers
 
     def _needs(self, plan: Plan) -> int:
         return plan.step
 
-    def _offer(self, plan: Plan) -> None:
-        """Say which drafts are verified: what must follow in place of what was proposed. In time: the device
-        waits for this one, and rows that it comes too late for keep what was proposed."""
-        drafts = self._rings.region.drafts(plan.step, len(plan.slots))
-        most, end = len(drafts), time.perf_counter() + _OFFER_SECONDS
-        counts = self._counts
-        drafts[:, drafts[0, :, 0] < 0] = self._templates[0][:, np.newaxis]
-        if self._forced is not None and self._together(plan):
-            for row, slot in enumerate(plan.slots):
-                forced = self._forced.after(self._table.requests[slot], most)
-                if forced:
-                    drafts[:, row] = self._templates[len(forced)]
-                    drafts[: len(forced), row, 0] = forced
-                    counts[1 : len(forced) + 1] += 1
-                if time.perf_counter() > end:
-                    break
-        self._rings.region.store(Counter.OFFERED, plan.step)
-        self._rings.mark(plan.step, Time.OFFERED)
-        counts[0] += len(plan.slots)
-        if plan.step % _LEARN_EVERY == 0:
-            self._learn()
-
-    def _learn(self) -> None:
-        """How many drafts rows have. vLLM chooses how many a step verifies before it sees them, from the
-        confidences of the step before the last: there places without a draft are worth what they were
-        lately."""
-        self._rates += (self._counts[1:] / self._counts[0] - self._rates) * _LEARNT
-        self._counts[:] = 0
-        sure = np.cumprod(np.full(len(self._rates), _SURE))
-        for count, template in enumerate(self._templates):
-            chances = np.concatenate(([1.0], sure[:count], _LATER * self._rates[count:]))
-            template[:, 1] = (chances[1:] / np.maximum(chances[:-1], 1e-9)).astype(np.float32).view(np.int32)
-
     def _fill(self, plan: Plan) -> None:
-        if plan.offers and not self._rings.region.offered(plan.step):
-            self._offer(plan)
+        if plan.offers and self._offers is not None:
+            self._offers.offer(plan, whole=self._together(plan))
         mask, count = self._rings.masks(plan), len(plan.slots)
         drafts = self._rings.region.drafts(plan.step, count)[:, :, 0].tolist()
         if self._together(plan):

@@ -7,6 +7,7 @@ steps that were enqueued before.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         self._plan = None
         super().remove(slot)
 
-    def plan(self, plan: StepPlan, *, offers: bool = False) -> None:
+    def plan(self, plan: StepPlan, *, offers: int = 0) -> None:
         """Announce the step to the worker."""
         if plan is not self._plan:
             if plan.rows != self._rows:
@@ -178,8 +179,26 @@ def worker_metrics(region: Region, newest: int, restarts: int, waits: Waits) -> 
         exposed_wait=waits.exposed,
         margin=waits.margin,
         restarts=restarts,
+        **_offers(region, times),
         learnt_bytes=learnt,
     )
+
+
+def _offers(region: Region, times: NDArray[np.int64]) -> dict[str, Any]:
+    """What the worker offered, and how soon."""
+    offered = times[times[:, Time.OFFERED] >= times[:, Time.PLANNED]]
+    if not len(offered):
+        return {}
+    answers = (offered[:, Time.OFFERED] - np.maximum(offered[:, Time.ACCEPT], offered[:, Time.PLANNED])) / 1e9
+    forwards = region.load(Counter.FORWARDS)
+    return {
+        "answer": float(np.median(answers)),
+        "answer_p95": float(np.quantile(answers, 0.95)),
+        "offered": region.load(Counter.DRAFTS),
+        "taken": region.load(Counter.TOKENS) - forwards,
+        "forwards": forwards,
+        "without_drafts": region.load(Counter.WITHOUT),
+    }
 
 
 def _inputs_there(times: NDArray[np.int64]) -> NDArray[np.int64]:

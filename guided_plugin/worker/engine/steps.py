@@ -128,9 +128,9 @@ class StepRing:
         """Have the steps from now on announce this plan."""
         self._published = Published(plan_id, slots, requests)
 
-    def announce(self, *, offers: bool = False) -> int:
+    def announce(self, *, offers: int = 0) -> int:
         """Write the plan of the next step and raise its flag; the step's number. Waits only for a host
-        that is ahead by as many steps as rings are deep. `offers`: the worker says what is verified."""
+        that is ahead by as many steps as rings are deep. `offers`: see `PlanField`."""
         if self.forked:
             raise forked()
         step = self.planned + 1

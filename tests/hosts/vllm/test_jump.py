@@ -3,6 +3,9 @@
 Every output is compared with that of a loop without drafts.
 """
 
+import os
+import signal
+
 import pytest
 
 pytest.importorskip("vllm")
@@ -35,3 +38,18 @@ def test_forced_text_as_drafts(seed):
     played(game, 200)
     assert game.taken > 50 or not game.wrapped
     assert (game.offered > 0) == game.wrapped
+
+
+def test_outputs_stay_the_same_when_the_grammar_worker_is_killed():
+    game = V2ProposeGame(runner_config("process", jump_forward=True), 1, own=True)
+    supervisor = game.guide.runner.engine.pipeline.runtime.supervisor
+
+    def kill(step):
+        if step in (30, 80):
+            os.kill(supervisor.worker_pid, signal.SIGKILL)
+
+    worker = played(game, 120, kill).worker
+    assert worker.restarts == 2
+    assert 0 < worker.taken <= worker.offered
+    assert worker.forwards > 100
+    assert 0 < worker.answer <= worker.answer_p95 < 1

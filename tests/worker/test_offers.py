@@ -1,0 +1,147 @@
+"""What the worker offers as drafts: in time, with confidences that tell what comes, and where it pays."""
+
+import random
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from guided_plugin.step import NO_TOKEN
+from guided_plugin.worker.child import offers as offers_module
+from guided_plugin.worker.child.offers import Offers, SizeTrial
+from guided_plugin.worker.child.rings import Plan, WorkerRings
+from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Region, Shape
+
+DRAFTS = 3
+
+
+class Forced:
+    """What each slot's request has to go on with; it takes its time."""
+
+    def __init__(self, runs, seconds=0.0):
+        self.runs, self.seconds = runs, seconds
+
+    def after(self, slot, most):
+        time.sleep(self.seconds)
+        return self.runs[slot][:most]
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """The machine may be busy with other things."""
+    monkeypatch.setattr(offers_module, "_SECONDS", 10.0)
+
+
+@pytest.fixture
+def region():
+    region = Region.create(Shape(max_slots=8, words=2, drafts=DRAFTS), shared=False)
+    yield region
+    region.close()
+
+
+def step(region, offers, number, slots, *, sampled=1, proposed=NO_TOKEN, rows=None):
+    """The drafts and the confidences of a step."""
+    count = len(slots)
+    ring = region.tokens[number % TOKEN_DEPTH, : count * (2 * DRAFTS + 1)].reshape(-1, count)
+    ring[:] = NO_TOKEN
+    ring[:sampled] = 5
+    ring[DRAFTS + 1 :] = proposed
+    offers.offer(Plan(number, number - 1, 0, 0, slots, rows or count), whole=True)
+    assert region.offered(number)
+    found = region.drafts(number, count)
+    return found[:, :, 0].T.tolist(), found[:, :, 1].view(np.float32).T
+
+
+def make(region, runs, **options):
+    table = SimpleNamespace(requests=range(8))
+    return Offers(WorkerRings(region, 0, 0, 0), table, Forced(runs, **options))
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_must_follow_stands_in_place_of_guesses(region):
+    offers = make(region, [(7, 8), (), (1, 2, 3, 4)])
+    found, _ = step(region, offers, 1, (0, 1, 2), proposed=9)
+    assert found == [[7, 8, NO_TOKEN], [9, 9, 9], [1, 2, 3]]
+    found, sure = step(region, offers, 2, (0, 1, 2))
+    assert found == [[7, 8, NO_TOKEN], [NO_TOKEN] * 3, [1, 2, 3]]
+    assert np.isfinite(sure).all()
+
+
+@pytest.mark.usefixtures("patient")
+def test_places_without_drafts_are_worth_what_they_were_lately(region):
+    offers = make(region, [(7,), (7,), (), ()])
+    for number in range(1, 60):
+        _, sure = step(region, offers, number, (0, 1, 2, 3))
+    worth = np.cumprod(sure, axis=1)
+    assert worth[0] == pytest.approx([0.97, 0, 0], abs=1e-6)
+    # Half of the half of the rows that have one, as far as that is learnt.
+    assert worth[2] == pytest.approx([0.25 * (1 - 0.6**3), 0, 0], abs=1e-6)
+
+
+def test_rows_that_drafts_come_too_late_for_keep_what_was_proposed(region, monkeypatch):
+    monkeypatch.setattr(offers_module, "_SECONDS", 0.1)
+    offers = make(region, [(7, 8)] * 8, seconds=0.03)
+    found, _ = step(region, offers, 1, tuple(range(8)), proposed=9)
+    assert found[0] == [7, 8, NO_TOKEN]
+    assert found[-1] == [9, 9, 9]
+    found, sure = step(region, offers, 2, tuple(range(8)))
+    assert found[-1] == [NO_TOKEN] * 3
+    assert np.isfinite(sure).all()
+
+
+@pytest.mark.usefixtures("patient")
+def test_tokens_and_drafts_are_counted(region):
+    offers = make(region, [(7, 8), ()])
+    for number in (1, 2, 3):
+        step(region, offers, number, (0, 1), sampled=2)
+    step(region, offers, 4, (0, 1), sampled=0)
+    counts = [region.load(counter) for counter in (Counter.DRAFTS, Counter.TOKENS, Counter.FORWARDS)]
+    assert counts == [8, 12, 6]
+
+
+def trial(cost, gain, steps, seed=0):
+    """A size of batches for so many steps; the part of them with drafts, and the time of a token beside that
+    without."""
+    chance, one = random.Random(seed), SizeTrial()
+    spent = tokens = drafted = 0
+    for _ in range(steps):
+        got = 1 + (chance.random() < 2 * gain) / 2 if one.offers else 1
+        took = (
+            (cost if one.offers else 1.0) * chance.uniform(0.98, 1.02) * (5 if chance.random() < 0.1 else 1)
+        )
+        drafted += one.offers
+        spent, tokens = spent + took, tokens + got
+        one.add(took, got)
+    return drafted / steps, spent / tokens / 1.4, one
+
+
+@pytest.mark.parametrize(("cost", "gain"), [(1.05, 0.4), (1.04, 0.2)])
+def test_a_size_that_is_faster_with_drafts_keeps_them(cost, gain):
+    drafted, took, one = trial(cost, gain, 20_000)
+    assert drafted > 0.97
+    assert took < (cost / (1 + gain) + 0.015)
+    assert not one.worse
+
+
+@pytest.mark.parametrize(("cost", "gain"), [(1.2, 0.05), (1.05, 0.0)])
+def test_a_size_that_is_slower_with_drafts_goes_without_and_tries_again(cost, gain):
+    drafted, took, one = trial(cost, gain, 20_000)
+    assert 0.01 < drafted < 0.04
+    assert took < 1.01
+    assert one.worse
+    # What is drafted pays from now on.
+    for _ in range(3000):
+        one.add(1.0, 1.5 if one.offers else 1.0)
+    assert not one.worse
+
+
+def test_nothing_is_waited_for_while_drafts_do_not_pay(region):
+    offers = make(region, [(7, 8)])
+    ahead = 0
+    for number in range(1, 3000):
+        ahead += region.offered(number)
+        step(region, offers, number, (0,))
+        time.sleep(0 if region.offered(number + 1) else 20e-6)
+    assert ahead > 900
+    assert region.load(Counter.WITHOUT) == 1
