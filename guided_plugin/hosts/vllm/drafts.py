@@ -91,7 +91,7 @@ class V2DraftRunner(V2Runner):
 
         `confidences`: of drafts that are nobody's guesses, by row: what is offered gets one, all else none.
         `greedy`: a guess is a token, and not drawn from a distribution that the sampler knows."""
-        if self.engine.unsupported_reason is not None or self._waits_to_accept:
+        if self.engine.unsupported_reason is not None or self._unseen:
             return
         start = time.perf_counter()
         indices = batch.idx_mapping_np.tolist()
@@ -220,12 +220,16 @@ class V2DraftRunner(V2Runner):
 
     @property
     def _jumps(self) -> bool:
-        return self.engine.options.jump_forward and self._pipeline.mode == "process"
+        # Between machines masks are sent, and no drafts.
+        alone = getattr(self.engine.config.parallel_config, "nnodes", 1) == 1
+        return alone and self.engine.options.jump_forward and self._pipeline.mode == "process"
 
     @property
-    def _waits_to_accept(self) -> bool:
-        """Whether tokens are accepted in this thread, which would wait for the device."""
-        return self._pipeline.mode == "inline" and self.requests.states.device.type == "cuda"
+    def _unseen(self) -> bool:
+        """Whether proposals are not looked at: tokens are accepted in this thread, which would wait for the
+        device, or batches of several pipeline stages take turns."""
+        inline = self._pipeline.mode == "inline" and self.requests.states.device.type == "cuda"
+        return inline or len(self._turns) > 1
 
     def _warm_up_masks(self, logits: Tensor, mask: Tensor, none: Tensor, first: Tensor) -> None:
         size, table = self._pipeline.vocabulary_size, self._late.table

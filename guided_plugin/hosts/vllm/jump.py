@@ -81,6 +81,8 @@ def _unsupported(config: Any) -> str:
         return "vLLM's V1 model runner runs"
     if config.device_config.device_type != "cuda":
         return f"it needs CUDA, and the model runs on {config.device_config.device_type!r}"
+    if getattr(config.parallel_config, "nnodes", 1) > 1:
+        return "the ranks are on several machines"
     return ""
 
 
