@@ -108,10 +108,8 @@ class Engine:
                 self.refuse(error)
         shared = 0 if self._pipeline is None else self._pipeline.metrics().worker.shared_bytes
         mode = "" if self._pipeline is None else self._pipeline.mode
-        line = telling.engine_line(
-            self.options, self.unsupported_reason, mode, max_requests, shared, leads=self.leads
-        )
-        _log.info("%s", line)
+        parts = self.options, self.unsupported_reason, mode, max_requests, shared
+        _log.info("%s", telling.engine_line(*parts, leads=self.leads, drafts=drafts_of(self.config)))
 
     def _start(self, pipeline: StepPipeline) -> None:
         """Make what the first request would wait for, where requests are likely to come."""

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from guided_plugin.errors import GuidedError
 from guided_plugin.hosts.vllm.common import options_of
+from guided_plugin.hosts.vllm.telling import adopt_handlers
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ def create_engine_config(original: Any) -> Any:
         drafts = _wanted(self)
         if not drafts:
             return original(self, *args, **kwargs)
+        adopt_handlers()
         trial = copy.deepcopy(self)
         trial.speculative_config = {
             # Kept for its place in vLLM: asynchronous scheduling stays on with this one. It never runs.

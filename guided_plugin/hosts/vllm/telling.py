@@ -119,9 +119,10 @@ def engine_line(
     shared_bytes: int,
     *,
     leads: bool = True,
+    drafts: int = 0,
 ) -> str:
     """Of a process that runs an engine. `shared_bytes`: of the memory shared with a grammar worker or with
-    other ranks. `leads`: whether the grammars are this rank's."""
+    other ranks. `leads`: whether the grammars are this rank's. `drafts`: so many are verified at a time."""
     if error is not None:
         return f"guided_plugin {__version__} is off in this engine: {error}"
     where = "in a process of their own" if mode == "process" else "in the engine's thread"
@@ -131,8 +132,18 @@ def engine_line(
     return (
         f"guided_plugin {__version__} is on in this engine: mode {mode} ({options.mode} is set), "
         f"grammars work {where}, {shared} shared memory, "
-        f"at most {options.thread_count()} threads, {requests} requests"
+        f"at most {options.thread_count()} threads, {requests} requests{_jump(options, mode, drafts)}"
     )
+
+
+def _jump(options: GuidedConfig, mode: str, drafts: int) -> str:
+    if not options.jump_forward:
+        return ""
+    if not drafts:
+        return ", jump_forward without effect: vLLM verifies no drafts, and the log of its start says why"
+    if mode != "process":
+        return f", jump_forward without effect in mode {mode}"
+    return f", jump_forward with up to {drafts} tokens at a time"
 
 
 def _versions(backends: Collection[str]) -> str:
