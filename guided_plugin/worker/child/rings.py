@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 from guided_plugin.grammar.base import MaskArray
-from guided_plugin.step import UNGUIDED
+from guided_plugin.step import NO_TOKEN, UNGUIDED
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, PlanField, Region, Time, unwrap
 
 
@@ -83,10 +85,12 @@ class WorkerRings:
         return self.region.masks[plan.step % PLAN_DEPTH, : len(plan.slots) * self.region.shape.positions]
 
     def tokens(self, plan: Plan) -> list[list[int]]:
-        """The tokens that were sampled for a plan's slots, for each position."""
+        """The tokens that were sampled for a plan's slots, for each position that has any."""
         count, positions = len(plan.slots), self.region.shape.positions
-        values = self.region.tokens[plan.step % TOKEN_DEPTH, : count * positions]
-        blocks: list[list[int]] = values.reshape(positions, count).tolist()
+        values = self.region.tokens[plan.step % TOKEN_DEPTH, : count * positions].reshape(positions, count)
+        if positions > 1:
+            values = values[: 1 + np.count_nonzero((values[1:] != NO_TOKEN).any(axis=1))]
+        blocks: list[list[int]] = values.tolist()
         return blocks
 
     def vacate(self, slot: int) -> None:
