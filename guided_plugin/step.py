@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from guided_plugin.errors import GuidedError
 
@@ -23,6 +23,10 @@ engines show where a token is not known yet: that one must never pass."""
 
 BROKEN = -3
 """In place of a token: a host's history grew by more than a step can bring. No grammar accepts it."""
+
+OfferedDrafts: TypeAlias = "Tensor | int"
+"""What is verified, where a worker says that: [drafts, requests, 2] int32 on the CPU, a token and the bits of
+its confidence each; on CUDA the device's address of that, in memory of the host."""
 
 NEVER = 1 << 30
 """The length of a history that no kernel reads."""

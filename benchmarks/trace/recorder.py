@@ -21,7 +21,7 @@ from guided_plugin.errors import PluginError
 from guided_plugin.hosts.loop import DecodeLoop
 from guided_plugin.spec import OutputSpec
 from guided_plugin.worker.engine.runtime import WorkerRuntime, step_times
-from guided_plugin.worker.layout import Time
+from guided_plugin.worker.words import Time
 
 TRACKS = ("engine thread", "main stream", "side stream", "worker")
 WAIT = "wait"

@@ -26,10 +26,11 @@ from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
-from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, End, Region, Shape
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region, Shape
 from guided_plugin.worker.ranks.leader import Followers
 from guided_plugin.worker.ranks.peers import wait_until
 from guided_plugin.worker.runtime import GrammarRuntime
+from guided_plugin.worker.words import End
 
 
 class InlineRuntime(GrammarRuntime):
@@ -107,11 +108,8 @@ class InlineRuntime(GrammarRuntime):
         self.followers.filled(step)
         self._masks.upload(step, self._count)
 
-    def masks(self) -> tuple[Tensor, Tensor]:
-        return self._masks.fetch(self._step, self._count), self._tokens.rows
-
-    def masks_of(self, step: int, count: int) -> Tensor:
-        return self._masks.fetch(step, count)
+    def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
+        return self._masks.fetch(step, count), self._tokens.rows
 
     def sampled(self, tokens: Tensor) -> None:
         self._tokens.write(self._step, tokens)

@@ -18,6 +18,7 @@ import os
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -28,13 +29,13 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.forced import ForcedTokens
+from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.kernels import mask_rows
 from guided_plugin.metrics import PipelineMetrics, StepFigures, StepStatistics
 from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.requests import PipelineRequests
 from guided_plugin.pipeline.runtime import checked_device, make_runtime
-from guided_plugin.step import NO_TOKEN, UNGUIDED, RequestInfo, StepPlan, TokenSink
-from guided_plugin.worker.device.buffers import Offers
+from guided_plugin.step import NO_TOKEN, UNGUIDED, OfferedDrafts, RequestInfo, StepPlan, TokenSink
 from guided_plugin.worker.ranks.group import RankGroup
 from guided_plugin.worker.runtime import GrammarRuntime
 
@@ -49,11 +50,11 @@ class DraftStep(NamedTuple):
 
     number: int
     masks: int
-    offers: Offers | None
+    offers: OfferedDrafts | None
     """What is verified, where the worker says that; see `Buffers`."""
 
 
-class StepPipeline(PipelineRequests):
+class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
     """Guides the rows of one decode loop."""
 
     def __init__(
@@ -135,10 +136,10 @@ class StepPipeline(PipelineRequests):
         if self._stage != _FILLED:
             raise _not_ready(self._stage)
         if logits.shape[1] != self._width:
-            self._check_logits(logits)
+            self._width = _checked_width(logits, self.device, self.compiler.vocabulary)
         if rows[-1] >= logits.shape[0]:
             raise PipelineError(f"row {rows[-1]} is planned, the logits have {logits.shape[0]} rows")
-        self.mask, rows_dev = self.runtime.masks()
+        self.mask, rows_dev = self.runtime.masks(self.runtime.newest, len(self._plan.rows))
         mask_rows(logits, self.mask, rows_dev, self.vocabulary_size)
         self._clock[2] = time.perf_counter() - start
         return logits
@@ -151,8 +152,8 @@ class StepPipeline(PipelineRequests):
         if self._stage != _FILLED:
             raise _not_ready(self._stage)
         if logits.shape[1] != self._width:
-            self._check_logits(logits)
-        self.mask, _ = self.runtime.masks()
+            self._width = _checked_width(logits, self.device, self.compiler.vocabulary)
+        self.mask, _ = self.runtime.masks(self.runtime.newest, len(self._plan.rows))
         self._clock[2] = time.perf_counter() - start
         return self.mask
 
@@ -253,8 +254,8 @@ class StepPipeline(PipelineRequests):
         """The second half: `drafts + 1` blocks of [slots, words] masks on the device: the masks after none of
         a request's drafts, after the first, and so on. What is launched next sees them complete."""
         if logits.shape[1] != self._width:
-            self._check_logits(logits)
-        self.mask = self.runtime.masks_of(step.number, step.masks)
+            self._width = _checked_width(logits, self.device, self.compiler.vocabulary)
+        self.mask, _ = self.runtime.masks(step.number, step.masks)
         return self.mask
 
     def forced(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -316,9 +317,6 @@ class StepPipeline(PipelineRequests):
         """End the worker, if there is one. The pipeline is of no use afterwards."""
         self._finalizer()
 
-    def __enter__(self) -> StepPipeline:
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self.close()
 
@@ -333,20 +331,19 @@ class StepPipeline(PipelineRequests):
             self._stage = _STALE
         self._last_slots, self._plan = (), _NOTHING
 
-    def _check_logits(self, logits: Tensor) -> None:
-        if logits.dim() != 2 or not logits.is_floating_point():
-            raise PipelineError(
-                f"logits must be [rows, width] floats, not {tuple(logits.shape)} {logits.dtype}"
-            )
-        if logits.device.type != self.device.type:
-            raise PipelineError(f"logits are on {logits.device}, the pipeline is on {self.device}")
-        self.compiler.vocabulary.check_width(logits.shape[1])
-        self._width = logits.shape[1]
-
 
 def _close(pid: int, runtime: GrammarRuntime) -> None:
     if os.getpid() == pid:  # else this is a fork of the process that it belongs to
         outside_own_threads(runtime.close)
+
+
+def _checked_width(logits: Tensor, device: torch.device, vocabulary: Vocabulary) -> int:
+    if logits.dim() != 2 or not logits.is_floating_point():
+        raise PipelineError(f"logits must be [rows, width] floats, not {tuple(logits.shape)} {logits.dtype}")
+    if logits.device.type != device.type:
+        raise PipelineError(f"logits are on {logits.device}, the pipeline is on {device}")
+    vocabulary.check_width(logits.shape[1])
+    return logits.shape[1]
 
 
 def _make_plan(slots: tuple[int, ...], requests: dict[int, RequestInfo]) -> StepPlan:

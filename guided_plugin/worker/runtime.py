@@ -18,8 +18,7 @@ from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
-from guided_plugin.worker.device.buffers import Offers
+from guided_plugin.step import Admission, Closure, OfferedDrafts, StepPlan, TokenSink
 
 
 class GrammarRuntime(Protocol):
@@ -50,13 +49,11 @@ class GrammarRuntime(Protocol):
     def fill(self) -> None:
         """Get the step's masks on their way to the device."""
 
-    def masks(self) -> tuple[Tensor, Tensor]:
-        """Masks and row numbers on the device; what is launched next sees them complete."""
+    def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
+        """The masks of one of the last three steps, which has so many, and row numbers of the newest plan, on
+        the device; what is launched next sees them complete."""
 
-    def masks_of(self, step: int, count: int) -> Tensor:
-        """The same of one of the last three steps, which has so many masks."""
-
-    def offered(self) -> Offers:
+    def offered(self) -> OfferedDrafts:
         """The drafts of the newest step once they are final; what is launched next sees them."""
         raise PipelineError("no drafts are offered here", where="drafts", hint="use mode='process'")
 

@@ -10,7 +10,8 @@ import torch
 from guided_plugin.kernels import indexed_kernels, mask_rows
 from guided_plugin.step import BROKEN, NEVER, NO_TOKEN, TokenSink
 from guided_plugin.worker.device.streamops import register_host, unregister_host
-from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Region, Shape
+from guided_plugin.worker.layout import TOKEN_DEPTH, Region, Shape
+from guided_plugin.worker.words import Counter
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -211,7 +212,8 @@ def test_tokens_are_those_that_came_since(device, kernels, count):
 
 WATCHER = """
 import sys
-from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Region, Shape
+from guided_plugin.worker.layout import TOKEN_DEPTH, Region, Shape
+from guided_plugin.worker.words import Counter
 fd, count, steps = map(int, sys.argv[1:4])
 region = Region(fd, Shape(count, 9), bytes.fromhex(sys.argv[4]))
 print("ready", flush=True)

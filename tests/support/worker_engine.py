@@ -13,8 +13,9 @@ from guided_plugin.step import StepPlan
 from guided_plugin.worker.child import loop
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.session import Session
-from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH
 from guided_plugin.worker.messages import from_worker
+from guided_plugin.worker.words import Counter
 
 __all__ = ["ABC", "END", "XYZ", "Engine"]
 

@@ -17,8 +17,8 @@ from guided_plugin.grammar.table import Phase
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.worker.device.buffers import Waits
 from guided_plugin.worker.engine.runtime import worker_metrics
-from guided_plugin.worker.layout import Counter
 from guided_plugin.worker.messages import Ends, Hello
+from guided_plugin.worker.words import Counter
 
 
 def test_masks_follow_the_tokens_as_they_land(make_engine):

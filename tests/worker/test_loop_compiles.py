@@ -6,8 +6,8 @@ from worker_engine import ABC, XYZ
 import guided_plugin as gp
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.worker.child import loop
-from guided_plugin.worker.layout import Counter
 from guided_plugin.worker.messages import Ends
+from guided_plugin.worker.words import Counter
 
 
 def test_compiles_wait_for_requests_that_a_worker_may_have_died_of(make_engine, monkeypatch):

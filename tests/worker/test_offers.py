@@ -11,7 +11,8 @@ from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child import offers as offers_module
 from guided_plugin.worker.child.offers import Offers, SizeTrial
 from guided_plugin.worker.child.rings import Plan, WorkerRings
-from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Region, Shape
+from guided_plugin.worker.layout import TOKEN_DEPTH, Region, Shape
+from guided_plugin.worker.words import Counter
 
 DRAFTS = 3
 

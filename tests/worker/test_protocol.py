@@ -16,7 +16,8 @@ from guided_plugin.errors import PipelineError, RequestError, VocabularyError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.pipeline import runtime
 from guided_plugin.worker.engine.runtime import WorkerRuntime
-from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region, Shape, unwrap
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region, Shape, unwrap
+from guided_plugin.worker.words import Counter
 
 END = BYTES.stop_token_ids[0]
 WIDTH = BYTES.size + 3

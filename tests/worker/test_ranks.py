@@ -16,10 +16,11 @@ import guided_plugin as gp
 from guided_plugin.errors import PipelineError
 from guided_plugin.pipeline import runtime
 from guided_plugin.worker.engine.runtime import WorkerRuntime
-from guided_plugin.worker.layout import PLAN_DEPTH, Counter, RankWord, Region, Shape
+from guided_plugin.worker.layout import PLAN_DEPTH, Region, Shape
 from guided_plugin.worker.ranks import follower, peers
 from guided_plugin.worker.ranks.group import RegionOffer
 from guided_plugin.worker.ranks.peers import Peer
+from guided_plugin.worker.words import Counter, RankWord
 
 WHERE = pytest.mark.parametrize("where", ["aa", "ab"], ids=["one machine", "two machines"])
 END = BYTES.stop_token_ids[0]

@@ -12,10 +12,11 @@ from guided_plugin.errors import PipelineError
 from guided_plugin.step import StepPlan
 from guided_plugin.worker.device.buffers import Buffers, HostTokens
 from guided_plugin.worker.device.cuda_masks import CudaMasks, DeviceRegion, FollowedMasks
-from guided_plugin.worker.layout import PLAN_DEPTH, Counter, PlanField, RankWord, Region, Shape, unwrap
+from guided_plugin.worker.layout import PLAN_DEPTH, Region, Shape, unwrap
 from guided_plugin.worker.ranks import follower, peers
 from guided_plugin.worker.ranks.follower import FollowerRuntime
 from guided_plugin.worker.ranks.group import RegionOffer
+from guided_plugin.worker.words import Counter, PlanField, RankWord
 
 PLAN = StepPlan((0, 1), (0, 1))
 WORDS = 9
@@ -69,7 +70,7 @@ class Ranks:
         """Rank 1: plan a step and launch what masks with it."""
         self.rank.plan(plan)
         self.rank.fill()
-        masks, _ = self.rank.masks()
+        masks, _ = self.rank.masks(self.rank.newest, len(plan.rows))
         self.device.main.launch(lambda: self.seen.append(int(masks.unique())))
         return masks
 
@@ -173,7 +174,7 @@ def test_a_step_that_is_planned_twice_is_taken(ranks):
         if step % 2:
             both.rank.fill()
         if step % 4 == 1:
-            both.rank.masks()
+            both.rank.masks(step, len(PLAN.rows))
     assert both.taken == 9
 
 

@@ -31,8 +31,9 @@ from guided_plugin.worker.child.offers import Offers
 from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import WorkerRings
 from guided_plugin.worker.child.steps import DraftSteps, PlainSteps, StepPace
-from guided_plugin.worker.layout import Counter, Region
+from guided_plugin.worker.layout import Region
 from guided_plugin.worker.messages import Add, Compile, Ends, Hello, Ready, Remove, Sync, Synced
+from guided_plugin.worker.words import Counter
 
 _PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 3e-3))
 """How long a pause is (second), by how long there was nothing to do (first)."""

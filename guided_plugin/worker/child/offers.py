@@ -16,7 +16,8 @@ from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child.rings import Plan, WorkerRings
-from guided_plugin.worker.layout import TOKEN_DEPTH, Counter, Time
+from guided_plugin.worker.layout import TOKEN_DEPTH
+from guided_plugin.worker.words import Counter, Time
 
 _SECONDS = 500e-6
 """For how long the worker looks for drafts of a step. 64 rows take 200 us."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.step import NO_TOKEN, UNGUIDED
-from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, PlanField, Region, Time, unwrap
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region, unwrap
+from guided_plugin.worker.words import Counter, PlanField, Time
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,8 @@ from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.worker.child.offers import Offers
 from guided_plugin.worker.child.requests import WorkerRequests
 from guided_plugin.worker.child.rings import Plan, WorkerRings
-from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Time
+from guided_plugin.worker.layout import PLAN_DEPTH
+from guided_plugin.worker.words import Counter, Time
 
 _PACE_EVERY = 16
 """Steps after which backends are told the time between them; a quarter of these times were shorter."""

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.metrics import Recent
-from guided_plugin.step import TokenSink
-from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
+from guided_plugin.step import OfferedDrafts, TokenSink
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region
+from guided_plugin.worker.words import Counter
 
 
 class Waits:
@@ -79,13 +80,8 @@ class TokenWrites(Protocol):
     def sink(self, step: int) -> TokenSink | None:
         """Where a kernel may write the tokens itself."""
 
-    def offered(self, step: int, count: int) -> Offers:
+    def offered(self, step: int, count: int) -> OfferedDrafts:
         """The drafts of a step's `count` requests, once they are final: what is launched next sees them."""
-
-
-Offers = Tensor | int
-"""[drafts, requests, 2] int32 on the CPU, as `Region.drafts`; on CUDA the device's address of that, in memory
-of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +156,7 @@ class HostTokens:
         """There are no kernels here."""
         return None
 
-    def offered(self, step: int, count: int) -> Offers:
+    def offered(self, step: int, count: int) -> OfferedDrafts:
         """The drafts themselves, when they are final."""
         while not self._region.offered(step):  # the supervisor sees to it that this ends
             time.sleep(2e-5)

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.kernels.rows_triton import write_tokens
-from guided_plugin.step import TokenSink
-from guided_plugin.worker.device.buffers import Buffers, Offers
+from guided_plugin.step import OfferedDrafts, TokenSink
+from guided_plugin.worker.device.buffers import Buffers
 from guided_plugin.worker.device.cuda_masks import CudaMasks, CurrentStream, DeviceRegion, FollowedMasks
 from guided_plugin.worker.device.streamops import register_host, supported, unregister_host, wait_on
-from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Counter, Region
+from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region
+from guided_plugin.worker.words import Counter
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class CudaTokens:
         """Where a kernel on the main stream may write the tokens itself."""
         return TokenSink(self._ring + step % TOKEN_DEPTH * self._stride, self._word, step)
 
-    def offered(self, step: int, count: int) -> Offers:
+    def offered(self, step: int, count: int) -> OfferedDrafts:
         """Where they are; the main stream waits until they are final."""
         wait_on(self._current().cuda_stream, self._offered_word, step)
         return self._ring + step % TOKEN_DEPTH * self._stride + 8 * count * self._positions

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from guided_plugin.worker.device.buffers import Waits
 from guided_plugin.worker.device.streamops import load_stream_ops
-from guided_plugin.worker.layout import PLAN_DEPTH, Counter, Region
+from guided_plugin.worker.layout import PLAN_DEPTH, Region
+from guided_plugin.worker.words import Counter
 
 _SAMPLE_EVERY = 16
 """Steps between two looks at what the device waited for: timed events cost more than plain ones."""

@@ -28,8 +28,9 @@ from guided_plugin.step import Admission, StepPlan
 from guided_plugin.worker.engine.admissions import Admissions
 from guided_plugin.worker.engine.requests import LiveRequests
 from guided_plugin.worker.engine.steps import LiveRequest, StepRing, forked
-from guided_plugin.worker.layout import Counter, End, Region, Shape
+from guided_plugin.worker.layout import Region, Shape
 from guided_plugin.worker.messages import Add, Remove, Sync
+from guided_plugin.worker.words import Counter, End
 
 
 class WorkerClient:

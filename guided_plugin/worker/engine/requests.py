@@ -13,7 +13,8 @@ from collections import deque
 from guided_plugin.errors import GuidedError
 from guided_plugin.step import Closure
 from guided_plugin.worker.engine.steps import LiveRequest, StepRing
-from guided_plugin.worker.layout import Counter, Region
+from guided_plugin.worker.layout import Region
+from guided_plugin.worker.words import Counter
 
 
 class LiveRequests(dict[int, LiveRequest]):

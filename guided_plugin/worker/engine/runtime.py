@@ -20,14 +20,15 @@ from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.metrics import RECENT, WorkerMetrics
-from guided_plugin.step import Closure, StepPlan, TokenSink
+from guided_plugin.step import Closure, OfferedDrafts, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
-from guided_plugin.worker.device.buffers import Offers, Waits
+from guided_plugin.worker.device.buffers import Waits
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
-from guided_plugin.worker.layout import Counter, Region, Time
+from guided_plugin.worker.layout import Region
 from guided_plugin.worker.ranks.leader import Followers
 from guided_plugin.worker.runtime import GrammarRuntime
+from guided_plugin.worker.words import Counter, Time
 
 
 class WorkerRuntime(WorkerClient, GrammarRuntime):
@@ -85,15 +86,11 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         """The worker fills; the device fetches when it has."""
         self._masks.upload(self._step, self._count)
 
-    def masks(self) -> tuple[Tensor, Tensor]:
-        """The step's masks and row numbers."""
-        return self._masks.fetch(self._step, self._count), self._tokens.rows
+    def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
+        """A step's masks, and row numbers."""
+        return self._masks.fetch(step, count), self._tokens.rows
 
-    def masks_of(self, step: int, count: int) -> Tensor:
-        """Those of a step before."""
-        return self._masks.fetch(step, count)
-
-    def offered(self) -> Offers:
+    def offered(self) -> OfferedDrafts:
         """What is verified."""
         return self._tokens.offered(self._step, self._count // self.region.shape.positions)
 

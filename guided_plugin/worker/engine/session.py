@@ -8,8 +8,8 @@ from guided_plugin.errors import BudgetError, GuidedError, RequestError
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.step import UNGUIDED
 from guided_plugin.worker.engine.client import WorkerClient
-from guided_plugin.worker.layout import Counter
 from guided_plugin.worker.messages import Failed, Hello, Ready, Synced, Verdict
+from guided_plugin.worker.words import Counter
 
 
 class Session:

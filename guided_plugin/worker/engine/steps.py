@@ -19,17 +19,8 @@ from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
-from guided_plugin.worker.layout import (
-    FENCED,
-    PLAN_DEPTH,
-    TOKEN_DEPTH,
-    Counter,
-    PlanField,
-    Region,
-    Time,
-    fence,
-    unwrap,
-)
+from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, TOKEN_DEPTH, Region, fence, unwrap
+from guided_plugin.worker.words import Counter, PlanField, Time
 
 # Looked up here once: members of an enumeration cost as much as the store they are for.
 _STEP, _FOLLOWS, _MESSAGES = int(PlanField.STEP), int(PlanField.FOLLOWS), int(PlanField.MESSAGES)

@@ -27,8 +27,8 @@ from guided_plugin.ipc.spawn import LOOK_SECONDS, StopWatch, exit_reason
 from guided_plugin.ipc.template import START_SECONDS, Forked, TemplateLost
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.session import Session
-from guided_plugin.worker.layout import Counter
 from guided_plugin.worker.messages import Ends, Ready, from_worker
+from guided_plugin.worker.words import Counter
 
 _log = logging.getLogger(__name__)
 

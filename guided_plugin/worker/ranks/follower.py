@@ -20,14 +20,14 @@ from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, Admission, StepPlan
+from guided_plugin.step import UNGUIDED, Admission, OfferedDrafts, StepPlan
 from guided_plugin.worker.device import make_buffers
-from guided_plugin.worker.device.buffers import Offers
-from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, PlanField, RankWord, Region, fence
+from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, Region, fence
 from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
 from guided_plugin.worker.ranks.leader import Mirror
 from guided_plugin.worker.ranks.peers import PATIENCE, LeaderWatch, Peer, left_alone, wait_until, why_gone
 from guided_plugin.worker.runtime import GrammarRuntime
+from guided_plugin.worker.words import PlanField, RankWord
 
 
 class FollowerRuntime(GrammarRuntime):
@@ -99,16 +99,13 @@ class FollowerRuntime(GrammarRuntime):
         """Rank 0 fills."""
         self._masks.upload(self._step, self._count)
 
-    def masks(self) -> tuple[Tensor, Tensor]:
-        return self.masks_of(self._step, self._count), self._tokens.rows
-
-    def masks_of(self, step: int, count: int) -> Tensor:
+    def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
         masks = self._masks.fetch(step, count)
         if self._uncompared and self._region.filled(step):
             self._compare(step)
-        return masks
+        return masks, self._tokens.rows
 
-    def offered(self) -> Offers:
+    def offered(self) -> OfferedDrafts:
         """Rank 0's."""
         return self._tokens.offered(self._step, self._count // self._region.shape.positions)
 

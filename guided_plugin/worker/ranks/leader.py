@@ -16,20 +16,11 @@ from numpy.typing import NDArray
 
 from guided_plugin.config import Mode
 from guided_plugin.errors import PipelineError
-from guided_plugin.worker.layout import (
-    FENCED,
-    PLAN_DEPTH,
-    Counter,
-    End,
-    PlanField,
-    RankWord,
-    Region,
-    fence,
-    unwrap,
-)
+from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, Region, fence, unwrap
 from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
 from guided_plugin.worker.ranks.peers import PATIENCE, Peer, wait_until
 from guided_plugin.worker.ranks.sender import CLOSE_SECONDS, ENDED, IDLE, Head, Incoming, Sender
+from guided_plugin.worker.words import Counter, End, PlanField, RankWord
 
 _log = logging.getLogger(__name__)
 

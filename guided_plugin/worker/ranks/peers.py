@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 
 from guided_plugin.errors import PipelineError
-from guided_plugin.worker.layout import Counter, End, Region
+from guided_plugin.worker.layout import Region
+from guided_plugin.worker.words import Counter, End
 
 _log = logging.getLogger(__name__)
 

@@ -26,9 +26,10 @@ from torch import Tensor
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.base import MaskArray
-from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, PlanField, RankWord, Region, Shape, fence
+from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, Region, Shape, fence
 from guided_plugin.worker.ranks.group import RankGroup
 from guided_plugin.worker.ranks.peers import PATIENCE, wait_until
+from guided_plugin.worker.words import PlanField, RankWord
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("vllm")
 
 from vllm.engine.arg_utils import EngineArgs
-from vllm_games import V2ProposeGame, played
+from vllm_games import played
+from vllm_proposals import V2ProposeGame
 from vllm_support import runner_config
 
 from guided_plugin.demo import MODEL_DIR

@@ -1,0 +1,89 @@
+"""The words of the shared memory, by name: counters, and the fields of a plan, of a rank's line and of a
+step's times. `layout` says where they are."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Counter(IntEnum):
+    """Words of page 1. Each is written after what it announces."""
+
+    PLANNED = 0
+    """Engine: the newest plan."""
+    SAMPLED = 1
+    """Device: the newest step whose tokens are in the ring."""
+    FILLED = 2
+    """Worker: the newest step whose masks are in the ring. The device waits for this one."""
+    ACCEPTED = 3
+    """Worker: the newest step whose tokens the grammars have seen."""
+    HEARTBEAT = 4
+    """Worker: changes as long as it makes any progress, idle or not."""
+    DOING = 5
+    """Worker: 1 + the slot that it works on by itself, to which its end is attributed; else 0."""
+    CLOSED = 6
+    """Worker: how many entries of `closures` were written. Raised before FILLED of the first closed step."""
+    LEARNT = 7
+    """Worker: how many KiB its lexers have learnt. A figure; announces nothing."""
+    ENDED = 8
+    """Engine: an `End` when no more steps come. Raised after FILLED of the last one."""
+    OFFERED = 9
+    """Worker: the newest step whose drafts are final: what it offers stands in place of what was proposed.
+    The device waits for this one before it verifies them. Ahead of the tokens where none are offered."""
+    DRAFTS = 10
+    """Worker: figures, as are the next: drafts that were offered;"""
+    TOKENS = 11
+    """tokens of guided rows in steps that could have drafts,"""
+    FORWARDS = 12
+    """and how often such a row was in a step;"""
+    WITHOUT = 13
+    """how many sizes of batches are without drafts now, as these were not faster."""
+
+
+class End(IntEnum):
+    """Why no more steps come."""
+
+    CLOSED = 1
+    LOST = 2
+    """Nothing is heard any more of the machine that has the grammars."""
+
+
+class RankWord(IntEnum):
+    """Words of a follower's line."""
+
+    TAKEN = 0
+    """Up to this step it has used the masks."""
+    TROUBLE = 1
+    """1 if its steps are not those of rank 0, which must not go on then."""
+
+
+class PlanField(IntEnum):
+    """The head of a plan; the slots follow at SLOTS, in row order."""
+
+    STEP = 0
+    FOLLOWS = 1
+    """The last step that was sampled before this one: its tokens come first."""
+    MESSAGES = 2
+    """How many messages of this session precede the plan."""
+    PLAN_ID = 3
+    """Changes whenever the slots do."""
+    COUNT = 4
+    OFFERS = 5
+    """The rows of the host's batch, if the worker says which drafts are verified; 0 if they are those that
+    were proposed."""
+    SLOTS = 16
+
+
+class Time(IntEnum):
+    """Monotonic nanoseconds of a step."""
+
+    STEP = 0
+    """Which step the row is about."""
+    PLANNED = 1
+    ACCEPT = 2
+    """The worker saw the step's tokens."""
+    ACCEPTED = 3
+    FILL = 4
+    """The worker had all that it needs to fill the step's masks."""
+    FILLED = 5
+    OFFERED = 6

@@ -1,0 +1,105 @@
+"""V2's runner as a game with a speculator, whose outputs are known. Needs vLLM."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from vllm_games import COMPILER, DRAFTS, V2DraftGame
+from vllm_support import END, VOCABULARY, WIDTH
+
+from guided_plugin.hosts.vllm.jump import init_speculator
+
+__all__ = ["V2ProposeGame"]
+
+
+class V2ProposeGame(V2DraftGame):
+    """The same where a speculator proposes what is drafted, and where each token is the likeliest one: the
+    output is known. vLLM verifies as many drafts as it likes."""
+
+    def __init__(self, vllm_config, seed, *, own=False, drawn=False):
+        """`own`: the speculator is the plugin's. `drawn`: another's, whose guesses are drawn from what the
+        sampler knows."""
+        super().__init__(vllm_config, seed)
+        if own:
+            vllm_config.additional_config["guided_plugin_jump"] = True
+            vllm_config.speculative_config.num_speculative_tokens = DRAFTS
+        states = self.guide.runner.requests.states
+        guesses = SimpleNamespace(propose=self.guess, draft_logits=self.tokens if drawn else None)
+        made = init_speculator(lambda *_: guesses)
+        self.speculator = made(vllm_config, states.device, states)
+        self.proposed, self.offered = {}, 0
+        """What is verified, by index; how many of these the plugin's own speculator has."""
+
+    def apply(self, logits, context):
+        masked = super().apply(logits, context)
+        if self.wrapped:
+            self.guide.runner.reject_cut(context)
+        return masked
+
+    def enter(self, request):
+        super().enter(request)
+        self.proposed.pop(index_of(self.running, request), None)
+
+    def decode(self, batch):
+        super().decode(batch)
+        mapping = torch.tensor(batch, dtype=torch.int32)
+        shown = SimpleNamespace(idx_mapping=mapping, idx_mapping_np=mapping.numpy(), num_reqs=len(batch))
+        drafts = self.speculator.propose(shown).tolist()
+        sure = getattr(self.speculator, "draft_token_confidence_probs", None)
+        for row, index in enumerate(batch):
+            self.proposed[index] = drafts[row]
+            if sure is not None:
+                self.proposed[index] = drafts[row][: int((sure[row] > 0).sum())]
+                self.offered += len(self.proposed[index])
+
+    def draft(self, request):
+        drafts = self.proposed.get(index_of(self.running, request), [])
+        return drafts if self.rng.random() < 0.7 else drafts[: self.rng.randrange(DRAFTS + 1)]
+
+    def guess(self, shown):
+        guesses = (
+            super(V2ProposeGame, self).draft(self.running[index]) for index in shown.idx_mapping.tolist()
+        )
+        return torch.tensor([one + [0] * (DRAFTS - len(one)) for one in guesses])
+
+    def logits(self, rows):
+        return torch.stack([likely(self.running[index], position) for index, position in rows])
+
+    def takes(self, draft, logits):
+        return draft == int(logits.argmax())
+
+    def finish(self):
+        for request in [*self.running.values(), *self.waiting, *self.done]:
+            assert request.tokens == likeliest(request)[: len(request.tokens)]
+
+
+def index_of(running, request):
+    return next(index for index, one in running.items() if one is request)
+
+
+def likely(request, position):
+    """The logits of a request behind so many drafts."""
+    seed = request.number * 1000 + len(request.tokens) + position
+    return torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def likeliest(request):
+    """Its output without drafts."""
+    output = SimpleNamespace(number=request.number, tokens=[])
+    matcher = mask = None
+    if request.spec is not None:
+        grammar = COMPILER.compile(request.spec)
+        backend = COMPILER.backend(grammar.backend)
+        matcher = backend.start(grammar, (END,))
+        mask = np.zeros((1, VOCABULARY.words), np.int32)
+    while len(output.tokens) < len(request.tokens):
+        logits = likely(output, 0)
+        if matcher is not None:
+            backend.batch([matcher]).fill(mask, [0])
+            allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[:WIDTH]
+            logits[: len(allowed)][torch.from_numpy(allowed) == 0] = -torch.inf
+            logits[len(allowed) :] = -torch.inf
+        output.tokens.append(int(logits.argmax()))
+        if matcher is not None:
+            matcher.accept(output.tokens[-1])
+    return output.tokens
