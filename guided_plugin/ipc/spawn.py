@@ -69,7 +69,9 @@ class Child:
                         stdout=subprocess.DEVNULL,  # what libraries print is no output of the host
                         stderr=stderr,
                         env=variables,
-                        start_new_session=True,  # Ctrl-C is for the host to handle
+                        # Ctrl-C is for the host to handle. Not a new session: the kernel shares out busy
+                        # processors by session (autogroup), and lets new ones wait for seconds.
+                        process_group=0,
                     )
                 except BaseException:
                     ours.close()
@@ -152,7 +154,8 @@ os.register_at_fork(after_in_child=_after_fork)
 def run() -> None:
     """What a child does first: call `main` of its module."""
     module, descriptor, parent, *arguments = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTTOU):  # of a terminal, which is the host's
+        signal.signal(number, signal.SIG_IGN)
     importlib.import_module(module).main(socket.socket(fileno=int(descriptor)), int(parent), *arguments)
 
 

@@ -120,11 +120,13 @@ class Template:
         """A child that runs `role`, a module with `main(what is built, control, channel, *descriptors)`; its
         channel is the socket here, and `control` the one by which this template is asked.
 
-        Starts the template if there is none; `given_up` is asked meanwhile. Raises PipelineError, and
-        TemplateLost where the template ends while it starts.
+        Starts the template if there is none; `given_up` is asked before and meanwhile. Raises PipelineError,
+        and TemplateLost where the template ends while it starts.
         """
         end = time.monotonic() + START_SECONDS
         while True:
+            if given_up():
+                raise _cannot_start("it is not needed any more")
             process = self._running()
             control = self._control if process is None else process.child.sock
             try:

@@ -15,6 +15,7 @@ from guided_plugin.compiling.helper_process import Compile, Ready
 from guided_plugin.compiling.template_process import MODULE, Greeting
 from guided_plugin.errors import PipelineError, RequestError
 from guided_plugin.grammar.table import Phase
+from guided_plugin.ipc import template as template_module
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.ipc.template import Template, TemplateLost
 
@@ -42,6 +43,16 @@ def test_nothing_is_started_before_a_child_is_needed(template):
     assert greeted(child) == Ready()
     assert template.alive
     child.stop()
+
+
+def test_a_terminals_signals_are_the_hosts_and_its_share_of_processors_too(template):
+    template.fork(HELPER).stop()
+    assert os.getpgid(template.pid) == template.pid
+    assert os.getsid(template.pid) == os.getsid(0)  # the kernel shares out busy processors by session
+    with open(f"/proc/{template.pid}/status") as status:
+        ignored = next(int(line.split()[1], 16) for line in status if line.startswith("SigIgn"))
+    for number in (signal.SIGINT, signal.SIGTTOU):
+        assert ignored >> (number - 1) & 1
 
 
 def test_the_next_child_is_there_in_a_moment_and_tells_how_it_ended(template):
@@ -162,7 +173,7 @@ def test_a_workers_helpers_are_children_of_the_same_template_and_end_with_it(mak
     assert gone(template)
 
 
-def test_all_processes_are_killed_at_once_and_service_is_back_soon(make):
+def test_all_processes_are_killed_at_once_and_service_is_back_soon(make, monkeypatch):
     pipe = make(own_template=True)
     run = Run(pipe, one=LONG, waiting=PAREN)
     pipe.prepare(large("a")).result(60)
@@ -171,6 +182,13 @@ def test_all_processes_are_killed_at_once_and_service_is_back_soon(make):
     supervisor = pipe.runtime.supervisor
     pids = [pipe.compiler.template.pid, supervisor.worker_pid, *helpers_of(pipe)]
     assert len(pids) == 3
+    starts, refused = template_module._Process, []
+
+    def starting(*arguments):
+        refused.append(pipe.runtime.refusal())
+        return starts(*arguments)
+
+    monkeypatch.setattr(template_module, "_Process", starting)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     start = time.monotonic()
@@ -178,6 +196,7 @@ def test_all_processes_are_killed_at_once_and_service_is_back_soon(make):
     assert time.monotonic() - start < 1.0
     run.check(failed=["one", "waiting"])
     assert run.out["one"][-1] == END
+    assert refused and None not in refused  # the next template starts afterwards: no request is taken to fail
     with pytest.raises(RequestError, match=r"have ended, and are being started \(send the request again"):
         pipe.add_request("early", LONG)
     assert 0 <= pipe.runtime.refused_for() <= 2.0
