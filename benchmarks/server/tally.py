@@ -62,6 +62,13 @@ def recoveries(outcomes: Iterable[Outcome], kills: Sequence[float]) -> list[floa
     return found
 
 
+def returns(outcomes: Iterable[Outcome], kills: Sequence[float]) -> list[float]:
+    """For each kill the time until a guided request that came afterwards was answered."""
+    good = [one for one in outcomes if one.guided and one.end in ("valid", "length") and one.times]
+    answered = [[one.times[-1] - kill for one in good if one.sent > kill] for kill in kills]
+    return [min(times) for times in answered if times]
+
+
 def figures(outcomes: Sequence[Outcome], kills: Sequence[float] = ()) -> dict[str, Any]:
     """Everything that the table shows, and more."""
     ends = Counter(outcome.end for outcome in outcomes)
@@ -79,6 +86,7 @@ def figures(outcomes: Sequence[Outcome], kills: Sequence[float] = ()) -> dict[st
         "unguided_gaps_ms": spread([gap for one in outcomes if not one.guided for gap in one.gaps()]),
         "new_schema_first_token_ms": spread([one.times[0] - one.sent for one in new]),
         "recovery_ms": spread(recoveries(outcomes, kills)),
+        "back_ms": spread(returns(outcomes, kills)),
         "kills": len(kills),
         "invalid": [f"{one.kind}: {one.detail}" for one in outcomes if one.end == "invalid"][:_MOST_NAMED],
         "lost": dict(details.most_common(_MOST_NAMED)),

@@ -58,6 +58,9 @@ def test_figures_count_what_was_lost_and_how_long_streams_stood_still():
     assert found["gaps_ms"]["max"] == pytest.approx(2000)
     assert found["recovery_ms"]["max"] == pytest.approx(1800)
     assert found["new_schema_first_token_ms"]["p99"] == pytest.approx(2000)
+    assert found["back_ms"]["count"] == 0
+    later = [Outcome("long", True, sent, "valid", "", [sent + 1.0]) for sent in (1.2, 1.8, 2.0)]
+    assert figures([*outcomes, *later], kills=[1.3, 1.9])["back_ms"]["max"] == pytest.approx(1500)
     said = "; ".join(worse(found, figures([Outcome("long", True, 0.0, "valid", "", [1.0, 1.1])])))
     for words in (
         "1 invalid",
