@@ -229,7 +229,8 @@ def test_a_pipeline_that_nobody_holds_ends_its_worker(run):
         found = pids(pipe)
         pipe.itself = pipe
         del pipe
-        gc.collect()
+        gc.collect()  # ends the worker
+        gc.collect()  # what held the compiler, and with it the template, is garbage since
         left = []
         for pid in found:
             try:
