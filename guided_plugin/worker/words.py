@@ -29,7 +29,7 @@ class Counter(IntEnum):
     """Engine: an `End` when no more steps come. Raised after FILLED of the last one."""
     OFFERED = 9
     """Worker: the newest step whose drafts are final: what it offers stands in place of what was proposed.
-    The device waits for this one before it verifies them. Ahead of the tokens where none are offered."""
+    The device waits for this one before it verifies them."""
     DRAFTS = 10
     """Worker: figures, as are the next: drafts that were offered;"""
     TOKENS = 11

@@ -48,10 +48,13 @@ def step(region, offers, number, slots, *, sampled=1, proposed=NO_TOKEN, rows=No
     ring[:] = NO_TOKEN
     ring[:sampled] = 5
     ring[DRAFTS + 1 :] = proposed
-    offers.offer(Plan(number, number - 1, 0, 0, slots, rows or count), whole=True)
+    plan = Plan(number, number - 1, 0, 0, slots, rows or count)
+    offers.seen(plan)
+    at_once = region.offered(number)
+    offers.offer(plan, whole=True)
     assert region.offered(number)
     found = region.drafts(number, count)
-    return found[:, :, 0].T.tolist(), found[:, :, 1].view(np.float32).T
+    return found[:, :, 0].T.tolist(), found[:, :, 1].view(np.float32).T, at_once
 
 
 def make(region, runs, **options):
@@ -62,9 +65,9 @@ def make(region, runs, **options):
 @pytest.mark.usefixtures("patient")
 def test_what_must_follow_stands_in_place_of_guesses(region):
     offers = make(region, [(7, 8), (), (1, 2, 3, 4)])
-    found, _ = step(region, offers, 1, (0, 1, 2), proposed=9)
+    found, _, _ = step(region, offers, 1, (0, 1, 2), proposed=9)
     assert found == [[7, 8, NO_TOKEN], [9, 9, 9], [1, 2, 3]]
-    found, sure = step(region, offers, 2, (0, 1, 2))
+    found, sure, _ = step(region, offers, 2, (0, 1, 2))
     assert found == [[7, 8, NO_TOKEN], [NO_TOKEN] * 3, [1, 2, 3]]
     assert np.isfinite(sure).all()
 
@@ -73,7 +76,7 @@ def test_what_must_follow_stands_in_place_of_guesses(region):
 def test_places_without_drafts_are_worth_what_they_were_lately(region):
     offers = make(region, [(7,), (7,), (), ()])
     for number in range(1, 60):
-        _, sure = step(region, offers, number, (0, 1, 2, 3))
+        _, sure, _ = step(region, offers, number, (0, 1, 2, 3))
     worth = np.cumprod(sure, axis=1)
     assert worth[0] == pytest.approx([0.97, 0, 0], abs=1e-6)
     # Half of the half of the rows that have one, as far as that is learnt.
@@ -83,10 +86,10 @@ def test_places_without_drafts_are_worth_what_they_were_lately(region):
 def test_rows_that_drafts_come_too_late_for_keep_what_was_proposed(region, monkeypatch):
     monkeypatch.setattr(offers_module, "_SECONDS", 0.1)
     offers = make(region, [(7, 8)] * 8, seconds=0.03)
-    found, _ = step(region, offers, 1, tuple(range(8)), proposed=9)
+    found, _, _ = step(region, offers, 1, tuple(range(8)), proposed=9)
     assert found[0] == [7, 8, NO_TOKEN]
     assert found[-1] == [9, 9, 9]
-    found, sure = step(region, offers, 2, tuple(range(8)))
+    found, sure, _ = step(region, offers, 2, tuple(range(8)))
     assert found[-1] == [NO_TOKEN] * 3
     assert np.isfinite(sure).all()
 
@@ -137,12 +140,14 @@ def test_a_size_that_is_slower_with_drafts_goes_without_and_tries_again(cost, ga
     assert not one.worse
 
 
-def test_nothing_is_waited_for_while_drafts_do_not_pay(region):
+@pytest.mark.usefixtures("patient")
+def test_what_was_proposed_stands_at_once_while_drafts_do_not_pay(region):
     offers = make(region, [(7, 8)])
-    ahead = 0
+    stood = 0
     for number in range(1, 3000):
-        ahead += region.offered(number)
-        step(region, offers, number, (0,))
-        time.sleep(0 if region.offered(number + 1) else 20e-6)
-    assert ahead > 900
+        found, _, at_once = step(region, offers, number, (0,), proposed=9)
+        stood += at_once
+        assert found == [[9, 9, 9]] if at_once else [[7, 8, NO_TOKEN]]
+        time.sleep(0 if at_once else 100e-6)
+    assert stood > 900
     assert region.load(Counter.WITHOUT) == 1

@@ -1,7 +1,7 @@
 """Drafts that the worker offers: text that must follow, how sure it is, and whether it pays.
 
-The device waits for them in each step. So they are looked for in bounded time, and where a batch of a size is
-not faster with them, steps of that size wait for nothing: OFFERED is raised ahead.
+The device waits for them in each step. So they are looked for in bounded time, and where batches of a size
+are not faster with them, what was proposed stands as soon as the tokens of a step are there.
 """
 
 from __future__ import annotations
@@ -56,6 +56,12 @@ class Offers:
         self._last = -1, 0.0
         """The newest step, and when its tokens were seen."""
 
+    def seen(self, plan: Plan) -> None:
+        """The tokens of a step are there: say at once that what was proposed stands, if it does."""
+        if not self._trial(plan).offers:
+            self._rings.region.store(Counter.OFFERED, plan.step)
+            self._rings.mark(plan.step, Time.OFFERED)
+
     def offer(self, plan: Plan, *, whole: bool) -> None:
         """Say which drafts of a step are verified: what must follow in place of what was proposed. Rows that
         it comes too late for keep that. `whole`: all of its requests run."""
@@ -93,12 +99,13 @@ class Offers:
         if plan.step % _LEARN_EVERY == 0:
             self._learn()
         (last, before), self._last = self._last, (plan.step, now)
-        trial = self._sizes.setdefault(plan.offers.bit_length(), SizeTrial())
+        trial = self._trial(plan)
         if last == plan.step - 1 and offered == trial.offers:
             trial.add(now - before, 1 + (tokens - forwards) / plan.offers)
-        if ahead := trial.without():
-            rings.region.store(Counter.OFFERED, plan.step + ahead)
         rings.region.store(Counter.WITHOUT, sum(one.worse for one in self._sizes.values()))
+
+    def _trial(self, plan: Plan) -> SizeTrial:
+        return self._sizes.setdefault(plan.offers.bit_length(), SizeTrial())
 
     def _add(self, counter: Counter, more: int) -> None:
         if more:
@@ -151,10 +158,6 @@ class SizeTrial:
         self._trying = not self._trying
         self._left = _TRIAL if self._trying else _LONG
         self._steps.clear()
-
-    def without(self) -> int:
-        """For how many steps nothing is offered from now on: the size of a batch may change meanwhile."""
-        return 0 if self.offers else min(self._left, _TRIAL)
 
 
 def _median(values: Iterable[float]) -> float:

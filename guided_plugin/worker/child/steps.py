@@ -41,6 +41,7 @@ class PlainSteps:
             if not self._ready(plan):
                 break
             rings.mark(step, Time.ACCEPT)
+            self._see(plan)
             for tokens in rings.tokens(plan):
                 self._accept(plan, tokens)
             rings.mark(step, Time.ACCEPTED)
@@ -67,6 +68,9 @@ class PlainSteps:
         rings.region.store(Counter.FILLED, plan.step)
         rings.forget(plan.step - PLAN_DEPTH)  # planned, never sampled
         return True
+
+    def _see(self, plan: Plan) -> None:
+        """The tokens of a step are there."""
 
     def _needs(self, plan: Plan) -> int:
         """The step whose tokens must be accepted before the masks of a plan are filled."""
@@ -128,6 +132,10 @@ class DraftSteps(PlainSteps):
         """`offers`: what chooses the drafts of plans that say so."""
         super().__init__(rings, requests, pace)
         self._offers = offers
+
+    def _see(self, plan: Plan) -> None:
+        if plan.offers and self._offers is not None:
+            self._offers.seen(plan)
 
     def _needs(self, plan: Plan) -> int:
         return plan.step

@@ -1,5 +1,6 @@
 """Tensor-parallel ranks in vLLM: both model runners with vLLM's own types, ranks in threads, no engine."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 pytest.importorskip("vllm")
 
 from rank_threads import on_ranks
+from vllm_proposals import V2ProposeGame
 from vllm_runners import V1, V2, V2Drafts
 from vllm_support import END, config, parallel, runner_config, runner_params
 
@@ -29,8 +31,8 @@ def on_two(monkeypatch):
     """What `make(config)` makes at two ranks."""
     made = []
 
-    def build(mode, make, **changes):
-        groups, configs = {}, [runner_config(mode) for _ in range(2)]
+    def build(mode, make, options=None, **changes):
+        groups, configs = {}, [runner_config(mode, **(options or {})) for _ in range(2)]
         monkeypatch.setattr(vllm_engine, "ranks_of", lambda config: groups[id(config)])
         for one in configs:
             vars(one.parallel_config).update(changes)
@@ -83,6 +85,25 @@ def test_both_ranks_sample_the_same_and_one_has_the_grammars(two_ranks, mode, ki
     assert "ook" in told[0]["bad"]
     assert told[1] == {}
     assert not ranks[1].engine.failed
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_both_ranks_verify_the_same_drafts(on_two, own):
+    """Each in a thread of its own, as fast as it can."""
+    made = on_two("process", lambda config: V2ProposeGame(config, 1, own=own), {"jump_forward": True})
+
+    def play(game):
+        for _ in range(150):
+            game.step()
+        game.finish()
+        return [(request.name, request.tokens) for request in game.done]
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(play, made)
+    assert first == second
+    assert len(first) > 20
+    assert made[0].guide.runner.engine.pipeline.metrics().worker.taken > 20
+    assert isinstance(made[1].guide.runner.engine.pipeline.runtime, FollowerRuntime)
 
 
 def test_a_forbidden_stop_token_is_found_where_it_was_put():
