@@ -42,6 +42,8 @@ def test_defaults():
         "tools_strict": False,
         "refused": "error",
         "mode": "auto",
+        "jump_forward": False,
+        "jump_drafts": 7,
     }
 
 

@@ -50,6 +50,9 @@ def test_what_prometheus_scrapes(monkeypatch):
         "guided_plugin_added": 5,
         "guided_plugin_failed": 1,
         "guided_plugin_restarts": 1,
+        "guided_plugin_offered": 0,
+        "guided_plugin_taken": 0,
+        "guided_plugin_forwards": 0,
         "guided_plugin_requests": None,
         "guided_plugin_unenforced": None,
     }

@@ -45,6 +45,8 @@ def test_calls_pass_what_the_driver_takes(library):
         ("cuStreamWaitValue32_v2", 3, 0x7080, 5, 0),
         ("cuMemcpyHtoDAsync_v2", 0xD000, 0xA000, 64, 3),
     ]
+    streamops.load_wait()(4, 0x7080, 6)
+    assert library.calls[2:] == [("cuStreamWaitValue32_v2", 4, 0x7080, 6, 0)]
     wait = library.cuStreamWaitValue32_v2
     assert wait.argtypes == [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
 

@@ -282,7 +282,8 @@ class Engine:
         return metrics
 
     def close(self) -> None:
-        """End the grammar worker, if there is one."""
+        """End the grammar worker, if there is one. No worker of vLLM answers for this engine any more."""
+        ENGINES.discard(self)
         if self._pipeline is not None:
             self._pipeline.close()
 

@@ -20,7 +20,7 @@ from guided_plugin.kernels.rows_triton import write_tokens
 from guided_plugin.step import OfferedDrafts, TokenSink
 from guided_plugin.worker.device.buffers import Buffers
 from guided_plugin.worker.device.cuda_masks import CudaMasks, CurrentStream, DeviceRegion, FollowedMasks
-from guided_plugin.worker.device.streamops import register_host, supported, unregister_host, wait_on
+from guided_plugin.worker.device.streamops import load_wait, register_host, supported, unregister_host
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region
 from guided_plugin.worker.words import Counter
 
@@ -46,6 +46,7 @@ class CudaTokens:
         self._word = mapped.base + region.counter_offset(Counter.SAMPLED)
         self._offered_word = mapped.base + region.counter_offset(Counter.OFFERED)
         self._positions, self._current = region.shape.positions, mapped.current
+        self._wait_on = load_wait()
         _warm_up(device)
 
     def set_rows(self, rows: Sequence[int]) -> None:
@@ -72,7 +73,7 @@ class CudaTokens:
 
     def offered(self, step: int, count: int) -> OfferedDrafts:
         """Where they are; the main stream waits until they are final."""
-        wait_on(self._current().cuda_stream, self._offered_word, step)
+        self._wait_on(self._current().cuda_stream, self._offered_word, step)
         return self._ring + step % TOKEN_DEPTH * self._stride + 8 * count * self._positions
 
 

@@ -69,16 +69,21 @@ def supported(device: int) -> bool:
     )
 
 
-@cache
 def _raw_wait() -> Callable[..., int]:
     return _function("cuStreamWaitValue32_v2", _STREAM, _ADDRESS, ctypes.c_uint32, ctypes.c_uint)
 
 
-def wait_on(stream: int, address: int, value: int) -> None:
-    """What follows in the stream with this handle runs once the word at a device address is that far."""
-    status = _raw_wait()(stream, address, value & _U32, _WAIT_GEQ)
-    if status:
-        raise _failed("cuStreamWaitValue32_v2", status)
+def load_wait() -> Callable[[int, int, int], None]:
+    """A function (stream, address, value): what follows in the stream with this handle runs once the word at
+    a device address is that far."""
+    raw_wait = _raw_wait()
+
+    def wait_on(stream: int, address: int, value: int) -> None:
+        status = raw_wait(stream, address, value & _U32, _WAIT_GEQ)
+        if status:
+            raise _failed("cuStreamWaitValue32_v2", status)
+
+    return wait_on
 
 
 def load_stream_ops(stream: int) -> StreamOps:

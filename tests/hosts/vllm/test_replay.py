@@ -64,6 +64,7 @@ def sampler(monkeypatch):
     """V2's own, as far as its own code calls it here, with the tokens of two requests behind prompts of 3."""
     force.install(monkeypatch.setattr)
     sampler = Sampler.__new__(Sampler)
+    sampler.logits_processors = []
     lengths = SimpleNamespace(np=np.full(4, 3))
     sampler.req_states = SimpleNamespace(
         max_num_reqs=4, max_model_len=16, device=torch.device("cpu"), prompt_len=lengths

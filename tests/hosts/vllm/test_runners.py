@@ -111,7 +111,7 @@ def test_loaded_twice_the_second_does_nothing():
     ("change", "says"),
     [
         ({"enabled": False}, "switched off"),
-        ({"speculative_config": SimpleNamespace()}, "V1 model runner"),
+        ({"speculative_config": SimpleNamespace(num_speculative_tokens=2)}, "V1 model runner"),
         ({"parallel_config": parallel(prefill_context_parallel_size=2)}, "prefill context"),
     ],
 )
