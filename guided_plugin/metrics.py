@@ -107,6 +107,10 @@ class WorkerMetrics:
     """Drafts that were offered."""
     taken: int = 0
     """Drafts that were accepted, of steps in which the worker may offer some."""
+    offered_earlier: int = 0
+    """Of `offered`, those that need not follow, and followed in earlier outputs of the schema."""
+    taken_earlier: int = 0
+    """Those of them that were accepted."""
     forwards: int = 0
     """How often a guided row got tokens in such a step: with `taken`, as many tokens."""
     without_drafts: int = 0
@@ -149,7 +153,18 @@ class PipelineMetrics:
     """Requests added, by each keyword of theirs that nothing enforces (`unenforced_keywords`)."""
 
 
-_COUNTERS = {"steps", "rows", "added", "failed", "restarts", "offered", "taken", "forwards"}
+_COUNTERS = {
+    "steps",
+    "rows",
+    "added",
+    "failed",
+    "restarts",
+    "offered",
+    "taken",
+    "forwards",
+    "offered_earlier",
+    "taken_earlier",
+}
 
 
 def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "guided_plugin") -> Any:
@@ -195,6 +210,8 @@ _HELP = {
     "restarts": "grammar workers that had to be replaced",
     "offered": "drafts of text that must follow that were offered",
     "taken": "drafts that were accepted in steps that may offer some",
+    "offered_earlier": "those of them that only followed in earlier outputs",
+    "taken_earlier": "those of these that were accepted",
     "forwards": "how often a guided row got tokens in such a step",
     "worker_without_drafts": "sizes of batches that go without drafts now, as these were not faster",
     "worker_memory_bytes": "resident memory of the grammar worker",

@@ -70,9 +70,10 @@ class ForcedTokens:
         """The same of a matcher."""
         forced = getattr(matcher, "forced", None)
         text = forced() if forced is not None else b""
-        if not text:
-            return ()
-        text = text[:_LONGEST]
+        return self.spelled(text[:_LONGEST], matcher, most) if text else ()
+
+    def spelled(self, text: bytes, matcher: Any, most: int) -> tuple[int, ...]:
+        """The first of a text's tokens, as far as they are the same whatever the matcher lets follow it."""
         run = self._runs.get(text)
         if run is None:
             run = self._run(text)

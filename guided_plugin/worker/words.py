@@ -37,7 +37,11 @@ class Counter(IntEnum):
     FORWARDS = 12
     """and how often such a row was in a step;"""
     WITHOUT = 13
-    """how many sizes of batches are without drafts now, as these were not faster."""
+    """how many sizes of batches are without drafts now, as these were not faster;"""
+    EARLIER = 14
+    """drafts among DRAFTS that only followed earlier,"""
+    EARLIER_TAKEN = 15
+    """and those of them that were accepted."""
 
 
 class End(IntEnum):

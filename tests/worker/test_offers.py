@@ -28,6 +28,15 @@ class Forced:
         return self.runs[slot][:most]
 
 
+class Earlier:
+    """Nothing is known of slots but the last: there a draft is half sure."""
+
+    offered = taken = 0
+
+    def after(self, slot, request, most):
+        return ((6,), 0.5) if slot == 7 else ((), 0.0)
+
+
 @pytest.fixture
 def patient(monkeypatch):
     """The machine may be busy with other things."""
@@ -59,7 +68,7 @@ def step(region, offers, number, slots, *, sampled=1, proposed=NO_TOKEN, rows=No
 
 def make(region, runs, **options):
     table = SimpleNamespace(requests=range(8))
-    return Offers(WorkerRings(region, 0, 0, 0), table, Forced(runs, **options))
+    return Offers(WorkerRings(region, 0, 0, 0), table, Forced(runs, **options), Earlier())
 
 
 @pytest.mark.usefixtures("patient")

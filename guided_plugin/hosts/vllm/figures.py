@@ -51,6 +51,8 @@ _WORKER: Mapping[str, tuple[str, str]] = {
     "answer_p95": ("drafts_p95_seconds", "95th percentile of the same"),
     "offered": ("drafts_offered", "drafts that were offered, since the engine's start"),
     "taken": ("drafts_taken", "drafts that were accepted in steps that may offer some"),
+    "offered_earlier": ("drafts_offered_earlier", "those of them that only followed in earlier outputs"),
+    "taken_earlier": ("drafts_taken_earlier", "those of these that were accepted"),
     "forwards": ("drafts_forwards", "how often a guided row got tokens in such a step"),
     "without_drafts": ("drafts_off", "sizes of batches that go without drafts, as these were not faster"),
     "restarts": ("worker_restarts", "grammar workers that had to be replaced, since the engine's start"),

@@ -23,6 +23,7 @@ from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.template_process import MODULE
 from guided_plugin.errors import GuidedError
+from guided_plugin.grammar.earlier import EarlierKeys
 from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import resident_bytes
@@ -89,7 +90,9 @@ class GrammarWorker:
         parts = self._rings, self._requests, StepPace(compiler.chooser.pace)
         self._steps = PlainSteps(*parts)
         if region.shape.drafts:
-            given = self._rings, self._requests.table, ForcedTokens(compiler.vocabulary)
+            forced = ForcedTokens(compiler.vocabulary)
+            earlier = EarlierKeys(compiler.vocabulary, forced)
+            given = self._rings, self._requests.table, forced, earlier
             self._steps = DraftSteps(*parts, Offers(*given) if config.jump_forward else None)
         self._pauses = _OFFER_PAUSES if region.shape.drafts and config.jump_forward else _PAUSES
         self._overdue = _OverdueWatch(self._requests.table.overdue)

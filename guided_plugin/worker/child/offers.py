@@ -1,4 +1,5 @@
-"""Drafts that the worker offers: text that must follow, how sure it is, and whether it pays.
+"""Drafts that the worker offers: text that must follow, else a key that followed earlier; how sure it is, and
+whether it pays.
 
 The device waits for them in each step. So they are looked for in bounded time, and where batches of a size
 are not faster with them, what was proposed stands as soon as the tokens of a step are there.
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from guided_plugin.grammar.earlier import EarlierKeys
 from guided_plugin.grammar.forced import ForcedTokens
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.step import NO_TOKEN
@@ -40,10 +42,12 @@ _SETTLED = 4
 
 
 class Offers:
-    """Of the steps of one session."""
+    """Of the steps of one session. `earlier` is asked where nothing must follow."""
 
-    def __init__(self, rings: WorkerRings, table: GrammarTable, forced: ForcedTokens) -> None:
-        self._rings, self._table, self._forced = rings, table, forced
+    def __init__(
+        self, rings: WorkerRings, table: GrammarTable, forced: ForcedTokens, earlier: EarlierKeys
+    ) -> None:
+        self._rings, self._table, self._forced, self._earlier = rings, table, forced, earlier
         self._most = most = rings.region.shape.drafts
         self._counts = np.zeros(most + 1)
         """Rows of the last steps, and how many of them had so many drafts."""
@@ -80,12 +84,17 @@ class Offers:
         for row, slot in enumerate(plan.slots):
             if time.perf_counter() > end:
                 break
-            forced = self._forced.after(self._table.requests[slot], self._most)
-            if forced:
-                drafts[:, row] = self._templates[len(forced)]
-                drafts[: len(forced), row, 0] = forced
-                counts[1 : len(forced) + 1] += 1
-                offered += len(forced)
+            request, first = self._table.requests[slot], 0.0
+            tokens = self._forced.after(request, self._most)
+            if not tokens:
+                tokens, first = self._earlier.after(slot, request, self._most)
+            if tokens:
+                drafts[:, row] = self._templates[len(tokens)]
+                drafts[: len(tokens), row, 0] = tokens
+                if first:
+                    drafts[0, row, 1] = np.float32(first).view(np.int32)
+                counts[1 : len(tokens) + 1] += 1
+                offered += len(tokens)
         counts[0] += len(plan.slots)
         self._add(Counter.DRAFTS, offered)
 
@@ -102,6 +111,8 @@ class Offers:
         trial = self._trial(plan)
         if last == plan.step - 1 and offered == trial.offers:
             trial.add(now - before, 1 + (tokens - forwards) / plan.offers)
+        rings.region.store(Counter.EARLIER, self._earlier.offered)
+        rings.region.store(Counter.EARLIER_TAKEN, self._earlier.taken)
         rings.region.store(Counter.WITHOUT, sum(one.worse for one in self._sizes.values()))
 
     def _trial(self, plan: Plan) -> SizeTrial:

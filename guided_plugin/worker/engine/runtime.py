@@ -193,6 +193,8 @@ def _offers(region: Region, times: NDArray[np.int64]) -> dict[str, Any]:
         "answer_p95": float(np.quantile(answers, 0.95)),
         "offered": region.load(Counter.DRAFTS),
         "taken": region.load(Counter.TOKENS) - forwards,
+        "offered_earlier": region.load(Counter.EARLIER),
+        "taken_earlier": region.load(Counter.EARLIER_TAKEN),
         "forwards": forwards,
         "without_drafts": region.load(Counter.WITHOUT),
     }

@@ -1,0 +1,181 @@
+"""`EarlierKeys`: what followed a key in earlier outputs of the same schema, as tokens to verify.
+
+A schema leaves open which of its optional keys comes next, and models mostly keep to one order. What is
+learnt and offered is names of the schema's properties and what stands between JSON's values, never a value:
+nothing that one request wrote reaches another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, cast
+
+from guided_plugin.grammar.batches import RunningRequest
+from guided_plugin.grammar.forced import ForcedTokens
+from guided_plugin.grammar.request_state import Phase
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest
+
+_KEY = re.compile(rb'[\]}\s]*,?[\s{\[]*"((?:[^"\\]|\\.)*)"\s*(:)\s*')
+_TAIL = 160
+"""Bytes of an output that are looked at: a key and what stands around it."""
+
+_CLOSES = frozenset(b'"}]0123456789')
+_WORDS = b"true", b"false", b"null"
+
+_SEEN, _LEAST = 2, 0.4
+"""How often something followed before it is offered, and what part of the offers is accepted at least: one
+that is not costs a fiftieth of a step, one that is saves most of one."""
+
+_AGAIN = 64
+"""Of places where something is not worth an offer, one in so many gets it, to see whether it is now."""
+
+_MEMO_BYTES = 16 << 20
+
+
+class _Book:
+    """Of one schema."""
+
+    __slots__ = ("followers", "names")
+
+    def __init__(self, spec: Any) -> None:
+        self.names = _names_of(spec)
+        self.followers: dict[bytes, _Followers] = {}
+        """By the key before; the first key of an output has none."""
+
+
+class _Followers:
+    """What came after one key."""
+
+    __slots__ = ("counts", "offered", "passed", "taken")
+
+    def __init__(self) -> None:
+        self.counts: Counter[bytes] = Counter()
+        self.offered = self.taken = self.passed = 0
+
+    @property
+    def sure(self) -> float:
+        """The part of offers that is taken."""
+        return (self.taken + 2) / (self.offered + 3)
+
+    def likeliest(self) -> bytes:
+        """Empty if nothing is worth an offer."""
+        text, count = self.counts.most_common(1)[0]
+        if count < _SEEN or 2 * count <= self.counts.total():
+            return b""
+        if self.sure >= _LEAST:
+            return text
+        self.passed += 1
+        return text if self.passed % _AGAIN == 0 else b""
+
+
+class _Trace:
+    """Of one request."""
+
+    __slots__ = ("book", "key", "length", "offer", "request", "tail")
+
+    def __init__(self, request: RunningRequest, book: _Book) -> None:
+        self.request, self.book = request, book
+        self.length = 0
+        """Tokens that were looked at."""
+        self.tail = self.key = b""
+        """The end of the output, and the last key in it."""
+        self.offer: tuple[_Followers, tuple[int, ...]] | None = None
+        """What was offered after these tokens."""
+
+
+class EarlierKeys:
+    """Of the requests of one vocabulary. Used by one thread at a time."""
+
+    def __init__(self, vocabulary: Vocabulary, forced: ForcedTokens) -> None:
+        self._texts, self._forced = vocabulary.text_tokens, forced
+        self._books: Latest[tuple[str, str], _Book] = Latest(_MEMO_BYTES)
+        self._traces: dict[int, _Trace] = {}
+        self.offered = self.taken = 0
+        """Tokens."""
+
+    def after(self, slot: int, request: RunningRequest, most: int) -> tuple[tuple[int, ...], float]:
+        """Up to `most` tokens that may follow, and how sure that is; none where nothing is known."""
+        trace = self._traces.get(slot)
+        if trace is None or trace.request is not request:
+            trace = self._traces[slot] = _Trace(request, self._book(request.spec))
+        if not trace.book.names or request.state.phase is not Phase.ACTIVE:
+            return (), 0.0
+        self._follow(trace)
+        followers = trace.book.followers.get(trace.key)
+        text = b"" if followers is None else followers.likeliest()
+        if followers is None or not text:
+            return (), 0.0
+        rest, matcher = _rest(trace.tail, text), cast(Any, request.matcher)
+        tokens = self._forced.spelled(rest, matcher, most) if rest and hasattr(matcher, "fits") else ()
+        if not tokens or not matcher.fits(list(tokens)):
+            return (), 0.0
+        trace.offer = followers, tokens
+        self.offered += len(tokens)
+        return tokens, followers.sure
+
+    def _book(self, spec: Any) -> _Book:
+        key = spec.kind, spec.text
+        book = self._books.get(key)
+        if book is None:
+            book = _Book(spec)
+            self._books.put(key, book, ENTRY_BYTES * (2 + 2 * len(book.names)) + len(spec.text))
+        return book
+
+    def _follow(self, trace: _Trace) -> None:
+        """Look at a request's new tokens."""
+        tokens = trace.request.state.tokens
+        new = list(tokens[trace.length :])
+        if not new:
+            return
+        trace.length = len(tokens)
+        if trace.offer is not None:
+            (followers, offer), trace.offer = trace.offer, None
+            followers.offered += 1
+            followers.taken += new[0] == offer[0]
+            same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(new, offer, strict=False))
+            self.taken += sum(1 for _ in same)
+        text = b"".join(self._texts[token] or b"" for token in new[-_TAIL:])
+        tail = trace.tail = (trace.tail + text)[-_TAIL:]
+        if b":" not in text:
+            return
+        for match in _KEY.finditer(tail):
+            if match.start(2) >= len(tail) - len(text) and match[1] in trace.book.names:
+                book, before = trace.book, trace.key
+                if before in book.followers or len(book.followers) <= len(book.names):
+                    counts = book.followers.setdefault(before, _Followers()).counts
+                    if match[0] in counts or len(counts) < 8:
+                        counts[match[0]] += 1
+                trace.key = match[1]
+
+
+def _rest(tail: bytes, text: bytes) -> bytes:
+    """What is left of a text that an output may have begun; empty in the middle of a value."""
+    for begun in range(len(text) - 1, 0, -1):
+        if tail.endswith(text[:begun]):
+            return text[begun:]
+    return text if not tail or tail[-1] in _CLOSES or tail.endswith(_WORDS) else b""
+
+
+def _names_of(spec: Any) -> frozenset[bytes]:
+    """The names of a schema's properties, as JSON writes them; none where the spec has no schema."""
+    try:
+        found = json.loads(spec.text)
+    except ValueError:
+        return frozenset()
+    return frozenset(json.dumps(name, ensure_ascii=False)[1:-1].encode() for name in _properties(found))
+
+
+def _properties(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "properties" and isinstance(value, dict):
+                yield from value
+            yield from _properties(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _properties(value)

@@ -1,0 +1,123 @@
+"""What followed a key in earlier outputs of a schema: offered where nothing must follow, never a value."""
+
+import json
+
+import pytest
+from vocabularies import BYTES
+
+import guided_plugin as gp
+from guided_plugin.grammar.earlier import EarlierKeys
+from guided_plugin.grammar.forced import ForcedTokens
+from guided_plugin.grammar.table import GrammarTable
+
+KEYS = "name", "city", "age", "tags", "note"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "city": {"type": "string"},
+        "age": {"type": "integer"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "note": {"type": "object", "properties": {"by": {"type": "string"}}},
+    },
+    "additionalProperties": {"type": "string"},
+}
+
+
+class Run:
+    """Outputs of one grammar, one after the other, with what is offered at each place of them."""
+
+    def __init__(self, spec):
+        self.compiler = gp.GrammarCompiler(BYTES)
+        self.spec, self.grammar = spec, self.compiler.compile(spec)
+        self.backend = self.compiler.backend(self.grammar.backend)
+        self.forced = ForcedTokens(BYTES)
+        self.earlier = EarlierKeys(BYTES, self.forced)
+        self.count = self.offered = 0
+
+    def output(self, text, slot=0):
+        """What is offered, by how many bytes of the output were there."""
+        table = GrammarTable(BYTES, 1.0, 1.0)
+        self.count += 1
+        table.add(slot, str(self.count), self.spec, self.grammar, self.backend, ())
+        found = {}
+        data = text.encode()
+        for at, byte in enumerate(data):
+            request = table.requests[slot]
+            if not self.forced.after(request, 99):
+                tokens, sure = self.earlier.after(slot, request, 99)
+                assert bool(tokens) == (sure > 0)
+                self.offered += len(tokens)
+                if tokens:
+                    found[at] = b"".join(BYTES.tokens[token] for token in tokens)
+            table.accept((slot,), (byte,))
+        assert not table.failures
+        return found
+
+
+@pytest.fixture(params=["compact", "spaced"])
+def run(request):
+    return Run(gp.OutputSpec.json_schema(SCHEMA, whitespace=request.param))
+
+
+def written(run, **values):
+    separators = (", ", ": ") if run.spec.whitespace == "spaced" else (",", ":")
+    return json.dumps(values, separators=separators)
+
+
+def test_the_order_of_keys_is_learnt(run):
+    values = {"name": "Ada", "city": "London", "age": 36, "tags": ["x", "y"], "note": {"by": "me"}}
+    assert run.output(written(run, **values)) == {}
+    run.output(written(run, **values))
+    text = written(run, name="Grace Hopper", city="New York", age=85, tags=[], note={"by": "you"})
+    found = run.output(text)
+    right = [key for key, offer in found.items() if text.encode()[key:].startswith(offer)]
+    offered = b"".join(found[at] for at in right)
+    assert all(f'"{key}"'.encode() in offered for key in KEYS)
+    # Wrong ones stand behind digits, where a number may go on.
+    assert all(text[at - 1].isdigit() for at in set(found) - set(right))
+
+
+def test_no_value_and_no_name_of_another_output_is_offered(run):
+    values = {"name": "secret", "city": "secret", "age": 7, "mine": "secret"}
+    seen = [run.output(written(run, **values)) for _ in range(6)]
+    assert seen[-1]
+    assert not any(b"secret" in offer or b"mine" in offer for found in seen for offer in found.values())
+
+
+def test_text_that_looks_like_a_key_is_no_key(run):
+    values = {"name": 'a", "age": 3', "city": "b"}
+    for _ in range(4):
+        found = run.output(written(run, **values))
+    assert not any(b"age" in offer for offer in found.values())
+
+
+def test_what_is_seldom_right_is_offered_no_more(run):
+    for _ in range(3):
+        run.output(written(run, name="a", city="b"))
+    offers = [run.output(written(run, name="a", note={"by": "c"})) for _ in range(12)]
+    assert any(b"city" in offer for offer in offers[0].values())
+    assert not any(b"city" in offer for offer in offers[-1].values())
+
+
+def test_another_schema_learns_by_itself(run):
+    for _ in range(3):
+        run.output(written(run, name="a", city="b"))
+    run.spec = gp.OutputSpec.json_schema({**SCHEMA, "title": "another"}, whitespace=run.spec.whitespace)
+    assert run.output(written(run, name="a", city="b")) == {}
+
+
+def test_a_spec_without_a_schema_has_no_keys():
+    run = Run(gp.OutputSpec.regex('(\\{"name":"[a-z]*"(,"city":"[a-z]*")?\\}\n)*'))
+    for _ in range(3):
+        found = run.output('{"name":"a","city":"b"}\n{"name":"a","city":"b"}\n')
+    assert found == {}
+
+
+def test_offers_and_what_became_of_them_are_counted(run):
+    for _ in range(2):
+        run.output(written(run, name="a", city="b"))
+    run.output(written(run, name="a", city="b"))
+    assert run.earlier.offered == run.offered > 0
+    run.output(written(run, name="a"))
+    assert 0 < run.earlier.taken <= run.earlier.offered == run.offered
