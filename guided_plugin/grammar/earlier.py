@@ -20,7 +20,7 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 
-_KEY = re.compile(rb'[\]}\s]*,?[\s{\[]*"((?:[^"\\]|\\.)*)"\s*(:)\s*')
+_KEY = re.compile(rb'[\]}\s]*,?[\s{\[]*"((?:[^"\\]|\\.)*)"\s*(:)\s*(?:\[*"|[\[{]*)')
 _TAIL = 160
 """Bytes of an output that are looked at: a key and what stands around it."""
 
@@ -30,6 +30,9 @@ _WORDS = b"true", b"false", b"null"
 _SEEN, _LEAST = 2, 0.4
 """How often something followed before it is offered, and what part of the offers is accepted at least: one
 that is not costs a fiftieth of a step, one that is saves most of one."""
+
+_KEPT = 8
+"""Of what came after one key, so many kinds are counted."""
 
 _AGAIN = 64
 """Of places where something is not worth an offer, one in so many gets it, to see whether it is now."""
@@ -46,6 +49,13 @@ class _Book:
         self.names = _names_of(spec)
         self.followers: dict[bytes, _Followers] = {}
         """By the key before; the first key of an output has none."""
+
+    def count(self, before: bytes, text: bytes) -> None:
+        """A key came after another; with what stands around it."""
+        if before in self.followers or len(self.followers) <= len(self.names):
+            counts = self.followers.setdefault(before, _Followers()).counts
+            if text in counts or len(counts) < _KEPT:
+                counts[text] += 1
 
 
 class _Followers:
@@ -76,14 +86,18 @@ class _Followers:
 class _Trace:
     """Of one request."""
 
-    __slots__ = ("book", "key", "length", "offer", "request", "tail")
+    __slots__ = ("before", "book", "bytes", "colon", "counted", "key", "length", "offer", "request", "tail")
 
     def __init__(self, request: RunningRequest, book: _Book) -> None:
         self.request, self.book = request, book
         self.length = 0
         """Tokens that were looked at."""
-        self.tail = self.key = b""
-        """The end of the output, and the last key in it."""
+        self.tail = self.key = self.before = b""
+        """The end of the output, the last key in it, and the one before."""
+        self.bytes = 0
+        """Of the output."""
+        self.colon = self.counted = -1
+        """Where the last key ends, and the last one that is counted."""
         self.offer: tuple[_Followers, tuple[int, ...]] | None = None
         """What was offered after these tokens."""
 
@@ -141,16 +155,18 @@ class EarlierKeys:
             self.taken += sum(1 for _ in same)
         text = b"".join(self._texts[token] or b"" for token in new[-_TAIL:])
         tail = trace.tail = (trace.tail + text)[-_TAIL:]
-        if b":" not in text:
+        trace.bytes += len(text)
+        if b":" not in text and trace.colon == trace.counted:
             return
         for match in _KEY.finditer(tail):
-            if match.start(2) >= len(tail) - len(text) and match[1] in trace.book.names:
-                book, before = trace.book, trace.key
-                if before in book.followers or len(book.followers) <= len(book.names):
-                    counts = book.followers.setdefault(before, _Followers()).counts
-                    if match[0] in counts or len(counts) < 8:
-                        counts[match[0]] += 1
-                trace.key = match[1]
+            at = trace.bytes - len(tail) + match.start(2)
+            if at <= trace.counted or match[1] not in trace.book.names:
+                continue
+            if at > trace.colon:
+                trace.before, trace.key, trace.colon = trace.key, match[1], at
+            if match.end() < len(tail):  # how its value opens is known
+                trace.book.count(trace.before, match[0])
+                trace.counted = at
 
 
 def _rest(tail: bytes, text: bytes) -> bytes:
