@@ -26,6 +26,8 @@ _TAIL = 160
 
 _CLOSES = frozenset(b'"}]0123456789')
 _WORDS = b"true", b"false", b"null"
+_ENDS = *(bytes([byte]) for byte in [*_CLOSES, *b",:{[ "]), *_WORDS
+"""How an output ends where a key may follow."""
 
 _SEEN, _LEAST = 2, 0.4
 """How often something followed before it is offered, and what part of the offers is accepted at least: one
@@ -107,6 +109,8 @@ class EarlierKeys:
 
     def __init__(self, vocabulary: Vocabulary, forced: ForcedTokens) -> None:
         self._texts, self._forced = vocabulary.text_tokens, forced
+        # Others leave an output in the middle of a string: there nothing is looked at.
+        self._ends = frozenset(i for i, text in enumerate(self._texts) if text and text.endswith(_ENDS))
         self._books: Latest[tuple[str, str], _Book] = Latest(_MEMO_BYTES)
         self._traces: dict[int, _Trace] = {}
         self.offered = self.taken = 0
@@ -114,10 +118,13 @@ class EarlierKeys:
 
     def after(self, slot: int, request: RunningRequest, most: int) -> tuple[tuple[int, ...], float]:
         """Up to `most` tokens that may follow, and how sure that is; none where nothing is known."""
+        state = request.state
+        if state.phase is not Phase.ACTIVE or (state.tokens and state.tokens[-1] not in self._ends):
+            return (), 0.0
         trace = self._traces.get(slot)
         if trace is None or trace.request is not request:
             trace = self._traces[slot] = _Trace(request, self._book(request.spec))
-        if not trace.book.names or request.state.phase is not Phase.ACTIVE:
+        if not trace.book.names:
             return (), 0.0
         self._follow(trace)
         followers = trace.book.followers.get(trace.key)
