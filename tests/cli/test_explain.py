@@ -16,9 +16,9 @@ def test_explain(run, write):
     assert lines["could"] == "end   ',\"on\":true}'"
 
 
-def test_the_examples_of_the_page_are_what_is_printed(run, write):
+def test_the_example_of_the_page_is_what_is_printed(run, write):
     blocks = re.findall(r"```(?:sh|text)\n(.*?)```", (ROOT / "docs/explain.md").read_text(), re.DOTALL)
-    (command, printed), (jump, marked) = zip(blocks[:4:2], blocks[1:4:2], strict=True)
+    command, printed, *_ = blocks
     given = shlex.split(command)
     assert given[:3] == ["guided-plugin", "explain", "schema.json"]
     properties = {"name": {"type": "string"}, "age": {"type": "integer"}}
@@ -26,9 +26,6 @@ def test_the_examples_of_the_page_are_what_is_printed(run, write):
     text = given[given.index("--text") :]
     result = run("explain", write("schema.json", schema), *text)
     assert (result.code, result.out) == (1, printed)
-    result = run("explain", write("schema.json", schema), *shlex.split(jump)[3:])
-    assert result.code == 0
-    assert result.out.endswith(marked)
 
 
 def test_explain_as_json_and_standard_input(run, write, standard_input):
