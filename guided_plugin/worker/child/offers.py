@@ -7,9 +7,9 @@ are not faster with them, what was proposed stands as soon as the tokens of a st
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class Offers:
         self._templates = np.zeros((most + 1, most, 2), np.int32)
         """What is offered to a row that has so many drafts, before these are written."""
         self._templates[:, :, 0] = NO_TOKEN
-        self._sizes: dict[int, SizeTrial] = {}
+        self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)
         self._last = -1, 0.0
         """The newest step, and when its tokens were seen."""
 
@@ -116,7 +116,7 @@ class Offers:
         rings.region.store(Counter.WITHOUT, sum(one.worse for one in self._sizes.values()))
 
     def _trial(self, plan: Plan) -> SizeTrial:
-        return self._sizes.setdefault(plan.offers.bit_length(), SizeTrial())
+        return self._sizes[plan.offers.bit_length()]
 
     def _add(self, counter: Counter, more: int) -> None:
         if more:
@@ -161,16 +161,10 @@ class SizeTrial:
         if self._left > 0:
             return
         settled = list(self._steps)[_SETTLED:]
-        self._known[self.offers] = _median(one for one, _ in settled) / (
-            sum(many for _, many in settled) / len(settled)
-        )
+        times, counts = zip(*settled, strict=True)
+        self._known[self.offers] = statistics.median(times) / statistics.fmean(counts)
         if self._trying:
             self.worse = self._known[True] >= self._known[False]
         self._trying = not self._trying
         self._left = _TRIAL if self._trying else _LONG
         self._steps.clear()
-
-
-def _median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
