@@ -93,7 +93,7 @@ class _Bench:
             what = f"more than {case.rows} rows ran: vLLM limits them in another way than expected"
             raise PipelineError(what, where="benchmarks.replay.force")
         if counts:
-            case.judge(documents, [outputs[number].outputs[0].token_ids for number in range(len(documents))])
+            case.judge(documents, [outputs[number].outputs[0] for number in range(len(documents))])
             case.count_unforced(dict(zip(names, documents, strict=True)), trace)
         return trace, trace.steps[-1][0] - start
 
@@ -110,7 +110,7 @@ class _Bench:
     def _figure(self, case: Case) -> dict[str, Any]:
         figure = {
             **{name: case.leg[name] for name in ("kind", "form", "digest", "bound")},
-            **{name: getattr(case, name) for name in ("rows", "outputs", "wrong", "unforced")},
+            **{name: getattr(case, name) for name in ("rows", "outputs", "wrong", "differences", "unforced")},
             **{name: median((run[name] for run in case.runs), 3) for name in case.runs[0]},
             "runs": case.runs,
         }

@@ -5,6 +5,7 @@ Knows no vLLM.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,10 @@ class Trace:
         }
 
 
+_DIFFERENCES = 5
+"""Of a case, at most."""
+
+
 @dataclass(slots=True)
 class Case:
     leg: dict[str, Any]
@@ -57,15 +62,24 @@ class Case:
     outputs: int = 0
     wrong: int = 0
     """Outputs that are not their documents."""
+    differences: list[dict[str, Any]] = field(default_factory=list)
+    """The first of them: where they differ, and how they ended."""
     unforced: int = 0
     """Drafts that were accepted at places that the grammar leaves open."""
 
     def judge(self, documents: list[dict[str, Any]], outputs: list[Any]) -> None:
         """Compare outputs with their documents."""
         self.outputs += len(outputs)
-        self.wrong += sum(
-            list(tokens) != document["tokens"] for document, tokens in zip(documents, outputs, strict=True)
-        )
+        for document, output in zip(documents, outputs, strict=True):
+            wanted, got = document["tokens"], list(output.token_ids)
+            if got == wanted:
+                continue
+            self.wrong += 1
+            if len(self.differences) < _DIFFERENCES:
+                at = len(os.path.commonprefix([wanted, got]))
+                around = {"wanted": wanted[at : at + 3], "got": got[at : at + 3]}
+                ended = str(output.finish_reason), str(output.stop_reason)
+                self.differences.append({"name": document["name"], "at": at, **around, "ended": ended})
 
     def count_unforced(self, documents: dict[str, dict[str, Any]], trace: Trace) -> None:
         """Of the tokens that a step adds to a request, all but the last one are accepted drafts."""

@@ -119,7 +119,7 @@ def test_the_pace_is_that_of_steps_with_all_rows_taken_and_a_queue_behind():
 
 def test_accepted_drafts_at_open_places_are_counted():
     case = Case({}, 1)
-    documents = {"a": {"tokens": [5, 6, 7, 8], "forced": [False, True, False, False]}}
+    documents = {"a": {"name": "a", "tokens": [5, 6, 7, 8], "forced": [False, True, False, False]}}
     for first, accepted in ((1, "6 and 7"), (3, "5 and 6"), (4, "5 to 7")):
         trace = Trace(1)
         trace.note(step(1.0, {"a": first}))
@@ -127,8 +127,11 @@ def test_accepted_drafts_at_open_places_are_counted():
         before = case.unforced
         case.count_unforced(documents, trace)
         assert case.unforced - before == (2 if accepted == "5 to 7" else 1), accepted
-    case.judge([documents["a"]] * 2, [[5, 6, 7, 8], [5, 6, 9, 8]])
+    ends = {"finish_reason": "length", "stop_reason": None}
+    outputs = [SimpleNamespace(token_ids=tokens, **ends) for tokens in ([5, 6, 7, 8], [5, 6, 9, 8])]
+    case.judge([documents["a"]] * 2, outputs)
     assert (case.outputs, case.wrong) == (2, 1)
+    assert [one["at"] for one in case.differences] == [2]
 
 
 def answer(pace, **changes):

@@ -55,7 +55,7 @@ class SentBatch(PlannedBatch):
     def leave(self, entered: list[int], there: Tensor) -> None:
         """Other requests have these indices now; `there`: the same on the device."""
         if not self.members.isdisjoint(entered):
-            self.table[there] = -1
+            self.table.index_fill_(0, there, -1)
             self.members.difference_update(entered)
 
 

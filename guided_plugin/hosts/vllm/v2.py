@@ -67,7 +67,8 @@ class IndexedRequests:
     def forget_histories(self) -> None:
         """Those of indices that were entered are other requests' now."""
         if self._running:
-            self._lengths[self.upload(list(self.entered))] = NEVER
+            # Not `lengths[there] = NEVER`: that copies the number to the device, and waits for it.
+            self._lengths.index_fill_(0, self.upload(list(self.entered)), NEVER)
 
     def begin(self) -> list[int]:
         """Begin what has come, end what had its index. The indices that have a mask from now on."""

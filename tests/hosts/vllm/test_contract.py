@@ -5,6 +5,7 @@
 
 import ast
 import dataclasses
+import logging
 import pathlib
 import re
 
@@ -141,7 +142,11 @@ def worse(name):
 def test_the_contract_holds_in_the_installed_vllm():
     """Nothing is missing, and each name is really looked at."""
     pytest.importorskip("vllm")
-    assert {part.name: differences(installed, part) for part in Part} == {part.name: [] for part in Part}
+    parts = set(Part)
+    if patches.version_text().startswith("0.31."):
+        parts.remove(Part.JUMP)
+        assert differences(installed, Part.JUMP)
+    assert {part.name: differences(installed, part) for part in parts} == {part.name: [] for part in parts}
     for name in NAMES:
         for other in worse(name):
             assert difference(other, installed) is not None, other
@@ -172,6 +177,7 @@ def test_an_unknown_version_is_served_with_one_line_in_the_log(monkeypatch, capl
 
 def test_a_broken_part_is_refused_by_name_and_stops_no_other(monkeypatch, caplog):
     """V1 alone, V2 alone and so on."""
+    caplog.set_level(logging.INFO)
     names = [next(name for name in NAMES if name.part is part) for part in Part]
     pytest.importorskip("vllm")
     for part in Part:

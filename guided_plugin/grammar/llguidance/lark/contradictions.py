@@ -18,7 +18,7 @@ from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import crossed_bounds, pointer
 
 _SECONDS = 0.5
-"""Processor time for one answer. What is found until then is the answer."""
+"""Processor time of this thread for one answer. What is found until then is the answer."""
 
 _OPENING = "set strict: false, which leaves objects open"
 _NOTHING = "allows no output at all"
@@ -37,10 +37,10 @@ def contradiction(algebra: Algebra, allows: Allows, opened: Callable[[], bool]) 
     `allows`: whether literals allow something. `opened`: whether the schema does, where objects are open
     unless it closes them.
     """
-    document, end = algebra.document, time.process_time() + _SECONDS
+    document, end = algebra.document, time.thread_time() + _SECONDS
 
     def is_empty(node: Numbered, schema: Any, path: Path = ()) -> bool:
-        if time.process_time() > end:
+        if time.thread_time() > end:
             raise _OutOfTimeError
         return not allows(algebra.literals(schema, node.base, (*node.path, *path)))
 
