@@ -5,7 +5,6 @@ Knows no vLLM.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,7 +75,8 @@ class Case:
                 continue
             self.wrong += 1
             if len(self.differences) < _DIFFERENCES:
-                at = len(os.path.commonprefix([wanted, got]))
+                pairs = enumerate(zip(wanted, got, strict=False))
+                at = next((at for at, (one, other) in pairs if one != other), min(len(wanted), len(got)))
                 around = {"wanted": wanted[at : at + 3], "got": got[at : at + 3]}
                 ended = str(output.finish_reason), str(output.stop_reason)
                 self.differences.append({"name": document["name"], "at": at, **around, "ended": ended})
