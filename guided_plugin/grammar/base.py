@@ -95,6 +95,7 @@ class Matcher(Protocol):
     `outdated` (a property) asks for a new matcher, so that the state it shares can be freed; `crowded`, as
     it would share less then. `forced() -> bytes` tells the text that must follow, up to the first control
     token, and `fits(tokens) -> bool` whether these tokens may: both are asked in every step; none raises.
+    `mark()` is called where `rollback` will go back to, before the tokens that it takes back.
     """
 
     def accept(self, token: int) -> bool:

@@ -78,6 +78,9 @@ class _Walk:
             return False
         if i not in self._origins:
             self._origins[i] = _Origin(request, state.mark(), len(state.constrained()))
+            mark = getattr(request.matcher, "mark", None)
+            if mark is not None:
+                mark()
         return True
 
     def _kept_failures(

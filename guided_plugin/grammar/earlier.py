@@ -55,19 +55,26 @@ class _Book:
     def count(self, before: bytes, text: bytes) -> None:
         """A key came after another; with what stands around it."""
         if before in self.followers or len(self.followers) <= len(self.names):
-            counts = self.followers.setdefault(before, _Followers()).counts
-            if text in counts or len(counts) < _KEPT:
-                counts[text] += 1
+            self.followers.setdefault(before, _Followers()).count(text)
 
 
 class _Followers:
     """What came after one key."""
 
-    __slots__ = ("counts", "offered", "passed", "taken")
+    __slots__ = ("counts", "most", "offered", "passed", "taken")
 
     def __init__(self) -> None:
         self.counts: Counter[bytes] = Counter()
+        self.most = b""
+        """What came most of the time; empty if nothing did."""
         self.offered = self.taken = self.passed = 0
+
+    def count(self, text: bytes) -> None:
+        """This came once more."""
+        if text in self.counts or len(self.counts) < _KEPT:
+            self.counts[text] += 1
+        text, count = self.counts.most_common(1)[0]
+        self.most = text if count >= _SEEN and 2 * count > self.counts.total() else b""
 
     @property
     def sure(self) -> float:
@@ -76,13 +83,10 @@ class _Followers:
 
     def likeliest(self) -> bytes:
         """Empty if nothing is worth an offer."""
-        text, count = self.counts.most_common(1)[0]
-        if count < _SEEN or 2 * count <= self.counts.total():
-            return b""
-        if self.sure >= _LEAST:
-            return text
+        if not self.most or self.sure >= _LEAST:
+            return self.most
         self.passed += 1
-        return text if self.passed % _AGAIN == 0 else b""
+        return self.most if self.passed % _AGAIN == 0 else b""
 
 
 class _Trace:
@@ -126,18 +130,28 @@ class EarlierKeys:
             trace = self._traces[slot] = _Trace(request, self._book(request.spec))
         if not trace.book.names:
             return (), 0.0
-        self._follow(trace)
+        new = b"".join(self._texts[token] or b"" for token in state.tokens[trace.length :])
+        if b":" in new:  # perhaps a key
+            self._follow(trace)
+            new = b""
         followers = trace.book.followers.get(trace.key)
         text = b"" if followers is None else followers.likeliest()
         if followers is None or not text:
             return (), 0.0
-        rest, matcher = _rest(trace.tail, text), cast(Any, request.matcher)
+        rest, matcher = _rest((trace.tail + new)[-_TAIL:], text), cast(Any, request.matcher)
         tokens = self._forced.spelled(rest, matcher, most) if rest and hasattr(matcher, "fits") else ()
         if not tokens or not matcher.fits(list(tokens)):
             return (), 0.0
+        self._follow(trace)
         trace.offer = followers, tokens
         self.offered += len(tokens)
         return tokens, followers.sure
+
+    def learn(self, slot: int) -> None:
+        """Look at what a request wrote since; whenever there is time for that."""
+        trace = self._traces.get(slot)
+        if trace is not None and trace.book.names:
+            self._follow(trace)
 
     def _book(self, spec: Any) -> _Book:
         key = spec.kind, spec.text
@@ -178,10 +192,12 @@ class EarlierKeys:
 
 def _rest(tail: bytes, text: bytes) -> bytes:
     """What is left of a text that an output may have begun; empty in the middle of a value."""
-    for begun in range(len(text) - 1, 0, -1):
+    last, begun = tail[-1:], len(text) - 1
+    while last and (begun := text.rfind(last, 0, begun) + 1):
         if tail.endswith(text[:begun]):
             return text[begun:]
-    return text if not tail or tail[-1] in _CLOSES or tail.endswith(_WORDS) else b""
+        begun -= 1
+    return text if not last or tail[-1] in _CLOSES or tail.endswith(_WORDS) else b""
 
 
 def _names_of(spec: Any) -> frozenset[bytes]:

@@ -35,7 +35,7 @@ class Run:
         self.earlier = EarlierKeys(BYTES, self.forced)
         self.count = self.offered = 0
 
-    def output(self, text, slot=0):
+    def output(self, text, slot=0, learns=lambda at: True):
         """What is offered, by how many bytes of the output were there."""
         table = GrammarTable(BYTES, 1.0, 1.0)
         self.count += 1
@@ -51,6 +51,8 @@ class Run:
                 if tokens:
                     found[at] = b"".join(BYTES.tokens[token] for token in tokens)
             table.accept((slot,), (byte,))
+            if learns(at):
+                self.earlier.learn(slot)
         assert not table.failures
         return found
 
@@ -121,3 +123,15 @@ def test_offers_and_what_became_of_them_are_counted(run):
     assert run.earlier.offered == run.offered > 0
     run.output(written(run, name="a"))
     assert 0 < run.earlier.taken <= run.earlier.offered == run.offered
+
+
+@pytest.mark.parametrize("every", [1, 3, 1000])
+def test_offers_are_the_same_however_late_it_learns(run, every):
+    known = Run(run.spec)
+    for number in range(5):
+        text = written(run, name=f"Ada {number}", city="x", age=number, note={"by": "me"})
+        found = run.output(text, learns=lambda at: at % every == 0)
+        run.earlier.learn(0)
+        assert found == known.output(text)
+    assert found
+    assert run.earlier.offered == known.earlier.offered >= run.earlier.taken

@@ -254,3 +254,51 @@ class TestMatchersThatCannotGoBack:
         table.accept((0,), [d])
         assert masks_of(table, (0,)) == [[END]]
         assert table.failures == []
+
+
+NAMES = "lastTransitionTime", "message", "reason", "status", "type"
+CONDITION = {"type": "object", "properties": {name: {"type": "string"} for name in NAMES}}
+CONDITIONS = {"type": "array", "items": {**CONDITION, "required": ["type", "status"]}}
+PIECES = (
+    *('{"', "conditions", '":[{"', "last", "Transition", "Time", '":"', '","', "message", "reason", "status"),
+    *("type", "True", "Namespace", "Active", '"}', '"},{"', ',{"', '],"', "phase", "Initialized"),
+)
+HEAD = (
+    '{"conditions":[{"lastTransitionTime":"2022-01-01T12:00:00Z","message":"Namespace is active",'
+    '"reason":"NamespaceCreated","status":"True","type":"NamespaceActive"},'
+    '{"lastTransitionTime":"2022-01-01T12:00:00Z","message":"Namespace is initialized",'
+    '"reason":"NamespaceInitialized","status":"True","type":"NamespaceInitialized"}'
+)
+
+
+def test_a_mask_after_refused_drafts_is_not_one_from_before() -> None:
+    """llguidance's own rollback leaves a matcher that shows one here: a replay of real documents met it."""
+    pieces = sorted((*map(str.encode, PIECES), *(bytes([byte]) for byte in range(256))), key=len)[::-1]
+    vocabulary = Vocabulary((*pieces, b"</s>"), (len(pieces),))
+
+    def tokens(text: bytes) -> list[int]:
+        if not text:
+            return []
+        token = next(token for token, piece in enumerate(pieces) if text.startswith(piece))
+        return [token, *tokens(text[len(pieces[token]) :])]
+
+    backend = LLGuidanceBackend(vocabulary, GuidedConfig(threads=1))
+    properties = {"conditions": CONDITIONS, "phase": {"type": "string"}}
+    spec = OutputSpec.json_schema({"type": "object", "properties": properties})
+    grammar = backend.compile(spec)
+    table = GrammarTable(vocabulary, 1.0, 1.0)
+    table.add(0, "a", spec, grammar, backend, ())
+    masks = np.zeros((6, vocabulary.words), np.int32)
+
+    def accept(text: bytes) -> None:
+        for token in tokens(text):
+            table.accept((0,), (token,))
+
+    accept(HEAD.encode())
+    fill_with_drafts(table, (0,), masks, [[token] for token in tokens(b',{"lastTransitionTime":"')])
+    accept(b'],"phase":"Active')
+    table.fill((0,), masks)
+    wanted = np.zeros((1, vocabulary.words), np.int32)
+    backend.batch([table.requests[0].replayed()[0]]).fill(wanted, [0])
+    assert (masks[0] == wanted[0]).all()
+    assert not table.failures

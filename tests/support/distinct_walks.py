@@ -89,29 +89,31 @@ def leaves_no_trace(
     ids_of: Callable[[list[int]], list[int]],
     choose: Callable[[list[int]], int],
 ) -> None:
-    """After random moves, steps back and forks a mask is that of a matcher which came there directly.
+    """After random moves, ways back and forks a mask is that of a matcher which came there directly.
 
     `ids_of` leaves out allowed tokens, and `choose` takes one of the others, in `forth` of all steps.
     """
     stops = vocabulary.stop_token_ids
-    matcher, taken = backend.start(grammar, stops), []
+    matcher, taken, marked = backend.start(grammar, stops), [], None
     row = np.zeros((1, vocabulary.words), np.int32)
     direct = row.copy()
     for step in range(steps):
         backend.batch([matcher]).fill(row, [0])
         allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
         ids = ids_of([token for token in allowed if token not in stops])
+        if marked is None or len(taken) - marked > most_back:
+            matcher.mark()
+            marked = len(taken)
         if ids and chance.random() < forth:
             token = choose(ids)
             assert matcher.accept(token)
             taken.append(token)
         else:
-            back = chance.randint(0, min(len(taken), most_back))
-            matcher.rollback(back)
-            taken = taken[: len(taken) - back]
+            matcher.rollback(len(taken) - marked)
+            taken, marked = taken[:marked], None
         if step % 7 == 0:
             left = matcher
-            matcher = left.fork()
+            matcher, marked = left.fork(), None
             for token in ids[:1]:
                 left.accept(token)
         fresh = backend.start(grammar, stops)

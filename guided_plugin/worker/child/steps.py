@@ -140,6 +140,13 @@ class DraftSteps(PlainSteps):
     def _needs(self, plan: Plan) -> int:
         return plan.step
 
+    def fill(self) -> bool:
+        """As in `PlainSteps`; then there is time to learn from what came."""
+        filled, rings = super().fill(), self._rings
+        if filled and self._offers is not None and rings.planned <= rings.filled:
+            self._offers.learn(rings.plan(rings.filled))
+        return filled
+
     def _fill(self, plan: Plan) -> None:
         if plan.offers and self._offers is not None:
             self._offers.offer(plan, whole=self._together(plan))
