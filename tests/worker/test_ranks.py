@@ -1,5 +1,6 @@
 """Several ranks of one model, here threads: one has the grammars, all mask with its memory or a copy."""
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -15,6 +16,7 @@ from vocabularies import BYTES
 import guided_plugin as gp
 from guided_plugin.errors import PipelineError
 from guided_plugin.pipeline import runtime
+from guided_plugin.worker.device.buffers import HostMasks
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.layout import PLAN_DEPTH, Region, Shape
 from guided_plugin.worker.ranks import follower, peers
@@ -253,3 +255,11 @@ def test_followers_write_their_own_lines_only():
         follower._open(dataclasses.replace(offer, shape=Shape(2, 9)))
     mapped.close()
     region.close()
+
+
+def test_masks_of_the_newest_three_steps_are_in_use():
+    """With drafts so many are planned before any of them is used."""
+    with contextlib.closing(Region.create(Shape(1, 1, followers=1))) as region:
+        masks = HostMasks(region, None)
+        masks.claim(5)
+        assert [masks.read(number) for number in range(1, 6)] == [True, True, False, False, False]

@@ -166,7 +166,8 @@ def _broken(part: Part) -> RequestError | None:
         hint="guided-plugin doctor lists all; docs/vllm-versions.md has the versions that are tested",
     )
     # vLLM 0.31 has no such part, and few miss it: an engine that wants it says so in its first line.
-    _log.log(logging.INFO if part is Part.JUMP else logging.WARNING, "%s", error)
+    tell = _log.info if part is Part.JUMP else _log.warning
+    tell("%s", error)
     return error
 
 

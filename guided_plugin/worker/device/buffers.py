@@ -107,9 +107,11 @@ class HostMasks:
         self._wait, self._free = wait, free
         # [PLAN_DEPTH, max_rows, words] int32, the shared memory itself
         self._masks = _tensor(region.masks)
+        self._claimed = 0
 
     def claim(self, step: int) -> None:
         """What was there has been used here; other ranks may be late."""
+        self._claimed = step
         if self._free is not None:
             self._free(step - PLAN_DEPTH)
 
@@ -125,8 +127,8 @@ class HostMasks:
         return self._masks[step % PLAN_DEPTH, :count]
 
     def read(self, step: int) -> bool:
-        """They have been: nothing here runs later than it is called."""
-        return True
+        """They have been if they are not of the newest three steps, which drafts need at the same time."""
+        return step <= self._claimed - 3
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
