@@ -70,18 +70,22 @@ test:
 # The longest first, after what tells of a mistake within seconds.
 GATE := lint size figures unit vllm-test clients-test older-test types
 
-# One after the other, also where one fails; the file says how the last run ended. Not $(MAKE): `make -n` would run it.
-NIGHTLY := release-check docs vllm-next-test replicas-test newcomer unit-all coverage
+# Two at a time as well, all of them, also where one fails; the file says how they ended. Not $(MAKE): `make -n` would run
+# it.
+NIGHTLY := unit-all vllm-next-test replicas-test newcomer release-check docs coverage
 RESULT := benchmarks/results/nightly.json
-nightly:
-	@failed=; printf '{\n "command": "make nightly",\n "date": "%s",\n "commit": "%s",\n "targets": {' \
-		"$$(date -u +%F)" "$$(git rev-parse HEAD)" > $(RESULT).new; comma=; \
-	for target in $(NIGHTLY); do \
-		start=$$(date +%s); ok=true; make $$target || { ok=false; failed="$$failed $$target"; }; \
-		printf '%s\n  "%s": {"ok": %s, "seconds": %s}' "$$comma" $$target $$ok $$(($$(date +%s) - start)) >> $(RESULT).new; \
-		comma=,; \
-	done; printf '\n }\n}\n' >> $(RESULT).new; mv $(RESULT).new $(RESULT); \
-	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+nightly: $(STAMP) $(VLLM_STAMP)
+	@rm -rf .nightly; mkdir .nightly
+	@make --jobs 2 --no-print-directory --output-sync=target UNIT_PROCESSES=1 $(NIGHTLY:%=.nightly/%)
+	@{ printf '{\n "command": "make nightly",\n "date": "%s",\n "commit": "%s",\n "targets": {\n' \
+		"$$(date -u +%F)" "$$(git rev-parse HEAD)"; \
+	cat $(NIGHTLY:%=.nightly/%) | sed '$$!s/$$/,/'; printf ' }\n}\n'; } > $(RESULT); cat $(RESULT); ! grep -q false $(RESULT)
+
+.nightly/%:
+	@start=$$(date +%s); ok=true; make --no-print-directory $* || ok=false; \
+	printf '  "%s": {"ok": %s, "seconds": %s}\n' $* $$ok $$(($$(date +%s) - start)) > $@
+
+.nightly/coverage: .nightly/unit-all
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -109,7 +113,7 @@ unit: $(STAMP)
 
 # All of them; the lines count together with those that run with vLLM.
 unit-all: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not pretrained" --cov --cov-report= $(ARGS)
+	$(BIN)/python -m pytest -n $(UNIT_PROCESSES) -m "not pretrained" --cov --cov-report= $(ARGS)
 
 $(VLLM_STAMP): pyproject.toml constraints.txt constraints-vllm.txt
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
