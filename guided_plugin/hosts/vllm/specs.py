@@ -124,6 +124,9 @@ class Specs:
         """What is remembered of a form. Raises CompileLimitError for one that is too large, uncopied."""
         check_size(asked.form, self._options)
         asked.key = digest_of(asked.form)
+        return self._known(asked)
+
+    def _known(self, asked: Asked) -> Admitted | None:
         if asked.key is None:
             return None
         with self._lock:
@@ -150,6 +153,8 @@ class Specs:
         with self._lock:
             running = self._waiting.get(key)
             if running is None:
+                if (found := self._known(asked)) is not None:
+                    return found  # it was made since the caller looked it up
                 if len(self._waiting) >= most:
                     raise BusyError(
                         f"{len(self._waiting)} specs compile, or wait for that",

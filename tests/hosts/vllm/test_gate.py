@@ -16,6 +16,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm_support import SMALL, TAKES_OVER, config, parallel, params_of
 
 import guided_plugin as gp
+from guided_plugin import errors
 from guided_plugin.hosts.vllm import common as vllm_common
 from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm import patches as vllm_contract
@@ -25,7 +26,7 @@ from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.hosts.vllm.names import Name, Part
 from guided_plugin.hosts.vllm.reasoning import Said
-from guided_plugin.hosts.vllm.specs import Admitted
+from guided_plugin.hosts.vllm.specs import Admitted, may_leave
 from guided_plugin.spec.triggers import Trigger
 from guided_plugin.vllm import GuidedLogitsProcessor
 
@@ -327,3 +328,9 @@ def test_compiles_that_nobody_asks_for_any_more_are_forgotten(monkeypatch):
     answers["b"].set_result(None)
     assert engine.prepare("b", None)
     assert (len(engine._preparing), engine._started) == (1, True)
+
+
+def test_refused_specs_are_left_and_limits_and_troubles_of_the_server_are_not():
+    left = errors.GrammarError, errors.SpecError, errors.UnsupportedSpecError
+    kept = errors.CompileLimitError, errors.PipelineError, errors.VocabularyError
+    assert [may_leave(kind("no")) for kind in (*left, *kept)] == [True] * 3 + [False] * 3

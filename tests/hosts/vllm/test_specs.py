@@ -27,7 +27,7 @@ from guided_plugin.hosts.vllm.common import GUIDED, HEALTH, PREPARE, RETRY_AFTER
 from guided_plugin.hosts.vllm.gate import add_request, add_request_async
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import patch
-from guided_plugin.hosts.vllm.specs import LEFT, may_leave
+from guided_plugin.hosts.vllm.specs import LEFT
 from guided_plugin.spec.memo import ENTRY_BYTES, texts_bytes
 from guided_plugin.spec.triggers import Trigger
 
@@ -207,17 +207,6 @@ REFUSED = {"json": {"enum": ["a", "b"]}, "whitespace_pattern": "[.]"}
 """vLLM takes it, and drops the pattern, which demands what JSON can't have."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "left"),
-    [
-        *((kind, True) for kind in (errors.GrammarError, errors.SpecError, errors.UnsupportedSpecError)),
-        *((kind, False) for kind in (errors.CompileLimitError, errors.PipelineError, errors.VocabularyError)),
-    ],
-)
-def test_refused_specs_are_left_and_limits_and_troubles_of_the_server_are_not(kind, left):
-    assert may_leave(kind("no")) is left
-
-
 def test_guided_is_never_left(caplog):
     caplog.set_level("WARNING", "guided_plugin")
     gate, theirs = Gate(config({**TAKES_OVER, "refused": "vllm"})), params_of(REFUSED, theirs=True)
@@ -368,6 +357,17 @@ def test_one_spec_of_many_prompts_compiles_once_and_known_ones_never():
         assert texts_added(engine, *given) == given
     assert compiler.begun == ["slow"]
     assert len(engine.made) == 2
+
+
+def test_a_spec_that_was_made_since_it_was_looked_up_does_not_compile_again():
+    gate, compiler = waiting_gate()
+    late, first = (gate.asked(regex("slow")) for _ in range(2))
+    assert gate.specs.look_up(late) is None
+    made = gate.specs.begin(first).result()
+    while gate.specs._waiting:
+        time.sleep(0.001)
+    assert gate.specs.begin(late) is made
+    assert compiler.begun == ["slow"]
 
 
 def test_what_is_refused_is_left_to_its_own_request():
