@@ -104,6 +104,8 @@ class GuidedConfig(SpecLimits, WorkerLimits):
     """vLLM's V2 runner: text that must follow is verified in one forward pass, as drafts."""
     jump_drafts: int = 7
     """How many tokens of it at most, where no speculative config says that."""
+    close_before_length: bool = False
+    """For requests that don't say: a guided output ends valid, at the latest at its token limit."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

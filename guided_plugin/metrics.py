@@ -115,6 +115,10 @@ class WorkerMetrics:
     """How often a guided row got tokens in such a step: with `taken`, as many tokens."""
     without_drafts: int = 0
     """Sizes of batches, to a power of two, that go without drafts now, as they were not faster with them."""
+    led_outputs: int = 0
+    """Outputs that came so near their token limit that they were led to an end (`close_before_length`)."""
+    led_tokens: int = 0
+    """Tokens of theirs that had no other choice."""
     margin: float = 0.0
     """Median time that the masks were there before the logits in them; negative when they were late."""
     restarts: int = 0
@@ -164,6 +168,8 @@ _COUNTERS = {
     "forwards",
     "offered_earlier",
     "taken_earlier",
+    "led_outputs",
+    "led_tokens",
 }
 
 
@@ -213,6 +219,8 @@ _HELP = {
     "offered_earlier": "those of them that only followed in earlier outputs",
     "taken_earlier": "those of these that were accepted",
     "forwards": "how often a guided row got tokens in such a step",
+    "led_outputs": "outputs that were led to an end before their token limit",
+    "led_tokens": "tokens of theirs that had no other choice",
     "worker_without_drafts": "sizes of batches that go without drafts now, as these were not faster",
     "worker_memory_bytes": "resident memory of the grammar worker",
     "worker_shared_bytes": "memory that the grammar worker shares with the host",

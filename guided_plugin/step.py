@@ -62,8 +62,12 @@ class TokenSink(NamedTuple):
     step: int
 
 
+LED = "close_before_length"
+"""In place of the reason of a `Closure`: the request did not fail, its output is led to an end."""
+
+
 class Closure(NamedTuple):
-    """A request that failed: from a step on, its masks allow stop tokens only."""
+    """A request that failed: from a step on, its masks allow stop tokens only. Or one that is LED."""
 
     request_id: str
     step: int
@@ -82,6 +86,8 @@ class Admission:
     """Why this backend."""
     unenforced: tuple[str, ...] = ()
     """Keywords that the spec asks for and nothing enforces, because an operator allows that."""
+    least: int = 0
+    """Tokens of its shortest output, the stop token among them, where the spec is closed before its limit."""
 
 
 @dataclass(frozen=True, slots=True)

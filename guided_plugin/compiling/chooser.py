@@ -14,7 +14,14 @@ from functools import partial
 from typing import TypeVar
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import GrammarError, GuidedError, PluginError, UnsatisfiableSpecError, printable
+from guided_plugin.errors import (
+    GrammarError,
+    GuidedError,
+    PluginError,
+    UnsatisfiableSpecError,
+    UnsupportedSpecError,
+    printable,
+)
 from guided_plugin.grammar.base import Backend, Grammar, Prepared
 from guided_plugin.grammar.native import native
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -153,6 +160,12 @@ class Chooser:
         """A spec as a backend gets it: nothing is left to the configuration, and the lowerings that plugins
         registered, all or some, have rewritten it."""
         spec = spec.settled(self.config)
+        if spec.close_before_length and not hasattr(self.backend(backend), "closing"):
+            raise UnsupportedSpecError(
+                f"can't be had with {backend}, which tells no ends of outputs",
+                where="close_before_length",
+                hint="leave it out, or name no backend; grammars in EBNF can be written as Lark",
+            )
         for name, lowering in self.plugins.lowerings.items():
             wanted = getattr(lowering, "backends", None)
             if (only is None or name in only) and (wanted is None or backend in wanted):

@@ -52,6 +52,9 @@ class Grammar:
     """Keywords of the spec that it leaves out because of `unenforced_keywords`: outputs may break them."""
     named: frozenset[int] = frozenset()
     """Control tokens that the spec names: none of them may be a stop token of a request."""
+    closing: tuple[int, int] = (0, 0)
+    """Where outputs are closed before their limit: tokens of the shortest one, its stop token among them, and
+    how many more one token may make necessary."""
 
     def admission(self) -> Admission:
         """What a host is told of it."""
@@ -62,6 +65,7 @@ class Grammar:
             tuple(map(printable, self.warnings)),
             str(self.reason),
             tuple(map(printable, self.unenforced)),
+            int(self.closing[0]),
         )
 
 
@@ -78,6 +82,8 @@ class Prepared:
     unenforced: tuple[str, ...] = ()
     """As in the `Grammar`."""
     named: frozenset[int] = frozenset()
+    """As in the `Grammar`."""
+    closing: tuple[int, int] = (0, 0)
     """As in the `Grammar`."""
 
     @property
@@ -115,6 +121,22 @@ class Matcher(Protocol):
         """Whether the tokens so far are a complete output."""
 
 
+class OutputClosing(Protocol):
+    """What closes one output before its token limit."""
+
+    led: int
+    """Tokens that had to be those of an ending."""
+    mark: Any
+    """What `go_back` needs."""
+
+    def go_back(self, mark: Any) -> None:
+        """Be as it was at a mark."""
+
+    def restrict(self, matcher: Any, tokens: int, last: int, row: MaskArray) -> bool:
+        """Take the tokens out of a mask after which no ending would fit into the room that is left. `tokens`
+        are there, `last` is the last one or -1. False where no ending is known: the output may be cut."""
+
+
 class MatcherBatch(Protocol):
     """A fixed list of matchers of one backend, worked on together; usually in threads, without the GIL. A
     matcher of a grammar that is not `bounded` is a batch of its own, and several are called at once."""
@@ -132,8 +154,9 @@ class Backend(Protocol):
     Compiling has two halves, so that a helper process can do the expensive one. Optional methods: a backend
     without `prepare` compiles in this process; `pace(seconds)` is told the time between steps, in which fills
     are hidden, so that it may use fewer threads; `warm_up()` builds what the first request would wait for;
-    `learnt_bytes()` tells what its matchers have learnt of their grammars;
-    `probe(grammar)` refuses one, compiled here, whose requests would go over a limit.
+    `learnt_bytes()` tells what its matchers have learnt of their grammars; `closing(grammar, room, stops)`
+    makes what closes one output before its limit, where `Grammar.closing` says how; `probe(grammar)` refuses
+    one, compiled here, whose requests would go over a limit.
     """
 
     name: str

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from guided_plugin.errors import BudgetError, GuidedError, RequestError, printable
-from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher
+from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher, OutputClosing
 from guided_plugin.grammar.native import DeadlineCalls, Overdue
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.spec import OutputSpec
@@ -49,6 +49,8 @@ class RunningRequest:
     """Beginnings of the constrained part that its grammar refuses."""
     stays: bool = False
     """Whether it keeps its matcher though that shares much."""
+    closing: OutputClosing | None = None
+    """What closes it before its token limit, where its spec asks for that."""
 
     def replayed(self) -> tuple[Matcher, bool]:
         """A new matcher, moved past the request's tokens, and whether it accepted all of them."""

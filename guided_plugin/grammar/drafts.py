@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from guided_plugin.errors import BudgetError, GuidedError, RequestError
 from guided_plugin.grammar.base import MaskArray
@@ -37,6 +38,8 @@ class _Origin:
     mark: StateMark
     accepted: int
     """Tokens that its matcher had taken."""
+    closing: Any
+    """What was known of its end."""
 
 
 class _Walk:
@@ -77,7 +80,8 @@ class _Walk:
             self._mask[(place + 1) * count + i :: count] = self._table.stop_row(request)
             return False
         if i not in self._origins:
-            self._origins[i] = _Origin(request, state.mark(), len(state.constrained()))
+            closing = request.closing and request.closing.mark
+            self._origins[i] = _Origin(request, state.mark(), len(state.constrained()), closing)
             mark = getattr(request.matcher, "mark", None)
             if mark is not None:
                 mark()
@@ -103,6 +107,8 @@ class _Walk:
         before = request.state.phase
         moves = len(request.state.constrained()) - origin.accepted
         request.state.go_back(origin.mark)
+        if request.closing is not None:
+            request.closing.go_back(origin.closing)
         if request.state.phase is not before:
             request.error = None
             self._table.regroup()

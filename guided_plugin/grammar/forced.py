@@ -52,7 +52,7 @@ class ForcedTokens:
     """Of the requests of one vocabulary. Used by one thread at a time."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._ids = _ids_of(vocabulary)
+        self._ids = ids_of(vocabulary)
         self._sorted = sorted(self._ids)
         self._known: dict[bytes, tuple[list[int], list[int]]] = {}
         """What follows tokens."""
@@ -157,7 +157,7 @@ class ForcedTokens:
         return any(ends) and self._pieces(token + byte)[0] != token
 
 
-def _ids_of(vocabulary: Vocabulary) -> dict[bytes, int]:
+def ids_of(vocabulary: Vocabulary) -> dict[bytes, int]:
     """The token of each text. Of a single byte it is the last: SentencePiece has those of bytes that are no
     character first."""
     ids: dict[bytes, int] = {}

@@ -53,6 +53,8 @@ class _Group:
     batches: list[StepBatch | UnboundedBatch]
     others: list[int]
     """The positions in the step of slots that no matcher guides: not yet, or no longer."""
+    closing: list[int]
+    """Those of slots whose outputs end before their limit."""
 
 
 class GrammarTable:
@@ -79,6 +81,10 @@ class GrammarTable:
         self._looked = self._fill_seconds = 0.0
         self.failures: list[tuple[int, GuidedError]] = []
         """Slots that failed since the host last took this list, with the reason."""
+        self.led: list[int] = []
+        """Slots whose outputs came so near their limit since then that they are led to an end."""
+        self.tokens_led = 0
+        """Tokens since then that had no other choice."""
 
     def add(
         self,
@@ -111,6 +117,9 @@ class GrammarTable:
             request = RunningRequest(
                 request_id, spec, grammar, matcher, backend, stops, state, forbidden=forbidden
             )
+            if grammar.closing[0] and spec.room is not None:
+                closer: Any = backend
+                request.closing = closer.closing(grammar, spec.room, stops)
             self.requests[slot] = request
             if grammar.bounded or not history:
                 replay()
@@ -178,6 +187,8 @@ class GrammarTable:
         for batch in group.batches:
             own = batch.positions if rows is None else [rows[position] for position in batch.positions]
             self._fill_batch(batch, slots, mask, own)
+        for position in group.closing:
+            self._close(slots[position], mask[position if rows is None else rows[position]])
         for position in group.others:
             request = self.requests[slots[position]]
             row = mask[position if rows is None else rows[position]]
@@ -189,6 +200,23 @@ class GrammarTable:
                 if request.state.follows(before):
                     row[last // 32] &= ~np.left_shift(np.int32(1), last % 32)
         self._fill_seconds = time.perf_counter() - start
+
+    def _close(self, slot: int, row: MaskArray) -> None:
+        """Keep room for an end in the mask of a request that runs."""
+        request = self.requests[slot]
+        closing, tokens = request.closing, request.state.tokens
+        if closing is None or request.error is not None:
+            return
+        before = closing.led
+        try:
+            closing.restrict(request.matcher, len(tokens), tokens[-1] if tokens else -1, row)
+        except Exception as error:
+            self.fail(slot, RequestError(f"its end could not be found: {error}"))
+            row[:] = self.stop_row(request)
+        if closing.led > before:
+            self.tokens_led += 1
+            if not before:
+                self.led.append(slot)
 
     def _look_at_matchers(self) -> None:
         """Replace matchers whose shared state is to be given up, as many as time allows. If there is none,
@@ -280,7 +308,7 @@ class GrammarTable:
         if group is not None:
             return group
         active: dict[tuple[str, bool], list[int]] = {}
-        group = _Group([], [])
+        group = _Group([], [], [])
         for position, slot in enumerate(slots):
             request = self.requests.get(slot)
             if request is None:
@@ -288,6 +316,8 @@ class GrammarTable:
             if request.state.phase is Phase.ACTIVE:
                 kind = request.backend.name, request.grammar.bounded
                 active.setdefault(kind, []).append(position)
+                if request.closing is not None:
+                    group.closing.append(position)
             else:
                 group.others.append(position)
         for (_, bounded), positions in active.items():

@@ -162,7 +162,9 @@ class FakeHost:
             row = self._waiting.popleft()
             if row.spec is not None:
                 try:
-                    row.slot = self.pipeline.add_request(row.request_id, row.spec, tokens=row.tokens)
+                    row.slot = self.pipeline.add_request(
+                        row.request_id, row.spec.within(row.limit), tokens=row.tokens
+                    )
                 except GuidedError as error:
                     row.error = error
                     continue

@@ -24,7 +24,7 @@ from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import Admission, Closure, StepPlan, TokenSink
+from guided_plugin.step import LED, Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region, Shape
 from guided_plugin.worker.ranks.leader import Followers
@@ -72,6 +72,8 @@ class InlineRuntime(GrammarRuntime):
         self._unaccepted: tuple[StepPlan, int] | None = None
         # Bounded: not every host takes them.
         self._closed: deque[Closure] = deque(maxlen=4 * max_slots)
+        self._led = 0
+        """Outputs that were led to an end."""
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Compile a spec in the background."""
@@ -106,6 +108,9 @@ class InlineRuntime(GrammarRuntime):
             self.table, slots, self._region.masks[step % PLAN_DEPTH, : self._count], self._drafts
         )
         self.followers.filled(step)
+        led, self.table.led = self.table.led, []
+        self._led += len(led)
+        self._closed += [Closure(self.table.requests[slot].request_id, step, LED) for slot in led]
         self._masks.upload(step, self._count)
 
     def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
@@ -134,6 +139,11 @@ class InlineRuntime(GrammarRuntime):
         self._accept()
         return self.table.phase(slot)
 
+    def led(self, slot: int) -> bool:
+        self._accept()
+        closing = self.table.requests[slot].closing
+        return closing is not None and closing.led > 0
+
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         if not self.table.failures:
             return []
@@ -154,7 +164,9 @@ class InlineRuntime(GrammarRuntime):
     def metrics(self) -> WorkerMetrics:
         """There is no worker: only what this process has learnt, and memory that other ranks map."""
         shared = self._shape.size if self._shape.followers else 0
-        return WorkerMetrics(shared_bytes=shared, learnt_bytes=self._compiler.chooser.learnt_bytes())
+        learnt = self._compiler.chooser.learnt_bytes()
+        led = {"led_outputs": self._led, "led_tokens": self.table.tokens_led}
+        return WorkerMetrics(shared_bytes=shared, learnt_bytes=learnt, **led)
 
     def close(self) -> None:
         """Tell the other ranks that no more steps come."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import OutputSpec, check_room
 from guided_plugin.step import Admission, RequestInfo
 from guided_plugin.worker.runtime import GrammarRuntime
 
@@ -76,6 +76,8 @@ class PipelineRequests:
         verdict = self.runtime.prepare(spec)
         late = not wait and self.mode == "process"
         admission = Admission("", 0.0) if late else verdict.result()
+        if not late:
+            check_room(admission.least, spec.room)
         slot = self._take(request_id)
         try:
             self.runtime.add(slot, request_id, spec, tokens)
@@ -124,6 +126,10 @@ class PipelineRequests:
         phase = self.runtime.phase(self._slot_of(request_id))
         self._report(self.runtime.take_failures())
         return phase
+
+    def led(self, request_id: str) -> bool:
+        """Whether a request's output was led to an end before its token limit. Waits for the steps so far."""
+        return self.runtime.led(self._slot_of(request_id))
 
     def _counted(self) -> dict[tuple[str, str], int]:
         """How many requests were added, by backend and the reason why it was chosen."""

@@ -18,7 +18,7 @@ __all__ = ["KINDS", "OPTIONS", "WHOLE", "Form", "Kind", "read", "whitespace_of"]
 
 Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 KINDS: tuple[Kind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag")
-OPTIONS = ("whitespace", "strict", "backend", "stop_token_ids", "start_after")
+OPTIONS = ("whitespace", "strict", "backend", "stop_token_ids", "start_after", "close_before_length")
 
 _VLLM_KEYS = ("whitespace_pattern", "disable_any_whitespace", "disable_additional_properties")
 _VLLM_INTERNAL = ("_backend", "_backend_was_auto", "disable_fallback")

@@ -13,14 +13,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from guided_plugin.config import GuidedConfig, Whitespace
-from guided_plugin.errors import SpecError, did_you_mean, printable, shown
+from guided_plugin.errors import RequestError, SpecError, did_you_mean, printable, shown
 from guided_plugin.spec.forms import KINDS, OPTIONS, Kind, read
 from guided_plugin.spec.python.form import form_of, is_python, json_form
 from guided_plugin.spec.schema import check_schema
 from guided_plugin.spec.telling import told
 from guided_plugin.spec.triggers import Trigger, check_text, token_ids, triggers, written
 
-__all__ = ["OutputSpec", "identity_of", "language_of"]
+__all__ = ["OutputSpec", "check_room", "identity_of", "language_of"]
 
 Syntax = Literal["ebnf", "lark"]
 
@@ -46,6 +46,11 @@ class OutputSpec:
     start_after: tuple[Trigger, ...] | None = None
     """Constrain only what follows one of these, as after a reasoning part. Given as token ids, as a text, or
     as a list of alternatives; one that is `kept` is part of what is constrained."""
+    close_before_length: bool | None = None
+    """The output ends valid, at the latest at its token limit: near it masks lead to an end. None: as
+    configured."""
+    room: int | None = None
+    """For that: how many tokens the output may have, its stop token among them. Hosts set it."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -55,12 +60,12 @@ class OutputSpec:
         _one_of("syntax", self.syntax, ("ebnf", "lark"))
         if self.whitespace is not None:
             _one_of("whitespace", self.whitespace, get_args(Whitespace))
-        if self.strict is not None and not isinstance(self.strict, bool):
-            raise SpecError(
-                f"must be true or false, not {shown(self.strict)}",
-                where="strict",
-                hint="write it without quotes",
-            )
+        for name in ("strict", "close_before_length"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bool):
+                raise SpecError(
+                    f"must be true or false, not {shown(value)}", where=name, hint="write it without quotes"
+                )
         if not isinstance(self.backend, str) or not self.backend:
             what = f"must be the name of a backend, not {shown(self.backend)}"
             raise SpecError(what, where="backend", hint="auto chooses one")
@@ -178,12 +183,20 @@ class OutputSpec:
                 raise SpecError(f"unknown option {shown(name)}", where=kind, hint=did_you_mean(name, known))
         return cls(kind, text, **options)
 
+    def within(self, room: int | None) -> OutputSpec:
+        """The spec of an output that may have so many tokens, as a host knows."""
+        return self if room == self.room else replace(self, room=room)
+
     def settled(self, config: GuidedConfig) -> OutputSpec:
         """The spec with what it leaves to the configuration."""
-        if self.kind in ("regex", "choice") or None not in (self.whitespace, self.strict):
+        closes = config.close_before_length if self.close_before_length is None else self.close_before_length
+        if self.kind in ("regex", "choice"):
+            return self if closes == self.close_before_length else replace(self, close_before_length=closes)
+        if None not in (self.whitespace, self.strict, self.close_before_length):
             return self
         strict = config.strict if self.strict is None else self.strict
-        return replace(self, whitespace=self.whitespace or config.whitespace, strict=strict)
+        whitespace = self.whitespace or config.whitespace
+        return replace(self, whitespace=whitespace, strict=strict, close_before_length=closes)
 
     @property
     def layout(self) -> Whitespace:
@@ -273,18 +286,36 @@ def _dump(document: Any, where: str) -> str:
 _FLATTEN = "flatten it; recursion is written with $ref"
 
 
+def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:
+    """Refuse a request whose output can't end in time. `least`: tokens of the shortest one, 0 where outputs
+    need not end; `where`: the name of the token limit."""
+    if least and room is None:
+        what = "needs the number of tokens that the output may have, which the host does not tell"
+        raise RequestError(
+            what, where="close_before_length", hint="give the pipeline spec.within(max_tokens)"
+        )
+    if room is not None and room < least:
+        raise RequestError(
+            f"leaves {room} tokens; the shortest output of the spec takes {least}, its stop token included",
+            where=where,
+            hint=f"allow at least {least}, or leave close_before_length out",
+        )
+
+
 def language_of(spec: OutputSpec) -> OutputSpec:
     """The part of a spec that decides its grammar; the rest belongs to each request."""
-    if spec.stop_token_ids is None and spec.start_after is None:
+    if spec.stop_token_ids is None and spec.start_after is None and spec.room is None:
         return spec
-    return replace(spec, stop_token_ids=None, start_after=None)
+    return replace(spec, stop_token_ids=None, start_after=None, room=None)
 
 
 def identity_of(spec: OutputSpec, *, triggers: bool = False) -> bytes:
     """A digest of the part of a spec that decides its grammar, or of that and its `triggers`. Memos keep it
     in place of the spec, whose text may be long."""
     after = spec.start_after if triggers else None
-    options = repr((spec.kind, spec.syntax, spec.whitespace, spec.strict, spec.backend, after))
+    options = repr(
+        (spec.kind, spec.syntax, spec.whitespace, spec.strict, spec.backend, after, spec.close_before_length)
+    )
     digest = hashlib.blake2b(options.encode(), digest_size=24)
     digest.update(b"\0")
     digest.update(spec.text.encode())

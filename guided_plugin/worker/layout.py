@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from guided_plugin.errors import PipelineError
 from guided_plugin.grammar.base import MaskArray
-from guided_plugin.step import NO_TOKEN
+from guided_plugin.step import LED, NO_TOKEN
 from guided_plugin.worker.words import Counter, PlanField, RankWord, Time
 
 PLAN_DEPTH = 4
@@ -254,10 +254,11 @@ class Region:
             words[:, token // 32] |= np.uint32(1 << (token % 32))
 
     def write_closure(self, slot: int, serial: int, step: int, reason: str) -> None:
-        """The request `serial` of a slot failed, and its masks are closed from a step on. To be called before
-        FILLED reaches that step; a second call for the same request does nothing."""
+        """The request `serial` of a slot failed, and its masks are closed from a step on; or its output is
+        LED. To be called before FILLED reaches that step. What is there of the same request stays, unless
+        that was LED."""
         entry = self._closures[slot]
-        if entry["serial"] == serial:
+        if entry["serial"] == serial and entry["reason"] != LED.encode():
             return
         entry["serial"] = 0
         entry["step"], entry["reason"] = step, reason.encode()[: _CLOSURE["reason"].itemsize]

@@ -74,6 +74,9 @@ class GrammarRuntime(Protocol):
     def phase(self, slot: int) -> Phase:
         """The phase of the request in a slot, once all that happened to it is known."""
 
+    def led(self, slot: int) -> bool:
+        """Whether the output of the request in a slot was led to an end before its token limit."""
+
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         """Slots whose requests failed since the last call."""
         return []

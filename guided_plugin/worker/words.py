@@ -41,7 +41,11 @@ class Counter(IntEnum):
     EARLIER = 14
     """drafts among DRAFTS that only followed earlier,"""
     EARLIER_TAKEN = 15
-    """and those of them that were accepted."""
+    """and those of them that were accepted;"""
+    LED = 16
+    """outputs that were led to an end before their token limit,"""
+    LED_TOKENS = 17
+    """and their tokens that had no other choice."""
 
 
 class End(IntEnum):

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import UnsatisfiableSpecError
+from guided_plugin.errors import UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, Matcher, Prepared
 from guided_plugin.grammar.llguidance.client import inner_schemas, tokens_in
+from guided_plugin.grammar.llguidance.closing import Closing, ClosingRules
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
+from guided_plugin.grammar.llguidance.endings import Endings, Spelling
+from guided_plugin.grammar.llguidance.growth import growth
 from guided_plugin.grammar.llguidance.lark import DISTINCT
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
 from guided_plugin.grammar.llguidance.learnt import Learnt
@@ -66,6 +69,9 @@ _CLIENT_ITEMS = 500
 # A grammar of 20,000 characters takes up to 60 ms (nearly all of MaskBench's), one of 100,000 240.
 _QUICK_CHARACTERS = 20_000
 
+_CLOSING_SECONDS = 1.0
+"""Of processor time, for the shortest output of a grammar."""
+
 # What a grammar's symbols and lexer cost is not reported: a rough size for the cache's bound.
 _BYTES_PER_CHARACTER = 400
 
@@ -86,6 +92,8 @@ class _Compiled:
     """A token that the grammar names and no mask may show."""
     distinct: DistinctRules | None
     """What the grammar can't remember."""
+    closing: ClosingRules | None
+    """Where outputs are closed before their limit."""
 
 
 class LLGuidanceBackend:
@@ -98,6 +106,7 @@ class LLGuidanceBackend:
         import llguidance
 
         self._ll = llguidance
+        self._vocabulary = vocabulary
         self._stops = vocabulary.stop_token_ids
         self._unenforced = config.unenforced_keywords
         self._threads = config.thread_count()
@@ -117,15 +126,17 @@ class LLGuidanceBackend:
     def prepare(self, spec: OutputSpec) -> Prepared:
         """The text of a grammar that compiled, and whose requests have enough fuel as probed."""
         text = self._text(spec)
-        self._first(spec, text)
+        first = self._first(spec, text)
         self._probe(spec, text)
+        closing = self._grammar(spec, text, first, 0.0).closing if spec.close_before_length else (0, 0)
         left, named = self._left_out(spec), self._named(spec, text)
-        return Prepared(spec, self.name, text, unenforced=left, named=named)
+        return Prepared(spec, self.name, text, unenforced=left, named=named, closing=closing)
 
     def load(self, prepared: Prepared) -> Grammar:
         """The grammar of a text."""
         start, text = time.perf_counter(), str(prepared.payload)
-        return self._grammar(prepared.spec, text, self._first(prepared.spec, text), start)
+        first = self._first(prepared.spec, text)
+        return self._grammar(prepared.spec, text, first, start, prepared.closing)
 
     def probe(self, grammar: Grammar) -> None:
         """Raise an UnsupportedSpecError where requests would run out of fuel; a few tokens are tried."""
@@ -177,7 +188,9 @@ class LLGuidanceBackend:
             )
         return first
 
-    def _grammar(self, spec: OutputSpec, text: str, first: Any, start: float) -> Grammar:
+    def _grammar(
+        self, spec: OutputSpec, text: str, first: Any, start: float, closing: tuple[int, int] = (0, 0)
+    ) -> Grammar:
         def another() -> Any:
             # With one thread there is no other lexer than the first, and the finer slices may not be there.
             tokenizer = self._tokenizers.fine if self._threads > 1 else self._tokenizers.plain
@@ -188,11 +201,32 @@ class LLGuidanceBackend:
         impossible = self._tokenizers.impossible_token
         never = spec.kind in ("json_schema", "structural_tag") and "\nnever: " in text
         distinct = self._distinct_rules(spec) if text.endswith(DISTINCT) else None
-        compiled = _Compiled(text, lexers, impossible if never else None, distinct)
-        seconds = time.perf_counter() - start
-        size = _BYTES_PER_CHARACTER * len(text) + texts_bytes(spec.text)
         left, named = self._left_out(spec), self._named(spec, text)
-        return Grammar(spec, self.name, compiled, size, seconds, bounded=True, unenforced=left, named=named)
+        size = _BYTES_PER_CHARACTER * len(text) + texts_bytes(spec.text)
+        compiled = _Compiled(text, lexers, impossible if never else None, distinct, None)
+        made = Grammar(spec, self.name, compiled, size, 0.0, bounded=True, unenforced=left, named=named)
+        if spec.close_before_length:
+            endings = Endings(self._spelling, text)
+            closing = closing if closing[0] else self._closing(made, endings)
+            compiled = replace(compiled, closing=ClosingRules(endings, closing[1]))
+        return replace(made, handle=compiled, closing=closing, seconds=time.perf_counter() - start)
+
+    def _closing(self, grammar: Grammar, endings: Endings) -> tuple[int, int]:
+        """Tokens of the shortest output, and what one token may add to the shortest ending, at most."""
+        found = endings.shortest(self.start(grammar, self._stops), _CLOSING_SECONDS)
+        if found is None:
+            what = "has no end that is found in time, so it can't be closed before its token limit"
+            raise UnsupportedSpecError(what, where=grammar.spec.kind, hint="leave close_before_length out")
+        # A token of three characters may make two choices.
+        return len(found) + 1, 4 + growth(grammar.handle.text) * 2 // 3
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        return Spelling(self._vocabulary)
+
+    def closing(self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]) -> Closing:
+        """What closes one output before its token limit."""
+        return Closing(grammar.handle.closing, room, stop_token_ids)
 
     def _distinct_rules(self, spec: OutputSpec) -> DistinctRules:
         text = source_text(spec, self._tokenizers, self._unenforced, marked=True)

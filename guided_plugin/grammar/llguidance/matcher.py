@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,6 +82,23 @@ class LLGuidanceMatcher:
     def fits(self, tokens: list[int]) -> bool:
         """Whether its grammar allows these tokens next. What it can't remember is not asked."""
         return bool(self.handle.validate_tokens(tokens) == len(tokens))
+
+    def row(self) -> MaskArray:
+        """Its mask, for what looks ahead: with the vocabulary's own stop tokens."""
+        row = np.frombuffer(bytearray(self.handle.compute_bitmask()), np.int32)
+        if self.impossible_token is not None:
+            row[self.impossible_token // 32] &= _cleared(self.impossible_token % 32)
+        if self.distinct is not None:
+            self.distinct.restrict(row)
+        return row
+
+    def ends_with(self, tokens: Sequence[int]) -> bool:
+        """Whether its output is complete after these tokens."""
+        if self.distinct is None:
+            due = [*tokens, self.usual_stops[0]]
+            return bool(self.handle.validate_tokens(due) == len(due))
+        ahead = self.fork()
+        return all(map(ahead.accept, tokens)) and ahead.complete
 
     def mark(self) -> None:
         """Keep a copy to go back to. One that llguidance rolls back sometimes shows a mask from before: after

@@ -37,6 +37,7 @@ from guided_plugin.hosts.vllm.patches import note_version
 from guided_plugin.hosts.vllm.questions import Health, in_background, wait_for
 from guided_plugin.hosts.vllm.reasoning import Reasoning
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted, Asked, Specs
+from guided_plugin.spec import check_room
 
 _log = logging.getLogger(__name__)
 
@@ -162,9 +163,11 @@ class Gate:
         """How many seconds a request waits until its spec is ready."""
         return 2 * self.options.compile_seconds if self.specs.engine_started else _START_SECONDS
 
-    def complete(self, params: Any, prompt_token_ids: list[int] | None) -> None:
-        """Write the spec of an admitted request into the engine's own params, as plain data, and after which
-        tokens it begins where the output has a reasoning part."""
+    def complete(self, request: Any) -> None:
+        """Write the spec of an admitted request into the engine's own params, as plain data; after which
+        tokens it begins where the output has a reasoning part; and how many it may have where it is closed
+        before that. Raises RequestError where these are too few."""
+        params, prompt = request.sampling_params, request.prompt_token_ids
         extra = params.extra_args = dict(params.extra_args)  # vLLM's copy may be a shallow one
         admitted, note = extra.pop(GUIDED), extra.pop(REASONING, None)
         if admitted is LEFT:
@@ -175,8 +178,13 @@ class Gate:
             vocabulary = self.specs.compiler.vocabulary
             if self._reasoning is None:
                 self._reasoning = Reasoning(self._reasoner, self._config, vocabulary)
-            ends = self._reasoning.ends(note, prompt_token_ids)
+            ends = self._reasoning.ends(note, prompt)
             fields = {**fields, "start_after": vocabulary.triggers(ends) or None}
+        if admitted.least:
+            length = len(request.prompt_embeds if prompt is None else prompt)
+            room = min(params.max_tokens, self._config.model_config.max_model_len - length)
+            check_room(admitted.least, room)
+            fields = {**fields, "room": room}
         telling.listener.admitted(admitted.backend, admitted.unenforced)
         extra[GUIDED], extra[ADMITTED] = fields, True
 

@@ -213,8 +213,9 @@ def is_within(form: Any, limits: SpecLimits) -> bool:
 
 def prepared_from(plain: Mapping[str, Any]) -> Prepared:
     """What a helper made, from its fields as vLLM has sent them: tuples and sets are lists."""
-    spec, unenforced = OutputSpec(**plain["spec"]), tuple(plain["unenforced"])
-    return Prepared(**{**plain, "spec": spec, "unenforced": unenforced, "named": frozenset(plain["named"])})
+    tuples = {name: tuple(plain[name]) for name in ("unenforced", "closing")}
+    spec, named = OutputSpec(**plain["spec"]), frozenset(plain["named"])
+    return Prepared(**{**plain, **tuples, "spec": spec, "named": named})
 
 
 _NOT_OURS = f"leave {ADMITTED} out of extra_args"

@@ -20,7 +20,7 @@ import logging
 import threading
 import weakref
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -44,6 +44,7 @@ from guided_plugin.hosts.vllm.logits import GuidedRequest
 from guided_plugin.hosts.vllm.patches import named, patch_in
 from guided_plugin.hosts.vllm.telling import refusal
 from guided_plugin.spec import OutputSpec
+from guided_plugin.step import LED
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,10 @@ FAILED = "guided_failed"
 """The attribute of a ModelRunnerOutput that says which requests failed: reasons by id."""
 
 _WATCH = "_guided_watch"
+
+_LED = "_guided_led"
+"""The attribute of a scheduler with its requests, by id, whose outputs are led to an end before their
+limit."""
 
 _UNBEGUN = "_guided_unbegun"
 """The attribute of a scheduler with its requests, by id, whose constrained part may not have begun."""
@@ -139,19 +144,34 @@ def update_from_output(original: Any) -> Any:
     ) -> Any:
         failed = getattr(model_runner_output, FAILED, None)
         unbegun = dict(self.__dict__.get(_UNBEGUN) or ())
-        if not failed and not unbegun:
+        led = self.__dict__.setdefault(_LED, weakref.WeakValueDictionary())
+        if not failed and not unbegun and not led:
             return original(self, scheduler_output, model_runner_output, *args, **kwargs)
         live = {one: reason for one, reason in (failed or {}).items() if _is_live(self.requests.get(one))}
+        led.update({one: self.requests[one] for one, reason in live.items() if reason == LED})
+        live = {one: reason for one, reason in live.items() if reason != LED}
         for request_id, reason in live.items():
             _log.error("output cut off: request %s: %s", printable(request_id), reason)
             _end_as_error(self, request_id, reason)
         outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
+        if led:
+            _tell_led(outputs, led)
         _correct(outputs, live)
         if unbegun:
             _correct(outputs, _ended_too_early(outputs, unbegun))
         return outputs
 
     return replaced
+
+
+def _tell_led(outputs: dict[int, Any], led: Mapping[str, Any]) -> None:
+    """Say of outputs that ended in time why they did."""
+    from vllm.v1.engine import FinishReason
+
+    for of_client in outputs.values():
+        for output in of_client.outputs:
+            if output.request_id in led and output.finish_reason is FinishReason.STOP:
+                output.stop_reason = LED
 
 
 def _ended_too_early(outputs: dict[int, Any], unbegun: dict[str, Any]) -> dict[str, str]:
@@ -273,10 +293,12 @@ class Ledger:
         return bool(self.pending or self._dead)
 
     def add(self, request_id: str, step: int, reason: str) -> None:
-        """A request is closed from a step on. The first reason stays."""
+        """A request is closed from a step on, or led. The first reason why it failed stays."""
         if self.tells:
             with self._lock:
-                self.pending.setdefault(request_id, (step, reason))
+                known = self.pending.get(request_id)
+                if known is None or known[1] == LED:
+                    self.pending[request_id] = step, reason
 
     def limited(self, requests: list[GuidedRequest], flags: Tensor) -> None:
         """Rows of these may be given a stop token in this step; [positions, requests] `flags`, on the device,
@@ -300,7 +322,7 @@ class Ledger:
             self.add(closure.request_id, closure.step, closure.reason)
         due = self.due(step)
         for request_id, reason in due.items():
-            if request_id.startswith(OWN):
+            if request_id.startswith(OWN) and reason != LED:
                 _log.error(
                     "output cut off, and vLLM cannot be told: request %s: %s", printable(request_id), reason
                 )

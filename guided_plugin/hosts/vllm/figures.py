@@ -55,6 +55,8 @@ _WORKER: Mapping[str, tuple[str, str]] = {
     "taken_earlier": ("drafts_taken_earlier", "those of these that were accepted"),
     "forwards": ("drafts_forwards", "how often a guided row got tokens in such a step"),
     "without_drafts": ("drafts_off", "sizes of batches that go without drafts, as these were not faster"),
+    "led_outputs": ("outputs_led", "outputs that were led to an end before their token limit"),
+    "led_tokens": ("tokens_led", "tokens of theirs that had no other choice"),
     "restarts": ("worker_restarts", "grammar workers that had to be replaced, since the engine's start"),
     "memory_bytes": ("worker_memory_bytes", "resident memory of the grammar worker"),
     "shared_bytes": ("shared_memory_bytes", "memory that the grammar worker shares with the engine"),

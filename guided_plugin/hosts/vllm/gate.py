@@ -94,7 +94,7 @@ def process_inputs(original: Any) -> Any:
         args, kwargs = call.having(carried, args, kwargs)
         try:
             request = original(self, *args, **kwargs)
-            gate.complete(request.sampling_params, request.prompt_token_ids)
+            gate.complete(request)
         except GuidedError as error:
             raise refused(error, call.get("request_id", args, kwargs)) from error
         return request

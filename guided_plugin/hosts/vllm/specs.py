@@ -76,6 +76,8 @@ class Admitted:
     """The keywords in it that nothing enforces (`unenforced_keywords`)."""
     named: frozenset[int] = frozenset()
     """Control tokens that it names: none may be a stop token of its request."""
+    least: int = 0
+    """Tokens of its shortest output, where it is closed before its limit."""
     fields: Mapping[str, Any] = field(init=False)
     """The spec as plain data. Shared by all requests: never written to."""
     key: str = field(init=False)
@@ -203,9 +205,9 @@ class Specs:
         of = made or self.compiler.cached(spec)
         backend = "" if of is None else of.backend
         telling.listener.compiled(backend, seconds)
-        unenforced, named = ((), frozenset[int]()) if of is None else (of.unenforced, of.named)
+        told = ((), frozenset[int](), 0) if of is None else (of.unenforced, of.named, of.closing[0])
         prepared = self.engine_started and made is None and seconds <= _SLOW_SECONDS
-        return self._remember(asked, Admitted(spec, prepared, backend, unenforced, named))
+        return self._remember(asked, Admitted(spec, prepared, backend, *told))
 
     def _left(self, asked: Asked, error: GuidedError) -> Admitted:
         """LEFT, where the operator leaves a refused spec to vLLM. Raises the error elsewhere."""

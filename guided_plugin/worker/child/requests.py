@@ -17,8 +17,10 @@ from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.ipc import processors
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.spec import OutputSpec
+from guided_plugin.step import LED
 from guided_plugin.worker.child.rings import Plan, WorkerRings
 from guided_plugin.worker.messages import Add, Compile, Failed, Verdict
+from guided_plugin.worker.words import Counter
 
 _QUICK_THREADS = max(2, min(4, processors.count() // 4))
 """Threads for specs that take milliseconds, half of that in native code. Others, which wait for helper
@@ -141,9 +143,15 @@ class WorkerRequests:
         self._grammar(message).add_done_callback(partial(self._send_verdict, message))
 
     def publish_failures(self) -> None:
-        """Write into the shared memory which requests are closed from the next filled step on."""
+        """Write into the shared memory which requests are closed, or led, from the next filled step on."""
         for slot, error in self.table.failures:
-            self._publish(slot, error)
+            self._publish(slot, error.reason)
+        table, region = self.table, self._rings.region
+        for slot in table.led:
+            self._publish(slot, LED)
+        region.store(Counter.LED, region.load(Counter.LED) + len(table.led))
+        region.store(Counter.LED_TOKENS, region.load(Counter.LED_TOKENS) + table.tokens_led)
+        table.led, table.tokens_led = [], 0
 
     def report_failures(self) -> None:
         """Tell the engine which requests failed."""
@@ -176,13 +184,13 @@ class WorkerRequests:
         made = self._compiler.kept(message.spec) if message.prepared is None else None
         self._channel.send(Verdict(message.key, done.result().admission(), made))
 
-    def _publish(self, slot: int, error: GuidedError) -> None:
-        self._rings.region.write_closure(slot, self._serials[slot], self._rings.filled + 1, error.reason)
+    def _publish(self, slot: int, reason: str) -> None:
+        self._rings.region.write_closure(slot, self._serials[slot], self._rings.filled + 1, reason)
 
     def _close(self, add: Add, error: GuidedError) -> None:
         """Fail a request that has no grammar to fail in."""
         self._closed[add.slot] = self._stops(add.spec)
-        self._publish(add.slot, error)
+        self._publish(add.slot, error.reason)
         self._channel.send(Failed(add.serial, error.for_request(add.request_id), len(add.tokens)))
 
     def _stops(self, spec: OutputSpec) -> tuple[int, ...]:

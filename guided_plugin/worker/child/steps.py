@@ -62,7 +62,7 @@ class PlainSteps:
         rings.mark(plan.step, Time.FILL)
         self._fill(plan)
         rings.mark(plan.step, Time.FILLED)
-        if self._table.failures:
+        if self._table.failures or self._table.tokens_led:
             self._requests.publish_failures()
         rings.filled = plan.step
         rings.region.store(Counter.FILLED, plan.step)

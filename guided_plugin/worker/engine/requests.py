@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 
 from guided_plugin.errors import GuidedError
-from guided_plugin.step import Closure
+from guided_plugin.step import LED, Closure
 from guided_plugin.worker.engine.steps import LiveRequest, StepRing
 from guided_plugin.worker.layout import Region
 from guided_plugin.worker.words import Counter
@@ -35,7 +35,7 @@ class LiveRequests(dict[int, LiveRequest]):
 
     def remove(self, slot: int) -> None:
         """The request in a slot has left."""
-        self._read_closures()
+        self.read_closures()
         del self[slot]
 
     def runs(self, request: LiveRequest) -> bool:
@@ -51,7 +51,7 @@ class LiveRequests(dict[int, LiveRequest]):
         if request.error is None:
             request.state.fail(count)
             request.error = error.for_request(request.request_id)
-            self._read_closures()  # what a worker wrote has the exact step
+            self.read_closures()  # what a worker wrote has the exact step
             self._close(request, self._steps.filled + 1, error.reason)
             self.failures.append(request)
 
@@ -74,13 +74,14 @@ class LiveRequests(dict[int, LiveRequest]):
         Complete for every step whose masks are there."""
         if self._word[0] != self._seen:
             with self._steps.lock:
-                self._read_closures()
+                self.read_closures()
         taken = []
         while self._untold:
             taken.append(self._untold.popleft())
         return taken
 
-    def _read_closures(self) -> None:
+    def read_closures(self) -> None:
+        """See what the worker wrote."""
         if self._word[0] == self._seen:
             return
         self._seen = self._region.load(Counter.CLOSED)
@@ -90,6 +91,9 @@ class LiveRequests(dict[int, LiveRequest]):
                 self._close(request, *entry)
 
     def _close(self, request: LiveRequest, step: int, reason: str) -> None:
-        if not request.closed:
+        if reason == LED and not request.led:
+            request.led = True
+            self._untold.append(Closure(request.request_id, step, reason))
+        if reason != LED and not request.closed:
             request.closed = True
             self._untold.append(Closure(request.request_id, step, reason))

@@ -121,6 +121,12 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         """The phase of the request in a slot."""
         return self.request(slot).state.phase
 
+    def led(self, slot: int) -> bool:
+        """Whether the output of the request in a slot was led to an end."""
+        request = self.request(slot)
+        self.requests.read_closures()
+        return request.led
+
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         """Slots that failed since the last call."""
         return self.requests.take_failures() if self.requests.failures else []
@@ -177,6 +183,8 @@ def worker_metrics(region: Region, newest: int, restarts: int, waits: Waits) -> 
         margin=waits.margin,
         restarts=restarts,
         **_offers(region, times),
+        led_outputs=region.load(Counter.LED),
+        led_tokens=region.load(Counter.LED_TOKENS),
         learnt_bytes=learnt,
     )
 

@@ -49,6 +49,8 @@ class LiveRequest:
     """Workers that died while they worked on it alone."""
     closed: bool = False
     """Whether the host is told of a closed step, or will be."""
+    led: bool = False
+    """Whether its output is led to an end before its token limit."""
     state: RequestState = field(init=False)
 
     def __post_init__(self) -> None:

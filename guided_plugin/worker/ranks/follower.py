@@ -120,6 +120,9 @@ class FollowerRuntime(GrammarRuntime):
     def phase(self, slot: int) -> Phase:
         raise _not_here("the phase of a request")
 
+    def led(self, slot: int) -> bool:
+        raise _not_here("how an output ended")
+
     @property
     def newest(self) -> int:
         return self._step

@@ -1,0 +1,327 @@
+"""The shortest ways to end an output: searched with forks of its matcher, spelled with the fewest tokens.
+
+Most of an ending is forced. Where it is not, a mask of single bytes says what may come: brackets and quotes
+that close are taken first, then the shortest values. What is found is right, as a matcher took it; another
+choice at each place is tried to make it shorter. Depends on the matcher and the vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.forced import ids_of
+from guided_plugin.grammar.llguidance.growth import examples
+from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest
+
+Piece: TypeAlias = bytes | int
+"""A part of an ending: a text, or a control token."""
+
+_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_FREE = 64
+"""So many bytes are allowed next in a text that is free, as a JSON string is."""
+_ORDER = b'}],:"0123456789-[{ntf'
+"""What is taken first where a text is not free: what closes, then what is short."""
+_ALL = 40
+"""So many bytes are all tried in a text."""
+_FEW = 12
+"""More bytes than that, and no quote among them, are the middle of a text."""
+_TURNS = 4
+"""So often the same choice is made in the same place."""
+_MOST_BYTES = 1 << 16
+_LONGEST = 24
+"""Bytes of the longest token that an ending is spelled with."""
+_NEVER = 1 << 30
+_MEMO_BYTES = 4 << 20
+"""Spellings that are remembered, and ends of texts."""
+_BETTER_SECONDS = 0.002
+"""For making an ending that fits shorter."""
+_WIDTH = 8
+"""Places with as many bytes that are kept while the end of a text is looked for."""
+_ALTERNATIVES = 6
+"""Other choices that are tried at one place."""
+_LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
+_MOST_LITERALS = 64
+
+
+class Spelling:
+    """The tokens of one vocabulary, as endings need them."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokens = vocabulary.text_tokens
+        self.stops = vocabulary.stop_token_ids
+        self._ids = ids_of(vocabulary)
+        self._longest = min(max(map(len, self._ids)), _LONGEST)
+        self._known: Latest[bytes, tuple[int, ...]] = Latest(_MEMO_BYTES)
+        self.single = {text[0]: token for text, token in self._ids.items() if len(text) == 1}
+        self._bytes = np.array(sorted(self.single), np.int64)
+        self._single = np.array([self.single[byte] for byte in self._bytes.tolist()], np.int64)
+        self._controls = np.array(sorted(vocabulary.special_ids.difference(self.stops)), np.int64)
+        bits = np.zeros(32 * vocabulary.words, np.uint8)
+        bits[[token for token, text in enumerate(self.tokens) if _is_plain(text)]] = 1
+        self.plain: MaskArray = np.packbits(bits, bitorder="little").view(np.int32)
+        """Tokens of whole characters, none of which may end a text or begin an escape in it."""
+        self._probes = [self.single[byte] for byte in b"aZ0 -.{]" if byte in self.single]
+
+    def spelled(self, text: bytes) -> tuple[int, ...] | None:
+        """A text in as few tokens as possible; None where the vocabulary can't spell it."""
+        known = self._known.get(text)
+        if known is not None:
+            return known
+        ids, size = self._ids, len(text)
+        fewest, steps = [0] + [_NEVER] * size, [0] * size
+        for end in range(1, size + 1):
+            for start in range(max(0, end - self._longest), end):
+                if fewest[start] + 1 < fewest[end] and text[start:end] in ids:
+                    fewest[end], steps[end - 1] = fewest[start] + 1, start
+        if fewest[size] == _NEVER:
+            return None
+        tokens = []
+        while size:
+            tokens.append(ids[text[steps[size - 1] : size]])
+            size = steps[size - 1]
+        found = tuple(reversed(tokens))
+        self._known.put(text, found, 2 * ENTRY_BYTES + len(text) + 16 * len(found))
+        return found
+
+    def token(self, text: bytes) -> int | None:
+        """The token of a text, if there is one."""
+        return self._ids.get(text)
+
+    def bytes_in(self, row: MaskArray) -> list[int]:
+        """The bytes that a mask allows next, of those that have a token of their own."""
+        found: list[int] = self._bytes[_bits(row, self._single)].tolist()
+        return found
+
+    def controls_in(self, row: MaskArray) -> list[int]:
+        """The control tokens that a mask allows."""
+        found: list[int] = self._controls[_bits(row, self._controls)].tolist()
+        return found
+
+    def is_free(self, row: MaskArray) -> bool:
+        """Whether a mask is that of a free text."""
+        return all(row[token >> 5] >> (token & 31) & 1 for token in self._probes)
+
+
+_SPECIAL = re.compile(rb'["\\<\x00-\x1f]')
+
+
+def _is_plain(text: bytes) -> bool:
+    try:
+        return bool(text) and not _SPECIAL.search(text) and bool(text.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.flatnonzero(row[tokens >> 5] >> (tokens & 31) & 1)
+
+
+@dataclass(slots=True)
+class _Choice:
+    """A place on the way to an end where another piece could have been taken."""
+
+    pieces: int
+    """How many come before."""
+    place: LLGuidanceMatcher
+    others: list[Piece]
+
+
+class Endings:
+    """Finds endings of the outputs of one grammar."""
+
+    def __init__(self, spelling: Spelling, text: str) -> None:
+        """`text`: of the grammar."""
+        self.spelling = spelling
+        found = dict.fromkeys(_LITERAL.findall(text))
+        ends = (one for one in found if len(one) > 1 and not one[0].isalnum() and "\\" not in one)
+        self._texts: Latest[bytes, bytes] = Latest(_MEMO_BYTES)
+        """Ends of texts, by the mask in front of them."""
+        self._literals = [one.encode() for one in itertools.islice(ends, _MOST_LITERALS)] + examples(text)
+
+    def shortest(
+        self, matcher: LLGuidanceMatcher, seconds: float, enough: int = _NEVER
+    ) -> tuple[int, ...] | None:
+        """Tokens after which a stop token may come, as few as were found; None where none were within the
+        time. Little of it is used once they are `enough`. The matcher stays where it is."""
+        now = time.thread_time()
+        deadline, soon = now + seconds, now + min(seconds, _BETTER_SECONDS)
+        choices: list[_Choice] = []
+        best = self._way(matcher.fork(), [], choices, deadline)
+        tokens = None if best is None else self._tokens(best)
+        if best is None or tokens is None:
+            return None
+        better = True
+        while better and time.thread_time() < (soon if len(tokens) <= enough else deadline):
+            better = False
+            for choice in choices:
+                for other in choice.others[:_ALTERNATIVES]:
+                    place, more = choice.place.fork(), list[_Choice]()
+                    if time.thread_time() > (soon if len(tokens) <= enough else deadline):
+                        return tokens
+                    if not self._move(place, other):
+                        continue
+                    way = self._way(
+                        place, [*best[: choice.pieces], other], more, deadline, len(tokens) * 8 + 16
+                    )
+                    shorter = None if way is None else self._tokens(way)
+                    if way is not None and shorter is not None and len(shorter) < len(tokens):
+                        kept = [one for one in choices if one.pieces <= choice.pieces]
+                        best, tokens, choices, better = way, shorter, kept + more, True
+                        break
+                if better:
+                    break
+        return tokens
+
+    def respelled(self, pieces: list[Piece]) -> tuple[int, ...] | None:
+        """Pieces as tokens, the fewest."""
+        return self._tokens(pieces)
+
+    def _tokens(self, pieces: list[Piece]) -> tuple[int, ...] | None:
+        tokens: list[int] = []
+        text = b""
+        for piece in [*pieces, -1]:
+            if isinstance(piece, bytes):
+                text += piece
+                continue
+            spelled = self.spelling.spelled(text)
+            if spelled is None:
+                return None
+            tokens += spelled
+            text = b""
+            if piece >= 0:
+                tokens.append(piece)
+        return tuple(tokens)
+
+    def _move(self, place: LLGuidanceMatcher, piece: Piece) -> bool:
+        return place.accept(piece) if isinstance(piece, int) else place.accept_text(piece)
+
+    def _way(
+        self,
+        place: LLGuidanceMatcher,
+        pieces: list[Piece],
+        choices: list[_Choice],
+        deadline: float,
+        most: int = _MOST_BYTES,
+    ) -> list[Piece] | None:
+        """The pieces of an ending, after some; `place` moves. Each choice on the way is added to
+        `choices`."""
+        size, closed = 0, False
+        visits: Counter[bytes] = Counter()
+        while size <= most and time.thread_time() < deadline:
+            forced = place.forced()
+            if forced and place.accept_text(forced):
+                pieces.append(forced)
+                size += len(forced)
+            row = place.row()
+            if place.complete:
+                return pieces
+            allowed = self.spelling.bytes_in(row)
+            options: list[Piece] = list(self.spelling.controls_in(row))
+            is_text = len(allowed) >= _FREE or (len(allowed) > _FEW and _QUOTE not in allowed)
+            if not is_text:
+                ordered = _ordered(allowed)
+                # What leads back here again and again is left for the other choices.
+                seen = row.tobytes()
+                turn = max(0, visits[seen] - _TURNS) % max(1, len(ordered))
+                visits[seen] += 1
+                options += [bytes([byte]) for byte in ordered[turn:] + ordered[:turn]]
+                closed = False
+            elif _QUOTE in allowed and not closed:
+                options.append(b'"')
+                closed = True
+            else:
+                end = self._end_of_text(place, deadline)
+                if end is not None:
+                    options.append(end)
+                closed = False
+            if not options:
+                return None
+            if len(options) > 1:
+                choices.append(_Choice(len(pieces), place.fork(), options[1:]))
+            if not self._move(place, options[0]):
+                return None
+            pieces.append(options[0])
+            size += 1 if isinstance(options[0], int) else len(options[0])
+        return None
+
+    def _end_of_text(self, place: LLGuidanceMatcher, deadline: float) -> bytes | None:
+        """A text with which a free text ends, or after which a quote ends it."""
+        row = place.row()
+        quoted = _QUOTE in self.spelling.bytes_in(row)
+        key = row.tobytes()
+        known = self._texts.get(key)
+        if known is None or not self._ends(place, known, quoted):
+            ends = [one for one in self._literals if self._ends(place, one, quoted)]
+            known = min(ends, key=len) if ends else self._searched_end(place, quoted, deadline)
+            if known is not None:
+                self._texts.put(key, known, ENTRY_BYTES + len(key) + len(known))
+        return known
+
+    def _ends(self, place: LLGuidanceMatcher, text: bytes, quoted: bool) -> bool:
+        moved = place.fork()
+        return moved.accept_text(text) and self._has_ended(moved, moved.row(), quoted)
+
+    def _has_ended(self, place: LLGuidanceMatcher, row: MaskArray, quoted: bool) -> bool:
+        """Whether a text has ended that was free; `quoted`: a quote did not end it."""
+        allowed = self.spelling.bytes_in(row)
+        return place.complete or len(allowed) < (_FREE if quoted else 2) or (_QUOTE in allowed and not quoted)
+
+    def _searched_end(self, place: LLGuidanceMatcher, quoted: bool, deadline: float) -> bytes | None:
+        level: dict[tuple[int, bytes], tuple[LLGuidanceMatcher, bytes]] = {(0, b""): (place, b"")}
+        for _ in range(_MOST_BYTES):
+            ahead: dict[tuple[int, bytes], tuple[LLGuidanceMatcher, bytes]] = {}
+            for (history, mask), (at, text) in list(level.items())[-_WIDTH:]:
+                if time.thread_time() > deadline:
+                    return None
+                for byte in _one_of_each(self.spelling.bytes_in(at.row())):
+                    moved = at.fork()
+                    if not moved.accept_text(bytes([byte])):
+                        continue
+                    row, after = moved.row(), text + bytes([byte])
+                    if self._has_ended(moved, row, quoted):
+                        return after
+                    seen = row.tobytes()
+                    key = (history if seen == mask else hash((history, seen)), seen)
+                    ahead.setdefault(key, (moved, after))
+            level = ahead
+        return None
+
+
+def _ordered(allowed: list[int]) -> list[int]:
+    """Bytes, those first that lead to an end soonest; of the digits, the first."""
+    known = [byte for byte in _ORDER if byte in allowed]
+    digits = [byte for byte in known if 48 <= byte <= 57]
+    others = [byte for byte in allowed if byte not in _ORDER and byte > 32 and byte != _BACKSLASH]
+    last = [_BACKSLASH] if _BACKSLASH in allowed else []
+    return [*(byte for byte in known if byte not in digits[1:]), *others, *digits[1:], *last] or allowed
+
+
+def _one_of_each(allowed: list[int]) -> list[int]:
+    """One byte of each kind of character, without escapes: what differs by letters alone is tried once; of
+    few bytes all are."""
+    allowed = [byte for byte in allowed if byte != _BACKSLASH] or allowed
+    if len(allowed) <= _ALL:
+        return allowed
+    kinds: dict[object, int] = {}
+    for byte in sorted(allowed, key=lambda byte: (byte != 32, not chr(byte).isalnum())):
+        character = chr(byte)
+        kind: object = byte
+        if byte >= 128:
+            kind = "beyond"
+        elif character.isalpha():
+            kind = character.isupper()
+        elif character.isdigit():
+            kind = "digit"
+        kinds.setdefault(kind, byte)
+    return list(kinds.values())

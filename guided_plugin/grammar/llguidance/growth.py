@@ -1,0 +1,203 @@
+"""What the text of a grammar tells of the ends of its outputs: how much longer one step can make the
+shortest.
+
+Each part of a grammar derives at least so many characters. Where a choice is open (an alternative, an
+optional part, one more of a repetition), what is chosen may need more than the shortest. The largest such
+difference is what one choice may add. Depends on the regular expressions of spec/ecma.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from guided_plugin.errors import UnsupportedSpecError
+from guided_plugin.spec import ecma
+
+_TOKEN = re.compile(
+    r'(?P<text>"(?:[^"\\]|\\.)*")|/(?P<regex>(?:[^/\\]|\\.)+)/[a-z]*|(?P<name>\w+)(?:::\w+(?:\([^()]*\))?)?'
+    r"|(?P<token><[^>\n]+>)|\{(?P<low>\d+),?(?P<high>\d*)\}"
+    r"|%if (?P<condition>.*?)(?= \| |$)|(?P<mark>[()|&~?*+])"
+)
+_RULE = re.compile(r"^(\w+)(?:::_)?(?:\[[^\]\n]*\])?: (.*)$", re.MULTILINE)
+_NEEDED, _BIT = re.compile(r"is_ones\(\[0:(\d+)\]\)"), re.compile(r"bit_clear\((\d+)\)")
+_CODE = re.compile(r"((?<!\\)(?:\\\\)*)\\x\{")
+_UNREAD = 16
+"""Characters of a regular expression in a dialect that is not read here: more than most need."""
+_MOST_EXAMPLES, _LONGEST_EXAMPLE = 64, 256
+_USUAL = b" aA0"
+"""Characters that examples have where they may."""
+_ROUNDS = 200
+"""Longer chains of rules that wait for each other are cut: what is left has no end that is short."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    kind: Literal["characters", "rule", "all", "any", "most", "repeat"]
+    parts: tuple[_Part, ...] = ()
+    name: str = ""
+    count: int = 0
+    """Characters, or the least times of a repetition."""
+    more: bool = False
+    """Whether it may be repeated more often."""
+    bit: int = -1
+    """Of an alternative: that of the property which it is."""
+
+
+_Known: TypeAlias = dict[str, float]
+
+
+def growth(text: str) -> int:
+    """The most characters that one choice may add to the shortest ending of an output of a Lark grammar."""
+    needed = max(map(int, _NEEDED.findall(text)), default=0)
+    rules = {name: _read(body) for name, body in _RULE.findall(text)}
+    known: _Known = dict.fromkeys(rules, float("inf"))
+    for _ in range(_ROUNDS):
+        found = {name: _least(part, known, needed) for name, part in rules.items()}
+        if found == known:
+            break
+        known = found
+    most = max((_most(part, known, needed) for part in rules.values()), default=0.0)
+    return int(most) if most < float("inf") else 0
+
+
+def _read(body: str) -> _Part:
+    tokens = [*_TOKEN.finditer(body)]
+    part, _ = _any(tokens, 0)
+    return part
+
+
+def _any(tokens: list[re.Match[str]], at: int) -> tuple[_Part, int]:
+    """Alternatives up to the bracket that closes them, and what comes after it."""
+    options: list[_Part] = []
+    both: list[_Part] = []
+    row: list[_Part] = []
+    bit, negated = -1, False
+
+    def ends(also: bool) -> None:
+        nonlocal row, both, bit
+        both.append(_Part("all", tuple(row)))
+        row = []
+        if not also:
+            options.append(_Part("most", tuple(both), bit=bit) if len(both) > 1 else _with_bit(both[0], bit))
+            both, bit = [], -1
+
+    while at < len(tokens):
+        token = tokens[at]
+        at += 1
+        mark = token["mark"]
+        part: _Part | None = None
+        if mark == "(":
+            part, at = _any(tokens, at)
+        elif mark == ")":
+            break
+        elif mark in ("|", "&"):
+            ends(mark == "&")
+        elif mark == "~":
+            negated = True
+        elif mark is not None or token["low"] is not None:
+            low = int(token["low"] or (mark == "+"))
+            more = mark in ("*", "+") or (mark is None and token["high"] != token["low"]) or low == 0
+            if row:
+                row[-1] = _Part("repeat", (row[-1],), count=low, more=more)
+        elif token["condition"] is not None:
+            found = _BIT.search(token["condition"])
+            bit = int(found[1]) if found else -1
+        else:
+            part = _single(token)
+        if part is not None:
+            row.append(_Part("characters") if negated else part)
+            negated = False
+    ends(False)
+    return (options[0] if len(options) == 1 else _Part("any", tuple(options))), at
+
+
+def _with_bit(part: _Part, bit: int) -> _Part:
+    return _Part(part.kind, part.parts, part.name, part.count, part.more, bit)
+
+
+def _single(token: re.Match[str]) -> _Part:
+    if token["text"] is not None:
+        return _Part("characters", count=len(re.sub(r"\\(.)", r"\1", token["text"])) - 2)
+    if token["name"] is not None:
+        return _Part("rule", name=token["name"])
+    if token["regex"] is None:
+        return _Part("characters", count=1)
+    try:
+        return _expression(_tree(token["regex"]))
+    except UnsupportedSpecError:
+        return _Part("characters", count=_UNREAD)
+
+
+def _tree(regex: str) -> ecma.Node:
+    """The tree of a regular expression as Lark grammars write it."""
+    return ecma.parse(_CODE.sub(r"\1\\u{", regex))
+
+
+def _expression(node: ecma.Node) -> _Part:
+    match node:
+        case ecma.Sequence(parts):
+            return _Part("all", tuple(map(_expression, parts)))
+        case ecma.Alternation(options):
+            return _Part("any", tuple(map(_expression, options)))
+        case ecma.Repeat(part, low, high):
+            return _Part("repeat", (_expression(part),), count=low, more=high != low)
+    return _Part("characters", count=int(isinstance(node, ecma.Characters)))
+
+
+def _least(part: _Part, known: _Known, needed: int) -> float:
+    """The characters of the shortest text."""
+    if part.kind == "characters":
+        return part.count
+    if part.kind == "rule":
+        return known.get(part.name, 0)
+    inner = [_least(one, known, needed) for one in part.parts]
+    if part.kind == "all":
+        return sum(inner)
+    if part.kind == "repeat":
+        return part.count * inner[0] if part.count else 0
+    if part.kind == "most":
+        return max(inner)
+    required = [size for one, size in zip(part.parts, inner, strict=True) if 0 <= one.bit < needed]
+    return max(min(inner), sum(required))
+
+
+def _most(part: _Part, known: _Known, needed: int) -> float:
+    """The most that a choice in a part adds."""
+    found = [_most(one, known, needed) for one in part.parts]
+    sizes = [_least(one, known, needed) for one in part.parts]
+    if part.kind == "any":
+        least = min(sizes)
+        found += [size - least for size in sizes if size < float("inf") and least < float("inf")]
+    if part.kind == "repeat" and part.more:
+        found += [size for size in sizes if size < float("inf")]
+    return max(itertools.chain(found, [0.0]))
+
+
+def examples(text: str) -> list[bytes]:
+    """Short texts that the regular expressions of a grammar match, without quotes: with those a free text may
+    end that must end in some way."""
+    found: dict[bytes, None] = {}
+    for token in itertools.islice((one for one in _TOKEN.finditer(text) if one["regex"]), _MOST_EXAMPLES):
+        with contextlib.suppress(UnsupportedSpecError):
+            example = _example(_tree(token["regex"]))
+            found[example.encode(errors="replace").removeprefix(b'"').removesuffix(b'"')] = None
+    return [example for example in found if 0 < len(example) <= _LONGEST_EXAMPLE]
+
+
+def _example(node: ecma.Node) -> str:
+    match node:
+        case ecma.Sequence(parts):
+            return "".join(map(_example, parts))
+        case ecma.Alternation(options):
+            return min(map(_example, options), key=len)
+        case ecma.Repeat(part, low, _):
+            return _example(part) * min(low, _LONGEST_EXAMPLE)
+        case ecma.Characters(ranges, _, negated):
+            allowed = ecma.complement(ranges) if negated else ranges
+            usual = (code for low, high in allowed for code in _USUAL if low <= code <= high)
+            return chr(next(usual, allowed[0][0] if allowed else ord("a")))
+    return ""
