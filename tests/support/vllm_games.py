@@ -1,5 +1,7 @@
 """Both of vLLM's model runners as games: rows that move, prompts in chunks, preemption. Needs vLLM."""
 
+import dataclasses
+import json
 import random
 from itertools import chain
 from types import SimpleNamespace
@@ -10,17 +12,20 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 pytest.importorskip("vllm")
+import jsonschema
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm_support import END, VOCABULARY, WIDTH, runner_params, v2_states
 
 import guided_plugin as gp
+from guided_plugin.hosts.vllm.common import ADMITTED
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 __all__ = [
     "COMPILER",
     "DRAFTS",
     "SPECS",
+    "ClosedRequest",
     "Request",
     "V1Game",
     "V2DraftGame",
@@ -79,6 +84,9 @@ class NothingWaits(TorchFunctionMode):
 class Request:
     """One request of either game."""
 
+    limit = 25
+    """Of its tokens."""
+
     def __init__(self, number, rng, **options):
         self.number, self.name = number, str(number)
         self.spec = rng.choice(SPECS)
@@ -91,16 +99,52 @@ class Request:
 
     @property
     def over(self):
-        return self.tokens[-1:] == [END] or len(self.tokens) >= 25
+        return self.tokens[-1:] == [END] or len(self.tokens) >= self.limit
 
     def check(self):
         if self.spec is not None:
             assert_allowed(self.spec, self.tokens)
 
 
+CLOSED = [
+    {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "array", "items": {"type": "integer"}}},
+        "required": ["a", "b"],
+    },
+    {"type": "array", "items": {"enum": ["red", "green", None]}, "minItems": 1},
+    {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}},
+    {"type": "string", "pattern": "^(ab|cd)+$"},
+    {"type": "number"},
+]
+
+
+class ClosedRequest(Request):
+    """One whose output is closed before its limit: as tight as it may be, or wider."""
+
+    def __init__(self, number, rng, **options):
+        super().__init__(number, rng, **options)
+        self.schema = rng.choice(CLOSED)
+        spec = gp.OutputSpec.json_schema(self.schema, close_before_length=True)
+        self.spec = spec.settled(COMPILER.config)
+        least = COMPILER.compile(self.spec).closing[0]
+        self.limit = least + rng.choice([0, 1, 2, 4, 9, 20])
+        fields = dataclasses.asdict(self.spec.within(self.limit))
+        self.params = runner_params(gp.OutputSpec.json_object(), self.name)
+        self.params.extra_args.update({"guided": fields, ADMITTED: True})
+
+    def check(self):
+        super().check()
+        if self.over:
+            assert self.tokens[-1] == END, (self.schema, self.limit, bytes(self.tokens))
+            jsonschema.validate(json.loads(bytes(self.tokens[:-1])), self.schema)
+
+
 class V1Game:
     """The batches that a V1 runner sees. It takes out what is not in a batch, preempted for one, and puts it
     back for its next step; the batches of several pipeline stages take turns."""
+
+    kind = Request
 
     def __init__(self, guide, seed, *, placeholders=False, stages=1, most=8):
         self.guide, self.rng, self.placeholders, self.most = guide, random.Random(seed), placeholders, most
@@ -134,7 +178,7 @@ class V1Game:
             group.append(request)
         elif running < 8 and len(self.table) < self.most and rng.random() < 0.7:
             self.count += 1
-            request = Request(self.count, rng)
+            request = self.kind(self.count, rng)
             self.table[request.name] = request
             group.append(request)
         self.decode([request for request in group if rng.random() < 0.95])
@@ -199,6 +243,8 @@ class V1Game:
 class V2Game:
     """The tables of a V2 runner: requests at indices that are used again, batches in any order."""
 
+    kind = Request
+
     def __init__(self, vllm_config, seed):
         self.rng = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
@@ -248,7 +294,7 @@ class V2Game:
                 self.enter(self.waiting.pop(0))
             else:
                 self.count += 1
-                self.enter(Request(self.count, rng))
+                self.enter(self.kind(self.count, rng))
         self.guide.apply_staged_writes()
         turn = self.turn % self.turns
         self.turn += 1

@@ -19,6 +19,7 @@ __all__ = [
     "VOCABULARY",
     "WIDTH",
     "config",
+    "engine_request",
     "parallel",
     "params_of",
     "processors",
@@ -66,13 +67,20 @@ def config(options=None, *, reasoning="", **parts):
             "scheduler_config": SimpleNamespace(max_num_seqs=8),
             "parallel_config": parallel(),
             "speculative_config": None,
-            "model_config": SimpleNamespace(skip_tokenizer_init=False, get_vocab_size=lambda: WIDTH),
+            "model_config": SimpleNamespace(
+                skip_tokenizer_init=False, get_vocab_size=lambda: WIDTH, max_model_len=100
+            ),
             "structured_outputs_config": SimpleNamespace(
                 enable_in_reasoning=False, reasoning_parser=reasoning
             ),
             **parts,
         }
     )
+
+
+def engine_request(params, prompt, embeds=None):
+    """What a frontend makes of a request, as far as the gate looks at it."""
+    return SimpleNamespace(sampling_params=params, prompt_token_ids=prompt, prompt_embeds=embeds)
 
 
 def runner_config(mode="inline", **options):

@@ -122,7 +122,7 @@ class Closing:
         if spare >= self.rules.growth:
             self.due = tokens + (spare - self.rules.growth) // (self.rules.growth + 1) + 1
             return True
-        self.due = tokens + 1
+        self.due = tokens  # the same mask may be filled again, where a step was planned and not sampled
         self.led += spare < 0
         self._keep(matcher, ending, left - 2, row)
         return True

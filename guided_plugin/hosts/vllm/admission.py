@@ -90,13 +90,6 @@ class Gate:
         takes_over = self.options.take_over and self.unsupported_reason is None
         return takes_over and constraint(params) is not None
 
-    def concerns_request(self, request: Any) -> bool:
-        """Whether a server's request may be guided: `concerns` has the answer, of its params."""
-        extra = getattr(request, "vllm_xargs", None)
-        if extra and extra.get(GUIDED) is not None:
-            return True
-        return self.options.take_over and self.unsupported_reason is None
-
     def asked(self, params: Any, deadline: float | None = None) -> Asked | Admitted:
         """What a guided request asks for; params that were admitted hold that. Raises GuidedError."""
         if self.unsupported_reason is not None:
@@ -180,13 +173,19 @@ class Gate:
                 self._reasoning = Reasoning(self._reasoner, self._config, vocabulary)
             ends = self._reasoning.ends(note, prompt)
             fields = {**fields, "start_after": vocabulary.triggers(ends) or None}
-        if admitted.least:
+        if fields["close_before_length"]:
             length = len(request.prompt_embeds if prompt is None else prompt)
-            room = min(params.max_tokens, self._config.model_config.max_model_len - length)
-            check_room(admitted.least, room)
-            fields = {**fields, "room": room}
+            fields = {**fields, "room": self.room(admitted, params, length)}
         telling.listener.admitted(admitted.backend, admitted.unenforced)
         extra[GUIDED], extra[ADMITTED] = fields, True
+
+    def room(self, admitted: Admitted, params: Any, prompt: int) -> int:
+        """How many tokens may follow so many of a prompt. Raises RequestError where that is too few for any
+        output of a spec that is closed before them."""
+        left: int = self._config.model_config.max_model_len - prompt
+        room = left if params.max_tokens is None else min(params.max_tokens, left)
+        check_room(admitted.least, room)
+        return room
 
     def warm_up(self) -> None:
         """Read the vocabulary and make backends in the background, where requests are likely to come; else

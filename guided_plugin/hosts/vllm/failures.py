@@ -20,7 +20,7 @@ import logging
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -129,8 +129,7 @@ def add_request(original: Any) -> Any:
             request.sampling_params = copy.copy(params)
             request.sampling_params.extra_args = {**extra, REQUEST: request.request_id}
             if extra.get(ADMITTED) is True and extra[GUIDED].get("start_after"):
-                waiting = self.__dict__.setdefault(_UNBEGUN, weakref.WeakValueDictionary())
-                waiting[request.request_id] = request
+                _note(self, _UNBEGUN, request)
         return original(self, request, *args, **kwargs)
 
     return replaced
@@ -144,12 +143,14 @@ def update_from_output(original: Any) -> Any:
     ) -> Any:
         failed = getattr(model_runner_output, FAILED, None)
         unbegun = dict(self.__dict__.get(_UNBEGUN) or ())
-        led = self.__dict__.setdefault(_LED, weakref.WeakValueDictionary())
+        led = set(self.__dict__.get(_LED) or ())
         if not failed and not unbegun and not led:
             return original(self, scheduler_output, model_runner_output, *args, **kwargs)
         live = {one: reason for one, reason in (failed or {}).items() if _is_live(self.requests.get(one))}
-        led.update({one: self.requests[one] for one, reason in live.items() if reason == LED})
-        live = {one: reason for one, reason in live.items() if reason != LED}
+        for request_id in [one for one, reason in live.items() if reason == LED]:
+            del live[request_id]
+            led.add(request_id)  # the scheduler may drop the request in this update
+            _note(self, _LED, self.requests[request_id])
         for request_id, reason in live.items():
             _log.error("output cut off: request %s: %s", printable(request_id), reason)
             _end_as_error(self, request_id, reason)
@@ -164,7 +165,12 @@ def update_from_output(original: Any) -> Any:
     return replaced
 
 
-def _tell_led(outputs: dict[int, Any], led: Mapping[str, Any]) -> None:
+def _note(scheduler: Any, name: str, request: Any) -> None:
+    """Keep a request by its id, as long as the scheduler does."""
+    vars(scheduler).setdefault(name, weakref.WeakValueDictionary())[request.request_id] = request
+
+
+def _tell_led(outputs: dict[int, Any], led: set[str]) -> None:
     """Say of outputs that ended in time why they did."""
     from vllm.v1.engine import FinishReason
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -34,8 +35,8 @@ _PAUSES = 0.001, 0.05
 _COMPLETION = "cmpl-"
 """Begins the ids of requests of /v1/completions."""
 
-_MOST_TOKENS = 1 << 30
-"""More than any `min_tokens`: the params are looked at and thrown away."""
+_made: ContextVar[list[Any] | None] = ContextVar("guided_made", default=None)
+"""The params that a server has made of the request that it begins to stream: one for each prompt."""
 
 _REQUEST = "_guided_request"
 """The attribute of `BeamSearchParams` that holds the HTTP request they were made from."""
@@ -192,31 +193,44 @@ def serve_tokens(original: Any) -> Any:
 
     async def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         answer = original(self, request, *args, **kwargs)
-        return await _admitted(self, answer, request, request.sampling_params)
+        return await _admitted(self, answer, request, [request.sampling_params])
 
     return replaced
 
 
-async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any, params: Any = None) -> Any:
+def to_sampling_params(original: Any) -> Any:
+    """Of chats, completions and responses. The token limit in it is what the prompt leaves."""
+
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        params = original(self, *args, **kwargs)
+        made = _made.get()
+        if made is not None:
+            made.append(params)
+        return params
+
+    return replaced
+
+
+async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any, known: Sequence[Any] = ()) -> Any:
     """The answer of an entrance; of a request that is streamed, or goes on in the background, once its spec
-    is admitted. The engine's own look at it finds that remembered. `params`: where the request has some;
-    those of chats, completions and responses are made."""
+    is admitted, with room for its shortest output. The engine's own look at it finds that remembered.
+    `known`: the params of a request that has some; those of others are made meanwhile."""
+    made = list(known)
+    _made.set(made)
     answer = await awaitable
     engine = getattr(serving, "engine_client", None)
     late = getattr(request, "stream", False) or getattr(request, "background", False)
     if not late or engine is None or not hasattr(engine, "input_processor") or hasattr(answer, "error"):
         return answer
-    if getattr(request, "use_beam_search", False):  # it makes no params of that kind: `beams` looks at it
-        return answer
     gate = gate_of(engine)
-    if params is None and gate.concerns_request(request):
-        params = request.to_sampling_params(_MOST_TOKENS, serving.default_sampling_params)
-    if gate.concerns(params):
+    if made and gate.concerns(made[0]):  # beam searches make none of that kind: `beam_search` looks at them
         try:
             async with gate.in_time(request.request_id) as deadline:
-                carried = await gate.admit_async(params, deadline)
-                if carried.extra_args[GUIDED] is not LEFT:
+                admitted: Admitted = (await gate.admit_async(made[0], deadline)).extra_args[GUIDED]
+                if admitted is not LEFT:
                     await gate.health.check_async(partial(ask_all, engine))
+                    for params in made:
+                        gate.room(admitted, params, len(getattr(request, "token_ids", ())))
         except Exception:
             close = getattr(answer, "aclose", None)
             if close is not None:

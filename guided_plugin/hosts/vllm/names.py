@@ -101,7 +101,7 @@ vllm.v1.engine.async_llm
     -> START gate:add_request_async: the same, without blocking the event loop
   AsyncLLM.collective_rpc begins self method takes args
 vllm.v1.engine
-  EngineCoreRequest has request_id sampling_params prompt_token_ids
+  EngineCoreRequest has request_id sampling_params prompt_token_ids prompt_embeds
 vllm.v1.engine.exceptions
   EngineDeadError
 vllm.exceptions
@@ -109,14 +109,14 @@ vllm.exceptions
   GracefulHTTPError
 vllm.sampling_params
   SamplingParams has extra_args structured_outputs all_stop_token_ids min_tokens bad_words \
-    allowed_token_ids logit_bias
+    allowed_token_ids logit_bias max_tokens
   StructuredOutputsParams has json regex choice grammar json_object structural_tag disable_any_whitespace \
     disable_additional_properties whitespace_pattern
   BeamSearchParams
 vllm.config
   VllmConfig has additional_config use_v2_model_runner model_config parallel_config scheduler_config \
     speculative_config structured_outputs_config
-  ModelConfig has skip_tokenizer_init try_get_generation_config get_vocab_size
+  ModelConfig has skip_tokenizer_init try_get_generation_config get_vocab_size max_model_len
   ParallelConfig has tensor_parallel_size pipeline_parallel_size
   SchedulerConfig has get_scheduler_cls max_num_seqs
   SpeculativeConfig has num_speculative_tokens rejection_sample_method
@@ -159,7 +159,7 @@ vllm.v1.core.sched.scheduler
 vllm.v1.request
   Request has request_id sampling_params is_finished
 vllm.v1.engine
-  FinishReason has ERROR
+  FinishReason has ERROR STOP
   EngineCoreOutput has request_id finish_reason stop_reason
   EngineCoreOutputs has outputs
 vllm.v1.engine.core
@@ -230,10 +230,13 @@ vllm.entrypoints.scale_out.token_in_token_out.serving (endpoint)
     -> SERVING gate:serve_tokens: the same for tokens in, tokens out
 vllm.entrypoints.openai.chat_completion.protocol (endpoint)
   ChatCompletionRequest.to_sampling_params begins self
+    -> SERVING gate:to_sampling_params: what a stream may have, by its prompt, is known before it begins
 vllm.entrypoints.openai.completion.protocol (endpoint)
   CompletionRequest.to_sampling_params begins self
+    -> SERVING gate:to_sampling_params: the same
 vllm.entrypoints.openai.responses.protocol (endpoint)
   ResponsesRequest.to_sampling_params begins self
+    -> SERVING gate:to_sampling_params: the same
 vllm.v1.engine.output_processor
   OutputProcessor.process_outputs begins self engine_core_outputs
     -> SERVING gate:process_outputs: counts requests that fail while they run, after which the engine's \

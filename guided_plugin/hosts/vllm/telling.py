@@ -74,7 +74,8 @@ def refusal(error: GuidedError) -> Exception:
 
     if isinstance(error, PipelineError):  # nothing is wrong with the request; a place may be free soon
         return unavailable(str(error), LEAST)
-    translated: Exception = VLLMValidationError(str(error))
+    of_request = error.where if error.where == "max_tokens" else None
+    translated: Exception = VLLMValidationError(str(error), parameter=of_request)
     return translated
 
 

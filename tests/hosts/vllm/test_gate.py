@@ -13,7 +13,7 @@ import msgspec
 from vllm import SamplingParams
 from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import StructuredOutputsParams
-from vllm_support import SMALL, TAKES_OVER, config, parallel, params_of
+from vllm_support import SMALL, TAKES_OVER, config, engine_request, parallel, params_of
 
 import guided_plugin as gp
 from guided_plugin import errors
@@ -102,7 +102,7 @@ def test_unguided_requests_are_no_concern_of_it():
 def test_a_request_goes_on_as_a_copy_that_carries_its_spec():
     params = SamplingParams(extra_args={"guided": {"choice": ["a"]}, "mine": 3})
     carried = Gate(config(SMALL)).admit(params)
-    assert spec_in(carried) == gp.OutputSpec.choice(["a"])
+    assert spec_in(carried) == gp.OutputSpec.choice(["a"]).settled(SETTLED)
     assert carried.extra_args["mine"] == 3
     assert params.extra_args == {"guided": {"choice": ["a"]}, "mine": 3}
 
@@ -127,7 +127,7 @@ def test_what_an_operator_leaves_unenforced_goes_with_the_request(monkeypatch):
     for schema in ({"type": "array", "uniqueItems": True}, {"type": "boolean"}):
         params = params_of({"json_schema": schema})
         for _ in range(2):  # the second one is remembered
-            gate.complete(gate.admit(params), None)
+            gate.complete(engine_request(gate.admit(params), None))
     left = ("uniqueItems",)
     assert told == [left, left, left, left, (), (), (), ()]
 
@@ -194,7 +194,7 @@ def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
     carried = gate.admit(params_of({"json_schema": {"type": "integer"}}))
     cloned = carried.clone()
     assert cloned.extra_args["guided"] is carried.extra_args["guided"]
-    gate.complete(cloned, [1])
+    gate.complete(engine_request(cloned, [1]))
     received = msgspec.msgpack.decode(msgspec.msgpack.encode(cloned.extra_args))
     monkeypatch.setattr(gp.OutputSpec, "parse", None)
     engine_params = SamplingParams(extra_args=received)
@@ -211,7 +211,7 @@ def test_the_engines_params_are_completed_without_writing_to_what_they_share():
     shared = carried.extra_args
     shared["guided_reasoning"] = Said(None, {})
     before = dict(shared)
-    gate.complete(carried, [1])
+    gate.complete(engine_request(carried, [1]))
     assert shared == before
     assert spec_in(carried).start_after == (Trigger((THINK_END,)),)
 
@@ -223,7 +223,7 @@ def reasoned(reasoning, tokens, note=None, too=False, **spec):
     carried = gate.admit(params_of({"regex": "[ab]+", **spec}))
     if note is not None:
         carried.extra_args["guided_reasoning"] = note
-    gate.complete(carried, tokens)
+    gate.complete(engine_request(carried, tokens))
     assert "guided_reasoning" not in carried.extra_args
     found = spec_in(carried).start_after
     return None if found is None else [(*one.tokens, one.kept) for one in found]

@@ -12,7 +12,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.parser.parser_manager import ParserManager
-from vllm_support import TAKES_OVER, VOCABULARY, config
+from vllm_support import TAKES_OVER, VOCABULARY, config, engine_request
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import specs as vllm_specs
@@ -133,7 +133,7 @@ def takes_of(compiler, params, **options):
     gate = Gate(config({**TAKES_OVER, **options}))
     assert gate.concerns(params)
     carried = gate.admit(params)
-    gate.complete(carried, [1])
+    gate.complete(engine_request(carried, [1]))
     grammar = compiler.compile(spec_of(carried))
 
     def takes(text):

@@ -16,7 +16,7 @@ pytest.importorskip("vllm")
 import msgspec
 from vllm import LLM, SamplingParams
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
-from vllm_support import SMALL, TAKES_OVER, VOCABULARY, config, params_of
+from vllm_support import SMALL, TAKES_OVER, VOCABULARY, config, engine_request, params_of
 
 import guided_plugin as gp
 from guided_plugin import errors
@@ -219,7 +219,7 @@ def test_guided_is_never_left(caplog):
             with pytest.raises(errors.SpecError):
                 admit(params_of({**REFUSED, "disable_any_whitespace": False}))
     assert len(caplog.records) == 1
-    gate.complete(carried, None)
+    gate.complete(engine_request(carried, None))
     assert carried.extra_args == {"guided_left": True}
     with pytest.raises(errors.SpecError):
         Gate(config(TAKES_OVER)).admit(theirs)
