@@ -1,6 +1,5 @@
 """Both of vLLM's model runners as games: rows that move, prompts in chunks, preemption. Needs vLLM."""
 
-import dataclasses
 import json
 import random
 from itertools import chain
@@ -18,7 +17,6 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm_support import END, VOCABULARY, WIDTH, runner_params, v2_states
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm.common import ADMITTED
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 __all__ = [
@@ -125,13 +123,9 @@ class ClosedRequest(Request):
     def __init__(self, number, rng, **options):
         super().__init__(number, rng, **options)
         self.schema = rng.choice(CLOSED)
-        spec = gp.OutputSpec.json_schema(self.schema, close_before_length=True)
-        self.spec = spec.settled(COMPILER.config)
-        least = COMPILER.compile(self.spec).closing[0]
-        self.limit = least + rng.choice([0, 1, 2, 4, 9, 20])
-        fields = dataclasses.asdict(self.spec.within(self.limit))
-        self.params = runner_params(gp.OutputSpec.json_object(), self.name)
-        self.params.extra_args.update({"guided": fields, ADMITTED: True})
+        self.spec = gp.OutputSpec.json_schema(self.schema, close_before_length=True)
+        self.limit = COMPILER.compile(self.spec).closing[0] + rng.choice([0, 1, 2, 4, 9, 20])
+        self.params = runner_params(self.spec.within(self.limit), self.name)
 
     def check(self):
         super().check()

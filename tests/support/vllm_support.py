@@ -1,5 +1,6 @@
 """What tests with vLLM share: configurations and requests without an engine, and looks into a real one."""
 
+import dataclasses
 from types import SimpleNamespace
 
 from vllm import SamplingParams
@@ -7,7 +8,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcRequestState
 
 import guided_plugin as gp
-from guided_plugin.hosts.vllm.common import REQUEST
+from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
 from guided_plugin.vllm import GuidedLogitsProcessor
 
 __all__ = [
@@ -92,6 +93,8 @@ def runner_config(mode="inline", **options):
 def runner_params(spec, name=None, **options):
     """The params of a request as a model runner gets them; `name` is the id that the scheduler gives it."""
     extra = None if spec is None else {"guided": spec.to_dict()}
+    if spec is not None and spec.room is not None:  # a gate has admitted it
+        extra = {"guided": dataclasses.asdict(spec), ADMITTED: True}
     params = SamplingParams(extra_args=extra if name is None else {**extra, REQUEST: name}, **options)
     params._all_stop_token_ids = {END}
     return params

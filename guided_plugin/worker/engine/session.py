@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from guided_plugin.errors import BudgetError, GuidedError, RequestError
 from guided_plugin.ipc.channel import Channel
-from guided_plugin.step import UNGUIDED
+from guided_plugin.step import LED, UNGUIDED
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.messages import Failed, Hello, Ready, Synced, Verdict
 from guided_plugin.worker.words import Counter
@@ -52,7 +52,9 @@ class Session:
         news: list[object] = []
         for request in client.requests.values():
             closure = client.region.read_closure(request.slot, request.serial)
-            if closure is not None:  # the worker before closed it, and ended before it could send that
+            if (
+                closure is not None and closure[1] != LED
+            ):  # the worker before closed it, and ended before it could send that
                 client.requests.fail(request, RequestError(closure[1]))
             news.append(client.add_message(request))
         news += client.admissions.questions()

@@ -23,6 +23,7 @@ from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import ADMITTED, REQUEST
 from guided_plugin.hosts.vllm.failures import FAILED
+from guided_plugin.step import LED
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -51,6 +52,30 @@ def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_do
     assert runner.tokens[0][:2] == [ord("a"), END]
     assert bytes(runner.tokens[1][:2]) == bytes(runner.tokens[2][:2]) == b"ab"
     assert runner.tokens[1][2] == END  # min_tokens asks for more than the grammar has
+    runner.engine.close()
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_outputs_that_are_led_are_told_and_a_failure_of_theirs_wins(kind, mode):
+    """The model goes on with "a" for ever."""
+    spec = gp.OutputSpec.regex("a*b", close_before_length=True)
+    names = ["led", "cut", "wide"]
+    rooms = [spec.within(6), spec.within(6), spec.within(60)]
+    options = [{}, {"allowed_token_ids": [97]}, {}]
+    params = [params_of(*one, **more) for *one, more in zip(names, rooms, options, strict=True)]
+    runner = kind(runner_config(mode), names, params)
+    runner.forbidden = {1: ALL_BUT_A}
+    told = {}
+    for _ in range(6):
+        for name, reason in getattr(runner.step(), FAILED, {}).items():
+            told.setdefault(name, []).append(reason)
+    assert told["led"] == [LED]
+    failed = next(reason for reason in told["cut"] if reason != LED)  # the scheduler ends it then
+    assert "allowed_token_ids leave no token" in failed
+    assert told.keys() == {"led", "cut"}
+    assert bytes(runner.tokens[0][:5]) == b"aaaab"
+    assert runner.tokens[0][5] == END
+    assert runner.engine.pipeline.metrics().worker.led_outputs == 2
     runner.engine.close()
 
 
@@ -163,6 +188,35 @@ def test_failed_requests_end_as_errors_whatever_else_ended_them(collection):
     assert set(scheduler.grammar_compile_error_reqs) == {"stopped", "goes-on"}
 
 
+def test_only_outputs_that_were_led_to_their_end_say_so():
+    names = ["led", "last", "cut", "free", "bad"]
+    requests = {name: SimpleRequest(name, None, []) for name in names}
+    scheduler = SimpleNamespace(requests=dict(requests), grammar_compile_error_reqs=set())
+    requests.clear()
+    every = [EngineCoreOutput(name, [END], finish_reason=FinishReason.STOP) for name in names]
+    every[2].finish_reason, every[3].stop_reason = FinishReason.LENGTH, 7
+    steps = [[EngineCoreOutput("led", [97])], every]
+
+    def update(scheduler, scheduled, output):
+        if len(steps) == 1:
+            scheduler.requests.clear()  # nobody else keeps them
+        return {0: EngineCoreOutputs(outputs=steps.pop(0))}
+
+    wrapped = vllm_failures.update_from_output(update)
+    told = [dict.fromkeys(["led", "cut", "bad"], LED), {"last": LED, "bad": "why"}]
+    made = [wrapped(scheduler, None, SimpleNamespace(**{FAILED: one}))[0].outputs for one in told]
+    assert [(one.finish_reason, one.stop_reason) for one in made[0]] == [(None, None)]
+    assert {one.request_id: (one.finish_reason, one.stop_reason) for one in made[1]} == {
+        "led": (FinishReason.STOP, LED),
+        "last": (FinishReason.STOP, LED),
+        "cut": (FinishReason.LENGTH, None),
+        "free": (FinishReason.STOP, 7),
+        "bad": (FinishReason.ERROR, "why"),
+    }
+    assert scheduler.grammar_compile_error_reqs == {"bad"}
+    assert not vars(scheduler)[vllm_failures._LED]
+
+
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
 @pytest.mark.parametrize(
     ("tokens", "begun"), [([5, 6], False), ([5, 7, 6], True), ([7, 8], True), ([], False)]
@@ -193,6 +247,9 @@ class SimpleRequest:
 
     def __init__(self, request_id, params, tokens):
         self.request_id, self.sampling_params, self.output_token_ids = request_id, params, tokens
+
+    def is_finished(self):
+        return False
 
 
 def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):

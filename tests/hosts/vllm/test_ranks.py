@@ -19,6 +19,7 @@ from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import unsupported_reason
 from guided_plugin.hosts.vllm.failures import FAILED, DeadRows
 from guided_plugin.hosts.vllm.logits import GuidedRequest
+from guided_plugin.step import LED
 from guided_plugin.worker.ranks.follower import FollowerRuntime
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
@@ -85,6 +86,19 @@ def test_both_ranks_sample_the_same_and_one_has_the_grammars(two_ranks, mode, ki
     assert "ook" in told[0]["bad"]
     assert told[1] == {}
     assert not ranks[1].engine.failed
+
+
+@pytest.mark.parametrize("kind", [V1, V2, V2Drafts])
+def test_rank_0_closes_outputs_for_both_and_tells(two_ranks, mode, kind):
+    spec = gp.OutputSpec.regex("a*b", close_before_length=True)
+    ranks = two_ranks(kind, mode, {"led": spec.within(5), "free": AB})
+    told = [{}, {}]
+    for _ in range(5):
+        for rank, reasons in zip(ranks, told, strict=True):
+            reasons |= getattr(rank.step(), FAILED, {})
+    assert ranks[0].tokens == ranks[1].tokens
+    assert ranks[1].tokens[0][:5] == [*b"aaab", END]
+    assert told == [{"led": LED}, {}]
 
 
 @pytest.mark.parametrize("own", [True, False])

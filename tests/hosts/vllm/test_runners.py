@@ -16,7 +16,7 @@ from vllm import SamplingParams
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.sampler import Sampler
-from vllm_games import SPECS, V1Game, V2DraftGame, V2Game, played
+from vllm_games import SPECS, ClosedRequest, V1Game, V2DraftGame, V2Game, played
 from vllm_runners import V2, V2Drafts
 from vllm_support import END, WIDTH, parallel, runner_config, runner_params
 
@@ -85,6 +85,28 @@ def test_v2_drafts_go_on_when_the_grammar_worker_is_killed():
 
     assert played(game, 120, kill).worker.restarts == 2
     assert game.taken > 50
+
+
+@pytest.mark.parametrize("kind", [V1Game, V2Game, V2DraftGame])
+@pytest.mark.parametrize(("mode", "seed"), [("inline", 1), ("process", 2)])
+def test_outputs_are_complete_at_their_limit(kind, mode, seed):
+    """Rows are preempted, steps planned again, drafts refused; a new worker keeps the promise of a killed
+    one."""
+    guide = runner_config(mode)
+    if kind is V1Game:
+        guide = GuidedLogitsProcessor(guide, torch.device("cpu"), False)
+    game = kind(guide, seed)
+    game.kind = ClosedRequest
+    runtime = game.guide.runner.engine.pipeline.runtime
+
+    def kill(step):
+        if step in (30, 90) and mode == "process":
+            os.kill(runtime.supervisor.worker_pid, signal.SIGKILL)
+
+    worker = played(game, 150, kill).worker
+    assert worker.restarts == (2 if mode == "process" else 0)
+    assert worker.led_tokens > worker.led_outputs > 20
+    assert sum(len(request.tokens) == request.limit for request in game.done) > 10
 
 
 def v1(vllm_config, *params):

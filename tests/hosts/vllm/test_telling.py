@@ -19,7 +19,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 import guided_plugin as gp
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import BusyError, SpecError
+from guided_plugin.errors import BusyError, RequestError, SpecError
 from guided_plugin.hosts.vllm import figures
 from guided_plugin.hosts.vllm import questions as vllm_health
 from guided_plugin.hosts.vllm import telling as noted
@@ -238,13 +238,19 @@ def test_a_second_stat_logger_in_a_process_is_fine(listening):
 
 
 def test_what_engines_answer_becomes_gauges(listening):
-    worker = {"restarts": 2, "exposed_wait": 0.5, "learnt_bytes": 7}
+    worker = {"restarts": 2, "exposed_wait": 0.5, "learnt_bytes": 7, "led_outputs": 3, "led_tokens": 9}
     before = listening("engine_steps", engine="0")  # of an engine of another test, perhaps
     figures._metrics.tell([{"refused": "off"}, {"steps": 5, "worker": worker}])
     assert listening("engine_steps", engine="1") == 5
     assert listening("worker_restarts", engine="1") == 2
     assert listening("mask_wait_seconds", engine="1") == 0.5
+    assert (listening("outputs_led", engine="1"), listening("tokens_led", engine="1")) == (3, 9)
     assert listening("engine_steps", engine="0") == before
+
+
+def test_a_token_limit_is_named_as_the_parameter():
+    assert refusal(RequestError("leaves 5 tokens", where="max_tokens")).parameter == "max_tokens"
+    assert refusal(SpecError("wrong", where="#/type")).parameter is None
 
 
 def test_a_refusal_has_the_clients_id_and_is_one_line(caplog):
