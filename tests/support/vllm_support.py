@@ -69,7 +69,7 @@ def config(options=None, *, reasoning="", **parts):
             "parallel_config": parallel(),
             "speculative_config": None,
             "model_config": SimpleNamespace(
-                skip_tokenizer_init=False, get_vocab_size=lambda: WIDTH, max_model_len=100
+                skip_tokenizer_init=False, get_vocab_size=lambda: WIDTH, max_model_len=200
             ),
             "structured_outputs_config": SimpleNamespace(
                 enable_in_reasoning=False, reasoning_parser=reasoning

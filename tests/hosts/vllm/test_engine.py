@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import os
+import re
 import signal
 import time
 
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+import jsonschema
 from instances import laid_out
 from vllm import SamplingParams
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
@@ -142,6 +144,39 @@ def test_a_mixed_batch_preempted_and_in_chunks(llm, checker):
     assert now["mode"] == "process"
     assert now["added"] >= first["added"] + 24
     assert set(now["backends"]) == {"xgrammar", "llguidance"}
+
+
+def test_outputs_are_complete_at_their_limit(llm, reconfigured):
+    """Whatever form asks; preempted, in chunks, several of a prompt. One that its options break is an
+    error."""
+    reconfigured(close_before_length=True)
+    schema = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    tag = {"type": "tag", "begin": "<f>", "content": {"type": "json_schema", "json_schema": schema}}
+    tag = {"structural_tag": json.dumps({"type": "structural_tag", "format": {**tag, "end": "</f>"}})}
+    forms = [({"json": schema, "close_before_length": True}, False), ({"json": schema}, True), (tag, True)]
+    with pytest.raises(VLLMValidationError, match=r"leaves 4 tokens; .* takes \d+") as refused:
+        llm.generate(["x"], params_of(tag, theirs=True, max_tokens=4), use_tqdm=False)
+    least = int(re.search(r"takes (\d+)", str(refused.value))[1])
+    rooms = [least, least + 2, 40, 80]
+    every = [params_of(form, theirs=own, max_tokens=room, n=2) for room in rooms for form, own in forms]
+    prompts = ["Write down who it is: " * (6 + at % 6) for at in range(len(every))]
+    before = figures(llm)["worker"]
+    outputs = llm.generate(prompts, every, use_tqdm=False)
+    ended = [completion for output in outputs for completion in output.outputs]
+    assert {completion.finish_reason for completion in ended} == {"stop"}
+    for completion in ended:
+        text = completion.text.removeprefix("<f>").removesuffix("</f>")
+        jsonschema.validate(json.loads(text), schema)
+    led = sum(completion.stop_reason == "close_before_length" for completion in ended)
+    assert led > 4
+    now = figures(llm)["worker"]
+    assert now["led_outputs"] - before["led_outputs"] >= led
+    assert now["led_tokens"] - before["led_tokens"] >= led
+    (a,) = llm.get_tokenizer().encode("a", add_special_tokens=False)
+    broken = params_of({"regex": "a*b"}, max_tokens=9, allowed_token_ids=[a])
+    (output,) = llm.generate(["x"], broken, use_tqdm=False)
+    assert output.outputs[0].finish_reason == "error"
+    assert "allowed_token_ids leave no token" in output.outputs[0].stop_reason
 
 
 def test_other_parameters_keep_working(llm, checker):

@@ -246,7 +246,7 @@ def test_a_spec_begins_after_the_reasoning():
 @pytest.mark.parametrize("reasoning", ["", "tags"])
 @pytest.mark.parametrize("theirs", [False, True])
 def test_the_engine_is_told_how_many_tokens_an_output_may_have(theirs, reasoning):
-    """Within `max_tokens` and what the prompt leaves of 100."""
+    """Within `max_tokens` and what the prompt leaves of 200."""
     form = {"regex": "[ab]{20}"} if theirs else {"regex": "[ab]{20}", "close_before_length": True}
     gate = Gate(config({**TAKES_OVER, "close_before_length": theirs}, reasoning=reasoning))
 
@@ -257,9 +257,9 @@ def test_the_engine_is_told_how_many_tokens_an_output_may_have(theirs, reasoning
         assert (spec.close_before_length, spec.start_after is not None) == (True, reasoning != "")
         return spec.room
 
-    assert [room(70, [1] * 10), room(95, [1] * 10), room(95, None, [[0.5]] * 40)] == [70, 90, 60]
-    assert [room(21, [1]), room(70, [1] * 79)] == [21, 21]
-    for limit, prompt in ((20, [1]), (70, [1] * 80)):
+    assert [room(70, [1] * 10), room(195, [1] * 10), room(195, None, [[0.5]] * 40)] == [70, 190, 160]
+    assert [room(21, [1]), room(70, [1] * 179)] == [21, 21]
+    for limit, prompt in ((20, [1]), (70, [1] * 180)):
         with pytest.raises(gp.GuidedError, match=r"^max_tokens: leaves 20 .* takes 21, .*allow at least 21"):
             room(limit, prompt)
 
