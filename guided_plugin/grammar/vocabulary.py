@@ -220,7 +220,8 @@ def _from_hugging_face(tokenizer: Any, stops: tuple[int, ...]) -> Vocabulary:
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
 
-    return Vocabulary(tuple(tokens), stops, frozenset(special), kind, encode)
+    # vLLM adds a token for `prompt_embeds` to the tokenizer, which `get_vocab` does not list.
+    return Vocabulary(tuple(tokens), stops, frozenset(special.intersection(range(len(tokens)))), kind, encode)
 
 
 def _kind(tokenizer: Any, by_token: dict[str, int]) -> TokenKind:
