@@ -132,9 +132,10 @@ class OutputClosing(Protocol):
     def go_back(self, mark: Any) -> None:
         """Be as it was at a mark."""
 
-    def restrict(self, matcher: Any, tokens: int, last: int, row: MaskArray) -> bool:
+    def restrict(self, matcher: Any, tokens: int, last: int, row: MaskArray, until: float) -> bool:
         """Take the tokens out of a mask after which no ending would fit into the room that is left. `tokens`
-        are there, `last` is the last one or -1. False where no ending is known: the output may be cut."""
+        are there, `last` is the last one or -1. False where no ending is known: the output may be cut.
+        `until`: of `time.thread_time`, for searches that only leave more choice."""
 
 
 class MatcherBatch(Protocol):

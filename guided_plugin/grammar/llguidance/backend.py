@@ -22,7 +22,7 @@ from guided_plugin.grammar.llguidance.closing import Closing, ClosingRules
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
-from guided_plugin.grammar.llguidance.endings import Endings, Spelling
+from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings, Spelling
 from guided_plugin.grammar.llguidance.growth import growth
 from guided_plugin.grammar.llguidance.lark import DISTINCT
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
@@ -209,7 +209,9 @@ class LLGuidanceBackend:
             endings = Endings(self._spelling, text)
             closing = closing if closing[0] else self._closing(made, endings)
             compiled = replace(compiled, closing=ClosingRules(endings, closing[1]))
-        return replace(made, handle=compiled, closing=closing, seconds=time.perf_counter() - start)
+            size += 4 * MEMO_BYTES
+        seconds = time.perf_counter() - start
+        return replace(made, handle=compiled, closing=closing, size_bytes=size, seconds=seconds)
 
     def _closing(self, grammar: Grammar, endings: Endings) -> tuple[int, int]:
         """Tokens of the shortest output, and what one token may add to the shortest ending, at most."""

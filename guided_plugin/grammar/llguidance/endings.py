@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -42,10 +42,8 @@ _MOST_BYTES = 1 << 16
 _LONGEST = 24
 """Bytes of the longest token that an ending is spelled with."""
 _NEVER = 1 << 30
-_MEMO_BYTES = 4 << 20
-"""Spellings that are remembered, and ends of texts."""
-_BETTER_SECONDS = 0.002
-"""For making an ending that fits shorter."""
+MEMO_BYTES = 1 << 17
+"""What is remembered for a grammar of one kind: spellings, ends of texts."""
 _WIDTH = 8
 """Places with as many bytes that are kept while the end of a text is looked for."""
 _ALTERNATIVES = 6
@@ -61,12 +59,16 @@ class Spelling:
         self.tokens = vocabulary.text_tokens
         self.stops = vocabulary.stop_token_ids
         self._ids = ids_of(vocabulary)
-        self._longest = min(max(map(len, self._ids)), _LONGEST)
-        self._known: Latest[bytes, tuple[int, ...]] = Latest(_MEMO_BYTES)
+        # [256]: of the tokens that begin with a byte.
+        self._longest = [0] * 256
+        for text in self._ids:
+            self._longest[text[0]] = min(max(self._longest[text[0]], len(text)), _LONGEST)
         self.single = {text[0]: token for text, token in self._ids.items() if len(text) == 1}
         self._bytes = np.array(sorted(self.single), np.int64)
         self._single = np.array([self.single[byte] for byte in self._bytes.tolist()], np.int64)
         self._controls = np.array(sorted(vocabulary.special_ids.difference(self.stops)), np.int64)
+        both = np.concatenate([self._single, self._controls])
+        self._words, self._shifts = both >> 5, (both & 31).astype(np.int32)
         bits = np.zeros(32 * vocabulary.words, np.uint8)
         bits[[token for token, text in enumerate(self.tokens) if _is_plain(text)]] = 1
         self.plain: MaskArray = np.packbits(bits, bitorder="little").view(np.int32)
@@ -75,24 +77,20 @@ class Spelling:
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""
-        known = self._known.get(text)
-        if known is not None:
-            return known
         ids, size = self._ids, len(text)
         fewest, steps = [0] + [_NEVER] * size, [0] * size
-        for end in range(1, size + 1):
-            for start in range(max(0, end - self._longest), end):
-                if fewest[start] + 1 < fewest[end] and text[start:end] in ids:
-                    fewest[end], steps[end - 1] = fewest[start] + 1, start
+        for start in range(size):
+            after = fewest[start] + 1
+            for end in range(start + 1, min(size, start + self._longest[text[start]]) + 1):
+                if after < fewest[end] and text[start:end] in ids:
+                    fewest[end], steps[end - 1] = after, start
         if fewest[size] == _NEVER:
             return None
         tokens = []
         while size:
             tokens.append(ids[text[steps[size - 1] : size]])
             size = steps[size - 1]
-        found = tuple(reversed(tokens))
-        self._known.put(text, found, 2 * ENTRY_BYTES + len(text) + 16 * len(found))
-        return found
+        return tuple(reversed(tokens))
 
     def token(self, text: bytes) -> int | None:
         """The token of a text, if there is one."""
@@ -107,6 +105,17 @@ class Spelling:
         """The control tokens that a mask allows."""
         found: list[int] = self._controls[_bits(row, self._controls)].tolist()
         return found
+
+    def singles_in(self, row: MaskArray) -> list[int]:
+        """The same as tokens; in a free text without those that are plain."""
+        found = [self.single[byte] for byte in self.bytes_in(row)]
+        if self.is_free(row):
+            return [token for token in found if not self.plain[token >> 5] >> (token & 31) & 1]
+        return found
+
+    def signature(self, row: MaskArray) -> bytes:
+        """Which bytes a mask allows next, and which control tokens."""
+        return np.packbits((row[self._words] >> self._shifts & 1).astype(np.uint8)).tobytes()
 
     def is_free(self, row: MaskArray) -> bool:
         """Whether a mask is that of a free text."""
@@ -131,8 +140,8 @@ def _bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
 class _Choice:
     """A place on the way to an end where another piece could have been taken."""
 
-    pieces: int
-    """How many come before."""
+    pieces: list[Piece]
+    """Those before it."""
     place: LLGuidanceMatcher
     others: list[Piece]
 
@@ -145,42 +154,43 @@ class Endings:
         self.spelling = spelling
         found = dict.fromkeys(_LITERAL.findall(text))
         ends = (one for one in found if len(one) > 1 and not one[0].isalnum() and "\\" not in one)
-        self._texts: Latest[bytes, bytes] = Latest(_MEMO_BYTES)
-        """Ends of texts, by the mask in front of them."""
+        self._spelled: Latest[bytes, tuple[int, ...]] = Latest(MEMO_BYTES)
+        self._texts: Latest[bytes, bytes] = Latest(MEMO_BYTES)
+        """Ends of texts, by what may come in front of them."""
         self._literals = [one.encode() for one in itertools.islice(ends, _MOST_LITERALS)] + examples(text)
 
     def shortest(
-        self, matcher: LLGuidanceMatcher, seconds: float, enough: int = _NEVER
+        self,
+        matcher: LLGuidanceMatcher,
+        seconds: float,
+        *,
+        enough: int = 0,
+        needed: int = 0,
+        until: float = 0.0,
     ) -> tuple[int, ...] | None:
-        """Tokens after which a stop token may come, as few as were found; None where none were within the
-        time. Little of it is used once they are `enough`. The matcher stays where it is."""
-        now = time.thread_time()
-        deadline, soon = now + seconds, now + min(seconds, _BETTER_SECONDS)
+        """Tokens after which a stop token may come, the fewest that were found; None where none were within
+        the processor time. No more of it is used once they are `enough`, or as few as `needed` and it is past
+        `until` (of `time.thread_time`). The matcher stays where it is."""
+        deadline = time.thread_time() + seconds
         choices: list[_Choice] = []
         best = self._way(matcher.fork(), [], choices, deadline)
         tokens = None if best is None else self._tokens(best)
         if best is None or tokens is None:
             return None
-        better = True
-        while better and time.thread_time() < (soon if len(tokens) <= enough else deadline):
-            better = False
-            for choice in choices:
-                for other in choice.others[:_ALTERNATIVES]:
-                    place, more = choice.place.fork(), list[_Choice]()
-                    if time.thread_time() > (soon if len(tokens) <= enough else deadline):
-                        return tokens
-                    if not self._move(place, other):
-                        continue
-                    way = self._way(
-                        place, [*best[: choice.pieces], other], more, deadline, len(tokens) * 8 + 16
-                    )
-                    shorter = None if way is None else self._tokens(way)
-                    if way is not None and shorter is not None and len(shorter) < len(tokens):
-                        kept = [one for one in choices if one.pieces <= choice.pieces]
-                        best, tokens, choices, better = way, shorter, kept + more, True
-                        break
-                if better:
-                    break
+        waiting = deque((choice, other) for choice in choices for other in choice.others[:_ALTERNATIVES])
+        while waiting and len(tokens) > enough:
+            if time.thread_time() > (until if len(tokens) <= needed else deadline):
+                break
+            choice, other = waiting.popleft()
+            place, more = choice.place.fork(), list[_Choice]()
+            if not self._move(place, other):
+                continue
+            begun, longest = [*choice.pieces, other], len(tokens) * 8 + 16
+            way = self._way(place, begun, more, deadline, longest)
+            shorter = None if way is None else self._tokens(way)
+            if shorter is not None and len(shorter) < len(tokens):
+                tokens = shorter
+                waiting.extendleft((one, each) for one in more for each in one.others[:_ALTERNATIVES])
         return tokens
 
     def respelled(self, pieces: list[Piece]) -> tuple[int, ...] | None:
@@ -194,9 +204,12 @@ class Endings:
             if isinstance(piece, bytes):
                 text += piece
                 continue
-            spelled = self.spelling.spelled(text)
+            spelled = self._spelled.get(text)
             if spelled is None:
-                return None
+                spelled = self.spelling.spelled(text)
+                if spelled is None:
+                    return None
+                self._spelled.put(text, spelled, 2 * ENTRY_BYTES + len(text) + 16 * len(spelled))
             tokens += spelled
             text = b""
             if piece >= 0:
@@ -232,7 +245,7 @@ class Endings:
             if not is_text:
                 ordered = _ordered(allowed)
                 # What leads back here again and again is left for the other choices.
-                seen = row.tobytes()
+                seen = self.spelling.signature(row)
                 turn = max(0, visits[seen] - _TURNS) % max(1, len(ordered))
                 visits[seen] += 1
                 options += [bytes([byte]) for byte in ordered[turn:] + ordered[:turn]]
@@ -248,7 +261,7 @@ class Endings:
             if not options:
                 return None
             if len(options) > 1:
-                choices.append(_Choice(len(pieces), place.fork(), options[1:]))
+                choices.append(_Choice(pieces[:], place.fork(), options[1:]))
             if not self._move(place, options[0]):
                 return None
             pieces.append(options[0])
@@ -259,7 +272,7 @@ class Endings:
         """A text with which a free text ends, or after which a quote ends it."""
         row = place.row()
         quoted = _QUOTE in self.spelling.bytes_in(row)
-        key = row.tobytes()
+        key = self.spelling.signature(row)
         known = self._texts.get(key)
         if known is None or not self._ends(place, known, quoted):
             ends = [one for one in self._literals if self._ends(place, one, quoted)]
@@ -291,7 +304,7 @@ class Endings:
                     row, after = moved.row(), text + bytes([byte])
                     if self._has_ended(moved, row, quoted):
                         return after
-                    seen = row.tobytes()
+                    seen = self.spelling.signature(row)
                     key = (history if seen == mask else hash((history, seen)), seen)
                     ahead.setdefault(key, (moved, after))
             level = ahead
