@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.diagnose.position import Position
+from guided_plugin.diagnose.position import Position, bounds_of
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.spec import OutputSpec
+from guided_plugin.spec.forms import SETTLED
 from guided_plugin.spec.keywords import ASSERTIONS
 from guided_plugin.spec.schema import misspelt_keywords, pointer, walk
 from guided_plugin.spec.uses import KeywordUse, Path, schemas_of, uses_of
@@ -72,6 +73,7 @@ class CheckReport:
             "backend": made and made.backend,
             "reason": made.reason if made else "",
             "compile_ms": round(made.seconds * 1e3, 3) if made else 0.0,
+            "bounds": bounds_of(made),
             "memory_bytes": made.size_bytes if made else 0,
             "warnings": list(self.warnings),
             "error": told,
@@ -161,7 +163,8 @@ def keyword_uses(spec: OutputSpec, compiler: GrammarCompiler) -> tuple[KeywordUs
 
 
 def _schema_spec(spec: OutputSpec, schema: Any, backend: str) -> OutputSpec:
-    return OutputSpec.json_schema(schema, strict=spec.strict, whitespace=spec.whitespace, backend=backend)
+    options = {name: getattr(spec, name) for name in SETTLED}
+    return OutputSpec.json_schema(schema, backend=backend, **options)
 
 
 def _uses(spec: OutputSpec, compiler: GrammarCompiler) -> Iterable[KeywordUse]:
