@@ -138,8 +138,7 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
     """
     if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT:
         return False
-    copies = spec.max_depth or spec.max_properties  # of rules
-    if copies or any((getattr(spec, name) or 0) > _SMALL_LENGTH for name in BOUNDS):
+    if spec.max_depth or spec.max_properties or any((getattr(spec, n) or 0) > _SMALL_LENGTH for n in BOUNDS):
         return False
     if spec.kind == "json_object":
         return True

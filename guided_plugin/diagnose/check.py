@@ -18,7 +18,6 @@ from guided_plugin.diagnose.position import Position, bounds_of
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.forms import SETTLED
 from guided_plugin.spec.keywords import ASSERTIONS
 from guided_plugin.spec.schema import misspelt_keywords, pointer, walk
 from guided_plugin.spec.uses import KeywordUse, Path, schemas_of, uses_of
@@ -163,8 +162,7 @@ def keyword_uses(spec: OutputSpec, compiler: GrammarCompiler) -> tuple[KeywordUs
 
 
 def _schema_spec(spec: OutputSpec, schema: Any, backend: str) -> OutputSpec:
-    options = {name: getattr(spec, name) for name in SETTLED}
-    return OutputSpec.json_schema(schema, backend=backend, **options)
+    return replace(spec, kind="json_schema", text=OutputSpec.json_schema(schema).text, backend=backend)
 
 
 def _uses(spec: OutputSpec, compiler: GrammarCompiler) -> Iterable[KeywordUse]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import itertools
 import json
 import random
 import re
 
 import pytest
 from distinct_walks import wander
+from instances import near, text_of
 from jsonschema import Draft202012Validator
+from schemas import random_schema
 from vocabularies import BYTES
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import BOUNDS, UNBOUNDED, GuidedConfig
 from guided_plugin.diagnose.check import check_spec
-from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
+from guided_plugin.errors import CompileLimitError, GuidedError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
@@ -173,6 +177,26 @@ def test_values_that_nothing_describes(whitespace):
             assert takes(spec, text, FREE) is inside(text, bounds), (text, bounds)
             verdicts.add(inside(text, bounds))
     assert verdicts == {True, False}
+
+
+def test_within_all_bounds_nothing_changes_and_beyond_them_nothing_is_added():
+    same = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        schema, bounds = random_schema(rng), {name: rng.randrange(1, 5) for name in BOUNDS}
+        try:
+            free = OutputSpec.json_schema(schema, strict=rng.random() < 0.5)
+            FREE.compile(free)
+        except GuidedError:
+            continue
+        spec = dataclasses.replace(free, **bounds)
+        for value in itertools.islice(near(schema, seed=seed), 50):
+            text = text_of(value)
+            if text.isprintable():
+                verdict = takes(free, text, FREE)
+                assert takes(spec, text) in ({verdict} if inside(text, bounds) else {verdict, False}), text
+                same += verdict and inside(text, bounds)
+    assert same > 200
 
 
 GAPS = [

@@ -119,7 +119,8 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
         item = emitter.marked(emitter.value(literals), PLAIN)
         step: tuple[Symbol, ...] = (item, Reference(tail, f"set_bit({bit})"))
         first.append(Alternative(step))
-        fits = f"bit_count_lt({field}, {constraint.longest})" if constraint.longest is not None else ""
+        counts = constraint.longest is not None and constraint.longest <= _MAX_VALUES
+        fits = f"bit_count_lt({field}, {constraint.longest})" if counts else ""
         later.append(Alternative((COMMA, *step), fits, bit))
     enough = f"bit_count_ge({field}, {constraint.shortest})" if constraint.shortest > 1 else ""
     emitter.grammar.define(tail, [Alternative((), enough), *later], parameter=True)

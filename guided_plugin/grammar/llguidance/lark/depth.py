@@ -17,8 +17,7 @@ _OUTSIDE = frozenset({Text('"["'), Text('"{"')}).isdisjoint
 
 
 def limit_depth(grammar: Grammar, start: Symbol, most: int, takes_nothing: Callable[[str], bool]) -> None:
-    """Nest arrays and objects at most so deep in each recursion, or as deep as the shortest text needs: there
-    is one."""
+    """Nest arrays and objects at most so deep in each recursion, or as deep as the shortest text is."""
     rules = dict(grammar.rules)
     recursive = _recursive(rules)
     for depth in itertools.count(most) if recursive else ():
@@ -59,8 +58,7 @@ def _copies(name: str, rule: Rule, recursive: Mapping[str, str], depth: int) -> 
 
 
 def _recursive(rules: Mapping[str, Rule]) -> dict[str, str]:
-    """The rules that contain themselves inside an array or object, each with one that stands for all that
-    contain each other."""
+    """The rules that contain themselves in an array or object, each with a name for its recursion."""
     uses: dict[str, set[tuple[str, bool]]] = {}
     for name, rule in rules.items():
         uses[name] = {(o, _OUTSIDE(each.symbols)) for each in rule.alternatives for o in named(each.symbols)}

@@ -215,21 +215,15 @@ class Grammar:
         return lives(start)
 
     def lark(
-        self,
-        start: Symbol,
-        head: str,
-        whitespace: Whitespace = "compact",
-        most: int = 0,
-        marked: bool = False,
+        self, start: Symbol, top: str, whitespace: Whitespace = "compact", most: int = 0, marked: bool = False
     ) -> str:
-        """The text of the grammar. `whitespace` stands next to JSON's punctuation only: `most` at a time, but
-        twice that in an empty array or object."""
+        """The text of the grammar. `whitespace` is next to JSON's punctuation only: `most` on each side."""
         punctuation = _MARKED if marked and whitespace == "spaced" else _PUNCTUATION[whitespace]
         if most:
             bounded = _SPACE.replace("*", f"{{0,{most}}}")
             punctuation = {mark: text.replace(_SPACE, bounded) for mark, text in punctuation.items()}
         words = {**punctuation, **self._renamed()}
-        lines = [head + f"start: {_symbol(start, words)}"]
+        lines = [top + f"start: {_symbol(start, words)}"]
         rules, terminals = _reachable(self.rules, start)
         for name in rules:
             if name in words:
