@@ -10,7 +10,9 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from bisect import bisect_left
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,15 +21,15 @@ from numpy.typing import NDArray
 
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.forced import ids_of
-from guided_plugin.grammar.llguidance.growth import examples
+from guided_plugin.grammar.llguidance.growth import examples, required
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.spec.memo import ENTRY_BYTES, Latest
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 
 Piece: TypeAlias = bytes | int
 """A part of an ending: a text, or a control token."""
 
-_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_QUOTE, _BACKSLASH, _BRACE, _BRACKET = map(ord, '"\\}]')
 _FREE = 64
 """So many bytes are allowed next in a text that is free, as a JSON string is."""
 _ORDER = b'}],:"0123456789-[{ntf'
@@ -36,7 +38,7 @@ _ALL = 40
 """So many bytes are all tried in a text."""
 _FEW = 12
 """More bytes than that, and no quote among them, are the middle of a text."""
-_TURNS = 4
+_TURNS = 8
 """So often the same choice is made in the same place."""
 _MOST_BYTES = 1 << 16
 _LONGEST = 24
@@ -50,6 +52,9 @@ _ALTERNATIVES = 6
 """Other choices that are tried at one place."""
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
 _MOST_LITERALS = 64
+_KNOWN_TEXTS = 4
+_LAST_PIECES = 16
+"""In so many pieces a name began that is being written."""
 
 
 class Spelling:
@@ -155,9 +160,12 @@ class Endings:
         found = dict.fromkeys(_LITERAL.findall(text))
         ends = (one for one in found if len(one) > 1 and not one[0].isalnum() and "\\" not in one)
         self._spelled: Latest[bytes, tuple[int, ...]] = Latest(MEMO_BYTES)
-        self._texts: Latest[bytes, bytes] = Latest(MEMO_BYTES)
+        self._texts: Latest[bytes, list[bytes]] = Latest(MEMO_BYTES)
         """Ends of texts, by what may come in front of them."""
         self._literals = [one.encode() for one in itertools.islice(ends, _MOST_LITERALS)] + examples(text)
+        self._literals.sort(key=len)
+        self._names = sorted(required(text))
+        """Names that objects need: where one is chosen, one of these is taken first."""
 
     def shortest(
         self,
@@ -243,11 +251,11 @@ class Endings:
             options: list[Piece] = list(self.spelling.controls_in(row))
             is_text = len(allowed) >= _FREE or (len(allowed) > _FEW and _QUOTE not in allowed)
             if not is_text:
-                ordered = _ordered(allowed)
+                ordered = self._ordered(allowed, pieces)
                 # What leads back here again and again is left for the other choices.
                 seen = self.spelling.signature(row)
                 turn = max(0, visits[seen] - _TURNS) % max(1, len(ordered))
-                visits[seen] += 1
+                visits[seen] += ordered[:1] != [_BRACE] and ordered[:1] != [_BRACKET]
                 options += [bytes([byte]) for byte in ordered[turn:] + ordered[:turn]]
                 closed = False
             elif _QUOTE in allowed and not closed:
@@ -268,18 +276,38 @@ class Endings:
             size += 1 if isinstance(options[0], int) else len(options[0])
         return None
 
+    def _ordered(self, allowed: list[int], pieces: list[Piece]) -> list[int]:
+        """Bytes, those first that lead to an end soonest: of a name, that of one that is needed."""
+        ordered = _ordered(allowed)
+        last = b"".join(one for one in pieces[-_LAST_PIECES:] if isinstance(one, bytes))
+        begun = last[last.rfind(b'"') :] if b'"' in last else b""
+        if len(ordered) > 1 and last[: len(last) - len(begun)].rstrip().endswith((b"{", b",")):
+            ordered.sort(key=lambda byte: not self._begins_name(begun + bytes([byte])))
+        return ordered
+
+    def _begins_name(self, text: bytes) -> bool:
+        at = bisect_left(self._names, text)
+        return at < len(self._names) and self._names[at].startswith(text)
+
     def _end_of_text(self, place: LLGuidanceMatcher, deadline: float) -> bytes | None:
         """A text with which a free text ends, or after which a quote ends it."""
         row = place.row()
-        quoted = _QUOTE in self.spelling.bytes_in(row)
-        key = self.spelling.signature(row)
-        known = self._texts.get(key)
-        if known is None or not self._ends(place, known, quoted):
-            ends = [one for one in self._literals if self._ends(place, one, quoted)]
-            known = min(ends, key=len) if ends else self._searched_end(place, quoted, deadline)
-            if known is not None:
-                self._texts.put(key, known, ENTRY_BYTES + len(key) + len(known))
-        return known
+        allowed = self.spelling.bytes_in(row)
+        quoted, key = _QUOTE in allowed, self.spelling.signature(row)
+        ends: Iterable[bytes]
+        for ends in (
+            (bytes([byte]) for byte in _one_of_each(allowed)),
+            self._texts.get(key) or [],
+            self._literals,
+        ):
+            found = next((one for one in ends if self._ends(place, one, quoted)), None)
+            if found is not None:
+                return found
+        found = self._searched_end(place, quoted, deadline)
+        if found is not None:
+            known = [found, *(self._texts.get(key) or [])][:_KNOWN_TEXTS]
+            self._texts.put(key, known, ENTRY_BYTES + 2 * texts_bytes(*known))
+        return found
 
     def _ends(self, place: LLGuidanceMatcher, text: bytes, quoted: bool) -> bool:
         moved = place.fork()

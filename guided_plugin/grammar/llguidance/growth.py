@@ -64,6 +64,25 @@ def growth(text: str) -> int:
     return int(most) if most < float("inf") else 0
 
 
+def required(text: str) -> set[bytes]:
+    """The names, in quotes, that objects of a grammar can't be without."""
+    needed = max(map(int, _NEEDED.findall(text)), default=0)
+    found: set[bytes] = set()
+    waiting = [_read(body) for _, body in _RULE.findall(text) if '\\":' in body or '":' in body]
+    while waiting:
+        part = waiting.pop()
+        if part.kind == "any" and any(one.bit >= 0 for one in part.parts):
+            waiting += [one for one in part.parts if 0 <= one.bit < needed]
+        elif part.kind == "any":  # of names that may come first, the last one is the first that must
+            waiting += part.parts[-1:]
+        elif part.kind != "repeat" or part.count:
+            waiting += part.parts
+        for name, after in itertools.pairwise(part.parts if part.kind == "all" else ()):
+            if name.name.startswith('"') and after.name.startswith(":"):
+                found.add(name.name.encode(errors="replace"))
+    return found
+
+
 def _read(body: str) -> _Part:
     tokens = [*_TOKEN.finditer(body)]
     part, _ = _any(tokens, 0)
@@ -121,7 +140,8 @@ def _with_bit(part: _Part, bit: int) -> _Part:
 
 def _single(token: re.Match[str]) -> _Part:
     if token["text"] is not None:
-        return _Part("characters", count=len(re.sub(r"\\(.)", r"\1", token["text"])) - 2)
+        text = re.sub(r"\\(.)", r"\1", token["text"])[1:-1]
+        return _Part("characters", name=text, count=len(text))
     if token["name"] is not None:
         return _Part("rule", name=token["name"])
     if token["regex"] is None:
