@@ -53,8 +53,8 @@ _ALTERNATIVES = 6
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
 _MOST_LITERALS = 64
 _KNOWN_TEXTS = 4
-_LAST_PIECES = 16
-"""In so many pieces a name began that is being written."""
+_LAST_PIECES, _MOST_NAMES = 16, 64
+"""In so many pieces a name began that is being written, and so many are tried for it."""
 
 
 class Spelling:
@@ -248,10 +248,10 @@ class Endings:
             if place.complete:
                 return pieces
             allowed = self.spelling.bytes_in(row)
-            options: list[Piece] = list(self.spelling.controls_in(row))
+            options: list[Piece] = [*self.spelling.controls_in(row), *self._name(place, pieces)]
             is_text = len(allowed) >= _FREE or (len(allowed) > _FEW and _QUOTE not in allowed)
             if not is_text:
-                ordered = self._ordered(allowed, pieces)
+                ordered = _ordered(allowed)
                 # What leads back here again and again is left for the other choices.
                 seen = self.spelling.signature(row)
                 turn = max(0, visits[seen] - _TURNS) % max(1, len(ordered))
@@ -276,18 +276,22 @@ class Endings:
             size += 1 if isinstance(options[0], int) else len(options[0])
         return None
 
-    def _ordered(self, allowed: list[int], pieces: list[Piece]) -> list[int]:
-        """Bytes, those first that lead to an end soonest: of a name, that of one that is needed."""
-        ordered = _ordered(allowed)
+    def _name(self, place: LLGuidanceMatcher, pieces: list[Piece]) -> list[Piece]:
+        """The rest of a name that is needed, where one is being chosen."""
         last = b"".join(one for one in pieces[-_LAST_PIECES:] if isinstance(one, bytes))
-        begun = last[last.rfind(b'"') :] if b'"' in last else b""
-        if len(ordered) > 1 and last[: len(last) - len(begun)].rstrip().endswith((b"{", b",")):
-            ordered.sort(key=lambda byte: not self._begins_name(begun + bytes([byte])))
-        return ordered
-
-    def _begins_name(self, text: bytes) -> bool:
-        at = bisect_left(self._names, text)
-        return at < len(self._names) and self._names[at].startswith(text)
+        start = last.rfind(b'"')
+        if start < 0 or not last[:start].rstrip().endswith((b"{", b",")):
+            return []
+        begun = last[start:]
+        first = bisect_left(self._names, begun)
+        for name in self._names[first : first + _MOST_NAMES]:
+            if not name.startswith(begun):
+                break
+            rest = name[len(begun) :]
+            tokens = [self.spelling.single[byte] for byte in rest if byte in self.spelling.single]
+            if rest and len(tokens) == len(rest) and place.fits(tokens):
+                return [rest]
+        return []
 
     def _end_of_text(self, place: LLGuidanceMatcher, deadline: float) -> bytes | None:
         """A text with which a free text ends, or after which a quote ends it."""
