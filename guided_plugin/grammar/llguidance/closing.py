@@ -23,6 +23,8 @@ _TRIAL_SECONDS = 0.002
 """For one that only keeps more tokens. Half of them take 0.2 ms."""
 _TRIED = 24
 """Tokens that are tried at one place, besides those that spell the ending."""
+_PROBES = 2
+"""Tokens of free text that are tried: where these leave an ending as it is, the others do."""
 _RECENT = 6
 """Endings of other outputs that are tried before one is searched."""
 Ending = tuple[int, ...]
@@ -34,9 +36,9 @@ class _Place:
     """Where outputs have the same ending and the same bytes may come next."""
 
     steady: list[tuple[int, int]]
-    """Tokens after which no more are needed than before, and how many."""
-    growing: list[tuple[int, Ending]] = field(default_factory=list)
-    """Others that were seen to fit, with the ending behind each: that is looked at again."""
+    """Tokens after which the same ending fits, or what is left of it, and how long that is."""
+    others: list[tuple[int, Ending]] = field(default_factory=list)
+    """Tokens with another ending behind each: whether that fits is looked at again."""
     untried: list[int] = field(default_factory=list)
 
 
@@ -96,7 +98,7 @@ class ClosingRules:
         for token, size in place.steady:
             if size <= most:
                 yield token
-        for token, after in place.growing:
+        for token, after in place.others:
             if len(after) <= most and matcher.ends_with((token, *after)):
                 yield token
         # Where no token is spare, another way would have to be as short: no search is worth its time then.
@@ -105,10 +107,10 @@ class ClosingRules:
             found = self._tried(matcher, token, ending, most)
             if found is None:
                 continue
-            if len(found) <= len(ending):
+            if found in (ending, ending[1:]):
                 place.steady.append((token, len(found)))
             else:
-                place.growing.append((token, found))
+                place.others.append((token, found))
             if len(found) <= most:
                 yield token
 
@@ -232,7 +234,9 @@ class Closing:
         spelling = self.rules.endings.spelling
         kept = [token for token in self.stops if _allows(row, token)]
         kept += self.rules.kept(matcher, ending, most, row, until)
-        if len(ending) <= most and spelling.is_free(row):
+        # Of a name that may be any, other letters are another name.
+        probes = spelling.probes[:_PROBES] if len(ending) <= most and spelling.is_free(row) else []
+        if probes and all(matcher.ends_with((token, *ending)) for token in probes):
             row &= spelling.plain
         else:
             row[:] = 0

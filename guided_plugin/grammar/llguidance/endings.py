@@ -29,10 +29,12 @@ from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 Piece: TypeAlias = bytes | int
 """A part of an ending: a text, or a control token."""
 
-_QUOTE, _BACKSLASH, _BRACE, _BRACKET = map(ord, '"\\}]')
+_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_CLOSERS = b"}])>"
+_ENDS = frozenset((*_CLOSERS, _QUOTE))
 _FREE = 64
 """So many bytes are allowed next in a text that is free, as a JSON string is."""
-_ORDER = b'}],:"0123456789-[{ntf'
+_ORDER = b'}])>,:"0123456789-[{ntf'
 """What is taken first where a text is not free: what closes, then what is short."""
 _ALL = 40
 """So many bytes are all tried in a text."""
@@ -78,7 +80,7 @@ class Spelling:
         bits[[token for token, text in enumerate(self.tokens) if _is_plain(text)]] = 1
         self.plain: MaskArray = np.packbits(bits, bitorder="little").view(np.int32)
         """Tokens of whole characters, none of which may end a text or begin an escape in it."""
-        self._probes = [self.single[byte] for byte in b"aZ0 -.{]" if byte in self.single]
+        self.probes = [self.single[byte] for byte in b"aZ0 -.{]" if byte in self.single]
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""
@@ -124,7 +126,7 @@ class Spelling:
 
     def is_free(self, row: MaskArray) -> bool:
         """Whether a mask is that of a free text."""
-        return all(row[token >> 5] >> (token & 31) & 1 for token in self._probes)
+        return all(row[token >> 5] >> (token & 31) & 1 for token in self.probes)
 
 
 _SPECIAL = re.compile(rb'["\\<\x00-\x1f]')
@@ -249,13 +251,15 @@ class Endings:
                 return pieces
             allowed = self.spelling.bytes_in(row)
             options: list[Piece] = [*self.spelling.controls_in(row), *self._name(place, pieces)]
-            is_text = len(allowed) >= _FREE or (len(allowed) > _FEW and _QUOTE not in allowed)
-            if not is_text:
+            is_text = len(allowed) >= _FREE or (len(allowed) > _FEW and not _ENDS.intersection(allowed))
+            if allowed and min(allowed) >= 128 and max(allowed) < 192:  # inside a character
+                options.append(bytes(allowed[:1]))
+            elif not is_text:
                 ordered = _ordered(allowed)
                 # What leads back here again and again is left for the other choices.
                 seen = self.spelling.signature(row)
                 turn = max(0, visits[seen] - _TURNS) % max(1, len(ordered))
-                visits[seen] += ordered[:1] != [_BRACE] and ordered[:1] != [_BRACKET]
+                visits[seen] += not (ordered and ordered[0] in _CLOSERS and len(ordered) < _FEW)
                 options += [bytes([byte]) for byte in ordered[turn:] + ordered[:turn]]
                 closed = False
             elif _QUOTE in allowed and not closed:
