@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             schema = json.loads(files[name].read_text())["schema"]
             try:
                 spec = OutputSpec.json_schema(schema)
-                least, _ = compiler.compile(spec).closing
+                least = compiler.compile(spec).admission().least
             except GuidedError as error:
                 counts["no end was found" if "no end" in error.what else "refused schemas"] += 1
                 if "no end" in error.what:

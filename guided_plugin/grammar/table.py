@@ -121,7 +121,7 @@ class GrammarTable:
             request = RunningRequest(
                 request_id, spec, grammar, matcher, backend, stops, state, forbidden=forbidden
             )
-            if grammar.closing[0] and spec.room is not None:
+            if grammar.shortest is not None and spec.room is not None:
                 closer: Any = backend
                 request.closing = closer.closing(grammar, spec.room, stops)
             self.requests[slot] = request

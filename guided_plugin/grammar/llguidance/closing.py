@@ -21,10 +21,12 @@ _SECONDS = 0.2
 """Of processor time for a search without which an output would be cut."""
 _TRIAL_SECONDS = 0.002
 """For one that only keeps more tokens. Half of them take 0.2 ms."""
-_TRIED = 24
+_TRIED = 16
 """Tokens that are tried at one place, besides those that spell the ending."""
-_PROBES = 2
+_PROBES = 3
 """Tokens of free text that are tried: where these leave an ending as it is, the others do."""
+_DISTINCT = 2
+"""Tokens that make a text a new one, where items must be distinct."""
 _RECENT = 6
 """Endings of other outputs that are tried before one is searched."""
 Ending = tuple[int, ...]
@@ -35,22 +37,22 @@ Ending = tuple[int, ...]
 class _Place:
     """Where outputs have the same ending and the same bytes may come next."""
 
-    steady: list[tuple[int, int]]
-    """Tokens after which the same ending fits, or what is left of it, and how long that is."""
+    own: list[tuple[int, int]]
+    """Tokens that begin the ending, and how long its rest is."""
     others: list[tuple[int, Ending]] = field(default_factory=list)
-    """Tokens with another ending behind each: whether that fits is looked at again."""
+    """Tokens with an ending behind each that fitted: whether it does is looked at again."""
     untried: list[int] = field(default_factory=list)
 
 
 class ClosingRules:
     """What the outputs of one grammar share."""
 
-    def __init__(self, endings: Endings, growth: int, first: Ending | None = None) -> None:
-        """`first`: the ending of an output that has not begun, where it is known."""
+    def __init__(self, endings: Endings, growth: int, first: Ending) -> None:
+        """`first`: the ending of an output that has not begun."""
         self.endings = endings
         self.growth = growth
         """Tokens that one token may add to the shortest ending, at most."""
-        self._first: Ending | None = first
+        self._first = first
         self._recent: list[Ending] = []
         self._known: Latest[tuple[int, Ending], Ending] = Latest(MEMO_BYTES)
         """The ending that was found after a token, by that and the ending before it."""
@@ -72,7 +74,7 @@ class ClosingRules:
             before = self._first
         if before is not None:
             for ending in self._likely(token, before):
-                if matcher.ends_with(ending):
+                if len(ending) <= needed and matcher.ends_with(ending):
                     return ending
         for ending in self._recent:
             if len(ending) <= enough and matcher.ends_with(ending):
@@ -81,8 +83,6 @@ class ClosingRules:
         if found is not None:
             self._remember(token, before, found)
             self._recent = [found, *(one for one in self._recent if one != found)][:_RECENT]
-            if token < 0:
-                self._first = found
         return found
 
     def kept(
@@ -95,7 +95,7 @@ class ClosingRules:
         if place is None:
             place = self._place(ending, row)
             self._places.put(key, place, ENTRY_BYTES + 16 * (len(ending) + 8 * len(place.untried)))
-        for token, size in place.steady:
+        for token, size in place.own:
             if size <= most:
                 yield token
         for token, after in place.others:
@@ -107,10 +107,7 @@ class ClosingRules:
             found = self._tried(matcher, token, ending, most)
             if found is None:
                 continue
-            if found in (ending, ending[1:]):
-                place.steady.append((token, len(found)))
-            else:
-                place.others.append((token, found))
+            place.others.append((token, found))
             if len(found) <= most:
                 yield token
 
@@ -132,16 +129,16 @@ class ClosingRules:
         """What is known of a place at first: the tokens that spell the ending, in any way."""
         spelling = self.endings.spelling
         begun = b"".join(spelling.tokens[token] for token in ending[:4])
-        steady: dict[int, int] = {token: len(ending) - 1 for token in ending[:1]}
+        own: dict[int, int] = {token: len(ending) - 1 for token in ending[:1]}
         for end in range(1, min(len(begun), 16) + 1):
             token = spelling.token(begun[:end])
-            if token is not None and token not in steady and _allows(row, token):
+            if token is not None and token not in own and _allows(row, token):
                 rest = self._rest(token, ending)
                 if rest is not None:
-                    steady[token] = len(rest)
+                    own[token] = len(rest)
         others = dict.fromkeys([*spelling.controls_in(row), *spelling.singles_in(row)])
-        untried = [token for token in others if token not in steady][:_TRIED]
-        return _Place(list(steady.items()), untried=untried[::-1])
+        untried = [token for token in others if token not in own][:_TRIED]
+        return _Place(list(own.items()), untried=untried[::-1])
 
     def _remember(self, token: int, before: Ending | None, found: Ending) -> None:
         if before is not None:
@@ -234,8 +231,9 @@ class Closing:
         spelling = self.rules.endings.spelling
         kept = [token for token in self.stops if _allows(row, token)]
         kept += self.rules.kept(matcher, ending, most, row, until)
-        # Of a name that may be any, other letters are another name.
-        probes = spelling.probes[:_PROBES] if len(ending) <= most and spelling.is_free(row) else []
+        # Of a name that may be any, other letters are another name. A text may become one that was there.
+        needed = len(ending) + (0 if matcher.distinct is None else _DISTINCT)
+        probes = spelling.probes[:_PROBES] if needed <= most and spelling.is_free(row) else []
         if probes and all(matcher.ends_with((token, *ending)) for token in probes):
             row &= spelling.plain
         else:

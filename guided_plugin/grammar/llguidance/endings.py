@@ -29,7 +29,7 @@ from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 Piece: TypeAlias = bytes | int
 """A part of an ending: a text, or a control token."""
 
-_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_SPACE, _QUOTE, _BACKSLASH = ord(" "), ord('"'), ord("\\")
 _CLOSERS = b"}])>"
 _ENDS = frozenset((*_CLOSERS, _QUOTE))
 _FREE = 64
@@ -55,6 +55,7 @@ _ALTERNATIVES = 6
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
 _MOST_LITERALS = 64
 _KNOWN_TEXTS = 4
+_PADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _LAST_PIECES, _MOST_NAMES = 16, 64
 """In so many pieces a name began that is being written, and so many are tried for it."""
 
@@ -80,7 +81,7 @@ class Spelling:
         bits[[token for token, text in enumerate(self.tokens) if _is_plain(text)]] = 1
         self.plain: MaskArray = np.packbits(bits, bitorder="little").view(np.int32)
         """Tokens of whole characters, none of which may end a text or begin an escape in it."""
-        self.probes = [self.single[byte] for byte in b"aZ0 -.{]" if byte in self.single]
+        self.probes = [self.single[byte] for byte in b"a 0Z-.{]" if byte in self.single]
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""
@@ -164,7 +165,9 @@ class Endings:
         self._spelled: Latest[bytes, tuple[int, ...]] = Latest(MEMO_BYTES)
         self._texts: Latest[bytes, list[bytes]] = Latest(MEMO_BYTES)
         """Ends of texts, by what may come in front of them."""
-        self._literals = [one.encode() for one in itertools.islice(ends, _MOST_LITERALS)] + examples(text)
+        self._literals: list[bytes] = [
+            one.encode() for one in itertools.islice(ends, _MOST_LITERALS)
+        ] + examples(text)
         self._literals.sort(key=len)
         self._names = sorted(required(text))
         """Names that objects need: where one is chosen, one of these is taken first."""
@@ -250,7 +253,9 @@ class Endings:
             if place.complete:
                 return pieces
             allowed = self.spelling.bytes_in(row)
-            options: list[Piece] = [*self.spelling.controls_in(row), *self._name(place, pieces)]
+            if len(allowed) < _FREE:
+                allowed = [byte for byte in allowed if byte > _SPACE] or allowed
+            options: list[Piece] = [*self.spelling.controls_in(row), *self._name(place, pieces, visits)]
             is_text = len(allowed) >= _FREE or (len(allowed) > _FEW and not _ENDS.intersection(allowed))
             if allowed and min(allowed) >= 128 and max(allowed) < 192:  # inside a character
                 options.append(bytes(allowed[:1]))
@@ -280,20 +285,19 @@ class Endings:
             size += 1 if isinstance(options[0], int) else len(options[0])
         return None
 
-    def _name(self, place: LLGuidanceMatcher, pieces: list[Piece]) -> list[Piece]:
-        """The rest of a name that is needed, where one is being chosen."""
+    def _name(self, place: LLGuidanceMatcher, pieces: list[Piece], visits: Counter[bytes]) -> list[Piece]:
+        """The rest of a name that is needed, where one is being chosen: of one that was chosen seldom."""
         last = b"".join(one for one in pieces[-_LAST_PIECES:] if isinstance(one, bytes))
         start = last.rfind(b'"')
         if start < 0 or not last[:start].rstrip().endswith((b"{", b",")):
             return []
-        begun = last[start:]
+        begun, single = last[start:], self.spelling.single
         first = bisect_left(self._names, begun)
-        for name in self._names[first : first + _MOST_NAMES]:
-            if not name.startswith(begun):
-                break
+        names = [one for one in self._names[first : first + _MOST_NAMES] if one.startswith(begun)]
+        for name in sorted(names, key=visits.__getitem__):
             rest = name[len(begun) :]
-            tokens = [self.spelling.single[byte] for byte in rest if byte in self.spelling.single]
-            if rest and len(tokens) == len(rest) and place.fits(tokens):
+            if rest and single.keys() >= {*rest} and place.fits([single[byte] for byte in rest]):
+                visits[name] += 1
                 return [rest]
         return []
 
@@ -311,11 +315,21 @@ class Endings:
             found = next((one for one in ends if self._ends(place, one, quoted)), None)
             if found is not None:
                 return found
-        found = self._searched_end(place, quoted, deadline)
+        found = self._padded(place, quoted, allowed) or self._searched_end(place, quoted, deadline)
         if found is not None:
             known = [found, *(self._texts.get(key) or [])][:_KNOWN_TEXTS]
             self._texts.put(key, known, ENTRY_BYTES + 2 * texts_bytes(*known))
         return found
+
+    def _padded(self, place: LLGuidanceMatcher, quoted: bool, allowed: list[int]) -> bytes | None:
+        """Such an end with as many other characters as make it long enough."""
+        for count, byte in itertools.product(_PADS, _one_of_each(allowed)[:2]):
+            pad = bytes([byte]) * count
+            for text in (b"", *self._literals):
+                for one in (pad + text, text + pad):
+                    if self._ends(place, one, quoted):
+                        return one
+        return None
 
     def _ends(self, place: LLGuidanceMatcher, text: bytes, quoted: bool) -> bool:
         moved = place.fork()

@@ -149,7 +149,7 @@ def judge(compiler: GrammarCompiler, spec: OutputSpec, tokens: list[int]) -> Non
 @pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
 def test_every_output_that_has_room_enough_ends_valid(compiler: GrammarCompiler, spec: OutputSpec) -> None:
     rng = random.Random(5)
-    least = compiler.compile(spec).closing[0] + (spec.start_after is not None)
+    least = compiler.compile(spec).admission().least + (spec.start_after is not None)
     for room in (least, least + 1, least + 2, least + 7, 2 * least + 20, 3 * least + 60):
         for _ in range(4):
             table = table_of(compiler, spec, room)
@@ -169,9 +169,9 @@ def test_what_is_called_the_least_is_the_least(compiler: GrammarCompiler) -> Non
     ):
         grammar = compiler.compile(spec)
         matchers = [compiler.backend(grammar.backend).start(grammar, (END,))]
-        for count in range(grammar.closing[0]):
+        for count in range(grammar.admission().least):
             assert not any(one.complete for one in matchers), (spec.summary(), count)
-            if count < grammar.closing[0] - 2:
+            if count < grammar.admission().least - 2:
                 matchers = [
                     after
                     for one in matchers

@@ -77,7 +77,8 @@ def schema_to_lark(
         closed=strict,
         bounds=bounds,
         unenforced=unenforced,
-        impossible_token=impossible_token,
+        # What is ignored between terminals would be allowed in the middle of texts that lead to that token.
+        impossible_token=None if whitespace == "flexible" else impossible_token,
         marked=marked,
     )
     if whitespace == "flexible":
