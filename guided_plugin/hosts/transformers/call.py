@@ -159,7 +159,7 @@ class GenerateCall:
         run = Run(around, input_ids, specs, loan, self._pool.compiler)
         if run.errors and not self._keeps_rows:
             row, error = min(run.errors.items())
-            raise error if self._every_row else at_place(error, row * len(self.specs) // len(specs))
+            raise error if self._every_row else error.under(f"spec {row * len(self.specs) // len(specs)}")
         self._run = run
         return run
 
@@ -391,12 +391,6 @@ class Run:
             )
         # Another criterion ended the row (a stop string, say): what follows is padding.
         return None
-
-
-def at_place(error: GuidedError, place: int) -> GuidedError:
-    """The error of a spec, with its place in the list of specs."""
-    where = f"spec {place}: {error.where}" if error.where else f"spec {place}"
-    return type(error)(error.what, where=where, hint=error.hint)
 
 
 @cache

@@ -19,7 +19,7 @@ from guided_plugin.compiling.compiler import shared_compiler
 from guided_plugin.config import GuidedConfig, Mode
 from guided_plugin.errors import ConfigError, GuidedError
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.hosts.transformers.call import GenerateCall, at_place
+from guided_plugin.hosts.transformers.call import GenerateCall
 from guided_plugin.hosts.transformers.output import (
     Generated,
     option,
@@ -207,7 +207,7 @@ class Guide:
             row, error = min(call.refused.items())
             if every_row:
                 raise error
-            raise at_place(error, row) from error
+            raise error.under(f"spec {row}") from error
         return call
 
 
