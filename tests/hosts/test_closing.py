@@ -16,22 +16,19 @@ TRIGGERS = [[token] for token in range(20, 148)]
 """So many that a random model comes to one soon."""
 
 
-@pytest.fixture(scope="module")
-def parts(demo_tokenizer):
-    model = random_model(len(demo_tokenizer))
-    vocabulary = gp.Vocabulary.from_tokenizer(demo_tokenizer, stop_token_ids=1)
-    return model, gp.GrammarCompiler(vocabulary, config=gp.GuidedConfig(isolate_compiles=False))
-
-
 @pytest.fixture(scope="module", params=HOW)
-def loop(request, parts):
-    made = gp.DecodeLoop(*parts, **HOW[request.param])
+def loop(request, demo_tokenizer):
+    vocabulary = gp.Vocabulary.from_tokenizer(demo_tokenizer, stop_token_ids=1)
+    compiler = gp.GrammarCompiler(vocabulary, config=gp.GuidedConfig(isolate_compiles=False))
+    made = gp.DecodeLoop(random_model(len(demo_tokenizer)), compiler, **HOW[request.param])
     yield made
     made.pipeline.close()
 
 
-def text_of(loop, tokens):
-    return b"".join(loop.pipeline.compiler.vocabulary.tokens[token] for token in tokens).decode()
+def check(loop, kind, output, start=0):
+    assert (output.error, output.stopped) == (None, True)
+    tokens = loop.pipeline.compiler.vocabulary.tokens
+    assert is_valid(kind, b"".join(tokens[token] for token in output.tokens[start:]).decode())
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -43,47 +40,36 @@ def test_every_output_with_room_enough_ends_valid(loop, kind):
         options = {"max_new_tokens": room, "sampling": gp.Sampling(1.0, seed=seed)}
         outputs = loop.run(PROMPTS, [spec, spec, None], ignore_stop=seed % 2 == 1, **options)
         for output in outputs[:2]:
-            assert (output.error, output.stopped) == (None, True)
-            assert is_valid(kind, text_of(loop, output.tokens))
+            check(loop, kind, output)
             assert len(output.tokens) < room
         closed += [output.closed for output in outputs[:2]]
         without = loop.run(PROMPTS, [free, free, None], **options)
         cut += sum(not output.stopped for output in without[:2])
-        assert not any(output.closed for output in without)
-        assert not outputs[2].closed
+        assert not any(output.closed for output in [*without, outputs[2]])
     assert any(closed)
     assert cut > 3, "these limits cut nothing: the test shows nothing"
 
 
-def test_an_output_that_ends_by_itself_is_not_closed(loop):
-    spec = dataclasses.replace(CASES["choice"], close_before_length=True)
-    (output,) = loop.run(PROMPTS[:1], [spec], max_new_tokens=90)
-    assert (output.stopped, output.closed) == (True, False)
-
-
-def test_unguided_rows_beside_are_bit_identical(loop):
+def test_an_output_that_ends_by_itself_is_not_closed_and_rows_beside_are_untouched(loop):
     # With drafts, sampling draws another number of times.
     sampling = gp.Sampling(0.0 if loop.pipeline.drafts else 1.0, seed=3)
-    options = {"max_new_tokens": 30, "sampling": sampling}
-    beside = loop.run(PROMPTS, [CASES["schema"], None, CASES["regex"]], **options)
-    alone = loop.run(PROMPTS, [None] * 3, **options)
-    assert beside[1].tokens == alone[1].tokens
-    assert beside[0].tokens != alone[0].tokens
+    outputs = loop.run(PROMPTS, [CASES["choice"], None, CASES["regex"]], max_new_tokens=90, sampling=sampling)
+    alone = loop.run(PROMPTS, [None] * 3, max_new_tokens=90, sampling=sampling)
+    assert (outputs[0].stopped, outputs[0].closed) == (True, False)
+    assert [one.tokens == bare.tokens for one, bare in zip(outputs, alone, strict=True)] == [0, 1, 0]
 
 
 def test_too_little_room_is_an_error_of_the_row_and_the_number_told_is_enough(loop):
     specs = [CASES["schema"], CASES["choice"], None]
     room = least_of(loop.pipeline, specs[0]) - 1
-    refused, *others = loop.run(PROMPTS, specs, max_new_tokens=room)
+    refused, choice, free = loop.run(PROMPTS, specs, max_new_tokens=room)
     assert isinstance(refused.error, RequestError)
-    assert (refused.tokens, refused.closed) == ((), False)
-    assert [output.error for output in others] == [None, None]
-    assert others[0].stopped
-    assert len(others[1].tokens) == room
+    assert (refused.tokens, refused.closed, free.error, len(free.tokens)) == ((), False, None, room)
+    check(loop, "choice", choice)
     told = int(re.search(r"allow at least (\d+)", refused.error.hint)[1])
     (output,) = loop.run(PROMPTS[:1], specs[:1], max_new_tokens=told)
-    assert (output.error, output.closed) == (None, True)
-    assert is_valid("schema", text_of(loop, output.tokens))
+    check(loop, "schema", output)
+    assert output.closed
 
 
 def test_what_comes_after_a_trigger_is_closed_where_it_has_room(loop):
@@ -94,7 +80,6 @@ def test_what_comes_after_a_trigger_is_closed_where_it_has_room(loop):
         for output in loop.run(PROMPTS, [spec] * 3, **options):
             start = next((i for i, token in enumerate(output.tokens, 1) if [token] in TRIGGERS), room)
             if start <= 30:
-                assert (output.error, output.stopped, output.closed) == (None, True, True)
-                assert is_valid("tag", text_of(loop, output.tokens[start:]))
-                complete += 1
+                check(loop, "tag", output, start)
+                complete += output.closed
     assert complete > 5

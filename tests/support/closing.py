@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import jsonschema
 
 import guided_plugin as gp
 
-__all__ = ["CASES", "SCHEMA", "is_valid", "least_of"]
+__all__ = ["CASES", "is_valid", "least_of"]
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "minLength": 1},
-        "age": {"type": "integer"},
-        "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 1},
-    },
-    "required": ["name", "age", "tags"],
+_FIELDS = {
+    "name": {"type": "string", "minLength": 1},
+    "age": {"type": "integer"},
+    "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 1},
 }
-_TAG = {
-    "type": "triggered_tags",
-    "triggers": ["<call>"],
-    "tags": [
-        {"begin": "<call>", "content": {"type": "json_schema", "json_schema": SCHEMA}, "end": "</call>"}
-    ],
-    "at_least_one": True,
-}
+_SCHEMA = {"type": "object", "properties": _FIELDS, "required": [*_FIELDS]}
+_CALL = {"begin": "<call>", "content": {"type": "json_schema", "json_schema": _SCHEMA}, "end": "</call>"}
+_TAG = {"type": "triggered_tags", "triggers": ["<call>"], "tags": [_CALL], "at_least_one": True}
 _REGEX = "[a-f]{3,}-([0-9]{2,}|xy+)z"
 _CHOICES = ["yes", "no", "maybe, if the weather is fine"]
-_CLOSES: dict[str, Any] = {"close_before_length": True}
 
 CASES = {
-    "schema": gp.OutputSpec.json_schema(SCHEMA, **_CLOSES),
-    "spaces": gp.OutputSpec.json_schema(SCHEMA, whitespace="flexible", **_CLOSES),
-    "regex": gp.OutputSpec.regex(_REGEX, **_CLOSES),
-    "choice": gp.OutputSpec.choice(_CHOICES, **_CLOSES),
-    "tag": gp.OutputSpec.structural_tag({"format": _TAG}, **_CLOSES),
+    "schema": gp.OutputSpec.json_schema(_SCHEMA, close_before_length=True),
+    "spaces": gp.OutputSpec.json_schema(_SCHEMA, whitespace="flexible", close_before_length=True),
+    "regex": gp.OutputSpec.regex(_REGEX, close_before_length=True),
+    "choice": gp.OutputSpec.choice(_CHOICES, close_before_length=True),
+    "tag": gp.OutputSpec.structural_tag({"format": _TAG}, close_before_length=True),
 }
 
 
@@ -53,8 +42,6 @@ def is_valid(kind: str, text: str) -> bool:
         return bool(re.fullmatch(_REGEX, text)) if kind == "regex" else text in _CHOICES
     calls = re.findall("<call>(.*?)</call>", text, re.DOTALL) if kind == "tag" else [text]
     try:
-        for call in calls:
-            jsonschema.validate(json.loads(call), SCHEMA)
+        return bool(calls) and all(jsonschema.validate(json.loads(call), _SCHEMA) is None for call in calls)
     except (ValueError, jsonschema.ValidationError):
         return False
-    return bool(calls)

@@ -9,8 +9,8 @@ processor asked for would come late. So a worker gets the next plan from the cri
 filling masks blocks the host, and in the first step, the processor plans.
 
 `GenerateCall` is what processor, criterion and guide share; a `Run` is one pass of `generate` through it.
-Correctness does not rest on what `surroundings` reads: a processor and a criterion take turns, and each sees
-the very token ids that the other saw, one column later. Depends on the pipeline.
+Correctness does not rest on what `surroundings` reads, but for the token limit: a processor and a criterion
+take turns, and each sees the very token ids that the other saw, one column later. Depends on the pipeline.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class GenerateCall:
         keeps_rows: bool = False,
     ) -> None:
         """`wanted`: specs as users give them; they are compiled where they will run. `every_row`: the one
-        spec is for all rows. `device`: where the logits will be, if that is known. `keeps_rows`: a row that
-        can't begin has an error and ends, instead of the whole call."""
+        spec is for all rows. `device`: of the logits, if it is known. `keeps_rows`: a row that can't begin
+        has an error and ends, not the whole call."""
         self._pool = pool
         self._plugins = pool.compiler.plugins
         self.vocabulary = pool.compiler.vocabulary
@@ -171,11 +171,8 @@ class GenerateCall:
         each, rest = divmod(rows, count)
         if rest or each == 0 or (around.sequences is not None and each != around.sequences):
             prompts = rows // (around.sequences or 1)
-            raise ConfigError(
-                f"{count} specs for {prompts} prompts",
-                where="specs",
-                hint="one for each prompt, or one for all",
-            )
+            hint = "one for each prompt, or one for all"
+            raise ConfigError(f"{count} specs for {prompts} prompts", where="specs", hint=hint)
         if around.sequences is None and each > 1:
             groups = input_ids.view(count, each, -1)
             if not bool((groups == groups[:, :1]).all()):
@@ -356,8 +353,8 @@ class Run:
 
     def led(self) -> set[int]:
         """Rows that were led to their end before their token limit."""
-        names, pipeline, complete = self.requests.items(), self._pipeline, self.complete()
-        return {row for name, row in names if pipeline and complete[row] and pipeline.led(name)}
+        pipeline, done = self._pipeline, self.complete()
+        return {row for name, row in self.requests.items() if pipeline and done[row] and pipeline.led(name)}
 
     def judge(self, names: Iterable[str]) -> None:
         """Log those of these requests that failed, once each, and put them into `errors`."""
