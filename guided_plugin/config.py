@@ -43,11 +43,11 @@ class SpecLimits:
     """Longest spec, in bytes."""
     max_nodes: int = 50_000
     """Most JSON values of one spec: objects, arrays, texts, numbers."""
-    max_depth: int = 200
+    max_spec_depth: int = 200
     """Deepest nesting of a schema's own JSON."""
     max_enum: int = 20_000
     """Most values of one enum, or texts of one choice."""
-    max_properties: int = 5_000
+    max_spec_properties: int = 5_000
     """Most properties of one object, or definitions of one schema."""
     max_repetition: int = 1_000_000
     """Largest length bound, and most characters of a pattern with its repetitions written out."""
@@ -68,7 +68,29 @@ class WorkerLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuidedConfig(SpecLimits, WorkerLimits):
+class Bounds:
+    """How much a model may write where a JSON schema sets no bound; 0 sets none. A request may say each."""
+
+    max_whitespace: int = 40
+    """Characters of whitespace between two tokens of JSON that is `flexible`."""
+    max_digits: int = 20
+    """Digits of a number before the point, after it, and in its exponent."""
+    max_string: int = 0
+    """Characters of a string or a name."""
+    max_items: int = 0
+    """Items of an array."""
+    max_properties: int = 0
+    """Properties of an object."""
+    max_depth: int = 0
+    """Arrays and objects inside each other, in recursive schemas and in values that no schema describes."""
+
+
+BOUNDS = tuple(field.name for field in dataclasses.fields(Bounds))
+UNBOUNDED = Bounds(max_whitespace=0, max_digits=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     """Everything an operator can set. Unknown names and wrong types are errors, never ignored."""
 
     enabled: bool = True
@@ -169,6 +191,7 @@ _LEAST: Mapping[str, tuple[float, str]] = {
     "learnt_bytes": (64 * _MIB, "64 MiB"),
     "threads": (0, "0 chooses for you"),
     "worker_spin_us": (0, "0 sleeps at once"),
+    **dict.fromkeys(BOUNDS, (0, "0 sets no bound")),
 }
 """The least value of an option that is a number, where it is not 1."""
 

@@ -63,6 +63,11 @@ class GuidedError(Exception):
         """The same error, told as the error of one request."""
         return type(self)(self.what, where=self.where, hint=self.hint, request_id=request_id)
 
+    def under(self, place: str) -> GuidedError:
+        """The same error, told with the place that its own is in."""
+        where = f"{place}: {self.where}" if self.where else place
+        return type(self)(self.what, where=where, hint=self.hint, request_id=self.request_id)
+
 
 def rebuild(kind: type[GuidedError], what: str, where: str, hint: str, request_id: str | None) -> GuidedError:
     """An error that was sent."""

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import GuidedConfig
+from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Backend, Grammar
 from guided_plugin.grammar.llguidance.backend import LLGuidanceBackend
@@ -67,7 +67,7 @@ class Engine:
     def __init__(self, name: str, vocabulary: Vocabulary) -> None:
         self.name = name
         self.vocabulary = vocabulary
-        config = GuidedConfig(threads=1, cache_bytes=0, isolate_compiles=False)
+        config = GuidedConfig(threads=1, cache_bytes=0, isolate_compiles=False, **vars(UNBOUNDED))
         self._compiler: GrammarCompiler | None = None
         if name in OURS:
             plugins = Plugins(entry_points=False)

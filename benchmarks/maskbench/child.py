@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.maskbench.result import FileResult
 from benchmarks.samples import TextTokens
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import GuidedConfig
+from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.errors import GrammarError, GuidedError, SpecError
 from guided_plugin.grammar.base import Grammar, Matcher, MatcherBatch
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -63,8 +63,9 @@ class FileBench:
     def __init__(
         self, vocabulary: Vocabulary, backend: str, stage: Callable[[str], None] = lambda _: None
     ) -> None:
-        # Nothing stays in the cache: of two files with one schema both compile it.
-        config = GuidedConfig(backend=backend, threads=1, cache_bytes=0)
+        # Nothing stays in the cache: of two files with one schema both compile it. Without bounds:
+        # instances are of the schema's own language.
+        config = GuidedConfig(backend=backend, threads=1, cache_bytes=0, **vars(UNBOUNDED))
         self._compiler = GrammarCompiler(vocabulary, config=config)
         self._stops = vocabulary.stop_token_ids
         padding = range(vocabulary.size, 32 * vocabulary.words)

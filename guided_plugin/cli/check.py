@@ -132,6 +132,8 @@ def _show(report: CheckReport) -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
+    from guided_plugin.diagnose.position import bounds_of
+
     console = Console(highlight=False, soft_wrap=True)
     console.print(" ".join(report.spec.summary().split()), markup=False)
     made = report.grammar
@@ -144,6 +146,8 @@ def _show(report: CheckReport) -> None:
         )
         if made.reason:
             console.print(f"chosen: {escape(made.reason)}")
+    if bounds := bounds_of(made):
+        console.print("bounds:", ", ".join(f"{name} {most}" for name, most in bounds.items()))
     for warning in report.warnings:
         console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
     groups: dict[tuple[str, str], list[KeywordUse]] = {}

@@ -83,6 +83,8 @@ def _show(found: Explanation, next_text: str | None) -> None:
         lines.append(("next", found.next_refused.reason if found.next_refused else f"{next_text!r} fits"))
     ending = found.ending
     lines.append(("could end", repr(ending.text) if ending.text is not None else ending.why))
+    if found.bounds:
+        lines.append(("bounds", ", ".join(f"{name} {most}" for name, most in found.bounds.items())))
     lines += [("note", note) for note in found.notes]
     console = Console(highlight=False, soft_wrap=True)
     for name, value in lines:

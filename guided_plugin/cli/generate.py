@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,10 +39,15 @@ def generate(
     seed: Seed = 0,
     device: Device = "cpu",
     whitespace: Layout = None,
+    close_before_length: Annotated[
+        bool, typer.Option("--close-before-length", help="Outputs end valid, at the latest at their limit.")
+    ] = False,
     json_output: JsonOutput = False,
 ) -> None:
     """Generate text from a local model, guided by a schema, regex, choice or grammar."""
     spec = _spec(schema, regex, choice, grammar, whitespace)
+    if spec is not None and close_before_length:
+        spec = replace(spec, close_before_length=True)
     with working("loading the model"):
         from guided_plugin.compiling.compiler import GrammarCompiler
         from guided_plugin.hosts.loop import DecodeLoop, Sampling
@@ -70,6 +76,7 @@ def generate(
                 "tokens": len(output.tokens),
                 "stopped": output.stopped,
                 "error": str(output.error) if output.error else None,
+                "closed": output.closed,
             }
             for text, output in zip(texts, outputs, strict=True)
         ]
@@ -82,7 +89,8 @@ def generate(
     if spec is not None and not all(output.stopped for output in outputs):
         cut = sum(not output.stopped for output in outputs)
         raise RequestError(
-            f"{cut} of {n} outputs ran into --max-new-tokens and are incomplete", hint="raise it"
+            f"{cut} of {n} outputs ran into --max-new-tokens and are incomplete",
+            hint="raise it, or give --close-before-length",
         )
 
 

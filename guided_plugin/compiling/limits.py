@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from guided_plugin.config import GuidedConfig, SpecLimits
+from guided_plugin.config import BOUNDS, GuidedConfig, SpecLimits
 from guided_plugin.errors import CompileLimitError
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.keywords import KEYWORDS
@@ -107,6 +107,9 @@ def _check(spec: OutputSpec, config: GuidedConfig) -> None:
     size = len(spec.text.encode(errors="surrogatepass"))
     if size > config.max_spec_bytes:
         raise _over("a spec", size, "bytes", "max_spec_bytes", config.max_spec_bytes, spec.kind)
+    for name in BOUNDS:
+        if (bound := getattr(spec, name) or 0) > config.max_repetition:
+            raise _over(name, bound, "", "max_repetition", config.max_repetition, name)
     if spec.kind in ("regex", "grammar"):
         _check_pattern(spec.text, config, spec.kind)
     elif spec.kind == "choice":
@@ -115,7 +118,7 @@ def _check(spec: OutputSpec, config: GuidedConfig) -> None:
             raise _over("a choice", count, "texts", "max_enum", config.max_enum, "choice")
     elif spec.kind in ("json_schema", "structural_tag"):
         document = spec.document()
-        nodes, is_deeper = _measured(document, config.max_depth)
+        nodes, is_deeper = _measured(document, config.max_spec_depth)
         if nodes > config.max_nodes:
             raise _over("a spec", nodes, "JSON values", "max_nodes", config.max_nodes, spec.kind)
         if is_deeper:
@@ -134,6 +137,8 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
     third parties nothing is known.
     """
     if backend not in ("llguidance", "xgrammar") or len(spec.text) > _SMALL_TEXT:
+        return False
+    if spec.max_depth or spec.max_properties or any((getattr(spec, n) or 0) > _SMALL_LENGTH for n in BOUNDS):
         return False
     if spec.kind == "json_object":
         return True
@@ -203,7 +208,7 @@ def _count(digits: str | None) -> int:
 
 def _check_pattern(source: str, config: GuidedConfig, where: str) -> None:
     size, depth = unrolled(source, grammar=where == "grammar")
-    if depth > config.max_depth:
+    if depth > config.max_spec_depth:
         raise _too_deep("has brackets", config, where)
     # A pattern that is as long as its text repeats nothing, and its length was checked.
     if size > max(config.max_repetition, len(source)):
@@ -240,7 +245,7 @@ def _check_schema(
         elif key in _LENGTHS and isinstance(value, int | float):
             what, size, unit, option = f"`{key}`", value, "", "max_repetition"
         elif key in _MEMBERS and isinstance(value, dict):
-            what, size, unit, option = f"`{key}`", len(value), "members", "max_properties"
+            what, size, unit, option = f"`{key}`", len(value), "members", "max_spec_properties"
         elif key == "pattern" and isinstance(value, str):
             _check_pattern(value, config, _where(place, *path, key))
             continue
@@ -299,9 +304,9 @@ def _is_small_pattern(source: str) -> bool:
 
 def _too_deep(what: str, config: GuidedConfig, where: str) -> CompileLimitError:
     return CompileLimitError(
-        f"{what} nested more than {config.max_depth} deep",
+        f"{what} nested more than {config.max_spec_depth} deep",
         where=where,
-        hint="flatten it, or raise max_depth",
+        hint="flatten it, or raise max_spec_depth",
     )
 
 

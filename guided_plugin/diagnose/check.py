@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.diagnose.position import Position
+from guided_plugin.diagnose.position import Position, bounds_of
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.spec import OutputSpec
@@ -72,6 +72,7 @@ class CheckReport:
             "backend": made and made.backend,
             "reason": made.reason if made else "",
             "compile_ms": round(made.seconds * 1e3, 3) if made else 0.0,
+            "bounds": bounds_of(made),
             "memory_bytes": made.size_bytes if made else 0,
             "warnings": list(self.warnings),
             "error": told,
@@ -161,7 +162,7 @@ def keyword_uses(spec: OutputSpec, compiler: GrammarCompiler) -> tuple[KeywordUs
 
 
 def _schema_spec(spec: OutputSpec, schema: Any, backend: str) -> OutputSpec:
-    return OutputSpec.json_schema(schema, strict=spec.strict, whitespace=spec.whitespace, backend=backend)
+    return replace(spec, kind="json_schema", text=OutputSpec.json_schema(schema).text, backend=backend)
 
 
 def _uses(spec: OutputSpec, compiler: GrammarCompiler) -> Iterable[KeywordUse]:

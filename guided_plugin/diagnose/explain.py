@@ -11,7 +11,7 @@ from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.diagnose.ending import Ending, shortest_ending
-from guided_plugin.diagnose.position import Position, Refusal
+from guided_plugin.diagnose.position import Position, Refusal, bounds_of
 from guided_plugin.errors import VocabularyError
 from guided_plugin.grammar.forced import DRAFTS, ForcedTokens
 from guided_plugin.spec import OutputSpec
@@ -53,6 +53,8 @@ class Explanation:
     """A short completion."""
     notes: tuple[str, ...]
     """What may explain an output that does not end."""
+    bounds: dict[str, int]
+    """What bounds JSON where its schema does not, by option."""
     jump: Jump | None = None
     """Which parts of the text are forced, where that was asked for."""
 
@@ -104,6 +106,7 @@ def explain_output(
         next_refused=next_refused,
         ending=shortest_ending(position, seconds),
         notes=tuple(_notes(spec, text[:count], place, characters)),
+        bounds=bounds_of(compiler.compile(spec)),
         jump=jump_through(compiler, spec, _tokens_of(position, text[:count])) if jump else None,
     )
 

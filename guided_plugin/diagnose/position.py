@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import BOUNDS
 from guided_plugin.errors import shown
-from guided_plugin.grammar.base import Backend, MaskArray, Matcher
+from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 
@@ -75,6 +76,16 @@ class Names:
             return repr(data.decode())
         except UnicodeDecodeError:
             return repr(data)
+
+
+def bounds_of(grammar: Grammar | None) -> dict[str, int]:
+    """The options that bound JSON of a grammar where its schemas do not, as far as its backend holds them."""
+    inner = grammar and grammar.spec.syntax == "lark" and "%json" in grammar.spec.text
+    if not grammar or not (inner or grammar.spec.is_json or grammar.spec.kind == "structural_tag"):
+        return {}
+    held = BOUNDS if grammar.backend == "llguidance" else BOUNDS[:1]
+    held = held if grammar.spec.layout == "flexible" else held[1:]
+    return {name: most for name in held if (most := getattr(grammar.spec.bounds, name))}
 
 
 @dataclass

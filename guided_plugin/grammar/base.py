@@ -52,9 +52,10 @@ class Grammar:
     """Keywords of the spec that it leaves out because of `unenforced_keywords`: outputs may break them."""
     named: frozenset[int] = frozenset()
     """Control tokens that the spec names: none of them may be a stop token of a request."""
-    closing: tuple[int, int] = (0, 0)
-    """Where outputs are closed before their limit: tokens of the shortest one, its stop token among them, and
-    how many more one token may make necessary."""
+    shortest: tuple[int, ...] | None = None
+    """Where outputs are closed before their limit: the tokens of the shortest one, without a stop token,"""
+    growth: int = 0
+    """and how many more tokens one may make necessary."""
 
     def admission(self) -> Admission:
         """What a host is told of it."""
@@ -65,7 +66,7 @@ class Grammar:
             tuple(map(printable, self.warnings)),
             str(self.reason),
             tuple(map(printable, self.unenforced)),
-            int(self.closing[0]),
+            0 if self.shortest is None else len(self.shortest) + 1,
         )
 
 
@@ -83,7 +84,9 @@ class Prepared:
     """As in the `Grammar`."""
     named: frozenset[int] = frozenset()
     """As in the `Grammar`."""
-    closing: tuple[int, int] = (0, 0)
+    shortest: tuple[int, ...] | None = None
+    """As in the `Grammar`."""
+    growth: int = 0
     """As in the `Grammar`."""
 
     @property
@@ -132,9 +135,10 @@ class OutputClosing(Protocol):
     def go_back(self, mark: Any) -> None:
         """Be as it was at a mark."""
 
-    def restrict(self, matcher: Any, tokens: int, last: int, row: MaskArray) -> bool:
+    def restrict(self, matcher: Any, tokens: int, last: int, row: MaskArray, until: float) -> bool:
         """Take the tokens out of a mask after which no ending would fit into the room that is left. `tokens`
-        are there, `last` is the last one or -1. False where no ending is known: the output may be cut."""
+        are there, `last` is the last one or -1. False where no ending is known: the output may be cut.
+        `until`: of `time.thread_time`, for searches that only leave more choice."""
 
 
 class MatcherBatch(Protocol):
@@ -155,7 +159,7 @@ class Backend(Protocol):
     without `prepare` compiles in this process; `pace(seconds)` is told the time between steps, in which fills
     are hidden, so that it may use fewer threads; `warm_up()` builds what the first request would wait for;
     `learnt_bytes()` tells what its matchers have learnt of their grammars; `closing(grammar, room, stops)`
-    makes what closes one output before its limit, where `Grammar.closing` says how; `probe(grammar)` refuses
+    makes what closes one output before its limit, where `Grammar.shortest` is known; `probe(grammar)` refuses
     one, compiled here, whose requests would go over a limit.
     """
 

@@ -52,6 +52,11 @@ class RunningRequest:
     closing: OutputClosing | None = None
     """What closes it before its token limit, where its spec asks for that."""
 
+    @property
+    def led(self) -> bool:
+        """Whether its output was led to an end before its token limit."""
+        return self.closing is not None and self.closing.led > 0
+
     def replayed(self) -> tuple[Matcher, bool]:
         """A new matcher, moved past the request's tokens, and whether it accepted all of them."""
         matcher = self.backend.start(self.grammar, self.stop_token_ids)

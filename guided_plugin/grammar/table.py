@@ -42,6 +42,9 @@ _RENEW_EVERY = 16
 _LOOK_SECONDS = 0.1
 """Seconds between two such looks, at most: where masks take long, better matchers matter most."""
 
+_CLOSING_SECONDS = 0.002
+"""In a step, for searches that only leave more choice to outputs that end soon."""
+
 _STOP_ROW_BYTES = 4 << 20
 """What rows of stop tokens may take: one for each set of stop tokens that requests have."""
 
@@ -85,6 +88,7 @@ class GrammarTable:
         """Slots whose outputs came so near their limit since then that they are led to an end."""
         self.tokens_led = 0
         """Tokens since then that had no other choice."""
+        self._closing_until = 0.0
 
     def add(
         self,
@@ -117,7 +121,7 @@ class GrammarTable:
             request = RunningRequest(
                 request_id, spec, grammar, matcher, backend, stops, state, forbidden=forbidden
             )
-            if grammar.closing[0] and spec.room is not None:
+            if grammar.shortest is not None and spec.room is not None:
                 closer: Any = backend
                 request.closing = closer.closing(grammar, spec.room, stops)
             self.requests[slot] = request
@@ -187,6 +191,8 @@ class GrammarTable:
         for batch in group.batches:
             own = batch.positions if rows is None else [rows[position] for position in batch.positions]
             self._fill_batch(batch, slots, mask, own)
+        if rows is None:  # a step begins
+            self._closing_until = time.thread_time() + _CLOSING_SECONDS
         for position in group.closing:
             self._close(slots[position], mask[position if rows is None else rows[position]])
         for position in group.others:
@@ -207,9 +213,9 @@ class GrammarTable:
         closing, tokens = request.closing, request.state.tokens
         if closing is None or request.error is not None:
             return
-        before = closing.led
+        before, last = closing.led, tokens[-1] if tokens else -1
         try:
-            closing.restrict(request.matcher, len(tokens), tokens[-1] if tokens else -1, row)
+            closing.restrict(request.matcher, len(tokens), last, row, self._closing_until)
         except Exception as error:
             self.fail(slot, RequestError(f"its end could not be found: {error}"))
             row[:] = self.stop_row(request)

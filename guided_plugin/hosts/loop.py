@@ -45,6 +45,8 @@ class Output:
     """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows: check it by them."""
     forwards: int = 0
     """Forward passes of the model that the row took part in until it stopped."""
+    closed: bool = False
+    """Whether it was led to its end before its token limit (`close_before_length`)."""
 
 
 class DecodeLoop:
@@ -113,7 +115,7 @@ class DecodeLoop:
             try:
                 if not prompt:
                     raise ConfigError("is empty", where=f"prompt {row}", hint="give at least one token")
-                requests[row] = self._begin(OutputSpec.parse(spec))
+                requests[row] = self._begin(OutputSpec.parse(spec), max_new_tokens)
             except GuidedError as error:
                 outputs[row] = Output((), False, error)
         try:
@@ -137,17 +139,19 @@ class DecodeLoop:
                 ):
                     request = self.pipeline.request(name) if name else None
                     told = (request.error, request.unenforced) if request else (None, ())
-                    outputs[row] = Output(tokens, stopped, *told, forwards)
+                    # Of several ranks the first one knows.
+                    led = name is not None and not self.pipeline.rank and self.pipeline.led(name)
+                    outputs[row] = Output(tokens, stopped, *told, forwards, led and stopped and not told[0])
         finally:
             for name in filter(None, requests.values()):
                 self.pipeline.remove_request(name)
         return [outputs[row] for row in range(len(prompts))]
 
-    def _begin(self, spec: OutputSpec | None) -> str | None:
+    def _begin(self, spec: OutputSpec | None, room: int) -> str | None:
         if spec is None:
             return None
         name = f"row-{next(self._request_ids)}"
-        self.pipeline.add_request(name, spec)
+        self.pipeline.add_request(name, spec.within(room))
         return name
 
     @torch.inference_mode()

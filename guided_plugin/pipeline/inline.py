@@ -19,8 +19,8 @@ from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
+from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.drafts import fill_with_drafts
-from guided_plugin.grammar.request_state import Phase
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
@@ -131,18 +131,9 @@ class InlineRuntime(GrammarRuntime):
         if self._unaccepted is not None and self._region.sampled(self._unaccepted[1]):
             self._take_tokens(*self._unaccepted)
 
-    def tokens(self, slot: int) -> tuple[int, ...]:
+    def request(self, slot: int) -> RunningRequest:
         self._accept()
-        return self.table.tokens(slot)
-
-    def phase(self, slot: int) -> Phase:
-        self._accept()
-        return self.table.phase(slot)
-
-    def led(self, slot: int) -> bool:
-        self._accept()
-        closing = self.table.requests[slot].closing
-        return closing is not None and closing.led > 0
+        return self.table.requests[slot]
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         if not self.table.failures:

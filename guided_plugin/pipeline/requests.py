@@ -117,19 +117,19 @@ class PipelineRequests:
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
         """What a request has produced, as its grammar saw it. Waits for the steps so far."""
-        tokens = self.runtime.tokens(self._slot_of(request_id))
+        tokens = tuple(self.runtime.request(self._slot_of(request_id)).state.tokens)
         self._report(self.runtime.take_failures())
         return tokens
 
     def phase(self, request_id: str) -> Phase:
         """Whether a request is waiting for its start, active, done or failed. Waits for the steps so far."""
-        phase = self.runtime.phase(self._slot_of(request_id))
+        phase = self.runtime.request(self._slot_of(request_id)).state.phase
         self._report(self.runtime.take_failures())
         return phase
 
     def led(self, request_id: str) -> bool:
         """Whether a request's output was led to an end before its token limit. Waits for the steps so far."""
-        return self.runtime.led(self._slot_of(request_id))
+        return self.runtime.request(self._slot_of(request_id)).led
 
     def _counted(self) -> dict[tuple[str, str], int]:
         """How many requests were added, by backend and the reason why it was chosen."""

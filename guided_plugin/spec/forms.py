@@ -1,4 +1,4 @@
-"""The forms in which clients ask for structured output. Depends on errors and languages.
+"""The forms in which clients ask for structured output. Depends on config, errors and languages.
 
 `read` tells the forms apart by their keys alone, and names the form that it took a mapping for when something
 in it is wrong.
@@ -10,15 +10,18 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from guided_plugin.config import BOUNDS
 from guided_plugin.errors import SpecError, UnsupportedSpecError, did_you_mean, shown
 from guided_plugin.spec.ecma import Characters, Repeat
 from guided_plugin.spec.languages import nullable, whole
 
-__all__ = ["KINDS", "OPTIONS", "WHOLE", "Form", "Kind", "read", "whitespace_of"]
+__all__ = ["KINDS", "OPTIONS", "SETTLED", "WHOLE", "Form", "Kind", "read", "whitespace_of"]
 
 Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 KINDS: tuple[Kind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag")
-OPTIONS = ("whitespace", "strict", "backend", "stop_token_ids", "start_after", "close_before_length")
+SETTLED = ("whitespace", "strict", "close_before_length", *BOUNDS)
+"""Options that the configuration decides where a request does not say."""
+OPTIONS = (*SETTLED, "backend", "stop_token_ids", "start_after")
 
 _VLLM_KEYS = ("whitespace_pattern", "disable_any_whitespace", "disable_additional_properties")
 _VLLM_INTERNAL = ("_backend", "_backend_was_auto", "disable_fallback")

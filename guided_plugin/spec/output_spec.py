@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from guided_plugin.config import GuidedConfig, Whitespace
+from guided_plugin.config import BOUNDS, Bounds, GuidedConfig, Whitespace
 from guided_plugin.errors import RequestError, SpecError, did_you_mean, printable, shown
-from guided_plugin.spec.forms import KINDS, OPTIONS, Kind, read
+from guided_plugin.spec.forms import KINDS, OPTIONS, SETTLED, Kind, read
 from guided_plugin.spec.python.form import form_of, is_python, json_form
 from guided_plugin.spec.schema import check_schema
 from guided_plugin.spec.telling import told
@@ -51,6 +51,13 @@ class OutputSpec:
     configured."""
     room: int | None = None
     """For that: how many tokens the output may have, its stop token among them. Hosts set it."""
+    # How much there may be in JSON where the schema sets no bound: see `Bounds`. None: as configured.
+    max_whitespace: int | None = None
+    max_digits: int | None = None
+    max_string: int | None = None
+    max_items: int | None = None
+    max_properties: int | None = None
+    max_depth: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -66,6 +73,11 @@ class OutputSpec:
                 raise SpecError(
                     f"must be true or false, not {shown(value)}", where=name, hint="write it without quotes"
                 )
+        for name in BOUNDS:
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 0):
+                wrong = f"must be a whole number, 0 or more, not {shown(value)}"
+                raise SpecError(wrong, where=name, hint="0 sets no bound")
         if not isinstance(self.backend, str) or not self.backend:
             what = f"must be the name of a backend, not {shown(self.backend)}"
             raise SpecError(what, where="backend", hint="auto chooses one")
@@ -189,14 +201,9 @@ class OutputSpec:
 
     def settled(self, config: GuidedConfig) -> OutputSpec:
         """The spec with what it leaves to the configuration."""
-        closes = config.close_before_length if self.close_before_length is None else self.close_before_length
-        if self.kind in ("regex", "choice"):
-            return self if closes == self.close_before_length else replace(self, close_before_length=closes)
-        if None not in (self.whitespace, self.strict, self.close_before_length):
-            return self
-        strict = config.strict if self.strict is None else self.strict
-        whitespace = self.whitespace or config.whitespace
-        return replace(self, whitespace=whitespace, strict=strict, close_before_length=closes)
+        names = SETTLED if self.kind not in ("regex", "choice") else ("close_before_length",)
+        left = [name for name in names if getattr(self, name) is None]
+        return replace(self, **{name: getattr(config, name) for name in left}) if left else self
 
     @property
     def layout(self) -> Whitespace:
@@ -207,6 +214,11 @@ class OutputSpec:
     def closed(self) -> bool:
         """Its `strict`, or the package's default."""
         return GuidedConfig.strict if self.strict is None else self.strict
+
+    @property
+    def bounds(self) -> Bounds:
+        """Its bounds, or the package's defaults."""
+        return Bounds(**{name: value for name in BOUNDS if (value := getattr(self, name)) is not None})
 
     @property
     def is_json(self) -> bool:
@@ -313,9 +325,7 @@ def identity_of(spec: OutputSpec, *, triggers: bool = False) -> bytes:
     """A digest of the part of a spec that decides its grammar, or of that and its `triggers`. Memos keep it
     in place of the spec, whose text may be long."""
     after = spec.start_after if triggers else None
-    options = repr(
-        (spec.kind, spec.syntax, spec.whitespace, spec.strict, spec.backend, after, spec.close_before_length)
-    )
+    options = repr((spec.kind, spec.syntax, *(getattr(spec, name) for name in SETTLED), spec.backend, after))
     digest = hashlib.blake2b(options.encode(), digest_size=24)
     digest.update(b"\0")
     digest.update(spec.text.encode())

@@ -15,10 +15,22 @@ from torch import Tensor
 
 from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError, PipelineError
-from guided_plugin.grammar.request_state import Phase
+from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, OfferedDrafts, StepPlan, TokenSink
+
+
+class RequestSoFar(Protocol):
+    """What became of a request."""
+
+    @property
+    def state(self) -> RequestState:
+        """Its phase and its tokens."""
+
+    @property
+    def led(self) -> bool:
+        """Whether its output was led to an end before its token limit."""
 
 
 class GrammarRuntime(Protocol):
@@ -68,14 +80,8 @@ class GrammarRuntime(Protocol):
         """The step is over: tokens that are there may be accepted."""
         return
 
-    def tokens(self, slot: int) -> tuple[int, ...]:
-        """What the request in a slot has produced, once all that happened to it is known."""
-
-    def phase(self, slot: int) -> Phase:
-        """The phase of the request in a slot, once all that happened to it is known."""
-
-    def led(self, slot: int) -> bool:
-        """Whether the output of the request in a slot was led to an end before its token limit."""
+    def request(self, slot: int) -> RequestSoFar:
+        """The request in a slot, once all that happened to it is known."""
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         """Slots whose requests failed since the last call."""

@@ -61,9 +61,9 @@ def test_generate_json(run):
     assert (found["prompt"], found["spec"]) == (MODEL[-1], {"regex": "[0-9]{4}"})
     assert len(found["outputs"]) == 3
     for output in found["outputs"]:
-        assert list(output) == ["text", "tokens", "stopped", "error"]
+        assert list(output) == ["text", "tokens", "stopped", "error", "closed"]
         assert re.fullmatch("[0-9]{4}", output["text"])
-        assert (output["stopped"], output["error"]) == (True, None)
+        assert (output["stopped"], output["error"], output["closed"]) == (True, None, False)
         assert 1 <= output["tokens"] <= 4
 
 
@@ -82,10 +82,18 @@ def test_generate_says_when_outputs_are_cut(run):
     result = run("generate", *MODEL, "--regex", "[a-z]{40}", "--max-new-tokens", "2", "--n", "2")
     assert result.code == 1
     assert len(result.out.splitlines()) == 2  # what there is isn't lost
-    expected = "error: 2 of 2 outputs ran into --max-new-tokens and are incomplete (raise it)\n"
-    assert result.err == expected
+    hint = "(raise it, or give --close-before-length)\n"
+    assert result.err == f"error: 2 of 2 outputs ran into --max-new-tokens and are incomplete {hint}"
     result = run("generate", *MODEL, "--regex", "[a-z]{40}", "--max-new-tokens", "2", "--json")
     assert (result.code, result.json["outputs"][0]["stopped"]) == (1, False)
+
+
+def test_generate_closes_outputs_before_their_limit(run):
+    options = ("--regex", "[a-z]{3,}!", "--max-new-tokens", "6", "--close-before-length")
+    result = run("generate", *MODEL, *options, "--json", "--n", "2")
+    assert result.code == 0
+    assert all(re.fullmatch("[a-z]{3,}!", output["text"]) for output in result.json["outputs"])
+    assert any(output["closed"] for output in result.json["outputs"])
 
 
 def test_an_output_that_fails_is_told_after_the_others(run, monkeypatch):

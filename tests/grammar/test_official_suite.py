@@ -9,7 +9,7 @@ from official_suite import ARCHIVE, DRAFTS, Score, score
 from stopping import special_vocabulary
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import GuidedConfig
+from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.plugins import Plugins
 
@@ -36,7 +36,7 @@ COMPILED = {"draft4": 19, "draft6": 27, "draft7": 27, "draft2019-09": 31, "draft
 
 
 def compiler(vocabulary: Vocabulary, backend: str = "auto") -> GrammarCompiler:
-    config = GuidedConfig(threads=1, isolate_compiles=False, backend=backend)
+    config = GuidedConfig(threads=1, isolate_compiles=False, backend=backend, **vars(UNBOUNDED))
     return GrammarCompiler(vocabulary, config=config, plugins=Plugins(entry_points=False))
 
 

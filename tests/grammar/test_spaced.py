@@ -11,7 +11,7 @@ from official_suite import ARCHIVE, DRAFTS, groups
 from stopping import Walker, special_vocabulary
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import GuidedConfig
+from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.errors import GuidedError
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec
@@ -28,7 +28,7 @@ OTHERS = [
 
 
 def compiler_of(**options):
-    config = GuidedConfig(threads=1, isolate_compiles=False, **options)
+    config = GuidedConfig(threads=1, isolate_compiles=False, **{**vars(UNBOUNDED), **options})
     return GrammarCompiler(
         special_vocabulary(padded=True), config=config, plugins=Plugins(entry_points=False)
     )

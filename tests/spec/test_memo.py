@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from guided_plugin import OutputSpec
+from guided_plugin.config import BOUNDS
 from guided_plugin.spec import identity_of, memo
 from guided_plugin.spec.memo import Latest, remembered, texts_bytes
 
@@ -120,5 +121,6 @@ def test_an_identity_is_that_of_the_language():
         OutputSpec.json_schema({}),
         OutputSpec.json_schema({}, strict=False),
         OutputSpec.json_schema({}, whitespace="flexible"),
+        *(OutputSpec.json_schema({}, **{name: 9}) for name in BOUNDS),
     ]
     assert len({identity_of(one) for one in [spec, *others]}) == len(others) + 1

@@ -1,6 +1,7 @@
 """Specs: constructors, the forms that clients send, options, and what is refused."""
 
 import contextlib
+import dataclasses
 import inspect
 import itertools
 import json
@@ -13,6 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from guided_plugin import GuidedConfig, OutputSpec
+from guided_plugin.config import BOUNDS, Bounds
 from guided_plugin.errors import SpecError, shown
 from guided_plugin.spec.forms import whitespace_of
 
@@ -120,6 +122,9 @@ def test_order_of_properties_is_kept_and_choices_are_made_unique():
         (lambda: OutputSpec.json_schema({}, whitespac="x"), "did you mean 'whitespace'"),
         (lambda: OutputSpec.json_schema({}, whitespace="none"), "whitespace"),
         (lambda: OutputSpec.json_schema({}, strict=1), "strict"),
+        (lambda: OutputSpec.json_schema({}, max_items=-1), "max_items"),
+        (lambda: OutputSpec.json_object(max_depth=True), "max_depth"),
+        (lambda: OutputSpec.parse({"json": {}, "max_digits": "5"}), "max_digits"),
         (lambda: OutputSpec.regex(""), "only empty output"),
         (lambda: OutputSpec.regex(3), "must be a string"),
         (lambda: OutputSpec.choice("yes"), "list of strings"),
@@ -358,6 +363,8 @@ OPERATOR = GuidedConfig(whitespace="spaced", strict=False)
         ({"json": SCHEMA, "disable_additional_properties": True}, ("spaced", True)),
         ({"json": SCHEMA, "whitespace_pattern": r"\s*"}, ("flexible", False)),
         ({"guided_json": SCHEMA}, ("spaced", False)),
+        ({"type": "json", "value": SCHEMA}, ("spaced", False)),
+        ({"type": "json_schema", "name": "x", "schema": SCHEMA}, ("spaced", False)),
         (TAG, ("spaced", False)),
         (Person, ("spaced", False)),
     ],
@@ -368,9 +375,19 @@ def test_what_a_request_does_not_say_is_the_operators(form, settled):
         found = spec.settled(OPERATOR)
         assert (found.whitespace, found.strict) == (found.layout, found.closed) == settled
         assert OutputSpec.parse(found.to_dict()).settled(GuidedConfig()) == found
+    if isinstance(form, dict):
+        bounds = {name: at for at, name in enumerate(BOUNDS)}
+        spec = OutputSpec.parse({**form, **bounds})
+        assert vars(spec.bounds) == bounds
+        assert OutputSpec.parse(spec.to_dict()) == OutputSpec(**dataclasses.asdict(spec)) == spec
+        assert pickle.loads(pickle.dumps(spec)) == spec
+        settled = OutputSpec.parse({**form, "max_items": 0}).settled(GuidedConfig(max_items=5, max_depth=7))
+        assert settled.bounds == Bounds(max_items=0, max_depth=7)
 
 
 def test_what_nobody_says_is_compact_and_strict():
     spec = OutputSpec.json_schema(SCHEMA)
     assert (spec.whitespace, spec.strict, spec.layout, spec.closed) == (None, None, "compact", True)
-    assert spec.settled(GuidedConfig()) == OutputSpec.json_schema(SCHEMA, whitespace="compact", strict=True)
+    assert spec.bounds == Bounds(max_whitespace=40, max_digits=20)
+    defaults = {"whitespace": "compact", "strict": True, **vars(Bounds())}
+    assert spec.settled(GuidedConfig()) == OutputSpec.json_schema(SCHEMA, **defaults)

@@ -13,7 +13,7 @@ from oracle import OracleError, oracle, read_exactly
 from stopping import Walker, is_json, special_vocabulary
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.config import GuidedConfig
+from guided_plugin.config import UNBOUNDED, GuidedConfig
 from guided_plugin.errors import GuidedError, UnsatisfiableSpecError
 from guided_plugin.grammar.renewal import rebuilds_shared
 from guided_plugin.plugins import Plugins
@@ -24,7 +24,7 @@ __all__ = ["COMPILER", "WALKER", "Finding", "Mode", "Outcome", "Subject", "check
 BEGIN, END = "<f>", "</f>"
 COMPILER = GrammarCompiler(
     special_vocabulary(padded=True),
-    config=GuidedConfig(threads=1, cache_bytes=0, isolate_compiles=False),
+    config=GuidedConfig(threads=1, cache_bytes=0, isolate_compiles=False, **vars(UNBOUNDED)),
     plugins=Plugins(entry_points=False),
 )
 WALKER = Walker(COMPILER)

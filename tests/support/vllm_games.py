@@ -1,6 +1,5 @@
 """Both of vLLM's model runners as games: rows that move, prompts in chunks, preemption. Needs vLLM."""
 
-import json
 import random
 from itertools import chain
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 pytest.importorskip("vllm")
-import jsonschema
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 from vllm_support import END, VOCABULARY, WIDTH, runner_params, v2_states
@@ -23,7 +21,6 @@ __all__ = [
     "COMPILER",
     "DRAFTS",
     "SPECS",
-    "ClosedRequest",
     "Request",
     "V1Game",
     "V2DraftGame",
@@ -102,36 +99,6 @@ class Request:
     def check(self):
         if self.spec is not None:
             assert_allowed(self.spec, self.tokens)
-
-
-CLOSED = [
-    {
-        "type": "object",
-        "properties": {"a": {"type": "string"}, "b": {"type": "array", "items": {"type": "integer"}}},
-        "required": ["a", "b"],
-    },
-    {"type": "array", "items": {"enum": ["red", "green", None]}, "minItems": 1},
-    {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}},
-    {"type": "string", "pattern": "^(ab|cd)+$"},
-    {"type": "number"},
-]
-
-
-class ClosedRequest(Request):
-    """One whose output is closed before its limit: as tight as it may be, or wider."""
-
-    def __init__(self, number, rng, **options):
-        super().__init__(number, rng, **options)
-        self.schema = rng.choice(CLOSED)
-        self.spec = gp.OutputSpec.json_schema(self.schema, close_before_length=True)
-        self.limit = COMPILER.compile(self.spec).closing[0] + rng.choice([0, 1, 2, 4, 9, 20])
-        self.params = runner_params(self.spec.within(self.limit), self.name)
-
-    def check(self):
-        super().check()
-        if self.over:
-            assert self.tokens[-1] == END, (self.schema, self.limit, bytes(self.tokens))
-            jsonschema.validate(json.loads(bytes(self.tokens[:-1])), self.schema)
 
 
 class V1Game:

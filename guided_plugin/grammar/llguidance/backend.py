@@ -22,7 +22,7 @@ from guided_plugin.grammar.llguidance.closing import Closing, ClosingRules
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
-from guided_plugin.grammar.llguidance.endings import Endings, Spelling
+from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings, Spelling
 from guided_plugin.grammar.llguidance.growth import growth
 from guided_plugin.grammar.llguidance.lark import DISTINCT
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
@@ -69,6 +69,8 @@ _CLIENT_ITEMS = 500
 # A grammar of 20,000 characters takes up to 60 ms (nearly all of MaskBench's), one of 100,000 240.
 _QUICK_CHARACTERS = 20_000
 
+_CHARACTER = 4
+"""Bytes of a character, which may be begun at any place."""
 _CLOSING_SECONDS = 1.0
 """Of processor time, for the shortest output of a grammar."""
 
@@ -128,15 +130,18 @@ class LLGuidanceBackend:
         text = self._text(spec)
         first = self._first(spec, text)
         self._probe(spec, text)
-        closing = self._grammar(spec, text, first, 0.0).closing if spec.close_before_length else (0, 0)
         left, named = self._left_out(spec), self._named(spec, text)
-        return Prepared(spec, self.name, text, unenforced=left, named=named, closing=closing)
+        made = Prepared(spec, self.name, text, unenforced=left, named=named)
+        if not spec.close_before_length:
+            return made
+        grammar = self._grammar(spec, text, first, 0.0)
+        return replace(made, shortest=grammar.shortest, growth=grammar.growth)
 
     def load(self, prepared: Prepared) -> Grammar:
         """The grammar of a text."""
         start, text = time.perf_counter(), str(prepared.payload)
         first = self._first(prepared.spec, text)
-        return self._grammar(prepared.spec, text, first, start, prepared.closing)
+        return self._grammar(prepared.spec, text, first, start, prepared)
 
     def probe(self, grammar: Grammar) -> None:
         """Raise an UnsupportedSpecError where requests would run out of fuel; a few tokens are tried."""
@@ -189,7 +194,7 @@ class LLGuidanceBackend:
         return first
 
     def _grammar(
-        self, spec: OutputSpec, text: str, first: Any, start: float, closing: tuple[int, int] = (0, 0)
+        self, spec: OutputSpec, text: str, first: Any, start: float, prepared: Prepared | None = None
     ) -> Grammar:
         def another() -> Any:
             # With one thread there is no other lexer than the first, and the finer slices may not be there.
@@ -207,18 +212,23 @@ class LLGuidanceBackend:
         made = Grammar(spec, self.name, compiled, size, 0.0, bounded=True, unenforced=left, named=named)
         if spec.close_before_length:
             endings = Endings(self._spelling, text)
-            closing = closing if closing[0] else self._closing(made, endings)
-            compiled = replace(compiled, closing=ClosingRules(endings, closing[1]))
-        return replace(made, handle=compiled, closing=closing, seconds=time.perf_counter() - start)
-
-    def _closing(self, grammar: Grammar, endings: Endings) -> tuple[int, int]:
-        """Tokens of the shortest output, and what one token may add to the shortest ending, at most."""
-        found = endings.shortest(self.start(grammar, self._stops), _CLOSING_SECONDS)
-        if found is None:
-            what = "has no end that is found in time, so it can't be closed before its token limit"
-            raise UnsupportedSpecError(what, where=grammar.spec.kind, hint="leave close_before_length out")
-        # A token of three characters may make two choices.
-        return len(found) + 1, 4 + growth(grammar.handle.text) * 2 // 3
+            shortest, grows = (None, 0) if prepared is None else (prepared.shortest, prepared.growth)
+            if shortest is None:
+                shortest = endings.shortest(self.start(made, self._stops), _CLOSING_SECONDS)
+                # A character may need a token. One token may make two choices, but then these need fewer.
+                grows = _CHARACTER + growth(text)
+            if shortest is None:
+                what = "has no end that is found in time, so it can't be closed before its token limit"
+                raise UnsupportedSpecError(what, where=spec.kind, hint="leave close_before_length out")
+            size += 4 * MEMO_BYTES
+            made = replace(
+                made,
+                handle=replace(compiled, closing=ClosingRules(endings, grows, shortest)),
+                size_bytes=size,
+                shortest=shortest,
+                growth=grows,
+            )
+        return replace(made, seconds=time.perf_counter() - start)
 
     @cached_property
     def _spelling(self) -> Spelling:

@@ -76,7 +76,7 @@ def client_lark(
         elif text == "%json":
             lowered = _lowered(spec, piece, schemas, unenforced, marked=marked)
             text = f"{prefix}{len(inner)}"
-            body = schemas.lark(lowered.symbol, "", spec.layout, marked=marked)
+            body = schemas.lark(lowered.symbol, "", spec.layout, spec.bounds.max_whitespace, marked=marked)
             inner.append(f"{text}: %lark {{\n{body}}}\n")
             distinct |= lowered.distinct
         elif text == "%lark":
@@ -169,11 +169,11 @@ def _lowered(
     spec: OutputSpec, piece: _Piece, grammar: Grammar, unenforced: Iterable[str], *, marked: bool
 ) -> Lowered:
     """An inner schema's rules."""
-    schema, strict = piece.value, spec.closed
+    schema = piece.value
     try:
         check_schema(schema)
         return lower_schema(
-            schema, grammar, closed=strict, ordered=strict, unenforced=unenforced, marked=marked
+            schema, grammar, closed=spec.closed, bounds=spec.bounds, unenforced=unenforced, marked=marked
         )
     except GuidedError as error:
         kind = GrammarError if isinstance(error, SpecError) else type(error)

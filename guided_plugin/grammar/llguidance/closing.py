@@ -8,57 +8,152 @@ ending as it is. In the end that is the ending itself. Depends on endings.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from guided_plugin.grammar.base import MaskArray
-from guided_plugin.grammar.llguidance.endings import Endings, Piece
+from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings, Piece
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 
 _SECONDS = 0.2
 """Of processor time for a search without which an output would be cut."""
 _TRIAL_SECONDS = 0.002
-"""For a token that may be kept, or not."""
-_TRIED = 24
-"""Tokens that are tried at one place where text is not free."""
-_MEMO_BYTES = 1 << 20
-
+"""For one that only keeps more tokens. Half of them take 0.2 ms."""
+_TRIED = 16
+"""Tokens that are tried at one place, besides those that spell the ending."""
+_PROBES = 3
+"""Tokens of free text that are tried: where these leave an ending as it is, the others do."""
+_DISTINCT = 2
+"""Tokens that make a text a new one, where items must be distinct."""
+_RECENT = 6
+"""Endings of other outputs that are tried before one is searched."""
 Ending = tuple[int, ...]
 """Tokens after which a stop token may come."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where outputs have the same ending and the same bytes may come next."""
+
+    own: list[tuple[int, int]]
+    """Tokens that begin the ending, and how long its rest is."""
+    others: list[tuple[int, Ending]] = field(default_factory=list)
+    """Tokens with an ending behind each that fitted: whether it does is looked at again."""
+    untried: list[int] = field(default_factory=list)
 
 
 class ClosingRules:
     """What the outputs of one grammar share."""
 
-    def __init__(self, endings: Endings, growth: int) -> None:
+    def __init__(self, endings: Endings, growth: int, first: Ending) -> None:
+        """`first`: the ending of an output that has not begun."""
         self.endings = endings
         self.growth = growth
         """Tokens that one token may add to the shortest ending, at most."""
-        self._known: Latest[tuple[int, Ending], Ending] = Latest(_MEMO_BYTES)
-        """The ending after a token, by that and the ending before it."""
+        self._first = first
+        self._recent: list[Ending] = []
+        self._known: Latest[tuple[int, Ending], Ending] = Latest(MEMO_BYTES)
+        """The ending that was found after a token, by that and the ending before it."""
+        self._places: Latest[tuple[bytes, Ending], _Place] = Latest(MEMO_BYTES)
 
     def after(
-        self, matcher: LLGuidanceMatcher, token: int, before: Ending | None, seconds: float, most: int
+        self,
+        matcher: LLGuidanceMatcher,
+        token: int,
+        before: Ending | None,
+        sizes: tuple[int, int],
+        until: float,
     ) -> Ending | None:
-        """An ending, of `most` tokens if there is one, where a matcher has moved past a token; `before` is
-        one from before that."""
-        for ending in () if before is None else self._likely(token, before):
-            if len(ending) <= most and matcher.ends_with(ending):
+        """An ending, where a matcher has moved past a token; `before` is one from before that. The shortest
+        that is found `until` then, or one that is short enough; a long search has one that is needed: these
+        are the `sizes`."""
+        enough, needed = sizes
+        if token < 0:
+            before = self._first
+        if before is not None:
+            for ending in self._likely(token, before):
+                if len(ending) <= needed and matcher.ends_with(ending):
+                    return ending
+        for ending in self._recent:
+            if len(ending) <= enough and matcher.ends_with(ending):
                 return ending
-        found = self.endings.shortest(matcher, seconds, most)
-        if found is not None and before is not None:
-            self._known.put((token, before), found, ENTRY_BYTES + 16 * (len(before) + len(found)))
+        found = self.endings.shortest(matcher, _SECONDS, enough=enough, needed=needed, until=until)
+        if found is not None:
+            self._remember(token, before, found)
+            self._recent = [found, *(one for one in self._recent if one != found)][:_RECENT]
         return found
 
+    def kept(
+        self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray, until: float
+    ) -> Iterator[int]:
+        """Tokens of a mask after which an ending of at most so many tokens is known. `until` that moment of
+        `time.thread_time` more are searched."""
+        key = self.endings.spelling.signature(row), ending
+        place = self._places.get(key)
+        if place is None:
+            place = self._place(ending, row)
+            self._places.put(key, place, ENTRY_BYTES + 16 * (len(ending) + 8 * len(place.untried)))
+        for token, size in place.own:
+            if size <= most:
+                yield token
+        for token, after in place.others:
+            if len(after) <= most and matcher.ends_with((token, *after)):
+                yield token
+        # Where no token is spare, another way would have to be as short: no search is worth its time then.
+        while place.untried and len(ending) <= most and time.thread_time() < until:
+            token = place.untried.pop()
+            found = self._tried(matcher, token, ending, most)
+            if found is None:
+                continue
+            place.others.append((token, found))
+            if len(found) <= most:
+                yield token
+
+    def _tried(self, matcher: LLGuidanceMatcher, token: int, before: Ending, most: int) -> Ending | None:
+        """An ending behind a token that may come next."""
+        for ending in self._likely(token, before):
+            if matcher.ends_with((token, *ending)):
+                return ending
+        ahead = matcher.fork()
+        if not ahead.accept(token):
+            return None
+        now = time.thread_time()
+        found = self.endings.shortest(ahead, _TRIAL_SECONDS, enough=len(before), needed=most, until=now)
+        if found is not None:
+            self._remember(token, before, found)
+        return found
+
+    def _place(self, ending: Ending, row: MaskArray) -> _Place:
+        """What is known of a place at first: the tokens that spell the ending, in any way."""
+        spelling = self.endings.spelling
+        begun = b"".join(spelling.tokens[token] for token in ending[:4])
+        own: dict[int, int] = {token: len(ending) - 1 for token in ending[:1]}
+        for end in range(1, min(len(begun), 16) + 1):
+            token = spelling.token(begun[:end])
+            if token is not None and token not in own and _allows(row, token):
+                rest = self._rest(token, ending)
+                if rest is not None:
+                    own[token] = len(rest)
+        others = dict.fromkeys([*spelling.controls_in(row), *spelling.singles_in(row)])
+        untried = [token for token in others if token not in own][:_TRIED]
+        return _Place(list(own.items()), untried=untried[::-1])
+
+    def _remember(self, token: int, before: Ending | None, found: Ending) -> None:
+        if before is not None:
+            self._known.put((token, before), found, ENTRY_BYTES + 16 * (len(before) + len(found)))
+
     def _likely(self, token: int, before: Ending) -> Iterator[Ending]:
+        """Endings that may fit behind a token."""
         known = self._known.get((token, before))
         if known is not None:
             yield known
-        rest = self._rest(token, before)
+        rest = self._rest(token, before) if token >= 0 else before
         if rest is not None:
             yield rest
-        if rest is None or len(rest) >= len(before):
+        else:
+            yield before[1:]  # another value in place of a short one
             yield before
 
     def _rest(self, token: int, ending: Ending) -> Ending | None:
@@ -67,18 +162,16 @@ class ClosingRules:
             return ending[1:]
         tokens = self.endings.spelling.tokens
         text = tokens[token]
-        pieces: list[Piece] = [tokens[one] or one for one in ending]
         begun = b""
-        for taken, piece in enumerate(pieces, 1):
-            if isinstance(piece, int):
+        for taken, one in enumerate(ending, 1):
+            if not tokens[one]:
                 return None
-            begun += piece
-            if len(begun) > len(text):
-                return (
-                    self.endings.respelled([begun[len(text) :], *pieces[taken:]])
-                    if begun.startswith(text)
-                    else None
-                )
+            begun += tokens[one]
+            if len(begun) >= len(text):
+                rest: list[Piece] = [begun[len(text) :], *(tokens[each] or each for each in ending[taken:])]
+                return self.endings.respelled(rest) if begun.startswith(text) else None
+            if not text.startswith(begun):
+                return None
         return None
 
 
@@ -107,62 +200,48 @@ class Closing:
         """Be as it was at a mark."""
         self.due, self.ending, self.led = mark
 
-    def restrict(self, matcher: LLGuidanceMatcher, tokens: int, last: int, row: MaskArray) -> bool:
+    def restrict(
+        self, matcher: LLGuidanceMatcher, tokens: int, last: int, row: MaskArray, until: float
+    ) -> bool:
         """Take the tokens out of a mask after which no ending would fit. `tokens` are there, the `last` one
-        of them given. False where no ending is known."""
+        of them given. False where no ending is known. `until`: of `time.thread_time`, for searches that only
+        leave more choice."""
         if tokens < self.due:
             return True
-        left = self.room - tokens
-        self.ending = ending = self.rules.after(matcher, last, self.ending, _SECONDS, left - 1)
+        left, growth = self.room - tokens, self.rules.growth
+        self.due = tokens + 1
+        self.ending = ending = self.rules.after(
+            matcher, last, self.ending, (left - 2 - growth, left - 1), until
+        )
         if ending is None:
-            self.due = tokens + 1
             return False
         # One token is sampled now, and a stop token comes at the end.
         spare = left - len(ending) - 2
-        if spare >= self.rules.growth:
-            self.due = tokens + (spare - self.rules.growth) // (self.rules.growth + 1) + 1
+        if spare >= growth:
+            self.due += (spare - growth) // (growth + 1)
             return True
         self.due = tokens  # the same mask may be filled again, where a step was planned and not sampled
         self.led += spare < 0
-        self._keep(matcher, ending, left - 2, row)
+        self._keep(matcher, ending, left - 2, row, until)
         return True
 
-    def _keep(self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray) -> None:
+    def _keep(
+        self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray, until: float
+    ) -> None:
         """Keep the tokens of a mask after which an ending of at most so many tokens is known."""
         spelling = self.rules.endings.spelling
-        free = spelling.is_free(row)
         kept = [token for token in self.stops if _allows(row, token)]
-        kept += [
-            token for token in self._tried(ending, row, free) if self._fits(matcher, token, ending, most)
-        ]
-        if free and len(ending) <= most:
+        kept += self.rules.kept(matcher, ending, most, row, until)
+        # Of a name that may be any, other letters are another name. A text may become one that was there.
+        needed = len(ending) + (0 if matcher.distinct is None else _DISTINCT)
+        probes = spelling.probes[:_PROBES] if needed <= most and spelling.is_free(row) else []
+        if probes and all(matcher.ends_with((token, *ending)) for token in probes):
             row &= spelling.plain
         else:
             row[:] = 0
+        words = row.view("uint32")
         for token in kept or ending[:1]:
-            row.view("uint32")[token >> 5] |= 1 << (token & 31)
-
-    def _tried(self, ending: Ending, row: MaskArray, free: bool) -> list[int]:
-        """Tokens that may be kept: the ending's own, and those that begin another way."""
-        spelling = self.rules.endings.spelling
-        tried = dict.fromkeys([*ending[:1], *spelling.controls_in(row)])
-        begun = b"".join(spelling.tokens[token] for token in ending[:4])
-        for end in range(1, min(len(begun), 16) + 1):
-            token = spelling.token(begun[:end])
-            if token is not None and _allows(row, token):
-                tried[token] = None
-        singles = [spelling.single[byte] for byte in spelling.bytes_in(row)]
-        if free:
-            singles = [token for token in singles if not _allows(spelling.plain, token)]
-        tried.update(dict.fromkeys(singles))
-        return list(tried)[:_TRIED]
-
-    def _fits(self, matcher: LLGuidanceMatcher, token: int, ending: Ending, most: int) -> bool:
-        ahead = matcher.fork()
-        if not ahead.accept(token):
-            return False
-        found = self.rules.after(ahead, token, ending, _TRIAL_SECONDS, most)
-        return found is not None and len(found) <= most
+            words[token >> 5] |= 1 << (token & 31)
 
 
 def _allows(row: MaskArray, token: int) -> bool:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,39 +21,43 @@ from numpy.typing import NDArray
 
 from guided_plugin.grammar.base import MaskArray
 from guided_plugin.grammar.forced import ids_of
-from guided_plugin.grammar.llguidance.growth import examples
+from guided_plugin.grammar.llguidance.growth import examples, required
 from guided_plugin.grammar.llguidance.matcher import LLGuidanceMatcher
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.spec.memo import ENTRY_BYTES, Latest
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 
 Piece: TypeAlias = bytes | int
 """A part of an ending: a text, or a control token."""
 
-_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_SPACE, _QUOTE, _BACKSLASH = ord(" "), ord('"'), ord("\\")
+_CLOSERS = b"}])>"
+_ENDS = frozenset((*_CLOSERS, _QUOTE))
 _FREE = 64
 """So many bytes are allowed next in a text that is free, as a JSON string is."""
-_ORDER = b'}],:"0123456789-[{ntf'
+_ORDER = b'}])>,:"0123456789-[{ntf'
 """What is taken first where a text is not free: what closes, then what is short."""
 _ALL = 40
 """So many bytes are all tried in a text."""
 _FEW = 12
 """More bytes than that, and no quote among them, are the middle of a text."""
-_TURNS = 4
+_TURNS = 8
 """So often the same choice is made in the same place."""
 _MOST_BYTES = 1 << 16
 _LONGEST = 24
 """Bytes of the longest token that an ending is spelled with."""
 _NEVER = 1 << 30
-_MEMO_BYTES = 4 << 20
-"""Spellings that are remembered, and ends of texts."""
-_BETTER_SECONDS = 0.002
-"""For making an ending that fits shorter."""
+MEMO_BYTES = 1 << 17
+"""What is remembered for a grammar of one kind: spellings, ends of texts."""
 _WIDTH = 8
 """Places with as many bytes that are kept while the end of a text is looked for."""
 _ALTERNATIVES = 6
 """Other choices that are tried at one place."""
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
 _MOST_LITERALS = 64
+_KNOWN_TEXTS = 4
+_PADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+_LAST_PIECES, _MOST_NAMES = 16, 64
+"""In so many pieces a name began that is being written, and so many are tried for it."""
 
 
 class Spelling:
@@ -61,38 +67,38 @@ class Spelling:
         self.tokens = vocabulary.text_tokens
         self.stops = vocabulary.stop_token_ids
         self._ids = ids_of(vocabulary)
-        self._longest = min(max(map(len, self._ids)), _LONGEST)
-        self._known: Latest[bytes, tuple[int, ...]] = Latest(_MEMO_BYTES)
+        # [256]: of the tokens that begin with a byte.
+        self._longest = [0] * 256
+        for text in self._ids:
+            self._longest[text[0]] = min(max(self._longest[text[0]], len(text)), _LONGEST)
         self.single = {text[0]: token for text, token in self._ids.items() if len(text) == 1}
         self._bytes = np.array(sorted(self.single), np.int64)
         self._single = np.array([self.single[byte] for byte in self._bytes.tolist()], np.int64)
         self._controls = np.array(sorted(vocabulary.special_ids.difference(self.stops)), np.int64)
+        both = np.concatenate([self._single, self._controls])
+        self._words, self._shifts = both >> 5, (both & 31).astype(np.int32)
         bits = np.zeros(32 * vocabulary.words, np.uint8)
         bits[[token for token, text in enumerate(self.tokens) if _is_plain(text)]] = 1
         self.plain: MaskArray = np.packbits(bits, bitorder="little").view(np.int32)
         """Tokens of whole characters, none of which may end a text or begin an escape in it."""
-        self._probes = [self.single[byte] for byte in b"aZ0 -.{]" if byte in self.single]
+        self.probes = [self.single[byte] for byte in b"a 0Z-.{]" if byte in self.single]
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""
-        known = self._known.get(text)
-        if known is not None:
-            return known
         ids, size = self._ids, len(text)
         fewest, steps = [0] + [_NEVER] * size, [0] * size
-        for end in range(1, size + 1):
-            for start in range(max(0, end - self._longest), end):
-                if fewest[start] + 1 < fewest[end] and text[start:end] in ids:
-                    fewest[end], steps[end - 1] = fewest[start] + 1, start
+        for start in range(size):
+            after = fewest[start] + 1
+            for end in range(start + 1, min(size, start + self._longest[text[start]]) + 1):
+                if after < fewest[end] and text[start:end] in ids:
+                    fewest[end], steps[end - 1] = after, start
         if fewest[size] == _NEVER:
             return None
         tokens = []
         while size:
             tokens.append(ids[text[steps[size - 1] : size]])
             size = steps[size - 1]
-        found = tuple(reversed(tokens))
-        self._known.put(text, found, 2 * ENTRY_BYTES + len(text) + 16 * len(found))
-        return found
+        return tuple(reversed(tokens))
 
     def token(self, text: bytes) -> int | None:
         """The token of a text, if there is one."""
@@ -108,9 +114,20 @@ class Spelling:
         found: list[int] = self._controls[_bits(row, self._controls)].tolist()
         return found
 
+    def singles_in(self, row: MaskArray) -> list[int]:
+        """The same as tokens; in a free text without those that are plain."""
+        found = [self.single[byte] for byte in self.bytes_in(row)]
+        if self.is_free(row):
+            return [token for token in found if not self.plain[token >> 5] >> (token & 31) & 1]
+        return found
+
+    def signature(self, row: MaskArray) -> bytes:
+        """Which bytes a mask allows next, and which control tokens."""
+        return np.packbits((row[self._words] >> self._shifts & 1).astype(np.uint8)).tobytes()
+
     def is_free(self, row: MaskArray) -> bool:
         """Whether a mask is that of a free text."""
-        return all(row[token >> 5] >> (token & 31) & 1 for token in self._probes)
+        return all(row[token >> 5] >> (token & 31) & 1 for token in self.probes)
 
 
 _SPECIAL = re.compile(rb'["\\<\x00-\x1f]')
@@ -131,8 +148,8 @@ def _bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
 class _Choice:
     """A place on the way to an end where another piece could have been taken."""
 
-    pieces: int
-    """How many come before."""
+    pieces: list[Piece]
+    """Those before it."""
     place: LLGuidanceMatcher
     others: list[Piece]
 
@@ -145,42 +162,48 @@ class Endings:
         self.spelling = spelling
         found = dict.fromkeys(_LITERAL.findall(text))
         ends = (one for one in found if len(one) > 1 and not one[0].isalnum() and "\\" not in one)
-        self._texts: Latest[bytes, bytes] = Latest(_MEMO_BYTES)
-        """Ends of texts, by the mask in front of them."""
-        self._literals = [one.encode() for one in itertools.islice(ends, _MOST_LITERALS)] + examples(text)
+        self._spelled: Latest[bytes, tuple[int, ...]] = Latest(MEMO_BYTES)
+        self._texts: Latest[bytes, list[bytes]] = Latest(MEMO_BYTES)
+        """Ends of texts, by what may come in front of them."""
+        self._literals: list[bytes] = [
+            one.encode() for one in itertools.islice(ends, _MOST_LITERALS)
+        ] + examples(text)
+        self._literals.sort(key=len)
+        self._names = sorted(required(text))
+        """Names that objects need: where one is chosen, one of these is taken first."""
 
     def shortest(
-        self, matcher: LLGuidanceMatcher, seconds: float, enough: int = _NEVER
+        self,
+        matcher: LLGuidanceMatcher,
+        seconds: float,
+        *,
+        enough: int = 0,
+        needed: int = 0,
+        until: float = 0.0,
     ) -> tuple[int, ...] | None:
-        """Tokens after which a stop token may come, as few as were found; None where none were within the
-        time. Little of it is used once they are `enough`. The matcher stays where it is."""
-        now = time.thread_time()
-        deadline, soon = now + seconds, now + min(seconds, _BETTER_SECONDS)
+        """Tokens after which a stop token may come, the fewest that were found; None where none were within
+        the processor time. No more of it is used once they are `enough`, or as few as `needed` and it is past
+        `until` (of `time.thread_time`). The matcher stays where it is."""
+        deadline = time.thread_time() + seconds
         choices: list[_Choice] = []
         best = self._way(matcher.fork(), [], choices, deadline)
         tokens = None if best is None else self._tokens(best)
         if best is None or tokens is None:
             return None
-        better = True
-        while better and time.thread_time() < (soon if len(tokens) <= enough else deadline):
-            better = False
-            for choice in choices:
-                for other in choice.others[:_ALTERNATIVES]:
-                    place, more = choice.place.fork(), list[_Choice]()
-                    if time.thread_time() > (soon if len(tokens) <= enough else deadline):
-                        return tokens
-                    if not self._move(place, other):
-                        continue
-                    way = self._way(
-                        place, [*best[: choice.pieces], other], more, deadline, len(tokens) * 8 + 16
-                    )
-                    shorter = None if way is None else self._tokens(way)
-                    if way is not None and shorter is not None and len(shorter) < len(tokens):
-                        kept = [one for one in choices if one.pieces <= choice.pieces]
-                        best, tokens, choices, better = way, shorter, kept + more, True
-                        break
-                if better:
-                    break
+        waiting = deque((choice, other) for choice in choices for other in choice.others[:_ALTERNATIVES])
+        while waiting and len(tokens) > enough:
+            if time.thread_time() > (until if len(tokens) <= needed else deadline):
+                break
+            choice, other = waiting.popleft()
+            place, more = choice.place.fork(), list[_Choice]()
+            if not self._move(place, other):
+                continue
+            begun, longest = [*choice.pieces, other], len(tokens) * 8 + 16
+            way = self._way(place, begun, more, deadline, longest)
+            shorter = None if way is None else self._tokens(way)
+            if shorter is not None and len(shorter) < len(tokens):
+                tokens = shorter
+                waiting.extendleft((one, each) for one in more for each in one.others[:_ALTERNATIVES])
         return tokens
 
     def respelled(self, pieces: list[Piece]) -> tuple[int, ...] | None:
@@ -194,9 +217,12 @@ class Endings:
             if isinstance(piece, bytes):
                 text += piece
                 continue
-            spelled = self.spelling.spelled(text)
+            spelled = self._spelled.get(text)
             if spelled is None:
-                return None
+                spelled = self.spelling.spelled(text)
+                if spelled is None:
+                    return None
+                self._spelled.put(text, spelled, 2 * ENTRY_BYTES + len(text) + 16 * len(spelled))
             tokens += spelled
             text = b""
             if piece >= 0:
@@ -227,14 +253,18 @@ class Endings:
             if place.complete:
                 return pieces
             allowed = self.spelling.bytes_in(row)
-            options: list[Piece] = list(self.spelling.controls_in(row))
-            is_text = len(allowed) >= _FREE or (len(allowed) > _FEW and _QUOTE not in allowed)
-            if not is_text:
+            if len(allowed) < _FREE:
+                allowed = [byte for byte in allowed if byte > _SPACE] or allowed
+            options: list[Piece] = [*self.spelling.controls_in(row), *self._name(place, pieces, visits)]
+            is_text = len(allowed) >= _FREE or (len(allowed) > _FEW and not _ENDS.intersection(allowed))
+            if allowed and min(allowed) >= 128 and max(allowed) < 192:  # inside a character
+                options.append(bytes(allowed[:1]))
+            elif not is_text:
                 ordered = _ordered(allowed)
                 # What leads back here again and again is left for the other choices.
-                seen = row.tobytes()
+                seen = self.spelling.signature(row)
                 turn = max(0, visits[seen] - _TURNS) % max(1, len(ordered))
-                visits[seen] += 1
+                visits[seen] += not (ordered and ordered[0] in _CLOSERS and len(ordered) < _FEW)
                 options += [bytes([byte]) for byte in ordered[turn:] + ordered[:turn]]
                 closed = False
             elif _QUOTE in allowed and not closed:
@@ -248,25 +278,58 @@ class Endings:
             if not options:
                 return None
             if len(options) > 1:
-                choices.append(_Choice(len(pieces), place.fork(), options[1:]))
+                choices.append(_Choice(pieces[:], place.fork(), options[1:]))
             if not self._move(place, options[0]):
                 return None
             pieces.append(options[0])
             size += 1 if isinstance(options[0], int) else len(options[0])
         return None
 
+    def _name(self, place: LLGuidanceMatcher, pieces: list[Piece], visits: Counter[bytes]) -> list[Piece]:
+        """The rest of a name that is needed, where one is being chosen: of one that was chosen seldom."""
+        last = b"".join(one for one in pieces[-_LAST_PIECES:] if isinstance(one, bytes))
+        start = last.rfind(b'"')
+        if start < 0 or not last[:start].rstrip().endswith((b"{", b",")):
+            return []
+        begun, single = last[start:], self.spelling.single
+        first = bisect_left(self._names, begun)
+        names = [one for one in self._names[first : first + _MOST_NAMES] if one.startswith(begun)]
+        for name in sorted(names, key=visits.__getitem__):
+            rest = name[len(begun) :]
+            if rest and single.keys() >= {*rest} and place.fits([single[byte] for byte in rest]):
+                visits[name] += 1
+                return [rest]
+        return []
+
     def _end_of_text(self, place: LLGuidanceMatcher, deadline: float) -> bytes | None:
         """A text with which a free text ends, or after which a quote ends it."""
         row = place.row()
-        quoted = _QUOTE in self.spelling.bytes_in(row)
-        key = row.tobytes()
-        known = self._texts.get(key)
-        if known is None or not self._ends(place, known, quoted):
-            ends = [one for one in self._literals if self._ends(place, one, quoted)]
-            known = min(ends, key=len) if ends else self._searched_end(place, quoted, deadline)
-            if known is not None:
-                self._texts.put(key, known, ENTRY_BYTES + len(key) + len(known))
-        return known
+        allowed = self.spelling.bytes_in(row)
+        quoted, key = _QUOTE in allowed, self.spelling.signature(row)
+        ends: Iterable[bytes]
+        for ends in (
+            (bytes([byte]) for byte in _one_of_each(allowed)),
+            self._texts.get(key) or [],
+            self._literals,
+        ):
+            found = next((one for one in ends if self._ends(place, one, quoted)), None)
+            if found is not None:
+                return found
+        found = self._padded(place, quoted, allowed) or self._searched_end(place, quoted, deadline)
+        if found is not None:
+            known = [found, *(self._texts.get(key) or [])][:_KNOWN_TEXTS]
+            self._texts.put(key, known, ENTRY_BYTES + 2 * texts_bytes(*known))
+        return found
+
+    def _padded(self, place: LLGuidanceMatcher, quoted: bool, allowed: list[int]) -> bytes | None:
+        """Such an end with as many other characters as make it long enough."""
+        for count, byte in itertools.product(_PADS, _one_of_each(allowed)[:2]):
+            pad = bytes([byte]) * count
+            for text in (b"", *self._literals):
+                for one in (pad + text, text + pad):
+                    if self._ends(place, one, quoted):
+                        return one
+        return None
 
     def _ends(self, place: LLGuidanceMatcher, text: bytes, quoted: bool) -> bool:
         moved = place.fork()
@@ -291,7 +354,7 @@ class Endings:
                     row, after = moved.row(), text + bytes([byte])
                     if self._has_ended(moved, row, quoted):
                         return after
-                    seen = row.tobytes()
+                    seen = self.spelling.signature(row)
                     key = (history if seen == mask else hash((history, seen)), seen)
                     ahead.setdefault(key, (moved, after))
             level = ahead

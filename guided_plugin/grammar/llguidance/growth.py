@@ -23,7 +23,8 @@ _TOKEN = re.compile(
     r"|%if (?P<condition>.*?)(?= \| |$)|(?P<mark>[()|&~?*+])"
 )
 _RULE = re.compile(r"^(\w+)(?:::_)?(?:\[[^\]\n]*\])?: (.*)$", re.MULTILINE)
-_NEEDED, _BIT = re.compile(r"is_ones\(\[0:(\d+)\]\)"), re.compile(r"bit_clear\((\d+)\)")
+_NEEDED = re.compile(r"^(o\d+)t(\w+)::_: .*is_ones\(\[0:(\d+)\]\)", re.MULTILINE)
+_BIT = re.compile(r"bit_clear\((\d+)\)")
 _CODE = re.compile(r"((?<!\\)(?:\\\\)*)\\x\{")
 _UNREAD = 16
 """Characters of a regular expression in a dialect that is not read here: more than most need."""
@@ -52,16 +53,41 @@ _Known: TypeAlias = dict[str, float]
 
 def growth(text: str) -> int:
     """The most characters that one choice may add to the shortest ending of an output of a Lark grammar."""
-    needed = max(map(int, _NEEDED.findall(text)), default=0)
     rules = {name: _read(body) for name, body in _RULE.findall(text)}
+    needed = _needed(text)
     known: _Known = dict.fromkeys(rules, float("inf"))
     for _ in range(_ROUNDS):
-        found = {name: _least(part, known, needed) for name, part in rules.items()}
+        found = {name: _least(part, known, needed.get(name, 0)) for name, part in rules.items()}
         if found == known:
             break
         known = found
-    most = max((_most(part, known, needed) for part in rules.values()), default=0.0)
+    most = max((_most(part, known, needed.get(name, 0)) for name, part in rules.items()), default=0.0)
     return int(most) if most < float("inf") else 0
+
+
+def required(text: str) -> set[bytes]:
+    """The names, in quotes, that objects of a grammar can't be without."""
+    needed = _needed(text)
+    found: set[bytes] = set()
+    waiting = [(_read(body), needed.get(name, 0)) for name, body in _RULE.findall(text) if '":' in body]
+    while waiting:
+        part, bits = waiting.pop()
+        if part.kind == "any" and any(one.bit >= 0 for one in part.parts):
+            waiting += [(one, 0) for one in part.parts if 0 <= one.bit < bits]
+        elif part.kind == "any":  # of names that may come first, the last one is the first that must
+            waiting += [(one, 0) for one in part.parts[-1:]]
+        elif part.kind != "repeat" or part.count:
+            waiting += [(one, 0) for one in part.parts]
+        for name, after in itertools.pairwise(part.parts if part.kind == "all" else ()):
+            if name.name.startswith('"') and after.name.startswith(":"):
+                found.add(name.name.encode(errors="replace"))
+    return found
+
+
+def _needed(text: str) -> dict[str, int]:
+    """The rules of properties that come in any order, and how many of each must: those with the first
+    bits."""
+    return {f"{name}s{state}": int(count) for name, state, count in _NEEDED.findall(text)}
 
 
 def _read(body: str) -> _Part:
@@ -121,7 +147,8 @@ def _with_bit(part: _Part, bit: int) -> _Part:
 
 def _single(token: re.Match[str]) -> _Part:
     if token["text"] is not None:
-        return _Part("characters", count=len(re.sub(r"\\(.)", r"\1", token["text"])) - 2)
+        text = re.sub(r"\\(.)", r"\1", token["text"])[1:-1]
+        return _Part("characters", name=text, count=len(text.encode(errors="replace")))
     if token["name"] is not None:
         return _Part("rule", name=token["name"])
     if token["regex"] is None:

@@ -74,6 +74,7 @@ def source_text(
             f"nests {depth} rules in its grammar; llguidance reads at most {MAX_DEPTH}",
             where=spec.kind,
             hint="each property of an object is a rule in the one before: use fewer, or objects of their own"
+            + ", or lower max_depth" * bool(spec.max_depth)
             if spec.kind != "grammar"
             else "write a repetition instead of a chain of rules",
         )
@@ -116,6 +117,7 @@ def _text(spec: OutputSpec, tokens: Tokenizers, unenforced: Iterable[str], marke
             spec.document() if spec.kind == "json_schema" else {"type": "object"},
             strict=spec.closed and spec.kind == "json_schema",
             whitespace=spec.layout,
+            bounds=spec.bounds,
             unenforced=unenforced,
             impossible_token=impossible,
             marked=marked,

@@ -13,11 +13,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 import numpy as np
 
-from guided_plugin.config import GuidedConfig, Whitespace
+from guided_plugin.config import Bounds, GuidedConfig, Whitespace
 from guided_plugin.errors import CompileLimitError, GrammarError, UnsatisfiableSpecError, UnsupportedSpecError
 from guided_plugin.grammar.base import BackendFactory, Grammar, MaskArray, Matcher, Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -165,8 +166,13 @@ class XGrammarBackend:
         )
 
     def _json(self, document: Any, spec: OutputSpec) -> Any:
+        spaces = spec.bounds.max_whitespace if spec.layout == "flexible" else 0
+        for name, most in asdict(spec.bounds).items():
+            if name != "max_whitespace" and most not in (0, getattr(Bounds, name)):
+                hint = "leave it out, or use the backend llguidance"
+                raise UnsupportedSpecError(f"{name} is not enforced by xgrammar", where=name, hint=hint)
         return self._xgr.Grammar.from_json_schema(
-            json.dumps(document), strict_mode=True, **_LAYOUTS[spec.layout]
+            json.dumps(document), strict_mode=True, max_whitespace_cnt=spaces or None, **_LAYOUTS[spec.layout]
         )
 
     def _check_satisfiable(self, grammar: Grammar) -> None:

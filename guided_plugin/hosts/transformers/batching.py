@@ -23,7 +23,7 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import ConfigError, GuidedError, PipelineError, printable
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.plugins import SafeStepHooks
-from guided_plugin.spec import OutputSpec
+from guided_plugin.spec import OutputSpec, check_room
 from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
 
 try:
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 ARGUMENT = "guided"
 """The keyword of `manager.add_request` that carries a spec, as JSON text."""
 
-_KEPT_ERRORS = 1024
+_KEPT_ENDS = 1024
 _MOST_REQUESTS = 256
 
 
@@ -86,7 +86,8 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         self._hooks = SafeStepHooks(self._compiler.plugins)
         self._step: DecodeStep | None = None
         """The same step, if plugins listen to it."""
-        self._errors: dict[str, GuidedError] = {}
+        self._ends: dict[str, tuple[GuidedError | None, bool]] = {}
+        """Of requests that failed, and of those that were led to their end."""
         chain = manager.logit_processor
         # First: a processor that keeps the k likeliest must choose among what the grammar allows.
         chain.logits_processor.insert(0, self)
@@ -100,7 +101,9 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         """`manager.add_request` with a spec, which is compiled first; raises its error."""
         parsed = OutputSpec.parse(spec)
         if parsed is not None:
-            self.pipeline.prepare(parsed).result()
+            limit = options.get("max_new_tokens")
+            limit = self._manager.generation_config.max_new_tokens if limit is None else limit
+            check_room(self.pipeline.prepare(parsed).result().least, limit, "max_new_tokens")
             if options.get("eos_token_id") is None:
                 stops = parsed.stop_token_ids or self._compiler.vocabulary.stop_token_ids
                 options["eos_token_id"] = list(stops)
@@ -109,11 +112,12 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
 
     def error(self, request_id: str) -> GuidedError | None:
         """Why a request failed, as of the last step; None if it didn't. Keeps the newest thousand errors."""
-        with self._lock:
-            entry = self._entries.get(request_id)
-            if entry is not None:
-                self._note_error(request_id, entry)
-            return self._errors.get(request_id)
+        return self._end(request_id)[0]
+
+    def closed(self, request_id: str) -> bool:
+        """Whether it ended as it was led to its end before its token limit (`close_before_length`). Kept as
+        errors are."""
+        return self._end(request_id)[1]
 
     def close(self) -> None:
         """End the last step and the pipeline, once the manager has stopped."""
@@ -202,7 +206,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
             spec = OutputSpec.parse(text)
             if spec is None:
                 return None
-            slot = self.pipeline.add_request(name, spec, tokens=tokens)
+            slot = self.pipeline.add_request(name, spec.within(_room(state)), tokens=tokens)
         except GuidedError as error:  # its row may stop, and nothing else
             slot = self.pipeline.add_failed(name, OutputSpec.json_object(), error)
         self._entries[state.request_id] = _BatchedRequest(name, slot, state, len(tokens))
@@ -210,24 +214,42 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
 
     def _remove(self, request_id: str) -> None:
         entry = self._entries.pop(request_id)
-        self._note_error(request_id, entry)
+        self._note_end(request_id, entry)
         self.pipeline.remove_request(entry.name)
 
-    def _note_error(self, request_id: str, entry: _BatchedRequest) -> None:
+    def _end(self, request_id: str) -> tuple[GuidedError | None, bool]:
+        with self._lock:
+            entry = self._entries.get(request_id)
+            if entry is not None:
+                self._note_end(request_id, entry)
+            return self._ends.get(request_id, (None, False))
+
+    def _note_end(self, request_id: str, entry: _BatchedRequest) -> None:
         error = self.pipeline.request(entry.name).error
-        if error is None:
+        finished = error is None and entry.state.status == RequestStatus.FINISHED
+        led = finished and self.pipeline.led(entry.name)
+        if error is None and not led:
             return
-        if request_id not in self._errors:
+        if error is not None and request_id not in self._ends:
             _log.error("request %s of a continuous batch: %s", printable(request_id), error)
-        self._errors[request_id] = error
-        while len(self._errors) > _KEPT_ERRORS:
-            del self._errors[next(iter(self._errors))]
+        self._ends[request_id] = error, led
+        while len(self._ends) > _KEPT_ENDS:
+            del self._ends[next(iter(self._ends))]
 
 
 def _length(state: Any) -> int:
     """How many tokens a request has produced."""
-    moved = len(state.initial_tokens) - state._true_initial_tokens if state._true_initial_tokens else 0
-    return moved + len(state.generated_tokens)
+    return _moved(state) + len(state.generated_tokens)
+
+
+def _moved(state: Any) -> int:
+    """How many of them are in its prompt, as it made room and came back."""
+    return len(state.initial_tokens) - state._true_initial_tokens if state._true_initial_tokens else 0
+
+
+def _room(state: Any) -> int | None:
+    """How many tokens a request may produce in all; None where nothing limits them."""
+    return None if state.max_new_tokens is None else state.max_new_tokens + _moved(state)
 
 
 def _tokens(state: Any) -> list[int]:

@@ -9,8 +9,8 @@ processor asked for would come late. So a worker gets the next plan from the cri
 filling masks blocks the host, and in the first step, the processor plans.
 
 `GenerateCall` is what processor, criterion and guide share; a `Run` is one pass of `generate` through it.
-Correctness does not rest on what `surroundings` reads: a processor and a criterion take turns, and each sees
-the very token ids that the other saw, one column later. Depends on the pipeline.
+Correctness does not rest on what `surroundings` reads, but for the token limit: a processor and a criterion
+take turns, and each sees the very token ids that the other saw, one column later. Depends on the pipeline.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from guided_plugin.errors import ConfigError, GuidedError, PipelineError, Reques
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.hosts.transformers.pool import Loan, PipelinePool
 from guided_plugin.hosts.transformers.surroundings import ONE_BY_ONE, Surroundings, surroundings
+from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, DecodeStep
 
@@ -51,14 +52,17 @@ class GenerateCall:
         every_row: bool,
         reuse: bool,
         device: torch.device | None,
+        keeps_rows: bool = False,
     ) -> None:
         """`wanted`: specs as users give them; they are compiled where they will run. `every_row`: the one
-        spec is for all rows. `device`: where the logits will be, if that is known."""
+        spec is for all rows. `device`: of the logits, if it is known. `keeps_rows`: a row that can't begin
+        has an error and ends, not the whole call."""
         self._pool = pool
         self._plugins = pool.compiler.plugins
         self.vocabulary = pool.compiler.vocabulary
         self._every_row = every_row
         self._reuse = reuse
+        self._keeps_rows = keeps_rows
         self._closed = False
         self._run: Run | None = None
         # In a list of its own: the finalizer must not know this object.
@@ -132,6 +136,11 @@ class GenerateCall:
         """For each guided row, whether its output ended as its grammar allows."""
         return {} if self._run is None or self._closed else self._run.complete()
 
+    @property
+    def led(self) -> set[int]:
+        """Rows that were led to their end before their token limit."""
+        return set() if self._run is None or self._closed else self._run.led()
+
     def close(self) -> None:
         """Give the pipeline back. The processor and the criterion can't be used afterwards."""
         self._closed = True
@@ -147,8 +156,12 @@ class GenerateCall:
         self._run = None
         guided = sum(spec is not None for spec in specs)
         loan = self._loan_for(scores.device, guided) if guided else None
-        self._run = Run(around, input_ids, specs, loan, self._pool.compiler)
-        return self._run
+        run = Run(around, input_ids, specs, loan, self._pool.compiler)
+        if run.errors and not self._keeps_rows:
+            row, error = min(run.errors.items())
+            raise error if self._every_row else error.under(f"spec {row * len(self.specs) // len(specs)}")
+        self._run = run
+        return run
 
     def _specs_of(self, rows: int, around: Surroundings, input_ids: Tensor) -> list[OutputSpec | None]:
         """The spec of each row; row r belongs to prompt r // num_return_sequences."""
@@ -158,11 +171,8 @@ class GenerateCall:
         each, rest = divmod(rows, count)
         if rest or each == 0 or (around.sequences is not None and each != around.sequences):
             prompts = rows // (around.sequences or 1)
-            raise ConfigError(
-                f"{count} specs for {prompts} prompts",
-                where="specs",
-                hint="one for each prompt, or one for all",
-            )
+            hint = "one for each prompt, or one for all"
+            raise ConfigError(f"{count} specs for {prompts} prompts", where="specs", hint=hint)
         if around.sequences is None and each > 1:
             groups = input_ids.view(count, each, -1)
             if not bool((groups == groups[:, :1]).all()):
@@ -213,16 +223,17 @@ class Run:
         """Keywords that nothing enforces, by row."""
         self._judged: set[str] = set()
         self._slots = [UNGUIDED] * len(specs)
+        self._forced_start = around.forced_start and self.prompt_length == 1
         number = next(_run_numbers)
         for row, spec in enumerate(specs):
             if loan is not None and spec is not None:
                 request_id = f"generate-{number}-row-{row}"
-                self._slots[row] = loan.pipeline.add_request(request_id, spec)
+                self._slots[row] = self._add(loan.pipeline, request_id, row, spec)
                 loan.requests.append(request_id)
                 self.requests[request_id] = row
                 if keywords := loan.pipeline.unenforced(request_id):
                     self.unenforced[row] = keywords
-        self._step_slots = [UNGUIDED] * len(specs) if around.forced_start else self._slots
+        self._step_slots = [UNGUIDED] * len(specs) if self._forced_start else self._slots
         default = compiler.vocabulary.stop_token_ids
         self._stop_ids = [() if spec is None else spec.stop_token_ids or default for spec in specs]
         self._host_stops = around.stops.issuperset(itertools.chain.from_iterable(self._stop_ids))
@@ -238,6 +249,17 @@ class Run:
         # [rows, 1], on the device: rows that `_open_stops` had to let stop
         self._opened = torch.zeros_like(self._is_guided)
         self._none_ended = torch.zeros(len(specs), dtype=torch.bool, device=prompt.device)
+
+    def _add(self, pipeline: StepPipeline, request_id: str, row: int, spec: OutputSpec) -> int:
+        """The slot of a row's request. One that can't begin has an error, and its row only stops."""
+        if self._around.max_length is not None:
+            spec = spec.within(self._around.max_length - self.prompt_length - self._forced_start)
+        try:
+            return pipeline.add_request(request_id, spec)
+        except RequestError as error:
+            self.errors[row] = error
+            self._judged.add(request_id)
+            return pipeline.add_failed(request_id, spec, error)
 
     def mask(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Mask the guided rows: plan and fill_mask, unless `after_sampling` did so already; apply_mask."""
@@ -329,6 +351,11 @@ class Run:
             return {}
         return {row: self._pipeline.phase(name) is Phase.DONE for name, row in self.requests.items()}
 
+    def led(self) -> set[int]:
+        """Rows that were led to their end before their token limit."""
+        pipeline, done = self._pipeline, self.complete()
+        return {row for name, row in self.requests.items() if pipeline and done[row] and pipeline.led(name)}
+
     def judge(self, names: Iterable[str]) -> None:
         """Log those of these requests that failed, once each, and put them into `errors`."""
         for name in names:
@@ -346,7 +373,7 @@ class Run:
         """What to report of a row that failed after so many tokens; None where the token only says that the
         row had ended."""
         around = self._around
-        column = self.prompt_length + place + around.forced_start  # no grammar saw a forced token
+        column = self.prompt_length + place + self._forced_start  # no grammar saw a forced token
         if "breaks the grammar" not in error.what or column >= self.seen.shape[1]:
             return error
         token = int(self.seen[row, column])

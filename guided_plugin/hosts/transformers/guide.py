@@ -76,6 +76,11 @@ class GenerateKwargs(dict[str, Any]):
         """By row of the output, keywords of its spec that nothing enforced (`unenforced_keywords`)."""
         return self.call.unenforced
 
+    @property
+    def closed(self) -> set[int]:
+        """Rows of the output that were led to their end before the token limit (`close_before_length`)."""
+        return self.call.led
+
 
 class Guide:
     """Guides the `generate` calls of models that share a tokenizer. May be used by several threads."""
@@ -147,7 +152,9 @@ class Guide:
         if len(wanted) != count:
             raise ConfigError(f"{len(wanted)} specs for {count} prompts", where="spec", hint="one for each")
         each = option(model, options, "num_return_sequences") or 1
-        call = GenerateCall(self._pool, wanted, every_row=False, reuse=False, device=self._device)
+        call = GenerateCall(
+            self._pool, wanted, every_row=False, reuse=False, device=self._device, keeps_rows=True
+        )
         refused = call.refused
         found: list[Generated] = []
         try:
@@ -200,8 +207,7 @@ class Guide:
             row, error = min(call.refused.items())
             if every_row:
                 raise error
-            where = f"spec {row}: {error.where}" if error.where else f"spec {row}"
-            raise type(error)(error.what, where=where, hint=error.hint) from error
+            raise error.under(f"spec {row}") from error
         return call
 
 

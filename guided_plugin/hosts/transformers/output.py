@@ -31,6 +31,8 @@ class Generated:
     error: GuidedError | None = None
     unenforced: tuple[str, ...] = ()
     """Keywords of its spec that nothing enforced, as `unenforced_keywords` allows: check it by them."""
+    closed: bool = False
+    """Whether it was led to its end before its token limit (`close_before_length`)."""
 
 
 def option(model: Any, options: Mapping[str, Any], name: str) -> Any:
@@ -91,7 +93,7 @@ def outputs(
     """Read what `generate` returned. `readers`: what makes the value of an output, of each spec."""
     sequences: Tensor = made if isinstance(made, Tensor) else made.sequences
     rows = sequences[:, call.prompt_length :].tolist()
-    vocabulary, errors, complete = call.vocabulary, call.errors, call.complete()
+    vocabulary, errors, complete, led = call.vocabulary, call.errors, call.complete(), call.led
     eos = option(model, options, "eos_token_id")
     host_stops = (eos,) if isinstance(eos, int) else tuple(eos or ())
     found = []
@@ -116,7 +118,8 @@ def outputs(
             except OutputError as wrong:
                 error = wrong
         left = call.unenforced.get(row, ())
-        found.append(Generated(_text(vocabulary, kept), kept, complete[row], parsed, error, left))
+        text, closed = _text(vocabulary, kept), row in led
+        found.append(Generated(text, kept, complete[row], parsed, error, left, closed))
     return found
 
 

@@ -35,9 +35,11 @@ class Surroundings:
     pads: frozenset[int] = frozenset()
     """What it writes into rows that ended."""
     forced_start: bool = False
-    """The first token is forced, whatever the grammar says."""
+    """The token behind a first one, if there is only that, is forced, whatever the grammar says."""
     forced_end: int | None = None
     """The column of a last token that is forced."""
+    max_length: int | None = None
+    """Columns of the token ids at most."""
     keeps_logits: bool = True
     """The logits are returned as they were before the processors: they must not be masked in place."""
     first: bool = False
@@ -82,6 +84,7 @@ def _read(decoder: str, local: Mapping[str, Any], processor: object) -> Surround
         pads=_ids(getattr(config, "_pad_token_tensor", None)),
         forced_start=getattr(config, "forced_bos_token_id", None) is not None,
         forced_end=config.max_length - 1 if forced_end else None,
+        max_length=config.max_length,
         keeps_logits=bool(getattr(config, "output_logits", True)),
         first=bool(chain) and chain[0] is processor,
     )

@@ -213,8 +213,9 @@ def is_within(form: Any, limits: SpecLimits) -> bool:
 
 def prepared_from(plain: Mapping[str, Any]) -> Prepared:
     """What a helper made, from its fields as vLLM has sent them: tuples and sets are lists."""
-    tuples = {name: tuple(plain[name]) for name in ("unenforced", "closing")}
     spec, named = OutputSpec(**plain["spec"]), frozenset(plain["named"])
+    shortest = None if plain["shortest"] is None else tuple(plain["shortest"])
+    tuples = {"unenforced": tuple(plain["unenforced"]), "shortest": shortest}
     return Prepared(**{**plain, **tuples, "spec": spec, "named": named})
 
 

@@ -205,7 +205,9 @@ class Specs:
         of = made or self.compiler.cached(spec)
         backend = "" if of is None else of.backend
         telling.listener.compiled(backend, seconds)
-        told = ((), frozenset[int](), 0) if of is None else (of.unenforced, of.named, of.closing[0])
+        shortest = None if of is None else of.shortest
+        least = 0 if shortest is None else len(shortest) + 1
+        told = ((), frozenset[int](), 0) if of is None else (of.unenforced, of.named, least)
         prepared = self.engine_started and made is None and seconds <= _SLOW_SECONDS
         return self._remember(asked, Admitted(spec, prepared, backend, *told))
 

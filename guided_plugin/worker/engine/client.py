@@ -138,6 +138,8 @@ class WorkerClient:
         """The request in a slot, once everything that happened to it so far is known. Waits for that."""
         self._settle()
         self.steps.harvest()
+        with self.steps.lock:
+            self.requests.read_closures()
         return self.requests[slot]
 
     @property

@@ -17,7 +17,6 @@ from torch import Tensor
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
-from guided_plugin.grammar.request_state import Phase
 from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.metrics import RECENT, WorkerMetrics
 from guided_plugin.step import Closure, OfferedDrafts, StepPlan, TokenSink
@@ -112,20 +111,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
 
     def finish(self) -> None:
         """Nothing is left to do: the worker has the tokens."""
-
-    def tokens(self, slot: int) -> tuple[int, ...]:
-        """What the request in a slot has produced."""
-        return self.request(slot).counted()
-
-    def phase(self, slot: int) -> Phase:
-        """The phase of the request in a slot."""
-        return self.request(slot).state.phase
-
-    def led(self, slot: int) -> bool:
-        """Whether the output of the request in a slot was led to an end."""
-        request = self.request(slot)
-        self.requests.read_closures()
-        return request.led
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         """Slots that failed since the last call."""

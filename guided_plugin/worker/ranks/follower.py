@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from guided_plugin.errors import GuidedError, PipelineError
-from guided_plugin.grammar.request_state import Phase
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, OfferedDrafts, StepPlan
@@ -26,7 +25,7 @@ from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, Region, fence
 from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
 from guided_plugin.worker.ranks.leader import Mirror
 from guided_plugin.worker.ranks.peers import PATIENCE, LeaderWatch, Peer, left_alone, wait_until, why_gone
-from guided_plugin.worker.runtime import GrammarRuntime
+from guided_plugin.worker.runtime import GrammarRuntime, RequestSoFar
 from guided_plugin.worker.words import PlanField, RankWord
 
 
@@ -114,14 +113,8 @@ class FollowerRuntime(GrammarRuntime):
 
     # What only rank 0 knows
 
-    def tokens(self, slot: int) -> tuple[int, ...]:
-        raise _not_here("the tokens of a request")
-
-    def phase(self, slot: int) -> Phase:
-        raise _not_here("the phase of a request")
-
-    def led(self, slot: int) -> bool:
-        raise _not_here("how an output ended")
+    def request(self, slot: int) -> RequestSoFar:
+        raise _not_here("what became of a request")
 
     @property
     def newest(self) -> int:

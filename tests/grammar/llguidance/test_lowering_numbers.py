@@ -20,7 +20,7 @@ DIVISORS = [2, 3, 5, 6, 7, 15, 60, 100, 365, 1024, 3600, 86400, 0.25, 0.05, 0.3,
 
 def start(schema, *, strict=False):
     """A matcher at the beginning of a schema's grammar."""
-    spec = OutputSpec.json_schema(schema, strict=strict, backend="llguidance")
+    spec = OutputSpec.json_schema(schema, strict=strict, backend="llguidance", max_digits=0)
     compiled = COMPILER.compile(spec)
     return COMPILER.backend("llguidance").start(compiled, BYTES.stop_token_ids)
 

@@ -1,16 +1,18 @@
 """Continuous batching: every guided request is what its spec says, however the manager moves it."""
 
+import json
 import threading
 import time
 
 import pytest
 import torch
+from closing import CASES, is_valid, least_of
 from generate_calls import STOP
 from generating import SPECS, recheck
 from listening import StepListener
 
 import guided_plugin as gp
-from guided_plugin.errors import ConfigError, GrammarError, PipelineError
+from guided_plugin.errors import ConfigError, GrammarError, PipelineError, RequestError
 
 try:
     from guided_plugin.hosts.transformers import batching as batching_module
@@ -300,3 +302,42 @@ def test_requests_come_from_many_threads(prompt, guide, started):
         thread.join()
     found = collect(manager, 8)
     assert sum(check(guide, spec, found[name]) for name, spec in wanted.items())
+
+
+@pytest.mark.parametrize("options", [{}, SMALL_CACHE])
+def test_requests_are_closed_before_their_limit(demo_tokenizer, started, options):
+    manager, batching = started({"do_sample": True, "max_new_tokens": 33}, **options)
+    rooms, add = [], batching.pipeline.add_request
+
+    def spy(name, spec, *, tokens=()):
+        rooms.append((len(tokens), spec.room))
+        return add(name, spec, tokens=tokens)
+
+    batching.pipeline.add_request = spy
+    start, wanted = demo_tokenizer.encode("x"), {}
+    for number in range(12):
+        kind = ["schema", "regex", "choice"][number % 3]
+        least = least_of(batching.pipeline, CASES[kind])
+        room = [least, 2 * least, 3 * least, None][number // 3]
+        name = batching.add_request([*start, 20 + number], CASES[kind], max_new_tokens=room)
+        wanted[name] = kind, room or 33
+    found = collect(manager, {*wanted})
+    for name, (kind, room) in wanted.items():
+        *tokens, last = found[name].generated_tokens
+        assert (batching.error(name), last, len(tokens) < room) == (None, STOP, True)
+        vocabulary = batching.pipeline.compiler.vocabulary
+        assert is_valid(kind, b"".join(vocabulary.tokens[token] for token in tokens).decode())
+    assert 3 < sum(batching.closed(name) for name in wanted) < len(wanted)
+    assert {room for _, room in rooms} == {room for _, room in wanted.values()}
+    assert not options or max(rooms)[0], "nothing was moved: the cache is too large for this test"
+
+
+def test_too_little_room_is_refused(prompt, started):
+    manager, batching = started()
+    spec, least = CASES["schema"], least_of(batching.pipeline, CASES["schema"])
+    for room in (least - 1, None):  # the manager's own config has no limit
+        with pytest.raises(RequestError, match=f"takes {least}" if room else "does not tell"):
+            batching.add_request(prompt, spec, max_new_tokens=room)
+    bad = manager.add_request(prompt, max_new_tokens=least - 1, guided=json.dumps(spec.to_dict()))
+    assert collect(manager, {bad})[bad].generated_tokens == [STOP]
+    assert f"takes {least}" in batching.error(bad).what

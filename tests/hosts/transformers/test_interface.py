@@ -136,7 +136,7 @@ def test_the_frame_of_a_decoding_method_tells_its_config(model):
     found = recorder.calls[0][3]
     assert found.stops == {3, 4}
     assert found.pads == {2}
-    assert (found.unguidable, found.sequences) == ("", 1)
+    assert (found.unguidable, found.sequences, found.max_length) == ("", 1, 4)
     assert (found.keeps_logits, found.first) == (False, True)
 
 
@@ -207,10 +207,11 @@ def test_continuous_batching_keeps_its_contract(model):
     )
     assert state.generated_tokens == []
     state.generated_tokens += [4, 5]
+    state.max_new_tokens = 9
     assert state.status < requests.RequestStatus.FINISHED
     # One that made room and comes back: what it had produced is a part of its prompt, with the same id.
     again = state.create_equivalent_initial_request()
-    assert again.request_id == "r"
+    assert (again.request_id, again.max_new_tokens) == ("r", 7)
     assert again.initial_tokens[again._true_initial_tokens :] == [4, 5]
     assert again.logit_processor_kwargs == {"guided": "x"}
     child = state.fork("r__child#0")

@@ -3,6 +3,7 @@
 Every guided output is checked with a fresh matcher, and every unguided row against what it was.
 """
 
+import json
 import os
 import signal
 from types import SimpleNamespace
@@ -12,11 +13,12 @@ import torch
 
 pytest.importorskip("vllm")
 
+import jsonschema
 from vllm import SamplingParams
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.sampler import Sampler
-from vllm_games import SPECS, ClosedRequest, V1Game, V2DraftGame, V2Game, played
+from vllm_games import COMPILER, SPECS, Request, V1Game, V2DraftGame, V2Game, played
 from vllm_runners import V2, V2Drafts
 from vllm_support import END, WIDTH, parallel, runner_config, runner_params
 
@@ -85,6 +87,36 @@ def test_v2_drafts_go_on_when_the_grammar_worker_is_killed():
 
     assert played(game, 120, kill).worker.restarts == 2
     assert game.taken > 50
+
+
+CLOSED = [
+    {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "array", "items": {"type": "integer"}}},
+        "required": ["a", "b"],
+    },
+    {"type": "array", "items": {"enum": ["red", "green", None]}, "minItems": 1},
+    {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}},
+    {"type": "string", "pattern": "^(ab|cd)+$"},
+    {"type": "number"},
+]
+
+
+class ClosedRequest(Request):
+    """One whose output is closed before its limit: as tight as it may be, or wider."""
+
+    def __init__(self, number, rng, **options):
+        super().__init__(number, rng, **options)
+        self.schema = rng.choice(CLOSED)
+        self.spec = gp.OutputSpec.json_schema(self.schema, close_before_length=True)
+        self.limit = COMPILER.compile(self.spec).admission().least + rng.choice([0, 1, 2, 4, 9, 20])
+        self.params = runner_params(self.spec.within(self.limit), self.name)
+
+    def check(self):
+        super().check()
+        if self.over:
+            assert self.tokens[-1] == END, (self.schema, self.limit, bytes(self.tokens))
+            jsonschema.validate(json.loads(bytes(self.tokens[:-1])), self.schema)
 
 
 @pytest.mark.parametrize("kind", [V1Game, V2Game, V2DraftGame])

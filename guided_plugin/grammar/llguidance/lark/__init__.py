@@ -5,6 +5,7 @@ algebra.py      each schema, or its negation, as alternatives of constraints (co
 reader.py       a schema's keywords as such alternatives; by_type.py: those that constrain one type, and what
                 breaks them
 emitter.py      constraints as rules (rules.py); arrays.py, objects.py, members.py
+depth.py        recursive rules up to a depth
 contradictions.py  why a schema allows nothing
 terminals.py    what texts look like: patterns.py (also which take nothing), numbers.py with ranges.py
 """
@@ -15,13 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from guided_plugin.config import Whitespace
+from guided_plugin.config import UNBOUNDED, Bounds, Whitespace
 from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.arrays import array_rule
 from guided_plugin.grammar.llguidance.lark.constraints import Array, Literals, Object
 from guided_plugin.grammar.llguidance.lark.contradictions import contradiction
+from guided_plugin.grammar.llguidance.lark.depth import limit_depth
 from guided_plugin.grammar.llguidance.lark.document import Document
 from guided_plugin.grammar.llguidance.lark.emitter import Emitter, Style
 from guided_plugin.grammar.llguidance.lark.numbers import Spelling
@@ -46,8 +48,8 @@ _ONLY_OTHERWISE = (
 
 _COMBINING = ("allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies")
 
-_FLEXIBLE_HEADER = """%llguidance {"no_forcing": true, "ignore_once": true}
-%ignore /[\\x20\\x0A\\x0D\\x09]+/
+_FLEXIBLE_HEADER = """%llguidance {{"no_forcing": true, "ignore_once": true}}
+%ignore /[\\x20\\x0A\\x0D\\x09]{}/
 """
 
 
@@ -56,6 +58,7 @@ def schema_to_lark(
     *,
     strict: bool,
     whitespace: Whitespace,
+    bounds: Bounds = UNBOUNDED,
     unenforced: Iterable[str] = (),
     impossible_token: int | None = None,
     marked: bool = False,
@@ -63,8 +66,8 @@ def schema_to_lark(
     """A grammar, in llguidance's Lark, of the JSON texts that satisfy a schema.
 
     Strict closes objects that don't say otherwise and keeps properties in the order of the schema; else
-    they come in any order. `impossible_token`, if there is one, must be masked out always; it makes some
-    patterns cheaper. `marked`: with marks, for the check that items are distinct.
+    they come in any order. `bounds`: where the schema has none. `impossible_token`, if there is one, must be
+    masked out always; it makes some patterns cheaper. `marked`: for the check that items are distinct.
     Raises an UnsupportedSpecError with the keyword and its place.
     """
     grammar = Grammar()
@@ -72,13 +75,15 @@ def schema_to_lark(
         schema,
         grammar,
         closed=strict,
-        ordered=strict,
+        bounds=bounds,
         unenforced=unenforced,
-        impossible_token=impossible_token,
+        # What is ignored between terminals would be allowed in the middle of texts that lead to that token.
+        impossible_token=None if whitespace == "flexible" else impossible_token,
         marked=marked,
     )
     if whitespace == "flexible":
-        text = grammar.lark(found.symbol, _FLEXIBLE_HEADER)
+        most = bounds.max_whitespace
+        text = grammar.lark(found.symbol, _FLEXIBLE_HEADER.format(f"{{1,{most}}}" if most else "+"))
     else:
         text = grammar.lark(found.symbol, HEADER, whitespace, marked=marked)
     return text + DISTINCT if found.distinct else text
@@ -100,19 +105,21 @@ def lower_schema(
     grammar: Grammar,
     *,
     closed: bool,
-    ordered: bool,
+    ordered: bool | None = None,
+    bounds: Bounds = UNBOUNDED,
     unenforced: Iterable[str] = (),
     impossible_token: int | None = None,
     marked: bool = False,
 ) -> Lowered:
-    """Write a schema into a grammar, which may hold others. Strict ones are closed and ordered."""
+    """Write a schema into a grammar, which may hold others. `ordered`: as `closed` if not said."""
     document = Document(schema, unenforced=unenforced)
     algebra = Algebra(document, read_schema, closing=closed)
     root = algebra.literals(schema, document.root_base, ())
     style = Style(
         closed=closed,
-        ordered=ordered,
-        spelling=Spelling(fraction_zero=not closed and document.draft > 4, exponents=not closed),
+        ordered=closed if ordered is None else ordered,
+        spelling=Spelling(not closed and document.draft > 4, not closed, digits=bounds.max_digits),
+        bounds=bounds,
         impossible_token=impossible_token,
         marked=marked,
     )
@@ -138,6 +145,8 @@ def lower_schema(
         if allows(root, algebra.opposite):
             raise UnsupportedSpecError(_ONLY_OTHERWISE, where=found.where, hint=found.hint)
         raise found
+    if bounds.max_depth:
+        limit_depth(grammar, start, bounds.max_depth, empty_terminal)
     return Lowered(start, types, emitter.distinct)
 
 

@@ -44,6 +44,10 @@ def array_rule(emitter: Emitter, constraint: Array) -> Symbol:
     """The rule of an array constraint."""
     if constraint.repeats:
         raise emitter.refusal("uniqueItems", "can't be enforced under not")
+    most, first = emitter.style.bounds.max_items, constraint.prefix_length
+    if most and constraint.longest is None and not emitter.algebra.empty(constraint.at(first)):
+        counted = sum(each.start + each.least for each in constraint.contains)
+        constraint = replace(constraint, longest=max(most, constraint.shortest, counted))
     counting = tuple(each for each in constraint.contains if each.least or each.most is not None)
     constraint = replace(constraint, contains=tuple(dict.fromkeys(counting)))
     if constraint.longest is not None and constraint.shortest > constraint.longest:
@@ -115,7 +119,8 @@ def _unique(emitter: Emitter, constraint: Array) -> Symbol:
         item = emitter.marked(emitter.value(literals), PLAIN)
         step: tuple[Symbol, ...] = (item, Reference(tail, f"set_bit({bit})"))
         first.append(Alternative(step))
-        fits = f"bit_count_lt({field}, {constraint.longest})" if constraint.longest is not None else ""
+        counts = constraint.longest is not None and constraint.longest <= _MAX_VALUES
+        fits = f"bit_count_lt({field}, {constraint.longest})" if counts else ""
         later.append(Alternative((COMMA, *step), fits, bit))
     enough = f"bit_count_ge({field}, {constraint.shortest})" if constraint.shortest > 1 else ""
     emitter.grammar.define(tail, [Alternative((), enough), *later], parameter=True)

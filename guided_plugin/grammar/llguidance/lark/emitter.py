@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from guided_plugin.config import UNBOUNDED, Bounds
 from guided_plugin.errors import CompileLimitError, UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark.algebra import Algebra
 from guided_plugin.grammar.llguidance.lark.constraints import (
@@ -69,10 +70,19 @@ class Style:
     """Properties come in the order of the schema, where that order can be kept."""
     spelling: Spelling
     """How numbers may be written."""
+    bounds: Bounds = UNBOUNDED
+    """How much there may be where the schema sets no bound."""
     impossible_token: int | None = None
     """A token that is never sampled."""
     marked: bool = False
     """Marks, which are never taken, may stand where items and names begin: see `distinct/`."""
+
+    def bounded(self, string: String) -> String:
+        """The same strings, but no longer than these may be where they have no bound of their own."""
+        most = self.bounds.max_string
+        if not most or string != String(string.shortest, excluded=string.excluded):
+            return string
+        return replace(string, longest=max(most, string.shortest))
 
 
 class Emitter:
@@ -174,10 +184,14 @@ class Emitter:
         value = Reference("anyone" if self.comparing else "any")
         if value.rule not in self.grammar.rules:
             scalars = [self._constraint(each) for each in (String(), Boolean(), Number(), Null())]
+            bounds = self.style.bounds
             item = self.marked(value, PLAIN)
-            array = (Text('"["'), Repeated((item, Repeated((COMMA, item), 0, None)), 0, 1), Text('"]"'))
+            items = (item, Repeated((COMMA, item), 0, bounds.max_items - 1 if bounds.max_items else None))
+            array = (Text('"["'), Repeated(items, 0, 1), Text('"]"'))
             member = (self.name(scalars[0]), COLON, value)
-            members = (*member, Repeated((COMMA, *member), 0, None))
+            # Where objects are compared, new names must always be possible.
+            bounded = bounds.max_properties and not self.comparing
+            members = (*member, Repeated((COMMA, *member), 0, bounds.max_properties - 1 if bounded else None))
             entries = (Text('"{"'), Repeated(members, 0, 1), Text('"}"'))
             options = [*((scalar,) for scalar in scalars), array, entries]
             self.grammar.define(value.rule, [Alternative(symbols) for symbols in options])
@@ -257,6 +271,7 @@ class Emitter:
             case Number():
                 return self._number(constraint)
             case String():
+                constraint = self.style.bounded(constraint)
                 body = (string_terminal if self.comparing else value_terminal)(constraint)
                 self.together([body])
                 return self.led(self.grammar.terminal(body), lead(constraint))
@@ -264,7 +279,9 @@ class Emitter:
     def _number(self, number: Number) -> Symbol:
         spelling = self.style.spelling
         if self.comparing:
-            spelling = replace(spelling, exponents=False, only=self.comparing)
+            # There must be more numbers than an array may have to have: `max_repetition`.
+            digits = spelling.digits and max(spelling.digits, 7)
+            spelling = replace(spelling, exponents=False, only=self.comparing, digits=digits)
         body = number_body(number, spelling, self.grammar.fragment)
         if body is None:
             divisor = max(number.multiples | number.no_multiples, key=lambda one: exact(one).numerator)

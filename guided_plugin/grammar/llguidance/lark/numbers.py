@@ -62,6 +62,8 @@ class Spelling:
     Those without a demand may have any."""
     only: str = ""
     """If not empty, an expression that every number must match too."""
+    digits: int = 0
+    """If not 0, the most digits before the point, after it and in an exponent."""
 
 
 def number_body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:
@@ -73,7 +75,30 @@ def number_body(number: Number, spelling: Spelling, fragment: Fragment) -> str |
         # Draft 4 takes 1.0 for no integer, but for a number that is equal to 1.
         spelling = replace(spelling, fraction_zero=True)
     body = _body(number, spelling, fragment)
-    return f"{body} & /{spelling.only}/" if body and spelling.only else body
+    bound = _of_digits(number, spelling) if body is not None and spelling.digits else ""
+    if bound and not spelling.only and number in (Number(), Number(whole=True)):
+        return f"/{bound}/"
+    return body and body + "".join(f" & /{each}/" for each in (spelling.only, bound) if each)
+
+
+def _of_digits(number: Number, spelling: Spelling) -> str:
+    """Numbers of so many digits, or as many as one between the bounds needs; empty where all are bounded."""
+    bounds = [exact(bound.value) for bound in (number.low, number.high) if bound is not None]
+    finite = number.whole and len(bounds) == 2 and not spelling.fraction_zero
+    if finite or number.values is not None or number.no_multiples:
+        return ""
+    step, others, (first, last) = number.step, len(number.excluded), number.ends()
+    nearest = max(0, first or 0, -(last or 0)) + (step or 1) * others
+    before = max(spelling.digits, *(len(str(abs(int(each)))) for each in (nearest, *bounds)))
+    behind = max(spelling.digits, places(step or Fraction(1)))
+    if step is None and len(bounds) == 2:
+        most, (low, high) = max(map(places, bounds)) + others + 1, bounds
+        while behind < most and math.floor(high * 10**behind) - math.ceil(low * 10**behind) < others + 3:
+            behind += 1
+    whole = rf"-?(?:0|[1-9][0-9]{{0,{before - 1}}})"
+    if number.whole:
+        return whole + (rf"(?:\.0{{1,{behind}}})?" if spelling.fraction_zero else "")
+    return rf"{whole}(?:\.[0-9]{{1,{behind}}})?(?:[eE][+-]?[0-9]{{1,{spelling.digits}}})?"
 
 
 def _body(number: Number, spelling: Spelling, fragment: Fragment) -> str | None:

@@ -135,12 +135,15 @@ class _Writer:
         # Those that are not required: the required ones are there at the end in any case.
         fewest = max(0, self.object.shortest - len(required))
         most = self.object.longest
+        bound, left = self.emitter.style.bounds.max_properties, None
         if most is not None:
             most -= len(required)
-        if most == 0:
+        elif bound and self.open and not self.emitter.comparing:
+            left = max(fewest, len(self.object.exists), bound - len(required))
+        if 0 in (most, left):
             self.live = [name for name in self.live if name in required]
             self.open = []
-            most = None
+            most = left = None
         free = len(self.live) - len(required)
         if most is not None and not self.open and most >= free:
             most = None
@@ -156,7 +159,8 @@ class _Writer:
             raise self.emitter.refusal(keyword, "can't be enforced for items that must be distinct")
         ordered = self.emitter.style.ordered or unique
         if plain and (ordered or not self.live or len(required) > NAMED):
-            return self.ordered()
+            return self.ordered(left)
+        most = left if most is None else most
         remembered = NAMED if not fewest and most is None else NAMED_AND_COUNTED
         if len(required) > remembered:
             raise self.emitter.refusal("required", f"over {remembered} names, next to counts or negations")
@@ -204,8 +208,9 @@ class _Writer:
             return
         base: list[str] = []
         if shapes and String() not in shapes:
-            allowed = [string_terminal(string) for string in shapes]
+            allowed = [string_terminal(self.emitter.style.bounded(string)) for string in shapes]
             base = allowed if len(allowed) == 1 else [any_of(allowed)]
+        any_name = self.emitter.style.bounded(String())
         groups = self.patterns()
         listed: dict[frozenset[_Group], list[str]] = {}
         if not groups:
@@ -220,9 +225,10 @@ class _Writer:
                 continue
             characters = None
             if strings is None and len(class_) == len(groups) == len(matched):
-                characters = lead(String(patterns=frozenset(matched)))
+                characters = lead(replace(String() if matched else any_name, patterns=frozenset(matched)))
             # The other listed names are none of this class.
-            body = [*_names(base, class_, groups), *excluding(listed.get(frozenset(class_), ()))]
+            start = base if base or class_ else [string_terminal(any_name)]
+            body = [*_names(start, class_, groups), *excluding(listed.get(frozenset(class_), ()))]
             for chosen, keys, extra in self.answers(matched):
                 combined = value | extra
                 if chosen and self.algebra.empty(combined):
@@ -299,26 +305,37 @@ class _Writer:
 
     # Rules
 
-    def ordered(self) -> Symbol:
-        """Listed properties in their order, the others after them."""
+    def ordered(self, most: int | None) -> Symbol:
+        """Listed properties in their order, the others after them; of those not required at most so many."""
         members = [(Text(key_text(n)), COLON, self.emitter.value(self.object.of(n))) for n in self.live]
         others = [(self.emitter.name(each.key), COLON, each.value) for each in self.open]
         other = self.grammar.rule(*others) if others else None
-        tail: tuple[Symbol, ...] = (Repeated((COMMA, other), 0, None),) if other is not None else ()
+        optional = len(self.live) - len(self.required)
+        # By how many optional ones came before, where they count.
+        lefts: list[int | None] = [most]
+        if most is not None and 0 < optional <= NAMED:
+            lefts += range(most - 1, max(most - optional, 0) - 1, -1)
+        tails: list[tuple[Symbol, ...]] = [()]
+        if other is not None:
+            tails = [(Repeated((COMMA, other), 0, left),) for left in lefts]
         heads: list[tuple[Symbol, ...]] = []
         if not self.required:
             heads.append(())
             if other is not None:
-                heads.append((other, *tail))
+                heads.append((other, Repeated((COMMA, other), 0, None if most is None else most - 1)))
         for name, member in zip(reversed(self.live), reversed(members), strict=True):
             if name in self.required:
                 # Nothing that comes later can come first.
-                heads = [(*member, *tail)]
-                tail = (COMMA, *member, *tail)
+                heads = [(*member, *tails[0])]
+                tails = [(COMMA, *member, *tail) for tail in tails]
+            elif len(tails) > 1:
+                heads.append((*member, *tails[1]))
+                more = [((COMMA, *member, *after), tail) for tail, after in itertools.pairwise(tails)]
+                tails = [*((self.grammar.rule(*each),) for each in more), tails[-1]]
             else:
-                heads.append((*member, *tail))
-                tail = (Repeated((COMMA, *member), 0, 1), *tail)
-            tail = (self.grammar.rule(tail),)
+                heads.append((*member, *tails[0]))
+                tails = [(Repeated((COMMA, *member), 0, 1), *tails[0])]
+            tails = [(self.grammar.rule(tail),) for tail in tails]
         return self.grammar.rule(*((OPEN, *head, CLOSE) for head in reversed(heads)))
 
     def marked(self, member: Member) -> Member:

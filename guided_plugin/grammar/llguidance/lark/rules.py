@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import NamedTuple
@@ -82,7 +82,9 @@ class Alternative(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Rule:
+class Rule:
+    """Alternatives of which one is derived."""
+
     alternatives: list[Alternative]
     parameter: bool = False
     fewest: int = 0
@@ -94,7 +96,7 @@ class _Rule:
 class Grammar:
     """Rules and terminals by name."""
 
-    rules: dict[str, _Rule] = field(default_factory=dict)
+    rules: dict[str, Rule] = field(default_factory=dict)
     _terminals: dict[str, str] = field(default_factory=dict)
     _filled: set[str] = field(default_factory=set)
     """Terminals that are known to take something."""
@@ -128,8 +130,12 @@ class Grammar:
         counted: tuple[tuple[Symbol, int], ...] = (),
     ) -> Reference:
         """Give a named rule its alternatives."""
-        self.rules[name] = _Rule(alternatives, parameter, fewest, counted)
+        self.rules[name] = Rule(alternatives, parameter, fewest, counted)
         return Reference(name)
+
+    def replace_rules(self, rules: dict[str, Rule]) -> None:
+        """Have these rules and no others."""
+        self.rules, self._alive = rules, set()
 
     def rule(self, *alternatives: tuple[Symbol, ...]) -> Symbol:
         """A rule without parameter; equal ones are one."""
@@ -191,7 +197,7 @@ class Grammar:
         # Rules are mostly written before those that they need: few are looked at a second time, and from
         # then on only those that use one which was found to derive something.
         waiting = [name for name in reversed(fresh) if not grows(name)]
-        users = _users(waiting, fresh)
+        users = users_of(waiting, fresh)
         pending = deque(waiting)
         while pending:
             name = pending.popleft()
@@ -209,12 +215,15 @@ class Grammar:
         return lives(start)
 
     def lark(
-        self, start: Symbol, header: str, whitespace: Whitespace = "compact", *, marked: bool = False
+        self, start: Symbol, top: str, whitespace: Whitespace = "compact", most: int = 0, marked: bool = False
     ) -> str:
-        """The text of the grammar. `whitespace` stands next to JSON's punctuation only."""
+        """The text of the grammar. `whitespace` is next to JSON's punctuation only: `most` on each side."""
         punctuation = _MARKED if marked and whitespace == "spaced" else _PUNCTUATION[whitespace]
+        if most:
+            bounded = _SPACE.replace("*", f"{{0,{most}}}")
+            punctuation = {mark: text.replace(_SPACE, bounded) for mark, text in punctuation.items()}
         words = {**punctuation, **self._renamed()}
-        lines = [header + f"start: {_symbol(start, words)}"]
+        lines = [top + f"start: {_symbol(start, words)}"]
         rules, terminals = _reachable(self.rules, start)
         for name in rules:
             if name in words:
@@ -306,26 +315,26 @@ def _without_dead(symbols: tuple[Symbol, ...], lives: Callable[[Symbol], bool]) 
     return tuple(kept)
 
 
-def _users(names: Iterable[str], rules: Mapping[str, _Rule]) -> dict[str, list[str]]:
+def users_of(names: Iterable[str], rules: Mapping[str, Rule]) -> dict[str, list[str]]:
     """Which of the named rules use a rule: its name, and theirs."""
     users: dict[str, list[str]] = {}
     for name in names:
-        rule = rules[name]
-        pending = [symbol for symbol, _ in rule.counted]
-        pending += itertools.chain.from_iterable(a.symbols for a in rule.alternatives)
-        used = set()
-        while pending:
-            symbol = pending.pop()
-            if isinstance(symbol, Repeated):
-                pending += symbol.symbols
-            elif isinstance(symbol, Reference):
-                used.add(symbol.rule)
-        for each in used:
+        counted = [symbol for symbol, _ in rules[name].counted]
+        for each in {*named(counted), *named(s for a in rules[name].alternatives for s in a.symbols)}:
             users.setdefault(each, []).append(name)
     return users
 
 
-def _reachable(rules: dict[str, _Rule], start: Symbol) -> tuple[list[str], set[str]]:
+def named(symbols: Iterable[Symbol]) -> Iterator[str]:
+    """The rules that symbols name."""
+    for symbol in symbols:
+        if isinstance(symbol, Repeated):
+            yield from named(symbol.symbols)
+        elif isinstance(symbol, Reference):
+            yield symbol.rule
+
+
+def _reachable(rules: dict[str, Rule], start: Symbol) -> tuple[list[str], set[str]]:
     """The rules and terminals that a grammar uses, the rules in the order of their use."""
     seen: dict[str, None] = {}
     terminals: set[str] = set()
@@ -362,6 +371,8 @@ def _symbol(symbol: Symbol, words: Mapping[str, str]) -> str:
         return words.get(symbol.rule, symbol.rule) + (f"::{symbol.argument}" if symbol.argument else "")
     inner = " ".join(_symbol(each, words) for each in symbol.symbols)
     match symbol.low, symbol.high:
+        case 0, 0:
+            return '""'
         case 0, 1:
             return f"({inner})?"
         case low, None if low < 2:

@@ -53,9 +53,9 @@ def tag_to_lark(
     `schema_to_lark`. Raises an UnsupportedSpecError with a place in the whole tag.
     """
     try:
-        node = read_tag(spec.document(), controls, whitespace=spec.layout, strict=spec.closed)
+        node = read_tag(spec, controls)
         named = impossible_token in _tokens(node)
-        writer = _Writer(spec.closed, tuple(unenforced), None if named else impossible_token, marked)
+        writer = _Writer(spec, tuple(unenforced), None if named else impossible_token, marked)
         clash = misread(node, lambda schema: writer.lowered(schema).types)
         if clash is not None:
             raise UnsupportedSpecError(
@@ -66,7 +66,7 @@ def tag_to_lark(
         start = writer.symbol(node)
     except RecursionError as error:
         raise UnsupportedSpecError("is nested too deep", where="structural_tag") from error
-    text = writer.grammar.lark(start, HEADER, spec.layout, marked=marked)
+    text = writer.grammar.lark(start, HEADER, spec.layout, spec.bounds.max_whitespace, marked=marked)
     return text + DISTINCT if writer.distinct else text
 
 
@@ -86,7 +86,7 @@ def _tokens(node: Node) -> set[int]:
 class _Writer:
     """Writes nodes into one grammar."""
 
-    strict: bool
+    spec: OutputSpec
     unenforced: tuple[str, ...]
     impossible_token: int | None
     marked: bool
@@ -106,8 +106,9 @@ class _Writer:
                 self._schemas[key] = lower_schema(
                     node.schema,
                     self.grammar,
-                    closed=self.strict,
-                    ordered=self.strict and not node.any_order,
+                    closed=self.spec.closed,
+                    ordered=self.spec.closed and not node.any_order,
+                    bounds=self.spec.bounds,
                     unenforced=self.unenforced,
                     impossible_token=self.impossible_token,
                     marked=self.marked,
@@ -131,11 +132,11 @@ class _Writer:
                 if self.marked:
                     return self.grammar.rule((Terminal(f"<[{CONTROL}]>"), Terminal(f'"{token};"')))
                 return Terminal(f"<[{token}]>")
-            case Free(stops, suffix):
-                ending = [f"/(?s:.*){_escaped(suffix)}/"] if suffix else []
+            case Free(stops, suffix, times):
+                ending = [f"/(?s:.{times}){_escaped(suffix)}/"] if suffix or times != "*" else []
                 return self.grammar.terminal(" & ".join([_NOT_EMPTY, *ending, *_lacking(stops, "*")]))
-            case Until(stop, stops, barred):
-                parts = [f"/(?s:.*){_escaped(stop)}/", *_lacking(stops, "+"), *_lacking(barred, "{0}")]
+            case Until(stop, stops, barred, times):
+                parts = [f"/(?s:.{times}){_escaped(stop)}/", *_lacking(stops, "+"), *_lacking(barred, "{0}")]
                 return self.grammar.terminal(" & ".join(parts))
             case Regex(pattern):
                 return self.grammar.terminal(f"({whole_text(pattern)}) & {_NOT_EMPTY}")

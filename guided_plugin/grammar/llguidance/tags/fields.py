@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from guided_plugin.config import Whitespace
 from guided_plugin.errors import GrammarError, UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.tags.nodes import EMPTY, Control, Names, Node, Path, Text
+from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import pointer
 
 Fields = Mapping[str, Any]
@@ -24,15 +24,15 @@ class Reading:
         self,
         controls: Mapping[int, str],
         formats: Mapping[str, tuple[tuple[str, ...], Callable[[Reading, Fields, Path], Node]]],
-        *,
-        whitespace: Whitespace,
-        strict: bool,
+        spec: OutputSpec,
     ) -> None:
         """`controls`: names of control tokens, by id. `formats`: the fields of each type, and its reader."""
         by_name = {name: token for token, name in sorted(controls.items(), reverse=True)}
         self.names = Names(by_name)
-        self.whitespace = whitespace
-        self.strict = strict
+        self.whitespace = spec.layout
+        self.strict = spec.closed
+        most = spec.bounds.max_string
+        self.times = f"{{0,{most}}}" if most else "*"
         self.ends: list[str] = []
         """Texts that end the innermost tag around what is read now."""
         self._controls = controls

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from guided_plugin.errors import UnsupportedSpecError, shown
@@ -39,6 +39,8 @@ class Free:
     stops: tuple[str, ...]
     suffix: str = ""
     """What it ends with."""
+    times: str = "*"
+    """How many characters before that, as a regular expression says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Until:
     stops: tuple[str, ...]
     barred: tuple[str, ...] = ()
     """Texts that it must not end with: those that end with `stop` and are excluded."""
+    times: str = "*"
+    """How many characters before the stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ class Dispatch:
     excludes: tuple[str, ...]
     loop: bool = True
     """Whether free text goes on after the first trigger."""
+    times: str = "*"
+    """How many characters of it before an end."""
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -231,7 +237,7 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
     endings: list[Node] = []
     for end in ends:
         if isinstance(end, Control):
-            endings.append(_reached(("", end.token), node.stops))
+            endings.append(_reached(("", end.token), node.stops, times=node.times))
         elif not isinstance(end, Text):
             raise UnsupportedSpecError("free text that nothing ends", where="structural_tag")
         else:
@@ -243,7 +249,9 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
                     hint="write that text into `excludes`",
                 )
             ways = names.ways(end.text, stop)
-            endings += [sequence([_reached(start, node.stops), rest]) for start, rest in ways]
+            endings += [
+                sequence([_reached(start, node.stops, times=node.times), rest]) for start, rest in ways
+            ]
     if node.loop:
         return sequence([_calls(node), either(endings)])
     return (
@@ -269,12 +277,13 @@ def _calls(node: Dispatch) -> Node:
     return Repeat(options, 0, None) if node.loop else options
 
 
-def _reached(start: Start, stops: tuple[str, ...], excludes: Listed[str] = ()) -> Node:
+def _reached(start: Start, stops: tuple[str, ...], excludes: Listed[str] = (), times: str = "*") -> Node:
     """Free text up to what ends it."""
     if isinstance(start, str):
-        return _until(start, stops, excludes)
+        return replace(_until(start, stops, excludes), times=times)
     before, token = start
-    return sequence([Free(stops, before) if before else optional(Free(stops)), Control(token)])
+    free = Free(stops, before, times)
+    return sequence([free if before else optional(free), Control(token)])
 
 
 def _until(stop: str, stops: tuple[str, ...], excludes: Listed[str]) -> Until:

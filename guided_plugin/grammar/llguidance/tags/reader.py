@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from guided_plugin.config import Whitespace
 from guided_plugin.errors import GrammarError, GuidedError, UnsupportedSpecError, shown
 from guided_plugin.grammar.llguidance.tags.fields import (
     Fields,
@@ -39,7 +38,7 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
     written_out,
 )
 from guided_plugin.grammar.llguidance.tags.xml import xml_schema
-from guided_plugin.spec import ecma
+from guided_plugin.spec import OutputSpec, ecma
 from guided_plugin.spec.languages import nullable, whole
 from guided_plugin.spec.schema import check_schema, pointer
 
@@ -47,9 +46,9 @@ from guided_plugin.spec.schema import check_schema, pointer
 _MAX_REPEAT = 1_000
 
 
-def read_tag(document: Fields, controls: Mapping[int, str], *, whitespace: Whitespace, strict: bool) -> Node:
+def read_tag(spec: OutputSpec, controls: Mapping[int, str]) -> Node:
     """The whole tag. `controls`: names of the control tokens that it may name, by id."""
-    reading = Reading(controls, _FORMATS, whitespace=whitespace, strict=strict)
+    document, reading = spec.document(), Reading(controls, _FORMATS, spec)
     if "format" in document:
         return written_out(reading.format(document["format"], ("format",)))
     return written_out(_older(reading, document))

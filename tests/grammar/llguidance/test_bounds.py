@@ -1,0 +1,306 @@
+"""Bounds where a schema has none: each at its edge, what gives way to the schema, and no bounds at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import random
+import re
+
+import pytest
+from distinct_walks import wander
+from instances import near, text_of
+from jsonschema import Draft202012Validator
+from schemas import random_schema
+from vocabularies import BYTES
+
+from guided_plugin.compiling.compiler import GrammarCompiler
+from guided_plugin.config import BOUNDS, UNBOUNDED, GuidedConfig
+from guided_plugin.diagnose.check import check_spec
+from guided_plugin.errors import CompileLimitError, GuidedError, UnsupportedSpecError
+from guided_plugin.grammar.llguidance.lark import schema_to_lark
+from guided_plugin.plugins import Plugins
+from guided_plugin.spec import OutputSpec
+
+INT, STR = {"type": "integer"}, {"type": "string"}
+LIST, MAP = {"type": "array", "items": INT}, {"type": "object", "additionalProperties": INT}
+TREE = {
+    "type": "object",
+    "properties": {"v": INT, "c": {"type": "array", "items": {"$ref": "#"}}},
+    "required": ["v"],
+}
+NEEDED = {
+    "type": "object",
+    "properties": {"a": {"type": "array", "minItems": 1, "items": {"anyOf": [INT, {"$ref": "#"}]}}},
+    "required": ["a"],
+}
+
+
+def compiler_of(**options):
+    config = GuidedConfig(threads=1, isolate_compiles=False, **options)
+    return GrammarCompiler(BYTES, config=config, plugins=Plugins(entry_points=False))
+
+
+COMPILER, FREE = compiler_of(), compiler_of(**vars(UNBOUNDED))
+
+
+def takes(spec, text, compiler=COMPILER):
+    grammar = compiler.compile(spec)
+    matcher = compiler.backend(grammar.backend).start(grammar, compiler.vocabulary.stop_token_ids)
+    return matcher.accept_text(text.encode()) and matcher.complete
+
+
+def written(value):
+    return json.dumps(value, separators=(",", ":"))
+
+
+def names(count):
+    return written({chr(97 + i): 1 for i in range(count)})
+
+
+EDGES = [
+    # an option, its value, a schema, what is allowed, what is not
+    ("max_digits", 3, INT, ["0", "-999", "100"], ["1000", "-1000"]),
+    ("max_digits", 3, {"type": "number"}, ["999.999", "1e999", "-1.5E-100"], ["1000", "0.1234", "1e1000"]),
+    ("max_digits", 1, {"type": "number"}, ["9.9", "-1e9"], ["10", "0.01", "1e10"]),
+    ("max_digits", 2, {**INT, "minimum": 50}, ["50", "99"], ["49", "100"]),
+    ("max_digits", 2, {**INT, "maximum": -5}, ["-5", "-99"], ["-4", "-100"]),
+    ("max_digits", 2, {**INT, "exclusiveMinimum": 99}, ["100", "999"], ["99", "1000"]),
+    ("max_digits", 2, {**INT, "minimum": 0, "maximum": 5000}, ["0", "4999", "5000"], ["5001"]),
+    ("max_digits", 2, {**INT, "multipleOf": 7000, "minimum": 1}, ["7000"], ["0", "14000"]),
+    ("max_digits", 2, {"type": "number", "multipleOf": 0.001}, ["0.125", "99.5"], ["0.0001", "100"]),
+    ("max_digits", 2, {"type": "number", "minimum": 0, "maximum": 1}, ["0.33", "1.0"], ["0.333", "1.1"]),
+    ("max_digits", 1, {"type": "number", "minimum": 1e-4, "maximum": 1.5e-4}, ["0.00012"], ["0.0001222"]),
+    ("max_digits", 2, {"enum": [12345, 0.12345]}, ["12345", "0.12345"], ["1234"]),
+    ("max_string", 3, STR, ['""', '"abc"', '"ab\\u00e9"', '"😀😀😀"'], ['"abcd"']),
+    ("max_string", 3, {**STR, "minLength": 5}, ['"abcde"'], ['"abcd"', '"abcdef"']),
+    ("max_string", 3, {**STR, "maxLength": 5}, ['"abcde"'], ['"abcdef"']),
+    ("max_string", 3, {**STR, "pattern": "^a+$"}, ['"aaaaa"'], ['"b"']),
+    ("max_string", 3, {**STR, "format": "date"}, ['"2026-01-01"'], ['"a"']),
+    ("max_string", 3, {"enum": ["abcde"]}, ['"abcde"'], ['"abc"']),
+    ("max_string", 3, {**MAP, "properties": {"abcde": INT}}, ['{"abcde":1,"abc":1}'], ['{"abcd":1}']),
+    ("max_items", 2, LIST, ["[]", "[1,2]"], ["[1,2,3]"]),
+    ("max_items", 2, {**LIST, "minItems": 3}, ["[1,2,3]"], ["[1,2]", "[1,2,3,4]"]),
+    ("max_items", 2, {**LIST, "maxItems": 3}, ["[1,2,3]"], ["[1,2,3,4]"]),
+    ("max_items", 2, {"type": "array", "prefixItems": [INT] * 3, "items": False}, ["[1,2,3]"], ["[1,2,3,4]"]),
+    ("max_items", 2, {**LIST, "contains": {"const": 1}, "minContains": 3}, ["[1,1,1]"], ["[1,1]"]),
+    ("max_items", 2, {**LIST, "uniqueItems": True}, ["[1,2]"], ["[1,1]", "[1,2,3]"]),
+    ("max_items", 2, {**LIST, "uniqueItems": True, "minItems": 4}, ["[1,2,3,4]"], ["[1,2,3,4,5]"]),
+    ("max_properties", 2, MAP, ["{}", names(2)], [names(3)]),
+    ("max_properties", 2, {**MAP, "required": ["a", "b", "c"]}, [names(3)], [names(2), names(4)]),
+    ("max_properties", 2, {**MAP, "minProperties": 3}, [names(3)], [names(2), names(4)]),
+    ("max_properties", 2, {**MAP, "maxProperties": 3}, [names(3)], [names(4)]),
+    (
+        "max_properties",
+        2,
+        {**MAP, "properties": {"a": INT, "b": INT}},
+        [names(2), '{"b":1,"z":1}'],
+        [names(3)],
+    ),
+    (
+        "max_properties",
+        1,
+        {**MAP, "properties": {"a": INT, "b": INT}, "additionalProperties": False},
+        [names(2)],
+        [names(3)],
+    ),
+    ("max_depth", 1, TREE, ['{"v":1}'], ['{"v":1,"c":[]}']),
+    ("max_depth", 3, TREE, ['{"v":1,"c":[{"v":1}]}'], ['{"v":1,"c":[{"v":1,"c":[]}]}']),
+    ("max_depth", 1, NEEDED, ['{"a":[1]}'], ['{"a":[{"a":[1]}]}']),
+    ("max_depth", 1, {"type": "array", "items": {**LIST, "items": LIST}}, ["[[[1]]]"], []),
+    ("max_depth", 2, True, ["1", "[[],{}]", '{"a":[1]}'], ["[[[]]]", '{"a":{"b":[]}}']),
+]
+
+
+@pytest.mark.parametrize(("name", "most", "schema", "good", "bad"), EDGES, ids=range(len(EDGES)))
+@pytest.mark.parametrize("strict", [True, False])
+def test_each_bound_at_its_edge(name, most, schema, good, bad, strict):
+    asked = OutputSpec.json_schema(schema, strict=strict, **{name: most})
+    configured = compiler_of(**{name: most})
+    strict = strict or schema is True
+    for text in [*good, *bad] if strict else good:
+        if schema is not True:
+            valid = Draft202012Validator(schema).is_valid(json.loads(text))
+            assert valid or text in bad, "the table itself"
+        assert takes(asked, text) is (text in good), text
+        assert takes(OutputSpec.json_schema(schema), text, configured) is (text in good), text
+        nested = OutputSpec.json_schema({"type": "array", "items": schema}, strict=True, **{name: most})
+        assert takes(nested, f"[{text}]") is (text in good) or "$ref" in written(schema)
+
+
+def inside(text, bounds):
+    """Whether a text keeps to bounds, as its characters tell."""
+    n = bounds["max_digits"]
+    number = re.compile(rf"-?\d{{1,{n}}}(\.\d{{1,{n}}})?([eE][-+]?\d{{1,{n}}})?")
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)
+    if not all(number.fullmatch(found) for found in re.findall(r"-?\d[\d.eE+-]*", outside)):
+        return False
+
+    def fits(value, level):
+        if isinstance(value, str):
+            return len(value) <= bounds["max_string"]
+        if not isinstance(value, list | dict):
+            return True
+        most = bounds["max_items" if isinstance(value, list) else "max_properties"]
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        return len(value) <= most and level < bounds["max_depth"] and all(fits(p, level + 1) for p in parts)
+
+    gaps = re.findall(r"\s+", outside)
+    return fits(json.loads(text), 0) and all(len(gap) <= bounds["max_whitespace"] for gap in gaps)
+
+
+def anything(rng, depth=0):
+    match rng.randrange(4 if depth > 3 else 6):
+        case 0:
+            return rng.choice([True, None, "", "a", "ab", 'a"b', "abcd"])
+        case 1 | 2 | 3:
+            return round(rng.uniform(-1, 1) * 10 ** rng.randrange(5), rng.randrange(5)) or 0
+        case 4:
+            return [anything(rng, depth + 1) for _ in range(rng.randrange(4))]
+    return {rng.choice(["a", "bc", "def", "ghij"]): anything(rng, depth + 1) for _ in range(rng.randrange(4))}
+
+
+@pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
+def test_values_that_nothing_describes(whitespace):
+    rng, verdicts = random.Random(whitespace), set()
+    for _ in range(25):
+        bounds = {name: rng.randrange(1, 5) for name in BOUNDS}
+        spec = OutputSpec.json_schema(True, whitespace=whitespace, **bounds)
+        for _ in range(40):
+            value = anything(rng)
+            layout = {"compact": (",", ":"), "spaced": (", ", ": ")}.get(whitespace)
+            text = json.dumps(value, separators=layout, ensure_ascii=False)
+            if layout is None:
+                text = json.dumps(value, indent=rng.randrange(3), ensure_ascii=False)
+            assert takes(spec, text, FREE) is inside(text, bounds), (text, bounds)
+            verdicts.add(inside(text, bounds))
+    assert verdicts == {True, False}
+
+
+def test_within_all_bounds_nothing_changes_and_beyond_them_nothing_is_added():
+    same = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        schema, bounds = random_schema(rng), {name: rng.randrange(1, 5) for name in BOUNDS}
+        try:
+            free = OutputSpec.json_schema(schema, strict=rng.random() < 0.5)
+            FREE.compile(free)
+        except GuidedError:
+            continue
+        spec = dataclasses.replace(free, **bounds)
+        for value in itertools.islice(near(schema, seed=seed), 50):
+            text = text_of(value)
+            if text.isprintable():
+                verdict = takes(free, text, FREE)
+                assert takes(spec, text) in ({verdict} if inside(text, bounds) else {verdict, False}), text
+                same += verdict and inside(text, bounds)
+    assert same > 200
+
+
+GAPS = [
+    '{"a":[1, "x"],%s"b":1}',
+    '{%s"a":[],"b":1}',
+    '{"a":[1%s,2],"b":1}',
+    '{"a":[1,2],"b":1%s}',
+    '{"a":[1]%s,"b":1}',
+]
+AB = {"type": "object", "properties": {"a": {"type": "array", "items": {}}, "b": INT}}
+
+
+@pytest.mark.parametrize("around", ["", "tag", "lark"])
+def test_whitespace_at_its_edge(around):
+    options = {"whitespace": "flexible", "max_whitespace": 4}
+    spec = OutputSpec.json_schema(AB, **options)
+    if around == "tag":
+        content = {"type": "json_schema", "json_schema": AB}
+        tag = {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}
+        spec = OutputSpec.structural_tag({"format": tag}, **options)
+    elif around:
+        spec = OutputSpec.grammar(f'start: "<a>" %json {json.dumps(AB)} "</a>"', "lark", **options)
+    for gap in GAPS:
+        for space, good in [("", True), ("\n \t ", True), ("\n    ", False)]:
+            text = gap % space
+            assert takes(spec, f"<a>{text}</a>" if around else text) is good, text
+    empty = [
+        takes(spec, f"<a>{text}</a>" if around else text) for text in ('{"a":[    ]}', '{"a":[         ]}')
+    ]
+    assert empty == [True, False]
+
+
+def test_tags_and_their_parameters_in_xml():
+    described = {"type": "object", "properties": {"q": STR, "n": INT}, "required": ["q", "n"]}
+    for style, form in [
+        ("json", '{{"q":"{}","n":{}}}'),
+        ("qwen_xml", "<parameter=q>{}</parameter><parameter=n>{}</parameter>"),
+    ]:
+        part = {"type": "json_schema", "json_schema": described, "style": style}
+        spec = OutputSpec.structural_tag({"format": part}, max_string=3, max_digits=2)
+        for text, number in [("abc", 12), ("", 1), ("abcd", 12), ("abc", 123)]:
+            good = len(text) <= 3 and number < 100
+            assert takes(spec, form.format(text, number)) is good, (style, text, number)
+            assert takes(spec.settled(GuidedConfig(**vars(UNBOUNDED))), form.format(text, number)) is good
+
+
+@pytest.mark.parametrize("vocabulary", ["special", "crossing"])
+def test_outputs_of_distinct_items_come_to_their_end(vocabulary):
+    rng, ended = random.Random(5), 0
+    for items in (True, INT, LIST, MAP, {"type": "number", "minimum": 95}):
+        for _ in range(12):
+            bounds = {name: rng.randrange(1, 4) for name in BOUNDS}
+            schema = {
+                "type": "array",
+                "items": items,
+                "uniqueItems": True,
+                "minItems": rng.randrange(1 if items is MAP else 4),
+            }
+            spec = OutputSpec.json_schema(schema, **bounds)
+            text = wander(vocabulary, spec, rng, steps=60)
+            assert text is None or takes(spec, text.decode())
+            ended += text is not None
+    assert ended > 30
+
+
+def test_without_bounds_the_grammar_is_that_of_the_schema():
+    digests = {
+        hashlib.sha1(schema_to_lark(schema, strict=strict, whitespace="flexible").encode()).hexdigest()[:8]
+        for schema in (True, TREE, MAP, {**LIST, "uniqueItems": True}, {"type": "number", "minimum": 2})
+        for strict in (True, False)
+    }
+    before = "276cc7c6 3520bfb8 3b0277c8 4d351ba0 78e56411 c97818ef e2ff9077 f3f9a453"
+    assert " ".join(sorted(digests)) == before
+    off = OutputSpec.json_schema(True, whitespace="flexible", **vars(UNBOUNDED))
+    assert takes(off, "[" * 50 + " " * 500 + "1" * 500 + "]" * 50)
+
+
+def test_what_is_too_large_is_refused():
+    for spec, says in [
+        (OutputSpec.json_schema(True, max_depth=10**5), "max_depth of 100000"),
+        (OutputSpec.json_schema(True, max_depth=1_900), "lower max_depth"),
+        (OutputSpec.json_schema(True, max_items=10**7), "max_items of 10000000 .* max_repetition"),
+    ]:
+        with pytest.raises(CompileLimitError, match=says):
+            COMPILER.compile(spec)
+
+
+def test_xgrammar_holds_whitespace_and_refuses_what_it_does_not_hold():
+    options = {"backend": "xgrammar", "whitespace": "flexible", "max_whitespace": 3}
+    spec = OutputSpec.json_schema({**TREE, "properties": {"v": INT}}, **options)
+    assert [takes(spec, '{"v":%s1}' % (" " * count)) for count in (3, 4)] == [True, False]
+    assert check_spec(COMPILER, spec).to_dict()["bounds"] == {"max_whitespace": 3}
+    for name in BOUNDS[1:]:
+        with pytest.raises(UnsupportedSpecError, match=f"{name} is not enforced by xgrammar"):
+            COMPILER.compile(OutputSpec.json_object(backend="xgrammar", **{name: 7}))
+
+
+def test_check_names_the_bounds_that_hold():
+    for spec, bounds in [
+        (OutputSpec.json_object(), {"max_digits": 20}),
+        (OutputSpec.json_object(whitespace="flexible"), {"max_whitespace": 40, "max_digits": 20}),
+        (OutputSpec.json_object(max_digits=0, max_depth=3), {"max_depth": 3}),
+        (OutputSpec.grammar('start: "a" %json {}', "lark"), {"max_digits": 20}),
+        (OutputSpec.grammar('start: "a"', "lark"), {}),
+        (OutputSpec.regex("%json", max_items=3), {}),
+    ]:
+        assert check_spec(COMPILER, spec).to_dict()["bounds"] == bounds, spec
