@@ -49,6 +49,7 @@ def test_defaults():
         "refused": "error",
         "mode": "auto",
         "jump_forward": False,
+        "close_before_length": False,
         "jump_drafts": 7,
     }
 

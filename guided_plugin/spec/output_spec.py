@@ -201,7 +201,9 @@ class OutputSpec:
 
     def settled(self, config: GuidedConfig) -> OutputSpec:
         """The spec with what it leaves to the configuration."""
-        names = SETTLED if self.kind not in ("regex", "choice") else ("close_before_length",)
+        names: tuple[str, ...] = SETTLED
+        if self.kind in ("regex", "choice"):
+            names = ("close_before_length",) if config.close_before_length else ()
         left = [name for name in names if getattr(self, name) is None]
         return replace(self, **{name: getattr(config, name) for name in left}) if left else self
 

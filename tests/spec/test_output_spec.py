@@ -389,5 +389,5 @@ def test_what_nobody_says_is_compact_and_strict():
     spec = OutputSpec.json_schema(SCHEMA)
     assert (spec.whitespace, spec.strict, spec.layout, spec.closed) == (None, None, "compact", True)
     assert spec.bounds == Bounds(max_whitespace=40, max_digits=20)
-    defaults = {"whitespace": "compact", "strict": True, **vars(Bounds())}
+    defaults = {"whitespace": "compact", "strict": True, "close_before_length": False, **vars(Bounds())}
     assert spec.settled(GuidedConfig()) == OutputSpec.json_schema(SCHEMA, **defaults)
