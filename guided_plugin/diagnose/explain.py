@@ -10,9 +10,9 @@ from itertools import groupby
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.diagnose.ending import Ending, shortest_ending
 from guided_plugin.diagnose.position import Position, Refusal, bounds_of
 from guided_plugin.errors import VocabularyError
+from guided_plugin.grammar.base import Grammar
 from guided_plugin.grammar.forced import DRAFTS, ForcedTokens
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import pointer
@@ -104,11 +104,34 @@ def explain_output(
         tokens=tuple(position.examples(_MOST_TOKENS)),
         forced=_forced(position),
         next_refused=next_refused,
-        ending=shortest_ending(position, seconds),
+        ending=_ending(position, compiler.compile(spec), seconds),
         notes=tuple(_notes(spec, text[:count], place, characters)),
         bounds=bounds_of(compiler.compile(spec)),
         jump=jump_through(compiler, spec, _tokens_of(position, text[:count])) if jump else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A short completion."""
+
+    text: str | None
+    """None: nothing was found."""
+    why: str = ""
+    """Why nothing was found."""
+
+
+def _ending(position: Position, grammar: Grammar, seconds: float) -> Ending:
+    find = getattr(position.backend, "ending", None)
+    tokens = None if find is None else find(grammar, position.matcher, seconds)
+    if tokens is None:
+        why = (
+            f"{grammar.backend} tells no ends of outputs"
+            if find is None
+            else f"nothing was found within {seconds:g} s"
+        )
+        return Ending(None, why)
+    return Ending(b"".join(position.names.tokens[token] for token in tokens).decode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,15 @@ def takes(compiler, spec, text):
     return position.move(text) == len(text) and position.may_stop
 
 
+def completed(compiler, spec, text, found):
+    """The text with its completion. None where xgrammar has it, which tells none."""
+    if compiler.compile(spec).backend == "xgrammar":
+        assert found.ending.why == "xgrammar tells no ends of outputs"
+        return None
+    assert takes(compiler, spec, text + found.ending.text)
+    return text + found.ending.text
+
+
 def test_where_an_output_stands(byte_compiler, person):
     found = gp.explain_output(byte_compiler, person, '{"name":"A"')
     assert (found.ok, found.refused, found.may_stop) == (True, None, False)
@@ -47,7 +56,7 @@ def test_where_an_output_stands(byte_compiler, person):
     assert found.characters == (",",)
     assert found.tokens[:1] == ("','",)
     assert found.forced == ',"age":'
-    assert takes(byte_compiler, person, '{"name":"A"' + found.ending.text)
+    completed(byte_compiler, person, '{"name":"A"', found)
     assert json.loads(json.dumps(found.to_dict()))["characters"] == [","]
 
 
@@ -55,10 +64,9 @@ def test_where_an_output_stands(byte_compiler, person):
 def test_a_completion_of_any_beginning_is_right(byte_compiler, person, end):
     found = gp.explain_output(byte_compiler, person, WHOLE[:end], seconds=20)
     assert found.ok
-    assert found.ending.text is not None
-    whole = WHOLE[:end] + found.ending.text
-    assert takes(byte_compiler, person, whole)
-    jsonschema.validate(json.loads(whole), PERSON)
+    whole = completed(byte_compiler, person, WHOLE[:end], found)
+    if whole is not None:
+        jsonschema.validate(json.loads(whole), PERSON)
     assert found.may_stop == (end == len(WHOLE))
 
 
@@ -69,7 +77,7 @@ def test_a_text_that_breaks_at_a_character(byte_compiler, person, place):
     assert (found.refused.position, found.text) == (place, WHOLE[:place])
     assert found.refused.found.startswith("\x01")
     assert f"refused at character {place}" in found.refused.reason
-    assert found.ending.text is not None
+    completed(byte_compiler, person, WHOLE[:place], found)
     if place == len(WHOLE):
         assert "only the end may follow" in found.refused.reason
 
@@ -98,8 +106,8 @@ def test_other_kinds(byte_compiler, spec, text, characters, may_stop, ending):
     found = gp.explain_output(byte_compiler, spec, text)
     assert ranges(list(found.characters)) == characters
     assert (found.place, found.may_stop) == (None, may_stop)
-    assert len(found.ending.text) == len(ending)
-    assert takes(byte_compiler, spec, text + found.ending.text)
+    whole = completed(byte_compiler, spec, text, found)
+    assert whole is None or len(whole) == len(text + ending)
 
 
 def test_whitespace_that_goes_on_is_noted(byte_compiler):

@@ -230,6 +230,11 @@ class LLGuidanceBackend:
             )
         return replace(made, seconds=time.perf_counter() - start)
 
+    def ending(self, grammar: Grammar, matcher: LLGuidanceMatcher, seconds: float) -> tuple[int, ...] | None:
+        """The tokens of a short completion, found in so much processor time; the matcher stays where it
+        is."""
+        return Endings(self._spelling, grammar.handle.text).shortest(matcher, seconds)
+
     @cached_property
     def _spelling(self) -> Spelling:
         return Spelling(self._vocabulary)

@@ -53,9 +53,9 @@ _WIDTH = 8
 _ALTERNATIVES = 6
 """Other choices that are tried at one place."""
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
-_MOST_LITERALS = 64
+_MOST_LITERALS, _LONGEST_EXAMPLE, _MOST_RESTS = 64, 40, 512
 _KNOWN_TEXTS = 4
-_PADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+_MOST_PADS, _PADS = 130, (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _LAST_PIECES, _MOST_NAMES = 16, 64
 """In so many pieces a name began that is being written, and so many are tried for it."""
 
@@ -160,15 +160,18 @@ class Endings:
     def __init__(self, spelling: Spelling, text: str) -> None:
         """`text`: of the grammar."""
         self.spelling = spelling
-        found = dict.fromkeys(_LITERAL.findall(text))
-        ends = (one for one in found if len(one) > 1 and not one[0].isalnum() and "\\" not in one)
         self._spelled: Latest[bytes, tuple[int, ...]] = Latest(MEMO_BYTES)
         self._texts: Latest[bytes, list[bytes]] = Latest(MEMO_BYTES)
         """Ends of texts, by what may come in front of them."""
-        self._literals: list[bytes] = [
-            one.encode() for one in itertools.islice(ends, _MOST_LITERALS)
-        ] + examples(text)
-        self._literals.sort(key=len)
+        literals = (one for one in _LITERAL.findall(text) if len(one) > 1 and "\\" not in one)
+        ends = (one.encode() for one in literals if not one[0].isalnum())
+        # What an example shows may have begun.
+        cut = (
+            (one[:at], one[at:]) for one in examples(text) for at in range(min(len(one), _LONGEST_EXAMPLE))
+        )
+        rests = (rest for begun, rest in cut if not (len(begun) - len(begun.rstrip(b"\\"))) % 2)
+        found = dict.fromkeys((*itertools.islice(ends, _MOST_LITERALS), *rests))
+        self._literals = sorted(itertools.islice(found, _MOST_RESTS), key=len)
         self._names = sorted(required(text))
         """Names that objects need: where one is chosen, one of these is taken first."""
 
@@ -323,10 +326,13 @@ class Endings:
 
     def _padded(self, place: LLGuidanceMatcher, quoted: bool, allowed: list[int]) -> bytes | None:
         """Such an end with as many other characters as make it long enough."""
-        for count, byte in itertools.product(_PADS, _one_of_each(allowed)[:2]):
-            pad = bytes([byte]) * count
-            for text in (b"", *self._literals):
-                for one in (pad + text, text + pad):
+        kinds = _one_of_each(allowed)[:2]
+        tried: Iterable[tuple[bytes, int]] = itertools.chain(
+            itertools.product((b"",), range(2, _MOST_PADS)), itertools.product(self._literals, _PADS)
+        )
+        for text, count in tried:
+            for pad in (bytes([byte]) * count for byte in kinds):
+                for one in dict.fromkeys((pad + text, text + pad)):
                     if self._ends(place, one, quoted):
                         return one
         return None
