@@ -204,3 +204,11 @@ def test_names_and_values_are_compared_with_patterns_in_linear_time(pattern) -> 
     }
     schema_to_lark(schema, strict=False, whitespace="compact")
     assert not patterns.matches_format("hostname", "abcd." * 2_000 + "!")
+
+
+@pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
+def test_whitespace_between_parts_is_none_of_a_text(backend, whitespace) -> None:
+    """Nor where the mask of a text is cheap because it leads to a token that is never sampled."""
+    spec = OutputSpec.json_schema({"pattern": ".*(?:[ab]{0,2})?$", "type": "string"}, whitespace=whitespace)
+    matcher = backend.start(backend.compile(spec), (END,))
+    assert [matcher.accept(byte) for byte in b'":\t'] == [True, True, False]
