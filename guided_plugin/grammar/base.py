@@ -127,6 +127,8 @@ class Matcher(Protocol):
 class OutputClosing(Protocol):
     """What closes one output before its token limit."""
 
+    due: int
+    """With fewer tokens than this, masks are those of the grammar."""
     led: int
     """Tokens that had to be those of an ending."""
     mark: Any

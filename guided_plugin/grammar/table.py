@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from guided_plugin.errors import BudgetError, GuidedError, PipelineError, RequestError
-from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher
+from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher, OutputClosing
 from guided_plugin.grammar.batches import (
     Quarantine,
     RunningRequest,
@@ -56,8 +56,8 @@ class _Group:
     batches: list[StepBatch | UnboundedBatch]
     others: list[int]
     """The positions in the step of slots that no matcher guides: not yet, or no longer."""
-    closing: list[int]
-    """Those of slots whose outputs end before their limit."""
+    closing: list[tuple[int, RunningRequest, OutputClosing]]
+    """Those of slots whose outputs end before their limit, with what is there."""
 
 
 class GrammarTable:
@@ -193,8 +193,10 @@ class GrammarTable:
             self._fill_batch(batch, slots, mask, own)
         if rows is None:  # a step begins
             self._closing_until = time.thread_time() + _CLOSING_SECONDS
-        for position in group.closing:
-            self._close(slots[position], mask[position if rows is None else rows[position]])
+        for position, request, closing in group.closing:
+            if len(request.state.tokens) >= closing.due and request.error is None:
+                row = mask[position if rows is None else rows[position]]
+                self._close(slots[position], request, closing, row)
         for position in group.others:
             request = self.requests[slots[position]]
             row = mask[position if rows is None else rows[position]]
@@ -207,12 +209,9 @@ class GrammarTable:
                     row[last // 32] &= ~np.left_shift(np.int32(1), last % 32)
         self._fill_seconds = time.perf_counter() - start
 
-    def _close(self, slot: int, row: MaskArray) -> None:
+    def _close(self, slot: int, request: RunningRequest, closing: OutputClosing, row: MaskArray) -> None:
         """Keep room for an end in the mask of a request that runs."""
-        request = self.requests[slot]
-        closing, tokens = request.closing, request.state.tokens
-        if closing is None or request.error is not None:
-            return
+        tokens = request.state.tokens
         before, last = closing.led, tokens[-1] if tokens else -1
         try:
             closing.restrict(request.matcher, len(tokens), last, row, self._closing_until)
@@ -323,7 +322,7 @@ class GrammarTable:
                 kind = request.backend.name, request.grammar.bounded
                 active.setdefault(kind, []).append(position)
                 if request.closing is not None:
-                    group.closing.append(position)
+                    group.closing.append((position, request, request.closing))
             else:
                 group.others.append(position)
         for (_, bounded), positions in active.items():

@@ -206,8 +206,6 @@ class Closing:
         """Take the tokens out of a mask after which no ending would fit. `tokens` are there, the `last` one
         of them given. False where no ending is known. `until`: of `time.thread_time`, for searches that only
         leave more choice."""
-        if tokens < self.due:
-            return True
         left, growth = self.room - tokens, self.rules.growth
         self.due = tokens + 1
         self.ending = ending = self.rules.after(
