@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from guided_plugin.grammar.llguidance.closing import Closing, ClosingRules
 from guided_plugin.grammar.llguidance.distinct.check import DistinctCheck, DistinctRules
 from guided_plugin.grammar.llguidance.distinct.spellings import Mode, Spellings
 from guided_plugin.grammar.llguidance.distinct.track import BYTES
-from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings, Spelling
+from guided_plugin.grammar.llguidance.endings import MEMO_BYTES, Endings
 from guided_plugin.grammar.llguidance.growth import growth
 from guided_plugin.grammar.llguidance.lark import DISTINCT
 from guided_plugin.grammar.llguidance.lark.patterns import FUEL
@@ -108,7 +108,6 @@ class LLGuidanceBackend:
         import llguidance
 
         self._ll = llguidance
-        self._vocabulary = vocabulary
         self._stops = vocabulary.stop_token_ids
         self._unenforced = config.unenforced_keywords
         self._threads = config.thread_count()
@@ -211,7 +210,7 @@ class LLGuidanceBackend:
         compiled = _Compiled(text, lexers, impossible if never else None, distinct, None)
         made = Grammar(spec, self.name, compiled, size, 0.0, bounded=True, unenforced=left, named=named)
         if spec.close_before_length:
-            endings = Endings(self._spelling, text)
+            endings = Endings(self._tokenizers.spelling, text)
             shortest, grows = (None, 0) if prepared is None else (prepared.shortest, prepared.growth)
             if shortest is None:
                 shortest = endings.shortest(self.start(made, self._stops), _CLOSING_SECONDS)
@@ -233,11 +232,7 @@ class LLGuidanceBackend:
     def ending(self, grammar: Grammar, matcher: LLGuidanceMatcher, seconds: float) -> tuple[int, ...] | None:
         """The tokens of a short completion, found in so much processor time; the matcher stays where it
         is."""
-        return Endings(self._spelling, grammar.handle.text).shortest(matcher, seconds)
-
-    @cached_property
-    def _spelling(self) -> Spelling:
-        return Spelling(self._vocabulary)
+        return Endings(self._tokenizers.spelling, grammar.handle.text).shortest(matcher, seconds)
 
     def closing(self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]) -> Closing:
         """What closes one output before its token limit."""

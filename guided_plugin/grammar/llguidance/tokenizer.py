@@ -9,8 +9,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from guided_plugin.grammar.base import MaskArray
+from guided_plugin.grammar.forced import ids_of
 from guided_plugin.grammar.vocabulary import Vocabulary
 
 # Tokens whose masks are precomputed: a state that allows all of a slice adds it as one piece. These are
@@ -29,6 +31,10 @@ _NAME = re.compile(rb"<[^\s<>\xff]+>")
 
 # Most masks show one of the tokens in these words.
 _HEAD_WORDS = 64
+
+_LONGEST = 24
+"""Bytes of the longest token that a text is spelled with."""
+_NEVER = 1 << 30
 
 
 class Tokenizers:
@@ -60,6 +66,11 @@ class Tokenizers:
             if self._fine is None:
                 self._fine = self.plain.with_slices(_FINE_SLICES)
             return self._fine
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        """How texts are spelled."""
+        return Spelling(self._vocabulary)
 
     @cached_property
     def first_texts(self) -> MaskArray:
@@ -97,6 +108,90 @@ class Tokenizers:
             return self._vocabulary.size
         spare = self._vocabulary.special_ids - set(self._vocabulary.stop_token_ids)
         return max(spare, default=None)
+
+
+class Spelling:
+    """The tokens of one vocabulary: which spell a text, and which a mask allows."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokens = vocabulary.text_tokens
+        self.stops = vocabulary.stop_token_ids
+        self._ids = ids_of(vocabulary)
+        # [256]: of the tokens that begin with a byte.
+        self._longest = [0] * 256
+        for text in self._ids:
+            self._longest[text[0]] = min(max(self._longest[text[0]], len(text)), _LONGEST)
+        self.single = {text[0]: token for text, token in self._ids.items() if len(text) == 1}
+        self._bytes = np.array(sorted(self.single), np.int64)
+        self._single = np.array([self.single[byte] for byte in self._bytes.tolist()], np.int64)
+        self._controls = np.array(sorted(vocabulary.special_ids.difference(self.stops)), np.int64)
+        both = np.concatenate([self._single, self._controls])
+        self._words, self._shifts = both >> 5, (both & 31).astype(np.int32)
+        bits = np.zeros(32 * vocabulary.words, np.uint8)
+        bits[[token for token, text in enumerate(self.tokens) if _is_plain(text)]] = 1
+        self.plain: MaskArray = np.packbits(bits, bitorder="little").view(np.int32)
+        """Tokens of whole characters, none of which may end a text or begin an escape in it."""
+        self.probes = [self.single[byte] for byte in b"a 0Z-.{]" if byte in self.single]
+
+    def spelled(self, text: bytes) -> tuple[int, ...] | None:
+        """A text in as few tokens as possible; None where the vocabulary can't spell it."""
+        ids, size = self._ids, len(text)
+        fewest, steps = [0] + [_NEVER] * size, [0] * size
+        for start in range(size):
+            after = fewest[start] + 1
+            for end in range(start + 1, min(size, start + self._longest[text[start]]) + 1):
+                if after < fewest[end] and text[start:end] in ids:
+                    fewest[end], steps[end - 1] = after, start
+        if fewest[size] == _NEVER:
+            return None
+        tokens = []
+        while size:
+            tokens.append(ids[text[steps[size - 1] : size]])
+            size = steps[size - 1]
+        return tuple(reversed(tokens))
+
+    def token(self, text: bytes) -> int | None:
+        """The token of a text, if there is one."""
+        return self._ids.get(text)
+
+    def bytes_in(self, row: MaskArray) -> list[int]:
+        """The bytes that a mask allows next, of those that have a token of their own."""
+        found: list[int] = self._bytes[_bits(row, self._single)].tolist()
+        return found
+
+    def controls_in(self, row: MaskArray) -> list[int]:
+        """The control tokens that a mask allows."""
+        found: list[int] = self._controls[_bits(row, self._controls)].tolist()
+        return found
+
+    def singles_in(self, row: MaskArray) -> list[int]:
+        """The same as tokens; in a free text without those that are plain."""
+        found = [self.single[byte] for byte in self.bytes_in(row)]
+        if self.is_free(row):
+            return [token for token in found if not self.plain[token >> 5] >> (token & 31) & 1]
+        return found
+
+    def signature(self, row: MaskArray) -> bytes:
+        """Which bytes a mask allows next, and which control tokens."""
+        return np.packbits((row[self._words] >> self._shifts & 1).astype(np.uint8)).tobytes()
+
+    def is_free(self, row: MaskArray) -> bool:
+        """Whether a mask is that of a free text."""
+        return all(row[token >> 5] >> (token & 31) & 1 for token in self.probes)
+
+
+_SPECIAL = re.compile(rb'["\\<\x00-\x1f]')
+
+
+def _is_plain(text: bytes) -> bool:
+    try:
+        return bool(text) and not _SPECIAL.search(text) and bool(text.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _bits(row: MaskArray, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.flatnonzero(row[tokens >> 5] >> (tokens & 31) & 1)
 
 
 class _Tokens:

@@ -16,8 +16,8 @@ from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, RequestError, UnsupportedSpecError
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.llguidance import backend
-from guided_plugin.grammar.llguidance.endings import Endings, Spelling
 from guided_plugin.grammar.llguidance.growth import growth, required
+from guided_plugin.grammar.llguidance.tokenizer import Spelling
 from guided_plugin.grammar.table import GrammarTable, Phase
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec, check_room
@@ -281,4 +281,3 @@ def test_needed_names_are_those_that_no_choice_leaves_out(compiler: GrammarCompi
         names = required(grammar.handle.text)
         assert {b'"name"', b'"born"', b'"street"', b'"number"'} <= names
         assert not {b'"tags"', b'"home"', b'"friends"'} & names
-    assert isinstance(Endings(Spelling(VOCABULARY), grammar.handle.text), Endings)
