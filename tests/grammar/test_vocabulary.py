@@ -45,6 +45,12 @@ class TestByteLevel:
         assert demo_vocabulary.special_ids == set(demo_tokenizer.all_special_ids)
         assert demo_vocabulary.stop_token_ids == (demo_tokenizer.eos_token_id,)
 
+    def test_a_control_token_that_the_vocabulary_does_not_list_is_left_out(self, demo_tokenizer):
+        """vLLM adds one for prompt embeds."""
+        more = tokenizer(demo_tokenizer.get_vocab(), demo_tokenizer.eos_token_id)
+        more.all_special_ids = [demo_tokenizer.eos_token_id, len(demo_tokenizer)]
+        assert Vocabulary.from_tokenizer(more).special_ids == {demo_tokenizer.eos_token_id}
+
     def test_control_tokens_keep_their_name_and_are_no_text(self, demo_tokenizer, demo_vocabulary):
         eos = demo_tokenizer.eos_token_id
         assert demo_vocabulary.tokens[eos] == demo_tokenizer.eos_token.encode()

@@ -35,7 +35,7 @@ _PAUSES = 0.001, 0.05
 _COMPLETION = "cmpl-"
 """Begins the ids of requests of /v1/completions."""
 
-_made: ContextVar[list[Any] | None] = ContextVar("guided_made", default=None)
+_made: ContextVar[list[Any] | None] = ContextVar("sampling_params_made", default=None)
 """The params that a server has made of the request that it begins to stream: one for each prompt."""
 
 _REQUEST = "_guided_request"

@@ -127,32 +127,27 @@ def test_outputs_are_complete_at_their_limit_or_refused_before_the_first_byte(se
     form = json.dumps({"json_schema": CLOSED, "close_before_length": True})
     limit = next(name for name in body if name.startswith("max_"))
     asked = {**body, "vllm_xargs": {"guided": form}}
-    status, text = post(server, path, {**asked, limit: 2})
+    text = post(server, path, {**asked, limit: 2})[1]
     least = int(re.search(r"leaves 2 tokens; .* takes (\d+)", text)[1])
-    assert status == 400
     assert entrance == "message" or '"param":"max_tokens"' in text, text
-    for few in (2, least - 1):
-        refuses(server, path, {**asked, limit: few}, f"leaves {few} tokens")
+    refuses(server, path, {**asked, limit: least - 1}, f"leaves {least - 1} tokens")
     for room in (least, least + 1, least + 9, 40):
         answer = served(server, path, {**asked, limit: room})
         jsonschema.validate(json.loads(text_of(answer)), CLOSED)
         status, text = post(server, path, {**asked, limit: room, "stream": True})
         assert (status, "error" in text, "length" in text.replace(LED, "")) == (200, False, False), text
-        # Responses have no place for it.
-        assert room > least or entrance == "response" or LED in text, text
-        assert room > least or entrance == "response" or LED in json.dumps(answer), answer
+        if room == least and entrance != "response":  # responses have no place for it
+            assert [LED in one for one in (text, json.dumps(answer))] == [True, True], (text, answer)
 
 
 def test_a_prompt_that_leaves_too_little_room_is_refused_before_the_first_byte(server):
-    window = json.loads(urllib.request.urlopen(f"{server.url}/v1/models").read())["data"][0]["max_model_len"]
-    long = [5] * (window - 3)
+    with urllib.request.urlopen(f"{server.url}/v1/models") as models:
+        long = [5] * (json.load(models)["data"][0]["max_model_len"] - 3)
     form = {"json_schema": CLOSED, "close_before_length": True}
     body = {"prompt": long, "max_tokens": 100, "vllm_xargs": {"guided": json.dumps(form)}}
     refuses(server, "/v1/completions", body, "leaves 3 tokens")
-    sampling = {"max_tokens": 100, "extra_args": {"guided": form}}
-    refuses(
-        server, "/inference/v1/generate", {"token_ids": long, "sampling_params": sampling}, "leaves 3 tokens"
-    )
+    body = {"token_ids": long, "sampling_params": {"max_tokens": 100, "extra_args": {"guided": form}}}
+    refuses(server, "/inference/v1/generate", body, "leaves 3 tokens")
 
 
 BEAMS = {"use_beam_search": True, "n": 2, "temperature": 0.0, "max_tokens": 8}

@@ -59,11 +59,9 @@ def test_a_row_that_its_own_options_leave_nothing_of_fails_and_a_finished_one_do
 def test_outputs_that_are_led_are_told_and_a_failure_of_theirs_wins(kind, mode):
     """The model goes on with "a" for ever."""
     spec = gp.OutputSpec.regex("a*b", close_before_length=True)
-    names = ["led", "cut", "wide"]
-    rooms = [spec.within(6), spec.within(6), spec.within(60)]
-    options = [{}, {"allowed_token_ids": [97]}, {}]
-    params = [params_of(*one, **more) for *one, more in zip(names, rooms, options, strict=True)]
-    runner = kind(runner_config(mode), names, params)
+    cut = params_of("cut", spec.within(6), allowed_token_ids=[97])
+    params = [params_of("led", spec.within(6)), cut, params_of("wide", spec.within(60))]
+    runner = kind(runner_config(mode), ["led", "cut", "wide"], params)
     runner.forbidden = {1: ALL_BUT_A}
     told = {}
     for _ in range(6):
@@ -73,8 +71,7 @@ def test_outputs_that_are_led_are_told_and_a_failure_of_theirs_wins(kind, mode):
     failed = next(reason for reason in told["cut"] if reason != LED)  # the scheduler ends it then
     assert "allowed_token_ids leave no token" in failed
     assert told.keys() == {"led", "cut"}
-    assert bytes(runner.tokens[0][:5]) == b"aaaab"
-    assert runner.tokens[0][5] == END
+    assert runner.tokens[0][:6] == [*b"aaaab", END]
     assert runner.engine.pipeline.metrics().worker.led_outputs == 2
     runner.engine.close()
 

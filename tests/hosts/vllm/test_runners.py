@@ -89,12 +89,9 @@ def test_v2_drafts_go_on_when_the_grammar_worker_is_killed():
     assert game.taken > 50
 
 
+AB = {"a": {"type": "string"}, "b": {"type": "array", "items": {"type": "integer"}}}
 CLOSED = [
-    {
-        "type": "object",
-        "properties": {"a": {"type": "string"}, "b": {"type": "array", "items": {"type": "integer"}}},
-        "required": ["a", "b"],
-    },
+    {"type": "object", "properties": AB, "required": ["a", "b"]},
     {"type": "array", "items": {"enum": ["red", "green", None]}, "minItems": 1},
     {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}},
     {"type": "string", "pattern": "^(ab|cd)+$"},
