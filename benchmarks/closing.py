@@ -85,13 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         bad.append([name, limit, model, verdict])
     found = {"counts": dict(counts), "bad": bad, **_summary(figures)}
     print(json.dumps(found, indent=1))
-    if options.json is not None:
-        head = {
-            "command": " ".join(sys.argv[1:]),
-            "date": time.strftime("%Y-%m-%d"),
-            "versions": environment(),
-        }
-        write_json(options.json, {**head, **found})
+    head = {
+        "command": "python -m benchmarks.closing " + " ".join(arguments or sys.argv[1:]),
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": environment(),
+    }
+    write_json({**head, **found}, options.json)
     return int(bool(bad))
 
 

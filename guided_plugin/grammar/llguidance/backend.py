@@ -71,7 +71,7 @@ _QUICK_CHARACTERS = 20_000
 
 _CHARACTER = 4
 """Bytes of a character, which may be begun at any place."""
-_CLOSING_SECONDS = 1.0
+_CLOSING_SECONDS = 0.5
 """Of processor time, for the shortest output of a grammar."""
 
 # What a grammar's symbols and lexer cost is not reported: a rough size for the cache's bound.

@@ -19,6 +19,8 @@ from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 
 _SECONDS = 0.2
 """Of processor time for a search without which an output would be cut."""
+_LOST_SECONDS = 1.0
+"""For searches of all outputs of a grammar that find nothing: other requests wait for them."""
 _TRIAL_SECONDS = 0.002
 """For one that only keeps more tokens. Half of them take 0.2 ms."""
 _TRIED = 16
@@ -53,6 +55,8 @@ class ClosingRules:
         self.growth = growth
         """Tokens that one token may add to the shortest ending, at most."""
         self._first = first
+        self._lost = 0.0
+        """Seconds of searches that found nothing."""
         self._recent: list[Ending] = []
         self._known: Latest[tuple[int, Ending], Ending] = Latest(MEMO_BYTES)
         """The ending that was found after a token, by that and the ending before it."""
@@ -79,10 +83,15 @@ class ClosingRules:
         for ending in self._recent:
             if len(ending) <= enough and matcher.ends_with(ending):
                 return ending
+        if self._lost > _LOST_SECONDS:
+            return None
+        start = time.thread_time()
         found = self.endings.shortest(matcher, _SECONDS, enough=enough, needed=needed, until=until)
         if found is not None:
             self._remember(token, before, found)
             self._recent = [found, *(one for one in self._recent if one != found)][:_RECENT]
+        else:
+            self._lost += time.thread_time() - start
         return found
 
     def kept(
@@ -190,6 +199,8 @@ class Closing:
     """The newest one that was found."""
     led: int = 0
     """Tokens that had no other choice than to end."""
+    missed: int = 0
+    """How often no ending was found."""
 
     @property
     def mark(self) -> tuple[int, Ending | None, int]:
@@ -212,6 +223,8 @@ class Closing:
             matcher, last, self.ending, (left - 2 - growth, left - 1), until
         )
         if ending is None:
+            self.missed += 1
+            self.due = tokens + (1 << self.missed)
             return False
         # One token is sampled now, and a stop token comes at the end.
         spare = left - len(ending) - 2

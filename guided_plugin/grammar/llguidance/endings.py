@@ -43,6 +43,8 @@ MEMO_BYTES = 1 << 17
 """What is remembered for a grammar of one kind: spellings, ends of texts."""
 _WIDTH = 8
 """Places with as many bytes that are kept while the end of a text is looked for."""
+_TRIES = 100
+"""Other ways that are tried to make an ending shorter."""
 _ALTERNATIVES = 6
 """Other choices that are tried at one place."""
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
@@ -92,10 +94,12 @@ class Endings:
         enough: int = 0,
         needed: int = 0,
         until: float = 0.0,
+        tries: int = _TRIES,
     ) -> tuple[int, ...] | None:
         """Tokens after which a stop token may come, the fewest that were found; None where none were within
         the processor time. No more of it is used once they are `enough`, or as few as `needed` and it is past
-        `until` (of `time.thread_time`). The matcher stays where it is."""
+        `until` (of `time.thread_time`). Other ways are tried so often at most. The matcher stays where it
+        is."""
         deadline = time.thread_time() + seconds
         choices: list[_Choice] = []
         best = self._way(matcher.fork(), [], choices, deadline)
@@ -103,7 +107,8 @@ class Endings:
         if best is None or tokens is None:
             return None
         waiting = deque((choice, other) for choice in choices for other in choice.others[:_ALTERNATIVES])
-        while waiting and len(tokens) > enough:
+        while waiting and len(tokens) > enough and tries > 0:
+            tries -= 1
             if time.thread_time() > (until if len(tokens) <= needed else deadline):
                 break
             choice, other = waiting.popleft()
@@ -227,19 +232,24 @@ class Endings:
             found = next((one for one in ends if self._ends(place, one, quoted)), None)
             if found is not None:
                 return found
-        found = self._padded(place, quoted, allowed) or self._searched_end(place, quoted, deadline)
+        found = self._padded(place, quoted, allowed, deadline)
+        found = found or self._searched_end(place, quoted, deadline)
         if found is not None:
             known = [found, *(self._texts.get(key) or [])][:_KNOWN_TEXTS]
             self._texts.put(key, known, ENTRY_BYTES + 2 * texts_bytes(*known))
         return found
 
-    def _padded(self, place: LLGuidanceMatcher, quoted: bool, allowed: list[int]) -> bytes | None:
+    def _padded(
+        self, place: LLGuidanceMatcher, quoted: bool, allowed: list[int], deadline: float
+    ) -> bytes | None:
         """Such an end with as many other characters as make it long enough."""
         kinds = _one_of_each(allowed)[:2]
         tried: Iterable[tuple[bytes, int]] = itertools.chain(
             itertools.product((b"",), range(2, _MOST_PADS)), itertools.product(self._literals, _PADS)
         )
         for text, count in tried:
+            if time.thread_time() > deadline:
+                return None
             for pad in (bytes([byte]) * count for byte in kinds):
                 for one in dict.fromkeys((pad + text, text + pad)):
                     if self._ends(place, one, quoted):

@@ -57,10 +57,11 @@ def growth(text: str) -> int:
     needed = _needed(text)
     known: _Known = dict.fromkeys(rules, float("inf"))
     for _ in range(_ROUNDS):
-        found = {name: _least(part, known, needed.get(name, 0)) for name, part in rules.items()}
-        if found == known:
+        before = known.copy()
+        for name, part in reversed(rules.items()):  # most are written before those that they need
+            known[name] = _least(part, known, needed.get(name, 0))
+        if known == before:
             break
-        known = found
     most = max((_most(part, known, needed.get(name, 0)) for name, part in rules.items()), default=0.0)
     return int(most) if most < float("inf") else 0
 
@@ -92,7 +93,11 @@ def _needed(text: str) -> dict[str, int]:
 
 def _read(body: str) -> _Part:
     tokens = [*_TOKEN.finditer(body)]
-    part, _ = _any(tokens, 0)
+    try:
+        part, _ = _any(tokens, 0)
+    except RecursionError:
+        what = "nests too many brackets to be closed before its token limit"
+        raise UnsupportedSpecError(what, where="grammar", hint="leave close_before_length out") from None
     return part
 
 
@@ -218,11 +223,11 @@ def examples(text: str) -> list[bytes]:
 def _example(node: ecma.Node) -> str:
     match node:
         case ecma.Sequence(parts):
-            return "".join(map(_example, parts))
+            return "".join(map(_example, parts))[: _LONGEST_EXAMPLE + 1]
         case ecma.Alternation(options):
             return min(map(_example, options), key=len)
         case ecma.Repeat(part, low, _):
-            return _example(part) * min(low, _LONGEST_EXAMPLE)
+            return (_example(part) * min(low, _LONGEST_EXAMPLE))[: _LONGEST_EXAMPLE + 1]
         case ecma.Characters(ranges, _, negated):
             allowed = ecma.complement(ranges) if negated else ranges
             usual = (code for low, high in allowed for code in _USUAL if low <= code <= high)
