@@ -312,7 +312,7 @@ def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:
         raise RequestError(
             f"leaves {room} tokens; the shortest output of the spec takes {least}, its stop token included",
             where=where,
-            hint=f"allow at least {least}, or leave close_before_length out",
+            hint=f"allow at least {least}, or set close_before_length to false",
         )
 
 

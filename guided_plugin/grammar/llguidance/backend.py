@@ -218,7 +218,7 @@ class LLGuidanceBackend:
                 grows = _CHARACTER + growth(text)
             if shortest is None:
                 what = "has no end that is found in time, so it can't be closed before its token limit"
-                raise UnsupportedSpecError(what, where=spec.kind, hint="leave close_before_length out")
+                raise UnsupportedSpecError(what, where=spec.kind, hint="set close_before_length to false")
             size += 4 * MEMO_BYTES
             made = replace(
                 made,

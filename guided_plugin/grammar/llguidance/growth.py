@@ -97,7 +97,7 @@ def _read(body: str) -> _Part:
         part, _ = _any(tokens, 0)
     except RecursionError:
         what = "nests too many brackets to be closed before its token limit"
-        raise UnsupportedSpecError(what, where="grammar", hint="leave close_before_length out") from None
+        raise UnsupportedSpecError(what, where="grammar", hint="set close_before_length to false") from None
     return part
 
 
