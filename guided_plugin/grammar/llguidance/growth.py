@@ -22,7 +22,10 @@ _TOKEN = re.compile(
     r"|(?P<token><[^>\n]+>)|\{(?P<low>\d+),?(?P<high>\d*)\}"
     r"|%if (?P<condition>.*?)(?= \| |$)|(?P<mark>[()|&~?*+])"
 )
-_RULE = re.compile(r"^(\w+)(?:::_)?(?:\[[^\]\n]*\])?: (.*)$", re.MULTILINE)
+_RULE = re.compile(
+    r"^[?!]?(\w+)(?:::_)?(?:\.\d+)?(?:\[[^\]\n]*\])?\s*:(?!:)(.*(?:\n\s*\|.*)*)$", re.MULTILINE
+)
+"""A rule or a terminal, and its alternatives, which may stand on lines of their own."""
 _NEEDED = re.compile(r"^(o\d+)t(\w+)::_: .*is_ones\(\[0:(\d+)\]\)", re.MULTILINE)
 _BIT = re.compile(r"bit_clear\((\d+)\)")
 _CODE = re.compile(r"((?<!\\)(?:\\\\)*)\\x\{")

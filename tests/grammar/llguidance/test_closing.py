@@ -269,6 +269,7 @@ def test_texts_are_spelled_with_the_fewest_tokens() -> None:
         ("start: T\nT: /a|b{50}/\n", 49),
         ('start: "a" (r)*\nr: "bc" T\nT: /x{10}/\n', 12),
         ('start: "a" r\nr: "b" | "c" r "d" T\nT: /[0-9]{7}/ & ~/00/\n', 9),
+        ('?start : r+\n!r.2: "b"\n  | "c"\n  | x\nx: "0123456789"', 9),
     ],
 )
 def test_growth_is_what_one_choice_may_add(text: str, most: int) -> None:
