@@ -178,7 +178,7 @@ class ClosingRules:
             begun += tokens[one]
             if len(begun) >= len(text):
                 rest: list[Piece] = [begun[len(text) :], *(tokens[each] or each for each in ending[taken:])]
-                return self.endings.respelled(rest) if begun.startswith(text) else None
+                return self.endings.spelled(rest) if begun.startswith(text) else None
             if not text.startswith(begun):
                 return None
         return None

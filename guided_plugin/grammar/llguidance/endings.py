@@ -103,7 +103,7 @@ class Endings:
         deadline = time.thread_time() + seconds
         choices: list[_Choice] = []
         best = self._way(matcher.fork(), [], choices, deadline)
-        tokens = None if best is None else self._tokens(best)
+        tokens = None if best is None else self.spelled(best)
         if best is None or tokens is None:
             return None
         waiting = deque((choice, other) for choice in choices for other in choice.others[:_ALTERNATIVES])
@@ -117,17 +117,14 @@ class Endings:
                 continue
             begun, longest = [*choice.pieces, other], len(tokens) * 8 + 16
             way = self._way(place, begun, more, deadline, longest)
-            shorter = None if way is None else self._tokens(way)
+            shorter = None if way is None else self.spelled(way)
             if shorter is not None and len(shorter) < len(tokens):
                 tokens = shorter
                 waiting.extendleft((one, each) for one in more for each in one.others[:_ALTERNATIVES])
         return tokens
 
-    def respelled(self, pieces: list[Piece]) -> tuple[int, ...] | None:
+    def spelled(self, pieces: list[Piece]) -> tuple[int, ...] | None:
         """Pieces as tokens, the fewest."""
-        return self._tokens(pieces)
-
-    def _tokens(self, pieces: list[Piece]) -> tuple[int, ...] | None:
         tokens: list[int] = []
         text = b""
         for piece in [*pieces, -1]:
