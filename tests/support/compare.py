@@ -138,6 +138,12 @@ def _compact(ask, ours, theirs, fields):
     return _spaces(ours) < _spaces(theirs) or (ask.body.get("stream") and _held_back(ours, theirs, fields))
 
 
+def _digits(ask, ours, theirs, fields):
+    """A number that has an end: vLLM's goes on."""
+    goes_on, ends = (any(re.search(r"\d{21}", text) for text in _texts(one)) for one in (theirs, ours))
+    return fields <= _ANSWER and goes_on and not ends and not ours.get("valid")
+
+
 def _held_back(ours, theirs, fields):
     """A stream of a call that ran into its length in whitespace, which vLLM's parser does not show."""
     pairs = zip(_texts(ours), _texts(theirs), strict=False)
@@ -180,6 +186,7 @@ def _before_the_stream(ask, ours, theirs, fields):
 
 KNOWN = {
     "compact": _compact,
+    "digits": _digits,
     "enforced": _enforced,
     "whitespace-pattern": _refused("whitespace"),
     "empty-regex": _refused("empty regex"),

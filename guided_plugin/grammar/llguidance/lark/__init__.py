@@ -48,10 +48,6 @@ _ONLY_OTHERWISE = (
 
 _COMBINING = ("allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies")
 
-_FLEXIBLE_HEADER = """%llguidance {{"no_forcing": true, "ignore_once": true}}
-%ignore /[\\x20\\x0A\\x0D\\x09]{}/
-"""
-
 
 def schema_to_lark(
     schema: Any,
@@ -77,15 +73,10 @@ def schema_to_lark(
         closed=strict,
         bounds=bounds,
         unenforced=unenforced,
-        # What is ignored between terminals would be allowed in the middle of texts that lead to that token.
-        impossible_token=None if whitespace == "flexible" else impossible_token,
+        impossible_token=impossible_token,
         marked=marked,
     )
-    if whitespace == "flexible":
-        most = bounds.max_whitespace
-        text = grammar.lark(found.symbol, _FLEXIBLE_HEADER.format(f"{{1,{most}}}" if most else "+"))
-    else:
-        text = grammar.lark(found.symbol, HEADER, whitespace, marked=marked)
+    text = grammar.lark(found.symbol, HEADER, whitespace, marked=marked, most=bounds.max_whitespace)
     return text + DISTINCT if found.distinct else text
 
 
