@@ -131,8 +131,7 @@ def written(table: GrammarTable, room: int, rng: random.Random) -> list[int]:
 
 
 def _finite(text: str) -> float:
-    """No number of JSON is infinite."""
-    return max(-1e300, min(1e300, float(text)))
+    return max(-1e300, min(1e300, float(text)))  # no number of JSON is infinite
 
 
 def judge(compiler: GrammarCompiler, spec: OutputSpec, tokens: list[int]) -> None:
