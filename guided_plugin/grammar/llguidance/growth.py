@@ -27,6 +27,9 @@ _RULE = re.compile(
 )
 """A rule or a terminal, and its alternatives, which may stand on lines of their own."""
 _NEEDED = re.compile(r"^(o\d+)t(\w+)::_: .*is_ones\(\[0:(\d+)\]\)", re.MULTILINE)
+_FEWEST = re.compile(r"^(\w+)t(\w*)::_: .*\b(?:bit_count_)?ge\(\[\d+:\d+\], (\d+)\)", re.MULTILINE)
+_SPACED = re.compile(r"/(?:\[\\x20[^\]]*\][^/]*?)?\\?([\[\]{},:])(?:\[\\x20[^/]*)?/")
+"""Punctuation with the whitespace that may be next to it."""
 _BIT = re.compile(r"bit_clear\((\d+)\)")
 _CODE = re.compile(r"((?<!\\)(?:\\\\)*)\\x\{")
 _UNREAD = 16
@@ -56,8 +59,11 @@ _Known: TypeAlias = dict[str, float]
 
 def growth(text: str) -> int:
     """The most characters that one choice may add to the shortest ending of an output of a Lark grammar."""
-    rules = {name: _read(body) for name, body in _RULE.findall(text)}
+    rules = {name: _read(body) for name, body in _RULE.findall(_SPACED.sub(r'"\1"', text))}
     needed = _needed(text)
+    for name, state, count in _FEWEST.findall(text):
+        for rule in {f"{name}s{state}", name}.intersection(rules):
+            rules[rule] = _Part("repeat", (rules[rule],), count=int(count))
     known: _Known = dict.fromkeys(rules, float("inf"))
     for _ in range(_ROUNDS):
         before = known.copy()
@@ -72,6 +78,7 @@ def growth(text: str) -> int:
 def required(text: str) -> set[bytes]:
     """The names, in quotes, that objects of a grammar can't be without."""
     needed = _needed(text)
+    text = _SPACED.sub(r'"\1"', text)
     found: set[bytes] = set()
     waiting = [(_read(body), needed.get(name, 0)) for name, body in _RULE.findall(text) if '":' in body]
     while waiting:
@@ -216,7 +223,8 @@ def examples(text: str) -> list[bytes]:
     """Short texts that the regular expressions of a grammar match, without quotes: with those a free text may
     end that must end in some way."""
     found: dict[bytes, None] = {}
-    for token in itertools.islice((one for one in _TOKEN.finditer(text) if one["regex"]), _MOST_EXAMPLES):
+    tokens = _TOKEN.finditer(_SPACED.sub(r'"\1"', text))
+    for token in itertools.islice((one for one in tokens if one["regex"]), _MOST_EXAMPLES):
         with contextlib.suppress(UnsupportedSpecError):
             example = _example(_tree(token["regex"]))
             found[example.encode(errors="replace").removeprefix(b'"').removesuffix(b'"')] = None
