@@ -162,7 +162,7 @@ class Chooser:
         spec = spec.settled(self.config)
         if spec.close_before_length and not hasattr(self.backend(backend), "closing"):
             raise UnsupportedSpecError(
-                f"can't be had with {backend}, which tells no ends of outputs",
+                f"is not available with {backend}, which tells no ends of outputs",
                 where="close_before_length",
                 hint="leave it out, or name no backend; grammars in EBNF can be written as Lark",
             )

@@ -66,8 +66,13 @@ class Grammar:
             tuple(map(printable, self.warnings)),
             str(self.reason),
             tuple(map(printable, self.unenforced)),
-            0 if self.shortest is None else len(self.shortest) + 1,
+            least_tokens(self.shortest),
         )
+
+
+def least_tokens(shortest: tuple[int, ...] | None) -> int:
+    """The tokens of the shortest output with its stop token; 0 where it is not known."""
+    return 0 if shortest is None else len(shortest) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +142,10 @@ class OutputClosing(Protocol):
     def go_back(self, mark: Any) -> None:
         """Be as it was at a mark."""
 
-    def restrict(self, matcher: Any, tokens: int, last: int, row: MaskArray, until: float) -> bool:
+    def restrict(self, matcher: Any, tokens: int, last: int, row: MaskArray, until: float) -> None:
         """Take the tokens out of a mask after which no ending would fit into the room that is left. `tokens`
-        are there, `last` is the last one or -1. False where no ending is known: the output may be cut.
-        `until`: of `time.thread_time`, for searches that only leave more choice."""
+        are there, `last` is the last one or -1. Where no ending is known, none is taken out: the
+        output may be cut. `until`: of `time.thread_time`, for searches that only leave more choice."""
 
 
 class MatcherBatch(Protocol):

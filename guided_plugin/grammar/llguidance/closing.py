@@ -213,10 +213,10 @@ class Closing:
 
     def restrict(
         self, matcher: LLGuidanceMatcher, tokens: int, last: int, row: MaskArray, until: float
-    ) -> bool:
+    ) -> None:
         """Take the tokens out of a mask after which no ending would fit. `tokens` are there, the `last` one
-        of them given. False where no ending is known. `until`: of `time.thread_time`, for searches that only
-        leave more choice."""
+        of them given. Where no ending is known, none is taken out. `until`: of `time.thread_time`, for
+        searches that only leave more choice."""
         left, growth = self.room - tokens, self.rules.growth
         self.due = tokens + 1
         self.ending = ending = self.rules.after(
@@ -225,16 +225,15 @@ class Closing:
         if ending is None:
             self.missed += 1
             self.due = tokens + (1 << self.missed)
-            return False
+            return
         # One token is sampled now, and a stop token comes at the end.
         spare = left - len(ending) - 2
         if spare >= growth:
             self.due += (spare - growth) // (growth + 1)
-            return True
+            return
         self.due = tokens  # the same mask may be filled again, where a step was planned and not sampled
         self.led += spare < 0
         self._keep(matcher, ending, left - 2, row, until)
-        return True
 
     def _keep(
         self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray, until: float

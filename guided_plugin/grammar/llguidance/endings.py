@@ -163,9 +163,9 @@ class Endings:
             if forced and place.accept_text(forced):
                 pieces.append(forced)
                 size += len(forced)
-            row = place.row()
             if place.complete:
                 return pieces
+            row = place.row()
             allowed = self.spelling.bytes_in(row)
             if len(allowed) < _FREE:
                 allowed = [byte for byte in allowed if byte > _SPACE] or allowed
@@ -185,7 +185,7 @@ class Endings:
                 options.append(b'"')
                 closed = True
             else:
-                end = self._end_of_text(place, deadline)
+                end = self._end_of_text(place, row, deadline)
                 if end is not None:
                     options.append(end)
                 closed = False
@@ -215,9 +215,8 @@ class Endings:
                 return [rest]
         return []
 
-    def _end_of_text(self, place: LLGuidanceMatcher, deadline: float) -> bytes | None:
+    def _end_of_text(self, place: LLGuidanceMatcher, row: MaskArray, deadline: float) -> bytes | None:
         """A text with which a free text ends, or after which a quote ends it."""
-        row = place.row()
         allowed = self.spelling.bytes_in(row)
         quoted, key = _QUOTE in allowed, self.spelling.signature(row)
         ends: Iterable[bytes]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from guided_plugin.errors import UnsupportedSpecError
@@ -123,7 +123,8 @@ def _any(tokens: list[re.Match[str]], at: int) -> tuple[_Part, int]:
         both.append(_Part("all", tuple(row)))
         row = []
         if not also:
-            options.append(_Part("most", tuple(both), bit=bit) if len(both) > 1 else _with_bit(both[0], bit))
+            option = _Part("most", tuple(both)) if len(both) > 1 else both[0]
+            options.append(replace(option, bit=bit))
             both, bit = [], -1
 
     while at < len(tokens):
@@ -154,10 +155,6 @@ def _any(tokens: list[re.Match[str]], at: int) -> tuple[_Part, int]:
             negated = False
     ends(False)
     return (options[0] if len(options) == 1 else _Part("any", tuple(options))), at
-
-
-def _with_bit(part: _Part, bit: int) -> _Part:
-    return _Part(part.kind, part.parts, part.name, part.count, part.more, bit)
 
 
 def _single(token: re.Match[str]) -> _Part:
@@ -216,7 +213,7 @@ def _most(part: _Part, known: _Known, needed: int) -> float:
         found += [size - least for size in sizes if size < float("inf") and least < float("inf")]
     if part.kind == "repeat" and part.more:
         found += [size for size in sizes if size < float("inf")]
-    return max(itertools.chain(found, [0.0]))
+    return max(found, default=0.0)
 
 
 def examples(text: str) -> list[bytes]:

@@ -28,6 +28,7 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.compiling.limits import check_size
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import BusyError, CompileLimitError, GrammarError, GuidedError, SpecError
+from guided_plugin.grammar.base import least_tokens
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
 from guided_plugin.spec import OutputSpec, identity_of
@@ -205,8 +206,7 @@ class Specs:
         of = made or self.compiler.cached(spec)
         backend = "" if of is None else of.backend
         telling.listener.compiled(backend, seconds)
-        shortest = None if of is None else of.shortest
-        least = 0 if shortest is None else len(shortest) + 1
+        least = 0 if of is None else least_tokens(of.shortest)
         told = ((), frozenset[int](), 0) if of is None else (of.unenforced, of.named, least)
         prepared = self.engine_started and made is None and seconds <= _SLOW_SECONDS
         return self._remember(asked, Admitted(spec, prepared, backend, *told))

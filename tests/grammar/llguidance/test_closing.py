@@ -242,7 +242,7 @@ def test_too_little_room_is_an_error_with_the_number_that_is_needed() -> None:
     ids=["ebnf", "named"],
 )
 def test_a_backend_that_tells_no_ends_refuses(compiler: GrammarCompiler, spec: OutputSpec) -> None:
-    with pytest.raises(GuidedError, match="can't be had with xgrammar"):
+    with pytest.raises(GuidedError, match="is not available with xgrammar"):
         compiler.compile(spec)
 
 

@@ -196,7 +196,7 @@ def test_only_outputs_that_were_led_to_their_end_say_so():
 
     def update(scheduler, scheduled, output):
         if len(steps) == 1:
-            scheduler.requests.clear()  # nobody else keeps them
+            scheduler.requests.clear()  # they are kept in no other place
         return {0: EngineCoreOutputs(outputs=steps.pop(0))}
 
     wrapped = vllm_failures.update_from_output(update)
