@@ -49,17 +49,17 @@ class _Book:
 
     def __init__(self, spec: Any) -> None:
         self.names = _names_of(spec)
-        self.followers: dict[bytes, _Followers] = {}
+        self.followers: dict[bytes, Followers] = {}
         """By the key before; the first key of an output has none."""
 
     def count(self, before: bytes, text: bytes) -> None:
         """A key came after another; with what stands around it."""
         if before in self.followers or len(self.followers) <= len(self.names):
-            self.followers.setdefault(before, _Followers()).count(text)
+            self.followers.setdefault(before, Followers()).count(text)
 
 
-class _Followers:
-    """What came after one key."""
+class Followers:
+    """What came after one key, and how offers of it went."""
 
     __slots__ = ("counts", "most", "offered", "passed", "taken")
 
@@ -78,7 +78,7 @@ class _Followers:
 
     @property
     def sure(self) -> float:
-        """The part of offers that is taken."""
+        """The part of the offers that is taken."""
         return (self.taken + 2) / (self.offered + 3)
 
     def likeliest(self) -> bytes:
@@ -104,7 +104,7 @@ class _Trace:
         """Of the output."""
         self.colon = self.counted = -1
         """Where the last key ends, and the last one that is counted."""
-        self.offer: tuple[_Followers, tuple[int, ...]] | None = None
+        self.offer: tuple[Followers, tuple[int, ...]] | None = None
         """What was offered after these tokens."""
 
 
@@ -120,16 +120,18 @@ class EarlierKeys:
         self.offered = self.taken = 0
         """Tokens."""
 
-    def after(self, slot: int, request: RunningRequest, most: int) -> tuple[tuple[int, ...], float]:
-        """Up to `most` tokens that may follow, and how sure that is; none where nothing is known."""
+    def after(
+        self, slot: int, request: RunningRequest, most: int
+    ) -> tuple[tuple[int, ...], Followers | None]:
+        """Up to `most` tokens that may follow, and what they follow; none where nothing is known."""
         state = request.state
         if state.phase is not Phase.ACTIVE or (state.tokens and state.tokens[-1] not in self._ends):
-            return (), 0.0
+            return (), None
         trace = self._traces.get(slot)
         if trace is None or trace.request is not request:
             trace = self._traces[slot] = _Trace(request, self._book(request.spec))
         if not trace.book.names:
-            return (), 0.0
+            return (), None
         new = b"".join(self._texts[token] or b"" for token in state.tokens[trace.length :])
         if b":" in new:  # perhaps a key
             self._follow(trace)
@@ -137,21 +139,22 @@ class EarlierKeys:
         followers = trace.book.followers.get(trace.key)
         text = b"" if followers is None else followers.likeliest()
         if followers is None or not text:
-            return (), 0.0
+            return (), None
         rest, matcher = _rest((trace.tail + new)[-_TAIL:], text), cast(Any, request.matcher)
         tokens = self._forced.spelled(rest, matcher, most) if rest and hasattr(matcher, "fits") else ()
         if not tokens or not matcher.fits(list(tokens)):
-            return (), 0.0
-        self._follow(trace)
-        trace.offer = followers, tokens
-        self.offered += len(tokens)
-        return tokens, followers.sure
+            return (), None
+        return tokens, followers
 
-    def learn(self, slot: int) -> None:
-        """Look at what a request wrote since; whenever there is time for that."""
+    def learn(self, slot: int, followers: Followers | None = None, tokens: tuple[int, ...] = ()) -> None:
+        """Look at what a request wrote since; whenever there is time for that. `tokens`: what it is offered
+        now, if they are the followers'."""
         trace = self._traces.get(slot)
         if trace is not None and trace.book.names:
             self._follow(trace)
+            if followers is not None:
+                trace.offer = followers, tokens
+                self.offered += len(tokens)
 
     def _book(self, spec: Any) -> _Book:
         key = spec.kind, spec.text

@@ -90,6 +90,10 @@ class RequestState:
             return token in self._stops and self._begins(token) is None
         return self.phase is not Phase.ACTIVE or token in self._stops
 
+    def turns(self, tokens: Iterable[int]) -> bool:
+        """Whether one of these may change the phase."""
+        return not self._turns.isdisjoint(tokens)
+
     def extend(self, tokens: array[int]) -> None:
         """`take` for many tokens, of which few change the phase."""
         running = self.phase is _ACTIVE or self.phase is Phase.WAITING

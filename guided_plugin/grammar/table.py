@@ -287,6 +287,25 @@ class GrammarTable:
         if changed:
             self.regroup()
 
+    def accept_more(self, slots: tuple[int, ...], blocks: Sequence[Sequence[int]]) -> None:
+        """Move slots past what came behind the tokens of `accept`, as few have any: blocks[p][i] is the next
+        token of slots[i], or NO_TOKEN if it has no more."""
+        for slot, *tokens in zip(slots, *blocks, strict=True):
+            for token in tokens:
+                if token == NO_TOKEN:
+                    break
+                request = self.requests[slot]
+                before = request.state.phase
+                if not request.grammar.bounded:
+                    self.accept((slot,), [token])
+                    continue
+                try:
+                    self._accept_one(slot, request, token)
+                except Exception as error:
+                    self.fail(slot, RequestError(f"its backend failed: {error}"))
+                if request.state.phase is not before:
+                    self.regroup()
+
     def _accept_one(self, slot: int, request: RunningRequest, token: int) -> None:
         phase = request.state.phase
         error = None

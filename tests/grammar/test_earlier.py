@@ -45,8 +45,9 @@ class Run:
         for at, byte in enumerate(data):
             request = table.requests[slot]
             if not self.forced.after(request, 99):
-                tokens, sure = self.earlier.after(slot, request, 99)
-                assert bool(tokens) == (sure > 0)
+                tokens, followers = self.earlier.after(slot, request, 99)
+                assert bool(tokens) == (followers is not None)
+                self.earlier.learn(slot, followers, tokens)
                 self.offered += len(tokens)
                 if tokens:
                     found[at] = b"".join(BYTES.tokens[token] for token in tokens)

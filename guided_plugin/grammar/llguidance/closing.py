@@ -98,7 +98,7 @@ class ClosingRules:
         self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray, until: float
     ) -> Iterator[int]:
         """Tokens of a mask after which an ending of at most so many tokens is known. `until` that moment of
-        `time.thread_time` more are searched."""
+        `time.thread_time` others are looked at than those that begin the ending."""
         key = self.endings.spelling.signature(row), ending
         place = self._places.get(key)
         if place is None:
@@ -108,6 +108,8 @@ class ClosingRules:
             if size <= most:
                 yield token
         for token, after in place.others:
+            if time.thread_time() > until:
+                return
             if len(after) <= most and matcher.ends_with((token, *after)):
                 yield token
         # Where no token is spare, another way would have to be as short: no search is worth its time then.
@@ -201,6 +203,8 @@ class Closing:
     """Tokens that had no other choice than to end."""
     missed: int = 0
     """How often no ending was found."""
+    text: bool = False
+    """Whether the last mask allowed all plain text, which leaves the ending as it is."""
 
     @property
     def mark(self) -> tuple[int, Ending | None, int]:
@@ -210,6 +214,7 @@ class Closing:
     def go_back(self, mark: tuple[int, Ending | None, int]) -> None:
         """Be as it was at a mark."""
         self.due, self.ending, self.led = mark
+        self.text = False
 
     def restrict(
         self, matcher: LLGuidanceMatcher, tokens: int, last: int, row: MaskArray, until: float
@@ -219,9 +224,12 @@ class Closing:
         searches that only leave more choice."""
         left, growth = self.room - tokens, self.rules.growth
         self.due = tokens + 1
-        self.ending = ending = self.rules.after(
-            matcher, last, self.ending, (left - 2 - growth, left - 1), until
-        )
+        text = self.text and last >= 0 and _allows(self.rules.endings.spelling.plain, last)
+        self.text = False
+        ending = self.ending
+        if not text:
+            sizes = left - 2 - growth, left - 1
+            self.ending = ending = self.rules.after(matcher, last, ending, sizes, until)
         if ending is None:
             self.missed += 1
             self.due = tokens + (1 << self.missed)
@@ -233,19 +241,30 @@ class Closing:
             return
         self.due = tokens  # the same mask may be filled again, where a step was planned and not sampled
         self.led += spare < 0
-        self._keep(matcher, ending, left - 2, row, until)
+        self._keep(matcher, ending, left - 2, row, until, known=text)
 
     def _keep(
-        self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray, until: float
+        self,
+        matcher: LLGuidanceMatcher,
+        ending: Ending,
+        most: int,
+        row: MaskArray,
+        until: float,
+        *,
+        known: bool,
     ) -> None:
-        """Keep the tokens of a mask after which an ending of at most so many tokens is known."""
+        """Keep the tokens of a mask after which an ending of at most so many tokens is known. `known`: the
+        step before was in the same text; there one token is tried, in turn, in place of all."""
         spelling = self.rules.endings.spelling
         kept = [token for token in self.stops if _allows(row, token)]
         kept += self.rules.kept(matcher, ending, most, row, until)
         # Of a name that may be any, other letters are another name. A text may become one that was there.
         needed = len(ending) + (0 if matcher.distinct is None else _DISTINCT)
         probes = spelling.probes[:_PROBES] if needed <= most and spelling.is_free(row) else []
-        if probes and all(matcher.ends_with((token, *ending)) for token in probes):
+        if known and probes:
+            probes = [probes[most % len(probes)]]
+        self.text = bool(probes) and all(matcher.ends_with((token, *ending)) for token in probes)
+        if self.text:
             row &= spelling.plain
         else:
             row[:] = 0

@@ -125,8 +125,7 @@ class V2DraftRunner(V2Runner):
         if not self.requests.entered:
             return
         entered = list(self.requests.entered)
-        there = self.requests.upload(entered)
-        self.requests.forget_histories()
+        there = self.requests.enter()
         for sent in self._all:
             sent.leave(entered, there)
         self._version += 1
@@ -214,7 +213,7 @@ class V2DraftRunner(V2Runner):
         return sent.step
 
     def _replan(self, sent: SentBatch, planned: list[int]) -> None:
-        sent.plan(planned, tuple(map(self.requests.slot, planned)), self.requests.upload(planned))
+        sent.plan(planned, self.requests)
         sent.members = set(planned)
         self._version += 1
 

@@ -97,6 +97,23 @@ def upload(host: Tensor, device: torch.device) -> Tensor:
     return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
 
 
+class Uploads:
+    """Small lists of integers for the device, through pinned memory that is used in turn: to pin a new tensor
+    for each takes as long as a few launches."""
+
+    def __init__(self, longest: int, device: torch.device) -> None:
+        self._device = device
+        # [uploads, longest] int64. A host is two steps ahead of its device; a step has six of them at most.
+        self._host = torch.zeros(32, longest, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._rows, self._turn = self._host.numpy(), 0
+
+    def __call__(self, values: Sequence[int]) -> Tensor:
+        """On the device; nothing waits for the copy."""
+        self._turn = (self._turn + 1) % len(self._rows)
+        self._rows[self._turn, : len(values)] = values
+        return self._host[self._turn, : len(values)].to(self._device, non_blocking=True, copy=True)
+
+
 def _columns(rows: list[Any], device: torch.device) -> tuple[Tensor, ...]:
     return tuple(upload(torch.tensor(rows, dtype=torch.int64).T.contiguous(), device))
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.engine import Engine, limits_of
-from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, upload
+from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, Uploads
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
 from guided_plugin.kernels import indexed_kernels
@@ -44,6 +44,7 @@ class IndexedRequests:
         """Those that ended stay until their index is used again."""
         # [max requests] int32, device: how long each history was when its last token was taken
         self._lengths = torch.full((states.max_num_reqs,), NEVER, dtype=torch.int32, device=states.device)
+        self.upload = Uploads(2 * states.max_num_reqs, states.device)
 
     def __bool__(self) -> bool:
         return bool(self._running)
@@ -64,11 +65,17 @@ class IndexedRequests:
             self.entered[index] = params if guided else None
         return guided
 
-    def forget_histories(self) -> None:
-        """Those of indices that were entered are other requests' now."""
-        if self._running:
-            # Not `lengths[there] = NEVER`: that copies the number to the device, and waits for it.
-            self._lengths.index_fill_(0, self.upload(list(self.entered)), NEVER)
+    def enter(self) -> Tensor:
+        """The histories of what has come begin; its indices, on the device."""
+        entered = list(self.entered)
+        lengths = [
+            NEVER if self.entered[index] is None else int(self.states.prefill_len.np[index])
+            for index in entered
+        ]
+        there, values = self.upload([*entered, *lengths]).chunk(2)
+        # Not `lengths[there] = NEVER`: that copies the number to the device, and waits for it.
+        self._lengths.index_copy_(0, there, values.to(torch.int32))
+        return there
 
     def begin(self) -> list[int]:
         """Begin what has come, end what had its index. The indices that have a mask from now on."""
@@ -80,11 +87,7 @@ class IndexedRequests:
             guided = None if params is None else self.engine.begin(params, self._produced(index))
             if guided is not None:
                 self._running[index] = guided
-        new = [index for index in entered if self.has_slot(index)]
-        if new:
-            there = self.upload(new)
-            self._lengths[there] = self.states.total_len.gpu[there]
-        return new
+        return [index for index in entered if self.has_slot(index)]
 
     def forced(self, indices: list[int], planned: list[int]) -> ForcedRows:
         """Which of these requests need more than a mask. `planned`: in the order of the mask rows."""
@@ -109,10 +112,6 @@ class IndexedRequests:
     def histories(self) -> tuple[Tensor, Tensor, Tensor]:
         """By index: lengths as they were taken, lengths as they are, the tokens."""
         return self._lengths, self.states.total_len.gpu, self.states.all_token_ids.gpu
-
-    def upload(self, indices: list[int]) -> Tensor:
-        """Indices on the device."""
-        return upload(torch.tensor(indices, dtype=torch.int64), self.states.device)
 
 
 class PlannedBatch:
@@ -140,12 +139,15 @@ class PlannedBatch:
         # [planned] int64, device
         self.order = torch.zeros(0, dtype=torch.int64, device=device)
 
-    def plan(self, planned: list[int], slots: tuple[int, ...], order: Tensor) -> None:
-        """Plan these indices, which have these slots; `order` has them on the device."""
-        self.planned, self.slots, self.order = planned, slots, order
-        self.table.fill_(-1)
-        self.table[order] = torch.arange(len(planned), dtype=torch.int32, device=order.device)
-        self.seen = None
+    def plan(self, planned: list[int], requests: IndexedRequests) -> None:
+        """Plan these indices."""
+        self.planned, self.slots = planned, tuple(map(requests.slot, planned))
+        places = [-1] * len(self.table)
+        for place, index in enumerate(planned):
+            places[index] = place
+        there = requests.upload([*places, *planned])
+        self.table.copy_(there[: len(places)])
+        self.order, self.seen = there[len(places) :], None
 
 
 class V2Runner:
@@ -193,7 +195,7 @@ class V2Runner:
             return
         start = self._begin_step()
         if self.requests.entered:
-            self.requests.forget_histories()
+            self.requests.enter()
         if self._applied:
             self._applied = False
             self._finish()
@@ -307,8 +309,7 @@ class V2Runner:
         batch.running = [index for index in batch.planned if index in running]
 
     def _plan(self, planned: list[int]) -> None:
-        slots = tuple(map(self.requests.slot, planned))
-        self._batch.plan(planned, slots, self.requests.upload(planned))
+        self._batch.plan(planned, self.requests)
 
     def _warm_up(self, states: Any) -> None:
         """Load the kernels now: the first time takes a tenth of a second and waits for the device."""

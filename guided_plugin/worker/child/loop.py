@@ -25,6 +25,7 @@ from guided_plugin.compiling.template_process import MODULE
 from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.earlier import EarlierKeys
 from guided_plugin.grammar.forced import ForcedTokens
+from guided_plugin.grammar.recall import Recall
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.ipc.template import Template
@@ -92,7 +93,8 @@ class GrammarWorker:
         if region.shape.drafts:
             forced = ForcedTokens(compiler.vocabulary)
             earlier = EarlierKeys(compiler.vocabulary, forced)
-            given = self._rings, self._requests.table, forced, earlier
+            recalled = Recall(compiler.vocabulary)
+            given = self._rings, self._requests.table, forced, earlier, recalled
             self._steps = DraftSteps(*parts, Offers(*given) if config.jump_forward else None)
         self._pauses = _OFFER_PAUSES if region.shape.drafts and config.jump_forward else _PAUSES
         self._overdue = _OverdueWatch(self._requests.table.overdue)

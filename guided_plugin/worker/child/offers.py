@@ -13,8 +13,9 @@ from collections import defaultdict, deque
 
 import numpy as np
 
-from guided_plugin.grammar.earlier import EarlierKeys
+from guided_plugin.grammar.earlier import EarlierKeys, Followers
 from guided_plugin.grammar.forced import ForcedTokens
+from guided_plugin.grammar.recall import Recall
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child.rings import Plan, WorkerRings
@@ -24,6 +25,9 @@ from guided_plugin.worker.words import Counter, Time
 _SECONDS, _ROW_SECONDS = 500e-6, 20e-6
 """For how long the worker looks for drafts of a step, at least, and for each row. A row takes 15 us where the
 worker slept before; one that has drafts saves its batch more than 60 us."""
+
+_FEW_ROWS = 4
+"""So many are always looked at: that takes less than the 2% of drafts that recalling them loses."""
 
 _LEARN_SECONDS = 500e-6
 """For how long it learns from the outputs of a step, once its masks are filled."""
@@ -46,11 +50,20 @@ _SETTLED = 4
 """Steps after a change that say nothing: what vLLM verifies follows confidences that are two steps old."""
 
 
+_Found = tuple[tuple[int, ...], Followers | None]
+_NOTHING: _Found = (), None
+
+
 class Offers:
     """Of the steps of one session. `earlier` is asked where nothing must follow."""
 
     def __init__(
-        self, rings: WorkerRings, table: GrammarTable, forced: ForcedTokens, earlier: EarlierKeys
+        self,
+        rings: WorkerRings,
+        table: GrammarTable,
+        forced: ForcedTokens,
+        earlier: EarlierKeys,
+        recalled: Recall,
     ) -> None:
         self._rings, self._table, self._forced, self._earlier = rings, table, forced, earlier
         self._most = most = rings.region.shape.drafts
@@ -64,59 +77,103 @@ class Offers:
         self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)
         self._last = -1, 0.0
         """The newest step, and when its tokens were seen."""
-        self._turn = self._learner = 0
-        """The row that is the first one to get drafts, since there was no time for it; the last one whose
-        output was learnt from."""
+        self._recalled = recalled
+        self._found: dict[int, _Found] = {}
+        """By row: what is offered in this step, and what for."""
+        self._slots: tuple[int, ...] = ()
+        """Of the last step, by row."""
+        self._lookups: list[int] = []
+        """The rows that are looked at once masks are filled, for the next time."""
+        self._learner = 0
+        """The row whose output was learnt from last."""
 
-    def seen(self, plan: Plan) -> None:
-        """The tokens of a step are there: say at once that what was proposed stands, if it does."""
-        if not self._trial(plan).offers:
-            self._rings.region.store(Counter.OFFERED, plan.step)
-            self._rings.mark(plan.step, Time.OFFERED)
+    def seen(self, plan: Plan, blocks: list[list[int]], *, whole: bool) -> None:
+        """The tokens of a step are there: say which drafts are verified, before any grammar has seen them.
+        Only rows of which nothing is known are moved past their tokens first; those leave the blocks. Rows
+        that it comes too late for keep what was proposed. `whole`: all of its requests run."""
+        now, trial = time.perf_counter(), self._trial(plan)
+        self._found.clear()
+        self._lookups.clear()
+        self._slots, offered = plan.slots, trial.offers
+        if offered:
+            unknown = self._recall(plan, blocks) if whole else []
+            end = now + max(_SECONDS, len(unknown) * _ROW_SECONDS)
+            for row in unknown:
+                if time.perf_counter() > end:
+                    self._lookups.append(row)
+                    continue
+                slot = plan.slots[row]
+                self._table.accept_more((slot,), [[block[row]] for block in blocks])
+                for block in blocks:
+                    block[row] = NO_TOKEN
+                found = self._look(slot, offered=True)
+                if found[0]:
+                    self._found[row] = found
+            self._write(plan)
+        self._publish(plan)
+        self._count(plan, now, offered=offered)
 
-    def offer(self, plan: Plan, *, whole: bool) -> None:
-        """Say which drafts of a step are verified: what must follow in place of what was proposed. Rows that
-        it comes too late for keep that. `whole`: all of its requests run."""
-        region, now = self._rings.region, time.perf_counter()
-        late = region.offered(plan.step)
-        if not late:
-            self._choose(plan, now + max(_SECONDS, len(plan.slots) * _ROW_SECONDS) if whole else now)
-            region.store(Counter.OFFERED, plan.step)
-            self._rings.mark(plan.step, Time.OFFERED)
-        self._count(plan, now, offered=not late)
+    def settle(self, plan: Plan) -> None:
+        """Its masks are filled now: what was proposed stands if nothing was said. A worker before took the
+        tokens in."""
+        if not self._rings.region.offered(plan.step):
+            self._publish(plan)
 
-    def learn(self, plan: Plan) -> None:
-        """Learn from the outputs of a step: those that it comes too late for are the first ones next time."""
-        end, rows = time.perf_counter() + _LEARN_SECONDS, len(plan.slots)
+    def learn(self) -> None:
+        """Learn from the outputs of the last step: those that it comes too late for are the first ones next
+        time."""
+        end, rows = time.perf_counter() + _LEARN_SECONDS, len(self._slots)
+        while self._lookups:
+            if time.perf_counter() > end:
+                return
+            row = self._lookups.pop()
+            if self._slots[row] in self._table.requests:
+                self._look(self._slots[row], offered=row in self._found)
         for _ in range(rows):
             if time.perf_counter() > end:
-                break
-            self._learner = (self._learner + 1) % rows
-            self._earlier.learn(plan.slots[self._learner])
+                return
+            self._learner = row = (self._learner + 1) % rows
+            tokens, source = self._found.get(row, _NOTHING)
+            self._earlier.learn(self._slots[row], source, tokens)
 
-    def _choose(self, plan: Plan, end: float) -> None:
-        drafts, counts = self._rings.region.drafts(plan.step, len(plan.slots)), self._counts
+    def _publish(self, plan: Plan) -> None:
+        self._rings.region.store(Counter.OFFERED, plan.step)
+        self._rings.mark(plan.step, Time.OFFERED)
+
+    def _recall(self, plan: Plan, blocks: list[list[int]]) -> list[int]:
+        """Find what is known; the rows of which nothing is."""
+        unknown: list[int] = []
+        requests, few = self._table.requests, len(plan.slots) <= _FEW_ROWS
+        for row, (slot, *tokens) in enumerate(zip(plan.slots, *blocks, strict=True)):
+            new = tokens[: tokens.index(NO_TOKEN)] if tokens[-1] == NO_TOKEN else tokens
+            found, wanted = self._recalled.after(slot, requests[slot], new)
+            if wanted or few:
+                (unknown if found is None or few else self._lookups).append(row)
+            elif found is not None and found.tokens:
+                self._found[row] = found.tokens, found.source
+        return unknown
+
+    def _look(self, slot: int, *, offered: bool) -> _Found:
+        """Find what follows in a slot, and keep it."""
+        request = self._table.requests[slot]
+        found: _Found = self._forced.after(request, self._most), None
+        if not found[0]:
+            found = self._earlier.after(slot, request, self._most)
+        self._recalled.keep(slot, request, *found, offered=offered)
+        return found
+
+    def _write(self, plan: Plan) -> None:
+        drafts = self._rings.region.drafts(plan.step, len(plan.slots))
         drafts[:, drafts[0, :, 0] < 0] = self._templates[0][:, np.newaxis]
-        offered, rows = 0, len(plan.slots)
-        turn, self._turn = self._turn % rows, 0
-        for row in (*range(turn, rows), *range(turn)):
-            if time.perf_counter() > end:
-                self._turn = row
-                break
-            slot = plan.slots[row]
-            request, first = self._table.requests[slot], 0.0
-            tokens = self._forced.after(request, self._most)
-            if not tokens:
-                tokens, first = self._earlier.after(slot, request, self._most)
-            if tokens:
-                drafts[:, row] = self._templates[len(tokens)]
-                drafts[: len(tokens), row, 0] = tokens
-                if first:
-                    drafts[0, row, 1] = np.float32(first).view(np.int32)
-                counts[1 : len(tokens) + 1] += 1
-                offered += len(tokens)
-        counts[0] += rows
-        self._add(Counter.DRAFTS, offered)
+        for row, (tokens, source) in self._found.items():
+            count = len(tokens)
+            drafts[:, row] = self._templates[count]
+            drafts[:count, row, 0] = tokens
+            if source is not None:
+                drafts[0, row, 1] = np.float32(source.sure).view(np.int32)
+            self._counts[1 : count + 1] += 1
+        self._counts[0] += len(plan.slots)
+        self._add(Counter.DRAFTS, sum(len(tokens) for tokens, _ in self._found.values()))
 
     def _count(self, plan: Plan, now: float, *, offered: bool) -> None:
         """Learn from the tokens of a step."""

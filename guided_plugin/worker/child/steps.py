@@ -41,9 +41,9 @@ class PlainSteps:
             if not self._ready(plan):
                 break
             rings.mark(step, Time.ACCEPT)
-            self._see(plan)
-            for tokens in rings.tokens(plan):
-                self._accept(plan, tokens)
+            blocks = rings.tokens(plan)
+            self._see(plan, blocks)
+            self._accept(plan, blocks)
             rings.mark(step, Time.ACCEPTED)
             rings.accepted = step
             rings.region.store(Counter.ACCEPTED, step)
@@ -69,8 +69,8 @@ class PlainSteps:
         rings.forget(plan.step - PLAN_DEPTH)  # planned, never sampled
         return True
 
-    def _see(self, plan: Plan) -> None:
-        """The tokens of a step are there."""
+    def _see(self, plan: Plan, blocks: list[list[int]]) -> None:
+        """The tokens of a step are there. Those of rows that take them in here leave the blocks."""
 
     def _needs(self, plan: Plan) -> int:
         """The step whose tokens must be accepted before the masks of a plan are filled."""
@@ -101,14 +101,16 @@ class PlainSteps:
     def _together(self, plan: Plan) -> bool:
         return self._requests.all_run(plan) and plan.step > self._rings.isolate_until
 
-    def _accept(self, plan: Plan, tokens: list[int]) -> None:
+    def _accept(self, plan: Plan, blocks: list[list[int]]) -> None:
         if self._together(plan):
-            self._table.accept(plan.slots, tokens)
+            self._table.accept(plan.slots, blocks[0])
+            self._table.accept_more(plan.slots, blocks[1:])
             return
-        for slot, token in zip(plan.slots, tokens, strict=True):
+        for slot, *tokens in zip(plan.slots, *blocks, strict=True):
             if self._requests.runs(slot):
                 with self._rings.blame_scope(slot):
-                    self._table.accept((slot,), [token])
+                    self._table.accept((slot,), tokens[:1])
+                    self._table.accept_more((slot,), [[token] for token in tokens[1:]])
 
     def _fill_one_by_one(self, plan: Plan, fill: Callable[[int, int], None]) -> None:
         """Call `fill` with the row and slot of each running request; close the other rows."""
@@ -133,9 +135,9 @@ class DraftSteps(PlainSteps):
         super().__init__(rings, requests, pace)
         self._offers = offers
 
-    def _see(self, plan: Plan) -> None:
+    def _see(self, plan: Plan, blocks: list[list[int]]) -> None:
         if plan.offers and self._offers is not None:
-            self._offers.seen(plan)
+            self._offers.seen(plan, blocks, whole=self._together(plan))
 
     def _needs(self, plan: Plan) -> int:
         return plan.step
@@ -143,13 +145,13 @@ class DraftSteps(PlainSteps):
     def fill(self) -> bool:
         """As in `PlainSteps`; then there is time to learn from what came."""
         filled, rings = super().fill(), self._rings
-        if filled and self._offers is not None and rings.planned <= rings.filled:
-            self._offers.learn(rings.plan(rings.filled))
+        if filled and self._offers is not None and rings.sampled <= rings.accepted:
+            self._offers.learn()
         return filled
 
     def _fill(self, plan: Plan) -> None:
         if plan.offers and self._offers is not None:
-            self._offers.offer(plan, whole=self._together(plan))
+            self._offers.settle(plan)
         mask, count = self._rings.masks(plan), len(plan.slots)
         drafts = self._rings.region.drafts(plan.step, count)[:, :, 0].tolist()
         if self._together(plan):

@@ -1,0 +1,117 @@
+"""`Recall`: what was found behind the same tokens of the same spec before, found again without a matcher.
+
+A place in an output is named by the tokens of the last step that brought several, and the newest one: between
+two runs of forced text there is a value, and what closes it. That is a guess, which is right nearly always:
+who verifies drafts decides, and one that was refused is looked for again. Depends on the grammar protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from guided_plugin.grammar.batches import RunningRequest
+from guided_plugin.grammar.earlier import Followers
+from guided_plugin.grammar.request_state import Phase
+from guided_plugin.grammar.vocabulary import Vocabulary
+from guided_plugin.spec.memo import ENTRY_BYTES, Latest
+
+_MEMO_BYTES = 16 << 20
+_USES = 16
+"""After so many at most a place is looked at again: another one may have its name, or more is known. First
+after one, then after twice as many each time that the same is found."""
+
+_STRUCTURE, _DIGITS = frozenset(b'"\\{}[]:,'), frozenset(b"0123456789")
+_DIGIT, _WORD = -1, -2
+"""In place of a token of a value."""
+_ACTIVE, _WAITING = Phase.ACTIVE, Phase.WAITING
+
+
+@dataclass(slots=True)
+class Found:
+    """What follows a place."""
+
+    tokens: tuple[int, ...] = ()
+    source: Followers | None = None
+    """What it followed earlier; None: it must follow."""
+    text: bytes = b""
+    """What came most of the time then."""
+    uses: int = 0
+    """Until it is looked at again,"""
+    kept: int = 0
+    """of so many."""
+
+
+_NOTHING = Found()
+
+
+class _Place:
+    """Where a request is."""
+
+    __slots__ = ("key", "kind", "offer", "request", "run", "spec")
+
+    def __init__(self, request: RunningRequest) -> None:
+        self.request, self.spec = request, hash(request.spec)
+        self.run = self.key = self.kind = 0
+        self.offer = _NOTHING
+
+
+class Recall:
+    """Of the requests of one vocabulary. Used by one thread at a time."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._kinds = [_kind(text) for text in vocabulary.text_tokens]
+        self._known: Latest[int, Found] = Latest(_MEMO_BYTES)
+        self._places: dict[int, _Place] = {}
+
+    def after(self, slot: int, request: RunningRequest, tokens: Sequence[int]) -> tuple[Found | None, bool]:
+        """What follows a request's new tokens, which its grammar has not seen yet; None if that is unknown.
+        And whether it is worth looking for: at once if nothing is known, else when there is time."""
+        phase = request.state.phase
+        if not tokens or phase is not _ACTIVE:
+            return None, bool(tokens) and phase is _WAITING and request.state.turns(tokens)
+        place = self._places.get(slot)
+        if place is None or place.request is not request:
+            place = self._places[slot] = _Place(request)
+        offer = place.offer
+        if offer.tokens and offer.tokens[0] != tokens[0] and offer.source is None:
+            self._known.put(place.key, Found(), ENTRY_BYTES)
+        if len(tokens) > 1:
+            place.run = hash(tuple(tokens[:-1]))
+        kind, place.offer = self._kinds[tokens[-1]], _NOTHING
+        # The second word of a text is any word.
+        known = _DIGIT if kind == _DIGIT else _WORD if kind == place.kind == _WORD else tokens[-1]
+        place.kind = kind if len(tokens) == 1 else 0
+        place.key = hash((place.spec, place.run, known))
+        found = self._known.get(place.key)
+        if found is None:
+            return None, True
+        found.uses -= 1
+        if found.source is not None and found.source.likeliest() != found.text:
+            return _NOTHING, True
+        place.offer = found
+        return found, found.uses < 0
+
+    def keep(
+        self,
+        slot: int,
+        request: RunningRequest,
+        tokens: tuple[int, ...],
+        source: Followers | None,
+        *,
+        offered: bool,
+    ) -> None:
+        """This follows where a request is now; whether it is offered to it."""
+        place = self._places.get(slot)
+        if place is not None and place.request is request:
+            old = self._known.get(place.key)
+            uses = min(2 * old.kept + 1, _USES) if old is not None and old.tokens == tokens else 0
+            found = Found(tokens, source, source.most if source else b"", uses, uses)
+            self._known.put(place.key, found, ENTRY_BYTES)
+            place.offer = found if offered else _NOTHING
+
+
+def _kind(text: bytes | None) -> int:
+    if not text or not _STRUCTURE.isdisjoint(text):
+        return 0
+    return _DIGIT if _DIGITS.issuperset(text) else _WORD
