@@ -98,7 +98,7 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     whitespace: Whitespace = "compact"
     """In JSON of requests that don't say: `compact`, `spaced` (as `json.dumps` writes) or `flexible`."""
     strict: bool = True
-    """For requests that don't say: objects are closed unless the schema opens them; false: open."""
+    """Unless a request says: objects that describe properties are closed unless opened by the schema."""
     backend: str = "auto"
     """Backend for specs that name none: a registered name, or `auto` to choose per spec."""
     cache_bytes: int = 512 * _MIB

@@ -106,6 +106,8 @@ def check_spec(
         report = match_text(start.fork(), name, written)
         if not report.accepted and written.endswith("\n"):
             report = match_text(start.fork(), name, written[:-1])
+        if not report.accepted and keywords is not None and grammar.spec.closed:
+            report = _hinted(compiler, spec, report)
         reports.append(report)
     return CheckReport(spec, grammar, None, (*warnings, *grammar.warnings), tuple(reports), keywords)
 
@@ -116,6 +118,18 @@ def match_text(position: Position, name: str, text: str) -> InstanceReport:
     if count == len(text) and position.may_stop:
         return InstanceReport(name, True, None, "accepted", text)
     return InstanceReport(name, False, count, position.refusal("", text, count).reason, text)
+
+
+def _hinted(compiler: GrammarCompiler, spec: OutputSpec, report: InstanceReport) -> InstanceReport:
+    """With a hint at `--open`, where the text fails for what `strict` asks alone."""
+    try:
+        start = Position.start(compiler, replace(spec, strict=False))
+    except GuidedError:
+        return report  # what the backend cannot enforce of open objects
+    if not match_text(start, report.name, report.text).accepted:
+        return report
+    hint = "with --open (strict: false) it is accepted: objects take other names, in any order"
+    return replace(report, reason=f"{report.reason}; {hint}")
 
 
 def _as_written(spec: OutputSpec, text: str) -> str:

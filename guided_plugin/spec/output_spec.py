@@ -38,8 +38,8 @@ class OutputSpec:
     """In JSON: `compact`, none between its parts; `spaced`, one space after `:` and `,`, as `json.dumps` and
     most models write; `flexible`, any. Compact saves tokens, flexible can run away. None: as configured."""
     strict: bool | None = None
-    """Objects are closed unless the schema opens them. False: open, as the JSON Schema standard has it. None:
-    as configured."""
+    """Objects that describe properties are closed unless the schema opens them. False: open, as the JSON
+    Schema standard has it. None: as configured."""
     backend: str = "auto"
     stop_token_ids: tuple[int, ...] | None = None
     """Tokens that may end the output; None: the vocabulary's own."""

@@ -169,3 +169,40 @@ def test_to_dict_has_stable_keys_and_is_json(byte_compiler):
         },
     ]
     assert json.loads(json.dumps(found)) == found
+
+
+OPENED = "; with --open (strict: false) it is accepted: objects take other names, in any order"
+INNER = {"type": "object", "properties": {"o": PERSON, "free": {"type": "object"}}}
+
+
+@pytest.mark.parametrize("tag", [False, True])
+@pytest.mark.parametrize(
+    ("text", "hinted"),
+    [
+        ('{"o": {"name": "", "age": 1, "town": ""}}', True),
+        ('{"p": 1}', True),
+        ('{"o": {"age": 1, "name": ""}}', True),
+        ('{"o": {"name": 1, "age": 1, "town": ""}}', False),
+        ('{"o": {"name": ""}}', False),
+        ('{"p": 1', False),
+        ('{"free": {"any": 1}}', None),
+    ],
+)
+def test_what_fails_for_strict_alone_says_how_to_open_objects(byte_compiler, tag, text, hinted):
+    form = {"format": {"type": "json_schema", "json_schema": INNER}}
+    make = OutputSpec.structural_tag if tag else OutputSpec.json_schema
+    document = form if tag else INNER
+    text = text.replace(" ", "")
+    found = _only(check_spec(byte_compiler, make(document), [("it", text)]))
+    assert found.accepted is (hinted is None)
+    assert found.reason.endswith(OPENED) is bool(hinted)
+    opened = _only(check_spec(byte_compiler, make(document, strict=False), [("it", text)]))
+    assert opened.accepted is (hinted is not False)
+    assert OPENED not in opened.reason
+
+
+def test_no_hint_at_what_a_backend_cannot_enforce(byte_compiler):
+    spec = OutputSpec.json_schema(PERSON, backend="xgrammar")
+    found = _only(check_spec(byte_compiler, spec, [("it", '{"name":"","age":1,"town":""}')]))
+    assert not found.accepted
+    assert OPENED not in found.reason

@@ -27,22 +27,12 @@ from guided_plugin.grammar.xgrammar.enforced import (
     choice_ebnf,
     client_ebnf,
     regex_ebnf,
+    spelt_out,
     without_surrogates,
 )
 from guided_plugin.hookspecs import hookimpl
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import texts_bytes
-
-# Written out, because xgrammar's own rule for any value writes ", " whatever the separators are.
-_SCALAR = {"type": ["string", "number", "boolean", "null"]}
-_ANY_OBJECT = {
-    "$ref": "#/$defs/object",
-    "$defs": {
-        "object": {"type": "object", "additionalProperties": {"$ref": "#/$defs/value"}},
-        "array": {"type": "array", "items": {"$ref": "#/$defs/value"}},
-        "value": {"anyOf": [_SCALAR, {"$ref": "#/$defs/object"}, {"$ref": "#/$defs/array"}]},
-    },
-}
 
 _LAYOUTS: Mapping[Whitespace, Mapping[str, Any]] = {
     "compact": {"any_whitespace": False, "separators": (",", ":")},
@@ -122,7 +112,7 @@ class XGrammarBackend:
             if "bad_alloc" in str(error):
                 raise MemoryError(str(error)) from error
             raise _complaint(str(error), spec) from error
-        # A list of texts can't be ambiguous, and the grammar of any object is the one above.
+        # A list of texts can't be ambiguous, nor can any object.
         bounded = spec.kind in ("choice", "json_object")
         size = int(compiled.memory_size_bytes) + texts_bytes(spec.text)
         grammar = Grammar(spec, self.name, compiled, size, time.perf_counter() - start, bounded=bounded)
@@ -159,7 +149,7 @@ class XGrammarBackend:
                 check_schema_enforced(document, strict=spec.closed)
                 return self._json(document, spec)
             case "json_object":
-                return self._json(_ANY_OBJECT, spec)
+                return self._json({"type": "object"}, spec)
         kind = "a Lark grammar" if spec.kind == "grammar" else "a structural tag"
         raise UnsupportedSpecError(
             f"{kind} is not enforced by xgrammar", where=spec.kind, hint="use the backend llguidance"
@@ -172,7 +162,10 @@ class XGrammarBackend:
                 hint = "leave it out, or use the backend llguidance"
                 raise UnsupportedSpecError(f"{name} is not enforced by xgrammar", where=name, hint=hint)
         return self._xgr.Grammar.from_json_schema(
-            json.dumps(document), strict_mode=True, max_whitespace_cnt=spaces or None, **_LAYOUTS[spec.layout]
+            json.dumps(spelt_out(document)),
+            strict_mode=True,
+            max_whitespace_cnt=spaces or None,
+            **_LAYOUTS[spec.layout],
         )
 
     def _check_satisfiable(self, grammar: Grammar) -> None:

@@ -7,6 +7,7 @@ Compared with `jsonschema` and `re` for xgrammar 0.2.8 (tests/grammar/xgrammar).
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -31,7 +32,7 @@ NEXT_TO_TYPE: Mapping[str, tuple[str, ...]] = {
     "array": ("items", "minItems", "maxItems"),
     "object": ("properties", "required", "additionalProperties"),
 }
-"""Enforced next to each type; arrays need `items`, objects a description of their members."""
+"""Enforced next to each type; arrays need `items`."""
 
 _OTHERWISE = "leave it out, or use the backend llguidance, which enforces more"
 _REFERENCE = re.compile(r"#(?:/(?:\$defs|definitions)/[\w.-]+)?")
@@ -88,17 +89,37 @@ def _check_object(node: Mapping[str, Any], path: Path, *, strict: bool) -> None:
         if not isinstance(node.get("items"), dict):
             raise refusal("an array without one schema in `items`", path)
     elif node.get("type") == "object":
-        described, others = node.get("properties") or {}, node.get("additionalProperties", not strict)
+        described = node.get("properties") or {}
+        others = node.get("additionalProperties", not (strict and described))
         required = node.get("required", ())
         missing = [name for name in required if name not in described] if required is not True else [""]
-        if missing:
+        if missing and ("additionalProperties" in node or not described or required is True):
             what = f"`required` property {shown(missing[0])} that `properties` does not describe"
             raise refusal(what, (*path, "required"), "describe it in `properties`")
         if described and others is not False:
             what = "`properties` next to further ones"
             raise refusal(what, (*path, "properties"), "set additionalProperties to false")
-        if not described and not isinstance(others, dict):
-            raise refusal("an object without `properties`", path, "describe them")
+
+
+_VALUE = "any value"  # not a name that a reference of a client may have
+_ANY = {"$ref": f"#/$defs/{_VALUE}"}
+_SCALAR = {"type": ["string", "number", "boolean", "null"]}
+_LIST, _MAP = {"type": "array", "items": _ANY}, {"type": "object", "additionalProperties": _ANY}
+
+
+def spelt_out(document: dict[str, Any]) -> dict[str, Any]:
+    """A schema on the list, with its open objects and the names that `required` alone has spelt out: xgrammar
+    drops such names, and its own rule for any value writes ", " whatever the separators are."""
+    document = copy.deepcopy(document)
+    objects = [node for _, node in walk(document) if isinstance(node, dict) and node.get("type") == "object"]
+    for node in objects:
+        if node.get("properties"):
+            lacking = [name for name in node.get("required", ()) if name not in node["properties"]]
+            node["properties"] |= dict.fromkeys(lacking, _ANY)
+        elif node.get("additionalProperties", True) is True:
+            node["additionalProperties"] = _ANY
+    document["$defs"] = {**document.get("$defs", {}), _VALUE: {"anyOf": [_SCALAR, _MAP, _LIST]}}
+    return document
 
 
 def _check_names(node: Mapping[str, Any], path: Path) -> None:

@@ -350,5 +350,6 @@ def _with_parameters(tool: Any) -> Any:
     function = getattr(tool, "function", tool)  # Responses have its fields in the tool
     if getattr(function, "parameters", {}) is not None:
         return tool
-    function = function.model_copy(update={"parameters": {"type": "object", "properties": {}}})
+    empty = {"type": "object", "properties": {}, "additionalProperties": False}
+    function = function.model_copy(update={"parameters": empty})
     return tool.model_copy(update={"function": function}) if hasattr(tool, "function") else function

@@ -222,7 +222,10 @@ def _arguments(name: str, function: Callable[..., Any]) -> Any:
             raise SpecError(what, where=name, hint=f"write {parameter.name}: str, for example")
         hint, given = hints[parameter.name], parameter.default is not parameter.empty
         fields[parameter.name] = NotRequired[hint] if given else hint
-    return TypedDict(name, fields)  # type: ignore[operator]
+    make: Any = TypedDict
+    arguments = make(name, fields)
+    arguments.__pydantic_config__ = {"extra": "forbid"}  # also where there are none, which alone says nothing
+    return arguments
 
 
 def name_of(of: Any) -> str:

@@ -75,6 +75,8 @@ SCHEMAS: list[Any] = [
         "minItems": 2,
     },
     {"type": "object", "minProperties": 2, "additionalProperties": {"type": "boolean"}},
+    {"type": "object", "minProperties": 1, "required": ["name"]},
+    {"type": "object", "properties": {"a": {"type": "object"}}, "required": ["b", "a"]},
 ]
 TAG = {
     "type": "structural_tag",

@@ -58,7 +58,7 @@ def test_rows_that_do_not_say_are_laid_out_as_configured(tokenizer, vocabulary, 
     closed = dataclasses.replace(SPECS[0], strict=True)
     said = dataclasses.replace(closed, whitespace="compact")
     # Closed, it would have no instances.
-    opened = gp.OutputSpec.json_schema({"type": "object", "properties": {}, "minProperties": 1})
+    opened = gp.OutputSpec.json_schema({"type": "object", "properties": {"a": False}, "minProperties": 1})
     settled = [dataclasses.replace(closed, whitespace="spaced"), said]
     settled.append(dataclasses.replace(opened, whitespace="spaced", strict=False))
     ended = [0, 0]

@@ -87,7 +87,7 @@ def test_the_arguments_of_a_tool_without_parameters_are_an_empty_object(manager,
     assert not any(takes(spec, call(text)) for text in ("false", "1", "null", "[]", '{"city":"Rome"}'))
     tool = FunctionTool(type="function", name="now", parameters=None, strict=None)
     (found,) = structural_tag_registry.resolve_tool_strictness([tool], choice, ToolStrictLevel.PARAMETER)
-    assert found.parameters == {"type": "object", "properties": {}}
+    assert found.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
     assert tool.parameters is None
 
 

@@ -260,7 +260,8 @@ class Algebra:
                 where="json_schema",
                 hint="use fewer alternatives under allOf, oneOf and not, or give them a discriminating const",
             )
-        if ALL[kind][0] in met and not (self.document.unevaluated and any(map(evaluates, met))):
+        described = self._closing if kind == "object" else self.document.unevaluated
+        if ALL[kind][0] in met and not (described and any(map(evaluates, met))):
             return ALL[kind]
         if kind != "object" or len(met) > _MAX_COMPARED:
             return tuple(met)
@@ -272,11 +273,11 @@ class Algebra:
 
     def _covers(self, one: Object, two: Object) -> bool:
         """Whether every demand of one object is among the other's, so that the other adds nothing."""
-        if self._closing and set(one.properties) != set(two.properties):
+        if self._closing and (set(one.properties) != set(two.properties) or set(one.asked) != set(two.asked)):
             return False
         # Compared rather than hashed: a hash looks at everything in them.
         return (
-            (one.declared, max(one.shortest, two.shortest)) == (two.declared, two.shortest)
+            one.shortest <= two.shortest
             and (one.longest is None or (two.longest is not None and two.longest <= one.longest))
             and all(each in getattr(two, name) for name in _LISTS for each in getattr(one, name))
         )

@@ -131,7 +131,8 @@ def _objects(keywords: Keywords, literals: LiteralsOf) -> Iterator[Object]:
         )
         yield Object(properties=(properties,))
     if "required" in keywords:
-        yield Object(required=tuple(dict.fromkeys(keywords["required"])))
+        asked = tuple(dict.fromkeys(keywords["required"]))
+        yield Object(required=asked, asked=asked)
     for least, most in _lengths(keywords, "Properties"):
         yield Object(shortest=least, longest=most)
     if "propertyNames" in keywords:

@@ -199,8 +199,8 @@ class Object:
     exists: tuple[Exists, ...] = ()
     shortest: int = 0
     longest: int | None = None
-    declared: bool = False
-    """Named by `type`, which makes it an object to close where objects are closed."""
+    asked: tuple[str, ...] = ()
+    """Those of `required` that the schema asks for by name: where objects are closed they are described."""
 
     def meet(self, other: Object) -> Object | None:
         met = Object(
@@ -211,7 +211,7 @@ class Object:
             _joined(self.exists, other.exists),
             max(self.shortest, other.shortest),
             _least(self.longest, other.longest),
-            self.declared or other.declared,
+            _joined(self.asked, other.asked),
         )
         if not set(met.required).isdisjoint(met.forbidden):
             return None

@@ -78,12 +78,11 @@ def _local(
     order = sorted(keywords, key=lambda keyword: (keyword not in _DEMANDING, keyword))
     alone = [key for key in order if not is_empty(node, {k: v for k, v in node.schema.items() if k != key})]
     lacking = [name for name in keywords.get("required", ()) if name not in keywords.get("properties", {})]
-    if "required" in alone and lacking and "patternProperties" not in keywords:
+    by_itself = {"additionalProperties", "unevaluatedProperties"} & keywords.keys()
+    if "required" in alone and lacking and by_itself and "patternProperties" not in keywords:
         names = ", ".join(f'"{name[:60]}"' for name in lacking[:3])
         what = f"`required` names {names}, which `properties` does not describe, and the object is closed"
-        by_itself = {"additionalProperties", "unevaluatedProperties"} & keywords.keys()
-        other = "take it out of `required`" if by_itself else _OPENING
-        hint = f'add "{lacking[0][:60]}" to `properties`, or {other}'
+        hint = f'add "{lacking[0][:60]}" to `properties`, or take it out of `required`'
         return _error(what, (*place, "required"), hint)
     if "type" in alone and (len(alone) > 2 or not _OF_ANY_TYPE & {*alone}):
         alone.remove("type")

@@ -23,7 +23,9 @@ from guided_plugin.grammar.llguidance.lark.constraints import (
     Literals,
     Null,
     Object,
+    Properties,
     String,
+    with_properties,
 )
 from guided_plugin.grammar.llguidance.lark.numbers import Spelling, number_body
 from guided_plugin.grammar.llguidance.lark.patterns import expression
@@ -65,7 +67,7 @@ class Style:
     """What a schema leaves open."""
 
     closed: bool
-    """Objects have no properties but those that are described, unless the schema opens them."""
+    """Objects that describe some properties have no others, unless the schema opens them."""
     ordered: bool
     """Properties come in the order of the schema, where that order can be kept."""
     spelling: Spelling
@@ -133,11 +135,13 @@ class Emitter:
         return self.grammar.productive(symbol, empty_terminal)
 
     def limited(self, constraint: Object) -> Object:
-        """The same objects, without properties that are not described where the style says that."""
-        opened = any(properties.others is not None for properties in constraint.properties)
-        if not self.style.closed or opened or not (constraint.declared or constraint.properties):
+        """The same objects; those that describe some properties without others, where the style says that."""
+        opened = any(each.others is not None for each in constraint.properties)
+        describes = any(each.evaluates and (each.named or each.matching) for each in constraint.properties)
+        if not self.style.closed or opened or not describes:
             return constraint
-        return closed(constraint, self.algebra.negated(TRUE))
+        asked = Properties(tuple((name, TRUE) for name in constraint.asked))
+        return closed(with_properties(constraint, asked), self.algebra.negated(TRUE))
 
     def value(self, literals: Literals) -> Symbol:
         """A value that satisfies all of them. Its rule is written later, so recursion is fine."""

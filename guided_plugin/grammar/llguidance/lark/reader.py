@@ -128,8 +128,6 @@ class _Reader:
         if "any" in named:
             return anything() if self.positive else nothing()
         shape = {kind: every if (kind in named) is self.positive else () for kind, every in ALL.items()}
-        if "object" in named and self.positive:
-            shape["object"] = (Object(declared=True),)
         if "integer" in named and "number" not in named:
             # Draft 4 takes 1.0 for no integer: where any reading counts, that may be what is meant.
             either = self.draft <= 4 and self.algebra.wide and not self.positive
@@ -249,8 +247,8 @@ class _Reader:
                         without = [Object(required=(name,), forbidden=(other,)) for other in others]
                         yield {**nothing(), "object": tuple(without)}
                     elif others:
-                        with_others = {**nothing(), "object": (Object(required=(name, *others)),)}
-                        yield algebra.either([absent, with_others])
+                        with_others = Object(required=(name, *others), asked=others)
+                        yield algebra.either([absent, {**nothing(), "object": (with_others,)}])
                     continue
                 met = algebra.both(present, self.shape(self.positive, needed, keyword, name))
                 yield algebra.either([absent, met]) if self.positive else met
