@@ -140,6 +140,18 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else "known: " + (", ".join(names) or "none")
 
 
+def near_miss(word: object, known: Iterable[str]) -> str:
+    """The known name that a word looks like without being one; empty where it is one, or like none."""
+    names = list(known)
+    if not isinstance(word, str) or len(word) > _LONGEST_NAME or word in names:
+        return ""
+    return next(iter(difflib.get_close_matches(word, names, n=1, cutoff=0.8)), "")
+
+
+_LONGEST_NAME = 60
+"""Characters of a word that is compared with names: chosen, all of them have fewer."""
+
+
 def printable(text: object, limit: int = MAX_CHARACTERS) -> str:
     """Text that a client may have written, as one line of bounded length. Characters that can't be printed
     (line ends, escape sequences of terminals, marks that turn the direction of text) are escaped."""

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from guided_plugin import __version__
-from guided_plugin.cli import bench, check, demo, doctor, explain, generate
+from guided_plugin.cli import bench, check, config, demo, doctor, explain, generate
 from guided_plugin.errors import GrammarError, GuidedError, RequestError
 
 __all__ = ["app", "main"]
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 for command, summary in (
     (demo.demo, "Three prompts, unguided and guided, with the demo model."),
+    (config.config, "Which options hold, and what each is from."),
     (doctor.doctor, "Does everything that guiding needs work on this machine?"),
     (generate.generate, "Guided text from a local model."),
     (check.check, "Does a spec compile, and which texts does it take?"),

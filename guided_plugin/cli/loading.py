@@ -71,6 +71,17 @@ def read_json(path: Path) -> Any:
         raise InputError(f"can't be read as JSON: {error}", where=name_of(path)) from None
 
 
+def json_object(text: str, where: str, hint: str) -> dict[str, Any]:
+    """The value of an option that is a JSON object."""
+    try:
+        found = json.loads(text)
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"is not JSON: {error}", where=where, hint=hint) from None
+    if not isinstance(found, dict):
+        raise InputError("must be a JSON object", where=where, hint=hint)
+    return found
+
+
 def load_spec(path: Path, *, whitespace: Whitespace | None = None, open_objects: bool = False) -> OutputSpec:
     """A spec file: a JSON Schema, any form `OutputSpec.parse` takes, or a grammar (.ebnf, .gbnf, .lark)."""
     options: dict[str, Any] = {"whitespace": whitespace} if whitespace else {}

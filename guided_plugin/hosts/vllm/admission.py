@@ -30,8 +30,8 @@ from guided_plugin.hosts.vllm.common import (
     MARK,
     constraint,
     is_within,
-    options_of,
     refused_unseen,
+    settings_of,
 )
 from guided_plugin.hosts.vllm.patches import note_version
 from guided_plugin.hosts.vllm.questions import Health, in_background, wait_for
@@ -64,7 +64,8 @@ class Gate:
 
     def __init__(self, vllm_config: Any) -> None:
         telling.adopt_handlers()  # vLLM sets up its log when it makes an engine's frontend
-        self.options = options_of(vllm_config)
+        self.options, sources = settings_of(vllm_config)
+        self._told = self.options.told(sources)
         self.unsupported_reason = refused_unseen(vllm_config, self.options)
         if self.unsupported_reason is None:
             note_version()
@@ -194,7 +195,8 @@ class Gate:
             self._ready = in_background(self._warm, "guided-gate")
             return
         later = "; it starts with the first guided request" if self.unsupported_reason is None else ""
-        _log.info("%s%s", telling.frontend_line(self.options, self.unsupported_reason, ()), later)
+        line = telling.frontend_line(self.options, self.unsupported_reason, ())
+        _log.info("%s; %s%s", line, self._told, later)
 
     def wait_ready(self) -> None:
         """Wait for that, for a bounded time. The engine is there: it has said so."""
@@ -206,7 +208,8 @@ class Gate:
         try:
             with native():  # reading a tokenizer is native work, too
                 compiler = self.specs.compiler
-                _log.info("%s", telling.frontend_line(self.options, None, compiler.plugins.backends))
+                line = telling.frontend_line(self.options, None, compiler.plugins.backends)
+                _log.info("%s; %s", line, self._told)
             compiler.warm_up()
         except GuidedError as error:
             if isinstance(error, VocabularyError):

@@ -306,13 +306,27 @@ def test_options_come_from_the_flag_or_the_environment(monkeypatch):
     assert options_of(config(True)).enabled is True
     monkeypatch.setenv("GUIDED_PLUGIN", json.dumps({"take_over": True}))
     assert options_of(config()).take_over is True
-    assert options_of(config({"threads": 3})).take_over is False
+    assert options_of(config({"threads": 3})).take_over is True
+    assert options_of(config({"take_over": False})).take_over is False
     with pytest.raises(gp.GuidedError, match=r"unknown option 'takeover'.*did you mean 'take_over'"):
         options_of(config({"takeover": True}))
     with pytest.raises(gp.GuidedError, match=r"additional_config\.guided_plugin"):
         options_of(config("yes"))
+    with pytest.raises(gp.GuidedError, match="did you mean 'guided_plugin'"):
+        options_of(config(additional_config={"guided_plugn": {}}))
+
+
+def test_the_kill_switch_leaves_all_to_vllm_and_the_start_line_says_so(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    Gate(config({"threads": 3})).warm_up()
+    assert "; threads = 3 (additional_config.guided_plugin); it starts with the first" in caplog.text
     monkeypatch.setenv("GUIDED_PLUGIN", "0")
-    assert options_of(config()).enabled is False
+    gate = Gate(config(TAKES_OVER))
+    assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
+    with pytest.raises(gp.GuidedError, match=r"switched off \(unset GUIDED_PLUGIN=0, or set enabled\)"):
+        gate.admit(params_of({"regex": "a"}))
+    gate.warm_up()
+    assert caplog.text.strip().endswith("take_over off; enabled = false (GUIDED_PLUGIN=0)")
 
 
 def test_a_processor_for_an_unknown_runner_says_so():
