@@ -227,6 +227,13 @@ def test_option_names_that_are_no_text_are_refused_as_options():
         GuidedConfig.from_mapping({7: "x"})
 
 
+def test_a_misspelt_keyword_to_leave_unenforced_is_an_error_and_an_unknown_one_is_not():
+    config = GuidedConfig(unenforced_keywords=("uniqeItems",))
+    with pytest.raises(ConfigError, match=r"unenforced_keywords: unknown keyword .*'uniqueItems'\?"):
+        gp.GrammarCompiler(small_vocabulary(), config=config)
+    gp.GrammarCompiler(small_vocabulary(), config=GuidedConfig(unenforced_keywords=("title", "of-a-backend")))
+
+
 @pytest.mark.parametrize(("count", "threads"), [(1, 1), (2, 1), (6, 4), (16, 12), (64, 12)])
 def test_zero_threads_leaves_processors_to_others(monkeypatch, count, threads):
     monkeypatch.setattr(processors, "_AT_IMPORT", set(range(count)))

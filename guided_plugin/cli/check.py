@@ -74,6 +74,7 @@ def check(
         from guided_plugin.diagnose.check import check_spec
 
         compiler = GrammarCompiler(load_vocabulary(tokenizer))
+        compiler.tells = False  # the reports have the warnings
         reports = {
             file: spec if isinstance(spec, GuidedError) else check_spec(compiler, spec, instances, raw=raw)
             for file, spec in specs.items()

@@ -31,6 +31,7 @@ def test_the_options_that_hold_and_what_each_is_from(run, monkeypatch):
     [
         ("{", "--additional-config: is not JSON"),
         ("[]", "--additional-config: must be a JSON object"),
+        ('{"guided_plugin": {"unenforced_keywords": ["uniqeItems"]}}', "did you mean 'uniqueItems'?"),
         ('{"guided_plugn": {}}', "did you mean 'guided_plugin'?"),
         (
             '{"guided_plugin": {"threads": -1}}',

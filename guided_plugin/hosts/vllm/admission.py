@@ -17,11 +17,12 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from guided_plugin.compiling.background import Background
 from guided_plugin.config import SpecLimits
-from guided_plugin.errors import BusyError, GuidedError, SpecError, VocabularyError, printable
+from guided_plugin.errors import BusyError, GuidedError, SpecError, VocabularyError, near_miss, printable
 from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import (
@@ -88,8 +89,9 @@ class Gate:
         extra = getattr(params, "extra_args", None)
         if extra and extra.get(GUIDED) is not None:
             return True
-        takes_over = self.options.take_over and self.unsupported_reason is None
-        return takes_over and constraint(params) is not None
+        if self.unsupported_reason is not None:
+            return False
+        return bool(_misspelt(extra)) or (self.options.take_over and constraint(params) is not None)
 
     def asked(self, params: Any, deadline: float | None = None) -> Asked | Admitted:
         """What a guided request asks for; params that were admitted hold that. Raises GuidedError."""
@@ -102,6 +104,9 @@ class Gate:
             raise SpecError("is given together with structured_outputs", where=GUIDED, hint=hint)
         if isinstance(ours, Admitted):
             return ours
+        if ours is None and (key := _misspelt(params.extra_args)):
+            hint = f"did you mean {GUIDED!r}?"
+            raise SpecError(f"unknown key {key!r}", where="extra_args (vllm_xargs)", hint=hint)
         deadline = self.deadline() if deadline is None else deadline
         return Asked(theirs if ours is None else ours, ours is not None, deadline)
 
@@ -287,6 +292,12 @@ def gate_of(owner: Any) -> Gate:
     if gate is None:
         gate = processor.__dict__["_guided_gate"] = Gate(processor.vllm_config)
     return gate
+
+
+def _misspelt(extra: Any) -> str:
+    """The key of a request's extra arguments that looks like the plugin's own; of the first few, as clients
+    choose how many there are."""
+    return next((key for key in islice(extra or (), 10) if near_miss(key, (GUIDED,))), "")
 
 
 def _take_error(done: asyncio.Future[Any]) -> None:

@@ -34,6 +34,7 @@ from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, CONSTRAINTS, Part
 from guided_plugin.hosts.vllm.patches import broken
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.forms import WHOLE
+from guided_plugin.spec.uses import check_unenforced
 from guided_plugin.worker.ranks.group import RankGroup
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
@@ -71,7 +72,8 @@ RUST_FRONTEND = "VLLM_USE_RUST_FRONTEND"
 
 def settings_of(vllm_config: Any) -> tuple[GuidedConfig, dict[str, str]]:
     """The options of an engine, and where each is from: GUIDED_PLUGIN and `--additional-config`."""
-    return GuidedConfig.read(getattr(vllm_config, "additional_config", None))
+    options, sources = GuidedConfig.read(getattr(vllm_config, "additional_config", None))
+    return check_unenforced(options), sources
 
 
 def options_of(vllm_config: Any) -> GuidedConfig:

@@ -132,6 +132,7 @@ class Engine:
             disabled = self.options.disabled_plugins
             plugins = None if self.leads else Plugins(disabled=disabled, entry_points=False)
             compiler = GrammarCompiler(vocabulary_of(self.config), config=self.options, plugins=plugins)
+            compiler.tells = False  # frontends have told it
         except GuidedError as problem:
             error = problem
         if ranks is not None and (reason := agree(ranks, "" if error is None else error.reason)):
