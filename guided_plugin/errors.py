@@ -52,6 +52,10 @@ class GuidedError(Exception):
         hint = f" ({printable(self.hint)})" if self.hint else ""
         return f"{where}{printable(self.what)}{hint}"
 
+    def to_dict(self) -> dict[str, str]:
+        """What is wrong, where and what to do, for documents."""
+        return {"type": type(self).__name__, "what": self.what, "where": self.where, "hint": self.hint}
+
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process boundaries (a grammar worker, an engine core): keep every field. A plugin's own
         # class may be unknown on the other side.

@@ -1,6 +1,7 @@
 """The command line: `guided-plugin`. One command a file; errors and exit codes here.
 
-Exit codes: 0 it worked; 1 it ran, and the answer is no; 2 the input can't be used.
+Exit codes: 0 it worked; 1 it ran, and the answer is no: a bad spec, however it is bad; 2 the input can't be
+used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import typer
 
 from guided_plugin import __version__
 from guided_plugin.cli import bench, check, config, demo, doctor, explain, generate
-from guided_plugin.errors import GrammarError, GuidedError, RequestError
+from guided_plugin.cli.results import print_json, show_error
+from guided_plugin.errors import GuidedError
 
 __all__ = ["app", "main"]
 
@@ -57,7 +59,9 @@ def main() -> None:
     try:
         app(prog_name="guided-plugin")
     except GuidedError as error:
-        sys.stderr.write("error: " + " ".join(str(error).split()) + "\n")
-        sys.exit(1 if isinstance(error, GrammarError | RequestError) else 2)
+        code = show_error(error)
+        if "--json" in sys.argv:
+            print_json({"ok": False, "error": error.to_dict()})
+        sys.exit(code)
     except KeyboardInterrupt:
         sys.exit(130)

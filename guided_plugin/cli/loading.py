@@ -61,14 +61,14 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file."""
+    """A JSON file, of a spec."""
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        where = f"{name_of(path)}, line {error.lineno}, column {error.colno}"
-        raise InputError(f"is not JSON: {error.msg}", where=where) from None
+        where = f"line {error.lineno}, column {error.colno}"
+        raise SpecError(f"is not JSON: {error.msg}", where=where) from None
     except (RecursionError, ValueError) as error:
-        raise InputError(f"can't be read as JSON: {error}", where=name_of(path)) from None
+        raise SpecError(f"can't be read as JSON: {error}") from None
 
 
 def json_object(text: str, where: str, hint: str) -> dict[str, Any]:

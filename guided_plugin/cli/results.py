@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ import typer
 
 from guided_plugin.cli.loading import InputError
 from guided_plugin.config import Whitespace
+from guided_plugin.errors import GrammarError, GuidedError, RequestError, SpecError
 
 Tokenizer = Annotated[
     Path, typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's")
@@ -73,6 +75,17 @@ def write_json(document: Any, path: Path | None) -> None:
     """Write a result to a file, where one was asked for."""
     if path is not None:
         path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def exit_code(error: GuidedError) -> int:
+    """1 for what a spec or a request gets wrong, 2 for what can't be used at all."""
+    return 1 if isinstance(error, GrammarError | RequestError | SpecError) else 2
+
+
+def show_error(error: GuidedError) -> int:
+    """Write the line of an error; returns the exit code."""
+    sys.stderr.write("error: " + " ".join(str(error).split()) + "\n")
+    return exit_code(error)
 
 
 def print_json(document: Any) -> None:

@@ -62,10 +62,7 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         """With stable keys, for `--json`."""
-        made, error = self.grammar, self.error
-        told = error and {"type": type(error).__name__} | {
-            name: getattr(error, name) for name in ("what", "where", "hint")
-        }
+        made = self.grammar
         return {
             "ok": self.ok,
             "spec": self.spec.to_dict(),
@@ -75,7 +72,7 @@ class CheckReport:
             "bounds": bounds_of(made),
             "memory_bytes": made.size_bytes if made else 0,
             "warnings": list(self.warnings),
-            "error": told,
+            "error": self.error and self.error.to_dict(),
             "instances": list(map(asdict, self.instances)),
             "keywords": self.keywords and [asdict(use) for use in self.keywords],
         }
