@@ -1,7 +1,6 @@
 """The command line: `guided-plugin`. One command a file; errors and exit codes here.
 
-Exit codes: 0 it worked; 1 it ran, and the answer is no: a bad spec, however it is bad; 2 the input can't be
-used.
+Exit codes: 0 it worked; 1 it ran, and the answer is no, as of any bad spec; 2 the input can't be used.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import typer
 
 from guided_plugin import __version__
 from guided_plugin.cli import bench, check, config, demo, doctor, explain, generate
-from guided_plugin.cli.results import print_json, show_error
+from guided_plugin.cli.loading import show_error
+from guided_plugin.cli.results import print_json
 from guided_plugin.errors import GuidedError
 
 __all__ = ["app", "main"]

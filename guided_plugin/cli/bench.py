@@ -10,17 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from guided_plugin.cli.loading import (
-    InputError,
-    json_object,
-    known_names,
-    load_model,
-    load_tokenizer,
-    model_vocabulary,
-)
+from guided_plugin.cli.loading import InputError, known_names, load_model, load_tokenizer, model_vocabulary
 from guided_plugin.cli.results import (
     JsonOutput,
     check_out,
+    json_object,
     print_json,
     progress,
     show_table,

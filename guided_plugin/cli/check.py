@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, name_of, read_once, read_text
-from guided_plugin.cli.results import JsonOutput, Layout, Open, Tokenizer, exit_code, print_json, working
+from guided_plugin.cli.results import JsonOutput, Layout, Open, Tokenizer, print_json, working
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, printable
 
@@ -113,7 +113,7 @@ def _summarise(reports: dict[Path, CheckReport | GuidedError], json_output: bool
         if isinstance(report, GuidedError):  # it names the file
             lines.append(f"refused  {report}")
             documents.append({"file": name, "ok": False, "error": report.to_dict()})
-            code = max(code, exit_code(report))
+            code = max(code, 2 if isinstance(report, InputError) else 1)
             continue
         made = report.grammar
         lines.append(f"ok       {name}: {made.backend}" if made else f"refused  {name}: {report.error}")
@@ -160,10 +160,9 @@ def _show(report: CheckReport) -> None:
                 line, place = f"{status:10} {keyword:22} {len(uses):>3}", uses[0].where
                 fits = len(line) + 2 + len(place) <= console.width
                 console.print(f"{line}  {place}" if fits else line, style=colour, markup=False)
-                more = [] if fits else [place]
-                more += [uses[0].note] if uses[0].note and status != "enforced" else []
-                for text in more:
-                    console.print(f"           {text}", markup=False)
+                for text in ("" if fits else place, uses[0].note if status != "enforced" else ""):
+                    if text:
+                        console.print(f"           {text}", markup=False)
     for found in report.instances:
         colour = "green" if found.accepted else "red"
         console.print(f"{found.name}: {found.reason}", style=colour, markup=False)

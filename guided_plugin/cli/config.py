@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from guided_plugin import config as options
-from guided_plugin.cli.loading import json_object
-from guided_plugin.cli.results import JsonOutput, print_json, show_table
+from guided_plugin.cli.results import JsonOutput, json_object, print_json, show_table
 from guided_plugin.config import CHOICES, LEAST, GuidedConfig
 from guided_plugin.spec.uses import check_unenforced
 

@@ -15,17 +15,9 @@ from guided_plugin.cli.loading import (
     load_spec,
     load_tokenizer,
     model_vocabulary,
-)
-from guided_plugin.cli.results import (
-    Device,
-    JsonOutput,
-    Layout,
-    Seed,
-    Temperature,
-    print_json,
     show_error,
-    working,
 )
+from guided_plugin.cli.results import Device, JsonOutput, Layout, Seed, Temperature, print_json, working
 from guided_plugin.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from guided_plugin.errors import GuidedError, SpecError, did_you_mean
+from guided_plugin.errors import GrammarError, GuidedError, RequestError, SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from guided_plugin.config import Whitespace
@@ -24,6 +24,13 @@ _STANDARD_INPUT = Path("-")
 
 class InputError(GuidedError):
     """What the command was given can't be used."""
+
+
+def show_error(error: GuidedError) -> int:
+    """Write the line of an error. Returns the exit code: 1 for what a spec or a request gets wrong, 2 for
+    what can't be used at all."""
+    sys.stderr.write("error: " + " ".join(str(error).split()) + "\n")
+    return 1 if isinstance(error, GrammarError | RequestError | SpecError) else 2
 
 
 def known_names(text: str, names: Collection[str], where: str) -> list[str]:
@@ -69,17 +76,6 @@ def read_json(path: Path) -> Any:
         raise SpecError(f"is not JSON: {error.msg}", where=where) from None
     except (RecursionError, ValueError) as error:
         raise SpecError(f"can't be read as JSON: {error}") from None
-
-
-def json_object(text: str, where: str, hint: str) -> dict[str, Any]:
-    """The value of an option that is a JSON object."""
-    try:
-        found = json.loads(text)
-    except (RecursionError, ValueError) as error:
-        raise InputError(f"is not JSON: {error}", where=where, hint=hint) from None
-    if not isinstance(found, dict):
-        raise InputError("must be a JSON object", where=where, hint=hint)
-    return found
 
 
 def load_spec(path: Path, *, whitespace: Whitespace | None = None, open_objects: bool = False) -> OutputSpec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,6 @@ import typer
 
 from guided_plugin.cli.loading import InputError
 from guided_plugin.config import Whitespace
-from guided_plugin.errors import GrammarError, GuidedError, RequestError, SpecError
 
 Tokenizer = Annotated[
     Path, typer.Option(help="Folder of a transformers tokenizer.", show_default="the demo's")
@@ -77,15 +75,15 @@ def write_json(document: Any, path: Path | None) -> None:
         path.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def exit_code(error: GuidedError) -> int:
-    """1 for what a spec or a request gets wrong, 2 for what can't be used at all."""
-    return 1 if isinstance(error, GrammarError | RequestError | SpecError) else 2
-
-
-def show_error(error: GuidedError) -> int:
-    """Write the line of an error; returns the exit code."""
-    sys.stderr.write("error: " + " ".join(str(error).split()) + "\n")
-    return exit_code(error)
+def json_object(text: str, where: str, hint: str) -> dict[str, Any]:
+    """The value of an option that is a JSON object."""
+    try:
+        found = json.loads(text)
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"is not JSON: {error}", where=where, hint=hint) from None
+    if not isinstance(found, dict):
+        raise InputError("must be a JSON object", where=where, hint=hint)
+    return found
 
 
 def print_json(document: Any) -> None:

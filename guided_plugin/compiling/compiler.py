@@ -24,14 +24,7 @@ from guided_plugin.compiling.limits import check_limits, is_small
 from guided_plugin.compiling.pool import Allowance, CompilePool
 from guided_plugin.compiling.template_process import MODULE, Greeting
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import (
-    BusyError,
-    CompileLimitError,
-    GrammarError,
-    GuidedError,
-    PluginError,
-    printable,
-)
+from guided_plugin.errors import BusyError, CompileLimitError, GrammarError, GuidedError, PluginError
 from guided_plugin.grammar.base import Backend, Grammar, Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc import processors
@@ -289,7 +282,7 @@ class GrammarCompiler:
 
         made = self.chooser.first(key, make)
         for warning in misspelt(key) if self.tells else ():
-            _log.warning("%s: %s", key.summary(), printable(warning))
+            _log.warning("%s: %s", key.summary(), warning)
         with self._lock:
             if isinstance(made, Prepared):
                 self._kept.put(key, made, made.size_bytes)

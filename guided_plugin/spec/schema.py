@@ -53,19 +53,15 @@ def check_schema(schema: Any) -> None:
             if complaint:
                 raise SpecError(complaint[0], where=pointer((*path, keyword)), hint=complaint[1])
         if not path:
-            if node and node.keys().isdisjoint(KEYWORDS):
-                near = next(filter(None, (near_miss(name, _DECIDING) for name in [*node][:10])), "")
-                hint = (
-                    f"did you mean {near!r}?"
-                    if near
-                    else "names of properties belong into `properties`; any JSON is {}"
-                )
-                raise SpecError("has no keyword of JSON Schema: any JSON would do", where="#", hint=hint)
             _check_bounds(node)
             if "x-guidance" in node:
                 what = "switches how one backend reads the schema, which is not supported"
                 hint = "leave it out; `whitespace` and `strict` next to the schema are options"
                 raise SpecError(what, where="#/x-guidance", hint=hint)
+            if node and node.keys().isdisjoint(KEYWORDS):
+                near = next(filter(None, (near_miss(name, _DECIDING) for name in [*node][:10])), "")
+                fix = f"did you mean {near!r}?" if near else "put names of properties into `properties`"
+                raise SpecError("has no keyword of JSON Schema: any JSON would do", where="#", hint=fix)
         reference = node.get("$ref")
         if isinstance(reference, str):
             references = references or references_of(schema)

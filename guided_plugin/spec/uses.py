@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from guided_plugin.config import GuidedConfig
-from guided_plugin.errors import ConfigError, did_you_mean, near_miss
+from guided_plugin.errors import ConfigError, did_you_mean, near_miss, printable
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.keywords import (
     ANNOTATIONS,
@@ -77,8 +77,8 @@ def schemas_of(spec: OutputSpec) -> Iterator[tuple[str, Any]]:
 
 def misspelt(spec: OutputSpec) -> tuple[str, ...]:
     """A warning for each keyword in the schemas of a spec that looks like one and is none."""
-    found = ((place, warning) for place, one in schemas_of(spec) for warning in misspelt_keywords(one))
-    return tuple(place + warning.removeprefix("#" if place else "") for place, warning in found)
+    found = ((place, said) for place, one in schemas_of(spec) for said in misspelt_keywords(one))
+    return tuple(printable(place + said.removeprefix("#" if place else "")) for place, said in found)
 
 
 def check_unenforced(config: GuidedConfig) -> GuidedConfig:

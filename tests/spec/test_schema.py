@@ -263,8 +263,8 @@ def test_misspelt_keywords_are_reported_and_others_are_not():
     ("schema", "hint"),
     [
         ({"propertes": {"a": {}}, "x": 1}, "did you mean 'properties'?"),
-        ({"name": {"type": "string"}}, "names of properties belong into `properties`"),
-        ({"schema": {"type": "string"}}, "names of properties belong into `properties`"),
+        ({"name": {"type": "string"}}, "put names of properties into `properties`"),
+        ({"schema": {"type": "string"}}, "put names of properties into `properties`"),
     ],
 )
 def test_a_schema_without_a_known_keyword_is_refused_and_a_part_of_one_is_not(schema, hint):
