@@ -1,8 +1,8 @@
 """Options of the package, checked and frozen. Depends on errors.
 
 A host builds one `GuidedConfig` at start, from keyword arguments, a mapping or the environment
-variable GUIDED_PLUGIN (`0` off, `1` on, or a JSON object of the fields below). A `GrammarCompiler` without a
-config reads the variable too, and so do the commands.
+variable GUIDED_PLUGIN (`0` off, `1` on, or a JSON object of the fields below); vLLM's also from
+`--additional-config`. A `GrammarCompiler` without a config reads the variable too, and so do the commands.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from guided_plugin.errors import ConfigError, did_you_mean
+from guided_plugin.errors import ConfigError, did_you_mean, near_miss
 from guided_plugin.ipc import processors
 
 ENVIRONMENT_VARIABLE = "GUIDED_PLUGIN"
+
+OPTIONS_KEY = "guided_plugin"
+"""The key of vLLM's `--additional-config` that holds the options."""
+
+FLAG = f"additional_config.{OPTIONS_KEY}"
 
 Mode = Literal["auto", "inline", "process"]
 Refused = Literal["error", "vllm"]
@@ -40,11 +45,11 @@ class SpecLimits:
     compile_queue: int = 32
     """vLLM: specs that may wait for a helper process; more are refused with status 503."""
     max_spec_bytes: int = _MIB
-    """Longest spec, in bytes."""
+    """Longest spec, in bytes; in vLLM also what a client wrote, with whitespace, before it is read."""
     max_nodes: int = 50_000
     """Most JSON values of one spec: objects, arrays, texts, numbers."""
     max_spec_depth: int = 200
-    """Deepest nesting of a schema's own JSON."""
+    """Deepest nesting of a schema's own JSON, and of a pattern's groups."""
     max_enum: int = 20_000
     """Most values of one enum, or texts of one choice."""
     max_spec_properties: int = 5_000
@@ -60,9 +65,11 @@ class WorkerLimits:
     worker_step_ms: int = 2_000
     """How long the grammar worker may be without progress before it is replaced."""
     worker_grammar_ms: int = 10_000
-    """How long a step waits for a grammar that is still compiling before that row fails closed."""
+    """How long a step waits for a grammar that is still compiling before that row fails closed. vLLM holds
+    requests back until theirs is there."""
     row_ms: int = 200
-    """Processor time that one mask of one request may take where its backend has no bound of its own."""
+    """Processor time that one mask of one request may take where its backend has no bound of its own
+    (xgrammar)."""
     worker_spin_us: int = 50
     """How long the grammar worker polls without a pause after work; it sleeps in between later on."""
 
@@ -96,17 +103,20 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     enabled: bool = True
     """False: a host that loads the plugin by itself leaves it out, and guided requests are refused."""
     whitespace: Whitespace = "compact"
-    """In JSON of requests that don't say: `compact`, `spaced` (as `json.dumps` writes) or `flexible`."""
+    """In JSON of requests that don't say: `compact`, `spaced` (as `json.dumps` writes) or `flexible`.
+    With `flexible`, tool calls in XML are refused."""
     strict: bool = True
-    """Unless a request says: objects that describe properties are closed unless opened by the schema."""
+    """For requests that don't say: objects that describe properties are closed unless the schema opens them;
+    false: open, and tool calls in XML are refused."""
     backend: str = "auto"
     """Backend for specs that name none: a registered name, or `auto` to choose per spec."""
     cache_bytes: int = 512 * _MIB
-    """Upper bound of the compiled-grammar cache, in bytes, per tokenizer."""
+    """Compiled grammars that are kept, with their specs, in bytes, per tokenizer."""
     learnt_bytes: int = 1024 * _MIB
     """What lexers of all grammars may learn (states that make masks cheap), in bytes, per tokenizer."""
     threads: int = 0
-    """Threads that fill masks and compile; 0 takes three quarters of the processors, at most 12."""
+    """Threads that fill masks and compile, at most; 0 takes three quarters of the processors, up to 12. A
+    worker takes fewer as long as tokens and masks take less than a third of a step."""
     isolate_compiles: bool = True
     """Compile all but small specs in helper processes, where the limits of time and memory hold."""
     unenforced_keywords: tuple[str, ...] = ()
@@ -116,7 +126,8 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     take_over: bool = False
     """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place of its own manager."""
     tools_strict: bool = False
-    """vLLM, with `take_over`: hold every tool to its schema, not only those that say `strict`."""
+    """vLLM, with `take_over`: hold every tool to its schema, not only those that say `strict`; the same
+    as vLLM's own `--tool-strict-level parameter`."""
     refused: Refused = "error"
     """vLLM, with `take_over`: what is refused is the client's `error`, or left to `vllm`'s own manager."""
     mode: Mode = "auto"
@@ -125,7 +136,9 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     jump_forward: bool = False
     """vLLM's V2 runner: text that must follow is verified in one forward pass, as drafts."""
     jump_drafts: int = 7
-    """How many tokens of it at most, where no speculative config says that."""
+    """`jump_forward`: how many tokens at a time, where no speculative config says that."""
+    jump_rows: int = 32
+    """`jump_forward`: larger batches run without, where no speculative config says that."""
     close_before_length: bool = False
     """For requests that don't say: a guided output ends valid, at the latest at its token limit."""
 
@@ -136,11 +149,10 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
                 value = float(value)
                 object.__setattr__(self, field.name, value)
             _check_type(field.name, value, type(field.default))
-            least, hint = _LEAST.get(field.name, (1, ""))
+            least, hint = LEAST.get(field.name, (1, ""))
             if isinstance(value, int | float) and not isinstance(value, bool) and value < least:
                 raise ConfigError(f"must be at least {least:,}", where=field.name, hint=hint)
-        choices = {"mode": MODES, "refused": get_args(Refused), "whitespace": get_args(Whitespace)}
-        for name, known in choices.items():
+        for name, known in CHOICES.items():
             value = getattr(self, name)
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}", where=name, hint=did_you_mean(value, known))
@@ -151,41 +163,92 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> GuidedConfig:
         """From a mapping of option names to values, as a config file or a flag gives them."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name in options:
-            if name not in known:
-                raise ConfigError(f"unknown option {name!r}", hint=did_you_mean(str(name), known))
-        values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in options.items()}
-        return cls(**values)
+        return cls(**_values(options))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> GuidedConfig:
         """From GUIDED_PLUGIN, or the defaults when it is unset or empty."""
-        text = (os.environ if environment is None else environment).get(ENVIRONMENT_VARIABLE, "").strip()
-        if text in ("", "1"):
-            return cls()
-        if text == "0":
-            return cls(enabled=False)
+        return cls.read(None, environment)[0]
+
+    @classmethod
+    def read(
+        cls, additional: Any, environment: Mapping[str, str] | None = None
+    ) -> tuple[GuidedConfig, dict[str, str]]:
+        """From GUIDED_PLUGIN and vLLM's additional config, which wins field by field; and which of the two
+        each option is from. `GUIDED_PLUGIN=0` switches off: nothing else is read then."""
+        given = _of_environment(os.environ if environment is None else environment)
+        if given == 0:  # false too
+            return cls(enabled=False), {"enabled": f"{ENVIRONMENT_VARIABLE}=0"}
+        values: dict[str, Any] = {}
+        sources: dict[str, str] = {}
+        for source, options in ((ENVIRONMENT_VARIABLE, given), (FLAG, _of_flag(additional))):
+            found = _values(options, source)
+            values |= found
+            sources |= dict.fromkeys(found, source)
         try:
-            options = json.loads(text, parse_constant=_no_number)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(
-                f"not 0, 1 or a JSON object: {text[:60]!r}", where=ENVIRONMENT_VARIABLE, hint=str(error)
-            ) from error
-        if not isinstance(options, dict):
-            raise ConfigError("must be 0, 1 or a JSON object", where=ENVIRONMENT_VARIABLE)
-        return cls.from_mapping(options)
+            return cls(**values), sources
+        except ConfigError as error:
+            raise error.under(sources[error.where]) from None
+
+    def told(self, sources: Mapping[str, str]) -> str:
+        """What is set, to what, by which of its sources, for a line of a log."""
+        values = (f"{name} = {json.dumps(getattr(self, name))} ({of})" for name, of in sources.items())
+        return ", ".join(values) or "all options have their defaults"
 
     def thread_count(self) -> int:
         """`threads`, with 0 replaced by what this machine has to give."""
         return self.threads or max(1, min(12, processors.count() * 3 // 4))
 
 
+def _of_environment(environment: Mapping[str, str]) -> Any:
+    """What GUIDED_PLUGIN holds."""
+    text = environment.get(ENVIRONMENT_VARIABLE, "").strip()
+    try:
+        return json.loads(text, parse_constant=_no_number) if text else {}
+    except (ValueError, RecursionError) as error:
+        what = f"not 0, 1 or a JSON object: {text[:60]!r}"
+        raise ConfigError(what, where=ENVIRONMENT_VARIABLE, hint=str(error)) from error
+
+
+def _of_flag(additional: Any) -> Any:
+    """What vLLM's additional config holds for this plugin."""
+    if not isinstance(additional, Mapping):
+        return {}
+    for key in additional:
+        # The names that go on from it are the plugin's own, in the configurations of its engines.
+        if not str(key).startswith(f"{OPTIONS_KEY}_") and near_miss(key, [OPTIONS_KEY]):
+            hint = did_you_mean(key, [OPTIONS_KEY])
+            raise ConfigError(f"unknown key {key!r}", where="additional_config", hint=hint)
+    value = additional.get(OPTIONS_KEY)
+    return {} if value is None else value
+
+
+def _values(options: Any, source: str = "") -> dict[str, Any]:
+    """The values of a source's options by their names."""
+    if options in (0, 1):
+        return {"enabled": bool(options)}
+    if not isinstance(options, Mapping):
+        what = f"must be 0, 1 or a JSON object, not {options!r}"
+        raise ConfigError(what, where=source, hint='for example {"take_over": true}')
+    known = {field.name for field in dataclasses.fields(GuidedConfig)}
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"unknown option {name!r}", where=source, hint=did_you_mean(str(name), known))
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+
+
 def _no_number(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
 
-_LEAST: Mapping[str, tuple[float, str]] = {
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "mode": MODES,
+    "refused": get_args(Refused),
+    "whitespace": get_args(Whitespace),
+}
+"""The values of an option that has a few."""
+
+LEAST: Mapping[str, tuple[float, str]] = {
     "cache_bytes": (0, "0 keeps nothing"),
     "compile_seconds": (0.001, "in seconds"),
     "learnt_bytes": (64 * _MIB, "64 MiB"),

@@ -52,6 +52,10 @@ class GuidedError(Exception):
         hint = f" ({printable(self.hint)})" if self.hint else ""
         return f"{where}{printable(self.what)}{hint}"
 
+    def to_dict(self) -> dict[str, str]:
+        """What is wrong, where and what to do, for documents."""
+        return {"type": type(self).__name__, "what": self.what, "where": self.where, "hint": self.hint}
+
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process boundaries (a grammar worker, an engine core): keep every field. A plugin's own
         # class may be unknown on the other side.
@@ -138,6 +142,18 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     text = word[:100] if isinstance(word, str) else shown(word)
     near = difflib.get_close_matches(text, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else "known: " + (", ".join(names) or "none")
+
+
+def near_miss(word: object, known: Iterable[str]) -> str:
+    """The known name that a word looks like without being one; empty where it is one, or like none."""
+    names = list(known)
+    if not isinstance(word, str) or len(word) > _LONGEST_NAME or word in names:
+        return ""
+    return next(iter(difflib.get_close_matches(word, names, n=1, cutoff=0.8)), "")
+
+
+_LONGEST_NAME = 60
+"""Characters of a word that is compared with names: chosen, all of them have fewer."""
 
 
 def printable(text: object, limit: int = MAX_CHARACTERS) -> str:

@@ -51,6 +51,7 @@ def test_defaults():
         "jump_forward": False,
         "close_before_length": False,
         "jump_drafts": 7,
+        "jump_rows": 32,
     }
 
 
@@ -108,6 +109,52 @@ def test_environment_variable(monkeypatch, text, config):
     assert GuidedConfig.from_environment() == config
 
 
+FLAG = "additional_config.guided_plugin"
+
+
+@pytest.mark.parametrize("off", ["0", " 0", "false"])
+@pytest.mark.parametrize("flag", [{"take_over": True}, True, {"enabled": True}, {"unknown": 1}])
+def test_the_kill_switch_holds_whatever_the_flag_says(off, flag):
+    found = GuidedConfig.read({"guided_plugin": flag}, {ENVIRONMENT_VARIABLE: off})
+    assert found == (GuidedConfig(enabled=False), {"enabled": "GUIDED_PLUGIN=0"})
+
+
+def test_flag_and_environment_merge_field_by_field_and_the_flag_wins():
+    environment = {ENVIRONMENT_VARIABLE: '{"take_over": true, "threads": 2, "disabled_plugins": ["a"]}'}
+    config, sources = GuidedConfig.read({"guided_plugin": {"threads": 3, "tools_strict": True}}, environment)
+    assert config == GuidedConfig(take_over=True, threads=3, tools_strict=True, disabled_plugins=("a",))
+    assert config.told(sources) == (
+        f"take_over = true (GUIDED_PLUGIN), threads = 3 ({FLAG}), "
+        f'disabled_plugins = ["a"] (GUIDED_PLUGIN), tools_strict = true ({FLAG})'
+    )
+    for nothing in (None, {}, {"guided_plugin": None}, {"another": 1, "guided_plugin_jump": True}, "text"):
+        config, sources = GuidedConfig.read(nothing, {})
+        assert (config, config.told(sources)) == (GuidedConfig(), "all options have their defaults")
+    assert not GuidedConfig.read({"guided_plugin": 0}, environment)[0].enabled
+    assert GuidedConfig.read({"guided_plugin": 1}, {ENVIRONMENT_VARIABLE: '{"enabled": false}'})[0].enabled
+
+
+@pytest.mark.parametrize(
+    ("additional", "said"),
+    [
+        (
+            {"guided_plugn": {}},
+            r"additional_config: unknown key 'guided_plugn' \(did you mean 'guided_plugin",
+        ),
+        ({"guided-plugin": {}, "guided_plugin": {}}, "additional_config: unknown key 'guided-plugin'"),
+        ({"guided_plugins": {}}, "additional_config: unknown key 'guided_plugins'"),
+        ({"guided_plugin": {"takeover": 1}}, f"{FLAG}: unknown option 'takeover' .*'take_over'"),
+        ({"guided_plugin": {"threads": "3"}}, f"{FLAG}: threads: must be a whole number"),
+        ({"guided_plugin": {"take_over": False}}, "GUIDED_PLUGIN: tools_strict: has no effect without take"),
+        ({"guided_plugin": "on"}, f"{FLAG}: must be 0, 1 or a JSON object, not 'on'"),
+    ],
+)
+def test_what_the_flag_gets_wrong(additional, said):
+    environment = {ENVIRONMENT_VARIABLE: '{"take_over": true, "tools_strict": true}'}
+    with pytest.raises(ConfigError, match=said):
+        GuidedConfig.read(additional, environment)
+
+
 def test_a_given_environment_replaces_the_process_environment(monkeypatch):
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, "0")
     assert GuidedConfig.from_environment({}).enabled
@@ -138,8 +185,9 @@ def test_a_compiler_without_a_config_reads_the_environment(monkeypatch):
         ("2", "GUIDED_PLUGIN", "must be 0, 1 or a JSON object", ""),
         ('{"compile_seconds": NaN}', "GUIDED_PLUGIN", "not 0, 1 or a JSON object", "NaN is not JSON"),
         ("[" * 200_000, "GUIDED_PLUGIN", "not 0, 1 or a JSON object", "recursion"),
-        ('{"thread": 3}', "", "unknown option 'thread'", "did you mean 'threads'?"),
-        ('{"zzz": 3}', "", "unknown option 'zzz'", "known: backend, cache_bytes"),
+        ('{"thread": 3}', "GUIDED_PLUGIN", "unknown option 'thread'", "did you mean 'threads'?"),
+        ('{"threads": "3"}', "GUIDED_PLUGIN: threads", "must be a whole number", ""),
+        ('{"zzz": 3}', "GUIDED_PLUGIN", "unknown option 'zzz'", "known: backend, cache_bytes"),
     ],
 )
 def test_what_the_environment_gets_wrong(text, where, what, hint):
@@ -178,6 +226,13 @@ def test_wrong_values_name_their_option(options, what):
 def test_option_names_that_are_no_text_are_refused_as_options():
     with pytest.raises(ConfigError, match="unknown option 7"):
         GuidedConfig.from_mapping({7: "x"})
+
+
+def test_a_misspelt_keyword_to_leave_unenforced_is_an_error_and_an_unknown_one_is_not():
+    config = GuidedConfig(unenforced_keywords=("uniqeItems",))
+    with pytest.raises(ConfigError, match=r"unenforced_keywords: unknown keyword .*'uniqueItems'\?"):
+        gp.GrammarCompiler(small_vocabulary(), config=config)
+    gp.GrammarCompiler(small_vocabulary(), config=GuidedConfig(unenforced_keywords=("title", "of-a-backend")))
 
 
 @pytest.mark.parametrize(("count", "threads"), [(1, 1), (2, 1), (6, 4), (16, 12), (64, 12)])

@@ -68,6 +68,22 @@ def test_misspelt_names_get_the_nearest_or_all(word, known, hint):
     assert did_you_mean(word, known) == hint
 
 
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("giuded", "guided"),
+        ("guide", "guided"),
+        ("guided", ""),
+        ("guided_json", ""),
+        ("kv", ""),
+        (7, ""),
+        ("guided" * 20, ""),
+    ],
+)
+def test_a_near_miss_is_no_known_name_and_like_one(word, near):
+    assert errors.near_miss(word, ["guided", "other"]) == near
+
+
 CLIENT = "a\nb\r\x1b[31mred\x00\u202e\u2028\ud800é"
 
 

@@ -1,6 +1,6 @@
 """The command line: `guided-plugin`. One command a file; errors and exit codes here.
 
-Exit codes: 0 it worked; 1 it ran, and the answer is no; 2 the input can't be used.
+Exit codes: 0 it worked; 1 it ran, and the answer is no, as of any bad spec; 2 the input can't be used.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import Annotated
 import typer
 
 from guided_plugin import __version__
-from guided_plugin.cli import bench, check, demo, doctor, explain, generate
-from guided_plugin.errors import GrammarError, GuidedError, RequestError
+from guided_plugin.cli import bench, check, config, demo, doctor, explain, generate
+from guided_plugin.cli.loading import show_error
+from guided_plugin.cli.results import print_json
+from guided_plugin.errors import GuidedError
 
 __all__ = ["app", "main"]
 
@@ -26,6 +28,7 @@ app = typer.Typer(
 )
 for command, summary in (
     (demo.demo, "Three prompts, unguided and guided, with the demo model."),
+    (config.config, "Which options hold, and what each is from."),
     (doctor.doctor, "Does everything that guiding needs work on this machine?"),
     (generate.generate, "Guided text from a local model."),
     (check.check, "Does a spec compile, and which texts does it take?"),
@@ -56,7 +59,9 @@ def main() -> None:
     try:
         app(prog_name="guided-plugin")
     except GuidedError as error:
-        sys.stderr.write("error: " + " ".join(str(error).split()) + "\n")
-        sys.exit(1 if isinstance(error, GrammarError | RequestError) else 2)
+        code = show_error(error)
+        if "--json" in sys.argv:
+            print_json({"ok": False, "error": error.to_dict()})
+        sys.exit(code)
     except KeyboardInterrupt:
         sys.exit(130)

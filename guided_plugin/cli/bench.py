@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from guided_plugin.cli.loading import InputError, known_names, load_model, load_
 from guided_plugin.cli.results import (
     JsonOutput,
     check_out,
+    json_object,
     print_json,
     progress,
     show_table,
@@ -81,12 +81,7 @@ def _model(host: str, model: Path, device: str) -> Callable[[Plan], dict[str, An
 
 
 def _vllm(model: str, plan: Plan, engine: str) -> Callable[[Plan], dict[str, Any]]:
-    try:
-        arguments = json.loads(engine)
-    except ValueError as error:
-        raise InputError(f"is not JSON: {error}", where="--engine") from None
-    if not isinstance(arguments, dict):
-        raise InputError("must be a JSON object", where="--engine", hint='such as {"enforce_eager": true}')
+    arguments = json_object(engine, "--engine", 'such as {"enforce_eager": true}')
     with working("starting the engine"):
         from guided_plugin.bench import bench_vllm, start_engine
 

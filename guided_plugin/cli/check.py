@@ -53,8 +53,8 @@ def check(
 ) -> None:
     """Compile specs; show the backend, warnings, what becomes of each keyword, and which instances match.
 
-    Several files get a line each. The exit code is 1 if a spec is refused or an instance does not match, 2 if
-    a file is not a spec.
+    Several files get a line each, and one for each warning. The exit code is 1 if a spec is bad or refused,
+    or an instance does not match, and 2 if a file can't be read.
     """
     files = _expanded(spec_files)
     read_once([*files, *(instance or [])])
@@ -74,6 +74,7 @@ def check(
         from guided_plugin.diagnose.check import check_spec
 
         compiler = GrammarCompiler(load_vocabulary(tokenizer))
+        compiler.tells = False  # the reports have the warnings
         reports = {
             file: spec if isinstance(spec, GuidedError) else check_spec(compiler, spec, instances, raw=raw)
             for file, spec in specs.items()
@@ -104,20 +105,21 @@ def _expanded(paths: list[Path]) -> list[Path]:
 
 
 def _summarise(reports: dict[Path, CheckReport | GuidedError], json_output: bool) -> int:
-    """A line for each file, and what all come to: the exit code."""
+    """A line for each file and each warning, and what all come to: the exit code."""
     lines, code = [], 0
     documents: list[dict[str, Any]] = []
     for file, report in reports.items():
-        if isinstance(report, GuidedError):
-            told, code = f"invalid  {name_of(file)}: {report}", 2
-            documents.append({"file": name_of(file), "ok": False, "error": {"what": str(report)}})
-        else:
-            told = f"refused  {name_of(file)}: {report.error}"
-            if report.grammar is not None:
-                told = f"ok       {name_of(file)}: {report.grammar.backend}"
-            code = max(code, int(not report.ok))
-            documents.append({"file": name_of(file), **report.to_dict()})
-        lines.append(told)
+        name = name_of(file)
+        if isinstance(report, GuidedError):  # it names the file
+            lines.append(f"refused  {report}")
+            documents.append({"file": name, "ok": False, "error": report.to_dict()})
+            code = max(code, 2 if isinstance(report, InputError) else 1)
+            continue
+        made = report.grammar
+        lines.append(f"ok       {name}: {made.backend}" if made else f"refused  {name}: {report.error}")
+        lines += [f"warning  {name}: {warning}" for warning in report.warnings]
+        documents.append({"file": name, **report.to_dict()})
+        code = max(code, int(not report.ok))
     good = sum(bool(document["ok"]) for document in documents)
     if json_output:
         print_json({"ok": code == 0, "specs": documents})
@@ -130,7 +132,6 @@ def _summarise(reports: dict[Path, CheckReport | GuidedError], json_output: bool
 def _show(report: CheckReport) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Column, Table
 
     from guided_plugin.diagnose.position import bounds_of
 
@@ -153,17 +154,15 @@ def _show(report: CheckReport) -> None:
     groups: dict[tuple[str, str], list[KeywordUse]] = {}
     for use in report.keywords or ():
         groups.setdefault((use.status, use.keyword), []).append(use)
-    if groups:
-        table = Table("keyword", "count", "status", Column("first at", overflow="fold"), "note")
-        for kind, colour in _COLOURS.items():
-            for (status, keyword), uses in groups.items():
-                if status == kind:
-                    place, note = escape(uses[0].where), escape(uses[0].note)
-                    table.add_row(escape(keyword), str(len(uses)), f"[{colour}]{status}[/]", place, note)
-        console.print(table)
-    if report.instances:
-        table = Table("instance", "verdict")
-        for found in report.instances:
-            colour = "green" if found.accepted else "red"
-            table.add_row(escape(found.name), f"[{colour}]{escape(found.reason)}[/{colour}]")
-        console.print(table)
+    for kind, colour in _COLOURS.items():
+        for (status, keyword), uses in groups.items():
+            if status == kind:
+                line, place = f"{status:10} {keyword:22} {len(uses):>3}", uses[0].where
+                fits = len(line) + 2 + len(place) <= console.width
+                console.print(f"{line}  {place}" if fits else line, style=colour, markup=False)
+                for text in ("" if fits else place, uses[0].note if status != "enforced" else ""):
+                    if text:
+                        console.print(f"           {text}", markup=False)
+    for found in report.instances:
+        colour = "green" if found.accepted else "red"
+        console.print(f"{found.name}: {found.reason}", style=colour, markup=False)

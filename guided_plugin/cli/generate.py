@@ -15,6 +15,7 @@ from guided_plugin.cli.loading import (
     load_spec,
     load_tokenizer,
     model_vocabulary,
+    show_error,
 )
 from guided_plugin.cli.results import Device, JsonOutput, Layout, Seed, Temperature, print_json, working
 from guided_plugin.errors import ConfigError, RequestError
@@ -83,15 +84,13 @@ def generate(
         print_json({"prompt": prompt, "spec": spec.to_dict() if spec else None, "outputs": found})
     else:
         print("\n".join(texts))
-    for output in outputs:
-        if output.error is not None:
-            raise output.error
+    errors = [output.error for output in outputs if output.error is not None]
     if spec is not None and not all(output.stopped for output in outputs):
         cut = sum(not output.stopped for output in outputs)
-        raise RequestError(
-            f"{cut} of {n} outputs ran into --max-new-tokens and are incomplete",
-            hint="raise it, or give --close-before-length",
-        )
+        what = f"{cut} of {n} outputs ran into --max-new-tokens and are incomplete"
+        errors.append(RequestError(what, hint="raise it, or give --close-before-length"))
+    if errors:
+        raise typer.Exit(show_error(errors[0]))
 
 
 def _spec(

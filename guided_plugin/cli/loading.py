@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from guided_plugin.errors import GuidedError, SpecError, did_you_mean
+from guided_plugin.errors import GrammarError, GuidedError, RequestError, SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from guided_plugin.config import Whitespace
@@ -24,6 +24,13 @@ _STANDARD_INPUT = Path("-")
 
 class InputError(GuidedError):
     """What the command was given can't be used."""
+
+
+def show_error(error: GuidedError) -> int:
+    """Write the line of an error. Returns the exit code: 1 for what a spec or a request gets wrong, 2 for
+    what can't be used at all."""
+    sys.stderr.write("error: " + " ".join(str(error).split()) + "\n")
+    return 1 if isinstance(error, GrammarError | RequestError | SpecError) else 2
 
 
 def known_names(text: str, names: Collection[str], where: str) -> list[str]:
@@ -61,14 +68,14 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file."""
+    """A JSON file, of a spec."""
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        where = f"{name_of(path)}, line {error.lineno}, column {error.colno}"
-        raise InputError(f"is not JSON: {error.msg}", where=where) from None
+        where = f"line {error.lineno}, column {error.colno}"
+        raise SpecError(f"is not JSON: {error.msg}", where=where) from None
     except (RecursionError, ValueError) as error:
-        raise InputError(f"can't be read as JSON: {error}", where=name_of(path)) from None
+        raise SpecError(f"can't be read as JSON: {error}") from None
 
 
 def load_spec(path: Path, *, whitespace: Whitespace | None = None, open_objects: bool = False) -> OutputSpec:

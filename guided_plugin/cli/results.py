@@ -75,6 +75,17 @@ def write_json(document: Any, path: Path | None) -> None:
         path.write_text(json.dumps(document, indent=1) + "\n")
 
 
+def json_object(text: str, where: str, hint: str) -> dict[str, Any]:
+    """The value of an option that is a JSON object."""
+    try:
+        found = json.loads(text)
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"is not JSON: {error}", where=where, hint=hint) from None
+    if not isinstance(found, dict):
+        raise InputError("must be a JSON object", where=where, hint=hint)
+    return found
+
+
 def print_json(document: Any) -> None:
     """Machine-readable output: one JSON document on stdout."""
     print(json.dumps(document, indent=2, ensure_ascii=False))

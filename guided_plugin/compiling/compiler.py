@@ -32,6 +32,7 @@ from guided_plugin.ipc.template import Template
 from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec, identity_of, language_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
+from guided_plugin.spec.uses import check_unenforced, misspelt
 
 __all__ = ["GrammarCompiler", "shared_compiler"]
 
@@ -98,7 +99,9 @@ class GrammarCompiler:
         """`built`: backends and a template that are there, as in a process that a template forked. This one
         leaves that template to its owner."""
         self.vocabulary = vocabulary
-        self.config = config or GuidedConfig.from_environment()
+        self.config = check_unenforced(config or GuidedConfig.from_environment())
+        self.tells = built is None
+        """Whether what a spec misspells is logged; not where another process tells it."""
         self.plugins = plugins or Plugins(disabled=self.config.disabled_plugins)
         own: Template | None = None
         if built is None:
@@ -278,6 +281,8 @@ class GrammarCompiler:
             return self._pool.prepare(backend, lowered, allowed, 1.0 if last else 0.5)
 
         made = self.chooser.first(key, make)
+        for warning in misspelt(key) if self.tells else ():
+            _log.warning("%s: %s", key.summary(), warning)
         with self._lock:
             if isinstance(made, Prepared):
                 self._kept.put(key, made, made.size_bytes)

@@ -19,8 +19,8 @@ from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.keywords import ASSERTIONS
-from guided_plugin.spec.schema import misspelt_keywords, pointer, walk
-from guided_plugin.spec.uses import KeywordUse, Path, schemas_of, uses_of
+from guided_plugin.spec.schema import pointer, walk
+from guided_plugin.spec.uses import KeywordUse, Path, misspelt, schemas_of, uses_of
 
 _STRING_OR_BETWEEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[,:]')
 
@@ -62,10 +62,7 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         """With stable keys, for `--json`."""
-        made, error = self.grammar, self.error
-        told = error and {"type": type(error).__name__} | {
-            name: getattr(error, name) for name in ("what", "where", "hint")
-        }
+        made = self.grammar
         return {
             "ok": self.ok,
             "spec": self.spec.to_dict(),
@@ -75,7 +72,7 @@ class CheckReport:
             "bounds": bounds_of(made),
             "memory_bytes": made.size_bytes if made else 0,
             "warnings": list(self.warnings),
-            "error": told,
+            "error": self.error and self.error.to_dict(),
             "instances": list(map(asdict, self.instances)),
             "keywords": self.keywords and [asdict(use) for use in self.keywords],
         }
@@ -93,12 +90,12 @@ def check_spec(
     For JSON specs, a text that is JSON is matched in the layout of the spec. `raw` matches it to the letter.
     Texts come from files: a last line end counts only where the spec takes it.
     """
-    warnings = misspelt_keywords(spec.document()) if spec.kind == "json_schema" else []
+    warnings = misspelt(spec)
     keywords = keyword_uses(spec, compiler)
     try:
         grammar = compiler.compile(spec)
     except GuidedError as error:
-        return CheckReport(spec, None, error, tuple(warnings), (), keywords)
+        return CheckReport(spec, None, error, warnings, (), keywords)
     start = Position.start(compiler, spec)
     reports = []
     for name, text in instances:

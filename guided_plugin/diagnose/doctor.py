@@ -9,7 +9,6 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,25 +86,18 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def options(setup: Setup) -> Iterator[Finding]:
     """What GUIDED_PLUGIN changes, or why it cannot be read."""
-    text = os.environ.get(ENVIRONMENT_VARIABLE)
-    if not text:
-        yield Finding("ok", f"{ENVIRONMENT_VARIABLE} is not set: the defaults hold")
-        return
     try:
-        read = GuidedConfig.from_environment()
+        read, sources = GuidedConfig.read(None)
     except ConfigError as error:
-        what = f"{ENVIRONMENT_VARIABLE}={printable(text, 80)} cannot be read: {error}"
-        form = error.where == ENVIRONMENT_VARIABLE
-        remedy = "set it to 0, 1 or a JSON object of options" if form else "change the option that this names"
-        yield Finding("problem", what, remedy + f", or unset {ENVIRONMENT_VARIABLE}")
+        text = printable(os.environ.get(ENVIRONMENT_VARIABLE), 80)
+        what = f"{ENVIRONMENT_VARIABLE}={text} cannot be read: {error}"
+        yield Finding("problem", what, "set it to 0, 1 or a JSON object of options, or unset it")
         return
     if not read.enabled:
         what = f"{ENVIRONMENT_VARIABLE} turns the package off: hosts refuse guided requests"
         yield Finding("note", what, f"unset {ENVIRONMENT_VARIABLE}")
         return
-    values = {field.name: (getattr(read, field.name), field.default) for field in fields(read)}
-    shown = ", ".join(f"{name} = {value!r}" for name, (value, default) in values.items() if value != default)
-    yield Finding("ok", f"{ENVIRONMENT_VARIABLE} sets {shown or 'nothing but the defaults'}")
+    yield Finding("ok", read.told(sources))
 
 
 # Entry points

@@ -22,8 +22,8 @@ _USES = 16
 after one, then after twice as many each time that the same is found."""
 
 _STRUCTURE, _DIGITS = frozenset(b'"\\{}[]:,'), frozenset(b"0123456789")
-_DIGIT, _WORD = -1, -2
-"""In place of a token of a value."""
+_DIGIT, _WORD = -3, -2
+"""In place of a token of a value. (-1 has the hash of -2.)"""
 _ACTIVE, _WAITING = Phase.ACTIVE, Phase.WAITING
 
 

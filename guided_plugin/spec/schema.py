@@ -6,13 +6,12 @@ here recurses: a schema nested a thousand deep must not exhaust the stack.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from guided_plugin.errors import SpecError, did_you_mean, shown
-from guided_plugin.spec.keywords import KEYWORDS, draft_of, idle_reason, subschemas
+from guided_plugin.errors import SpecError, did_you_mean, near_miss, shown
+from guided_plugin.spec.keywords import ASSERTIONS, KEYWORDS, draft_of, idle_reason, subschemas
 from guided_plugin.spec.references import LostReferenceError, References
 
 Schema = Mapping[str, Any] | bool
@@ -59,6 +58,10 @@ def check_schema(schema: Any) -> None:
                 what = "switches how one backend reads the schema, which is not supported"
                 hint = "leave it out; `whitespace` and `strict` next to the schema are options"
                 raise SpecError(what, where="#/x-guidance", hint=hint)
+            if node and node.keys().isdisjoint(KEYWORDS):
+                near = next(filter(None, (near_miss(name, _DECIDING) for name in [*node][:10])), "")
+                fix = f"did you mean {near!r}?" if near else "put names of properties into `properties`"
+                raise SpecError("has no keyword of JSON Schema: any JSON would do", where="#", hint=fix)
         reference = node.get("$ref")
         if isinstance(reference, str):
             references = references or references_of(schema)
@@ -217,13 +220,22 @@ def schemas_of_tag(document: Any) -> Iterator[tuple[str, Any]]:
 
 
 def misspelt_keywords(schema: Any) -> list[str]:
-    """Unknown keywords that look like known ones. The standard ignores them; their author didn't mean to."""
-    found = []
+    """Unknown keywords that look like known ones, each at one of its places. The standard ignores them; their
+    author did not mean to. Names that begin with `_` or `x-` are meant to be unknown, and an annotation that
+    is misspelt changes no output. Of many unknown ones the first are compared."""
+    found: dict[Any, str] = {}
     for path, node in walk(schema):
         for keyword in node if isinstance(node, Mapping) else ():
-            if isinstance(keyword, str) and keyword not in KEYWORDS:
-                near = difflib.get_close_matches(keyword, KEYWORDS, n=1, cutoff=0.8)
-                if near:
-                    place = pointer((*path, keyword))
-                    found.append(f"{place}: unknown keyword, ignored (did you mean {near[0]!r}?)")
-    return found
+            if keyword in KEYWORDS or keyword in found or len(found) == _MOST_UNKNOWN:
+                continue
+            near = "" if str(keyword).startswith(("_", "x-")) else near_miss(keyword, _DECIDING)
+            said = f"unknown keyword, ignored (did you mean {near!r}?)"
+            found[keyword] = near and f"{pointer((*path, keyword))}: {said}"
+    return list(filter(None, found.values()))
+
+
+_DECIDING = ASSERTIONS | {"$defs", "definitions"}
+
+_MOST_UNKNOWN = 200
+"""Unknown keywords of a schema that are compared with known ones. Each takes 0.06 ms; the schema of the
+MaskBench sample with the most has 13."""

@@ -1,5 +1,7 @@
-"""Input that can't be used ends in one line on stderr and exit code 2."""
+"""Input that can't be used ends in one line on stderr and exit code 2, a bad spec with exit code 1; with
+`--json` in a document too."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +21,6 @@ def test_it_runs_in_a_process_of_its_own():
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
-        (b"\xff\xfe{}", ["is not UTF-8 text (byte 0)"]),
         (b'{"type":\n  "obj', ["line 2, column 3", "is not JSON"]),
         (b"", ["line 1, column 1", "is not JSON"]),
         (b"[" * 100_000, ["JSON"]),
@@ -30,7 +31,16 @@ def test_it_runs_in_a_process_of_its_own():
 )
 def test_bad_spec_file(run, write, content, parts):
     path = write("spec.json", content)
-    run("check", path).is_error(2, str(path), *parts)
+    run("check", path).is_error(1, str(path), *parts)
+    for command in ("check", "explain"):
+        told = run(command, path, "--json")
+        assert told.code == 1
+        assert list(told.json) == ["ok", "error"]
+        assert list(told.json["error"]) == ["type", "what", "where", "hint"]
+        assert all(part in " ".join(told.json["error"].values()) for part in parts)
+    many = run("check", path, write("good.json", True), "--json")
+    assert (many.code, [one["ok"] for one in many.json["specs"]]) == (1, [False, True])
+    assert many.json["specs"][0]["error"] == told.json["error"]
 
 
 def test_options_of_the_environment_hold_and_garbage_in_it_is_refused(run, write, monkeypatch):
@@ -47,6 +57,11 @@ def test_files_that_cannot_be_read_are_named(run, write, tmp_path, monkeypatch):
     run("check", missing).is_error(2, f"{missing}: can't be read: No such file or directory")
     run("check", tmp_path).is_error(2, f"{tmp_path}: can't be read: Is a directory")
     run("check", good, "--instance", missing).is_error(2, f"{missing}: can't be read")
+    run("check", write("no-text", b"\xff\xfe{}")).is_error(2, "no-text: is not UTF-8 text (byte 0)")
+    for more in ((), (good,)):
+        result = run("check", missing, *more, "--json")
+        assert (result.code, result.json["ok"]) == (2, False)
+        assert "can't be read" in json.dumps(result.json)
 
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")

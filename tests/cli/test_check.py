@@ -4,7 +4,9 @@ import json
 import re
 
 import pytest
+import yaml
 from command_line import PERSON
+from script_files import ROOT
 
 
 def test_check_ok(run, write):
@@ -65,16 +67,16 @@ def test_check_reads_standard_input_once(run, standard_input):
 
 
 @pytest.mark.parametrize(
-    ("content", "parts"),
+    ("content", "code", "parts"),
     [
-        (b"{", ["standard input, line 1, column 2", "is not JSON"]),
-        (b"\xff", ["standard input: is not UTF-8 text (byte 0)"]),
-        (b'{"type": "intger"}', ["standard input: #/type"]),
+        (b"{", 1, ["standard input: line 1, column 2", "is not JSON"]),
+        (b"\xff", 2, ["standard input: is not UTF-8 text (byte 0)"]),
+        (b'{"type": "intger"}', 1, ["standard input: #/type"]),
     ],
 )
-def test_bad_standard_input_is_named(run, standard_input, content, parts):
+def test_bad_standard_input_is_named(run, standard_input, content, code, parts):
     standard_input(content)
-    run("check", "-").is_error(2, *parts)
+    run("check", "-").is_error(code, *parts)
 
 
 def test_check_lists_the_keywords_of_schemas_inside_tags(run, write):
@@ -83,18 +85,29 @@ def test_check_lists_the_keywords_of_schemas_inside_tags(run, write):
     tag = {"type": "structural_tag", "structures": structures, "triggers": ["<f"]}
     result = run("check", write("s.json", tag))
     assert result.code == 0
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.out.splitlines()]
     place = "#/structures/0/schema"
-    assert [row for row in rows if row] == [
-        ["type", "1", "enforced", f"{place}/type", "by llguidance"],
-        ["title", "1", "annotation", f"{place}/title", ""],
-        ["minimun", "1", "annotation", f"{place}/minimun", "not a keyword of the standard"],
+    assert [line.split(maxsplit=3) for line in result.out.splitlines()[-4:]] == [
+        ["enforced", "type", "1", f"{place}/type"],
+        ["annotation", "title", "1", f"{place}/title"],
+        ["annotation", "minimun", "1", f"{place}/minimun"],
+        ["not", "a", "keyword", "of the standard"],
     ]
     schema["not"] = {"type": "integer"}
     refused = run("check", write("s.json", tag))
     assert refused.code == 1
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in refused.out.splitlines()]
-    assert next(row[:4] for row in rows if row) == ["not", "1", "refused", f"{place}/not"]
+    assert ["refused", "not", "1", f"{place}/not"] in [line.split() for line in refused.out.splitlines()]
+
+
+def test_keywords_are_readable_at_80_columns_and_no_place_is_broken(run, write, monkeypatch):
+    long = {"properties": {"a" * 60: {"type": "string", "x-" + "n" * 60: 1}}}
+    path = write("s.json", long)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("check", path).out.splitlines()
+    place = f"#/properties/{'a' * 60}/type"
+    at = lines.index(f"           {place}")
+    assert lines[at - 1].split() == ["enforced", "type", "1"]
+    assert lines[at - 2].split() == ["enforced", "properties", "1", "#/properties"]
+    assert max(len(line) for line in lines[at - 2 : at]) <= 80
 
 
 def test_check_open_allows_other_properties(run, write):
@@ -170,15 +183,35 @@ def test_check_takes_many_files_and_patterns(run, write, tmp_path):
             "2 of 2 specs compile",
         ],
     )
-    refused, invalid = write("no.json", False), write("broken", "{")
+    refused, invalid, close = (
+        write("no.json", False),
+        write("broken", "{"),
+        {"type": "string", "maxLenght": 1},
+    )
     result = run("check", tmp_path / "*.json")
     assert (result.code, result.out.splitlines()[-1]) == (1, "2 of 3 specs compile")
     assert any(line.startswith(f"refused  {refused}: ") for line in result.out.splitlines())
     result = run("check", refused, invalid, "--json")
-    assert (result.code, result.json["ok"]) == (2, False)
+    assert (result.code, result.json["ok"]) == (1, False)
     first, second = result.json["specs"]
     assert (first["file"], first["error"]["type"]) == (str(refused), "UnsatisfiableSpecError")
     assert "is not JSON" in second["error"]["what"]
+    assert (
+        run("check", refused, invalid).out.splitlines()[1].startswith(f"refused  {invalid}: line 1, column 2")
+    )
+    assert run("check", refused, tmp_path / "gone").code == 2
+    warned = run("check", write("w.json", close), write("more.json", PERSON))
+    assert (warned.code, warned.out.splitlines()[1][:8]) == (0, "warning ")
+
+
+def test_the_hook_for_pre_commit_runs_check_on_the_files_it_is_given(run, write):
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    program, *command = hook["entry"].split()
+    assert program == "guided-plugin"
+    assert re.search(hook["files"], "a/person.schema.json")
+    assert not re.search(hook["files"], "package.json")
+    good, bad = write("a.schema.json", PERSON), write("b.schema.json", {"propertes": {}})
+    assert [run(*command, *files).code for files in ([good], [bad], [good, bad])] == [0, 1, 1]
 
 
 def test_check_of_many_files_matches_no_instance_and_needs_a_file(run, write, tmp_path):

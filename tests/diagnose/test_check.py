@@ -139,6 +139,13 @@ def test_misspelt_keywords_are_warned_of_even_when_the_spec_is_refused(byte_comp
     assert check_spec(byte_compiler, spec).warnings == warned
 
 
+def test_misspelt_keywords_inside_tags_are_warned_of_with_their_place(byte_compiler):
+    structures = [{"begin": "<f>", "schema": {"type": "integer", "minmum": 3}, "end": "</f>"}]
+    spec = OutputSpec.structural_tag({"structures": structures, "triggers": ["<f"]})
+    said = "unknown keyword, ignored (did you mean 'minimum'?)"
+    assert check_spec(byte_compiler, spec).warnings == (f"#/structures/0/schema/minmum: {said}",)
+
+
 def test_to_dict_has_stable_keys_and_is_json(byte_compiler):
     found = check_spec(byte_compiler, OutputSpec.regex("é+"), [("good", "é"), ("bad", "éx")]).to_dict()
     assert list(found) == [

@@ -71,10 +71,14 @@ def test_garbage_in_the_options_is_told(monkeypatch, value):
 @pytest.mark.parametrize(
     ("value", "status", "part"),
     [
-        ("", "ok", "is not set"),
-        ("1", "ok", "nothing but the defaults"),
+        ("", "ok", "all options have their defaults"),
+        ("1", "ok", "enabled = true (GUIDED_PLUGIN)"),
         ("0", "note", "turns the package off"),
-        ('{"threads": 2, "take_over": true}', "ok", "threads = 2, take_over = True"),
+        (
+            '{"threads": 2, "take_over": true}',
+            "ok",
+            "threads = 2 (GUIDED_PLUGIN), take_over = true (GUIDED_PLUGIN)",
+        ),
     ],
 )
 def test_options_are_shown_as_they_are_read(monkeypatch, value, status, part):

@@ -86,7 +86,7 @@ def test_subschemas_are_found_wherever_the_standard_puts_them(schema, paths):
         {"required": True},
         {"properties": {"type": {"type": "string"}, "$ref": {"const": 1}, "enum": {}}},
         {"const": {"type": "strng"}, "default": {"enum": []}},
-        {"x-unknown": {"type": "strng"}},
+        {"title": "t", "x-unknown": {"type": "strng"}},
         {"dependencies": {"a": ["b"]}},
         # Crossed bounds rule out one type; the others are left.
         {"minLength": 3, "maxLength": 2},
@@ -243,11 +243,33 @@ def test_misspelt_keywords_are_reported_and_others_are_not():
         "title": "t",
         "const": {"maxLenght": 1},
         7: "a key that is no text",
+        "_format": "switched off",
+        "x-pattern": 1,
+        "decription": "an annotation",
+        "items": {"maxLenght": 5},
     }
     said = "unknown keyword, ignored (did you mean {!r}?)"
     assert sorted(misspelt_keywords(schema)) == [
+        "#/items/maxLenght: " + said.format("maxLength"),  # each word once
         "#/properties/a~1b/items/minimun: " + said.format("minimum"),
-        "#/properties/requierd/maxLenght: " + said.format("maxLength"),
         "#/propertis: " + said.format("properties"),
     ]
     assert misspelt_keywords(True) == []
+    many = {f"w{number}": 1 for number in range(10_000)} | {"allOf": [{"propertis": {}}]}
+    assert misspelt_keywords(many) == []  # it gives up: a client chooses how many there are
+
+
+@pytest.mark.parametrize(
+    ("schema", "hint"),
+    [
+        ({"propertes": {"a": {}}, "x": 1}, "did you mean 'properties'?"),
+        ({"name": {"type": "string"}}, "put names of properties into `properties`"),
+        ({"schema": {"type": "string"}}, "put names of properties into `properties`"),
+    ],
+)
+def test_a_schema_without_a_known_keyword_is_refused_and_a_part_of_one_is_not(schema, hint):
+    with pytest.raises(SpecError, match="#: has no keyword of JSON Schema: any JSON would do") as caught:
+        check_schema(schema)
+    assert hint in caught.value.hint
+    for good in ({}, True, {"items": schema}, {"title": "t", **schema}, {"$defs": {"a": schema}}):
+        check_schema(good)

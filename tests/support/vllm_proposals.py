@@ -14,7 +14,7 @@ __all__ = ["V2ProposeGame"]
 
 class V2ProposeGame(V2DraftGame):
     """The same where a speculator proposes what is drafted, and where each token is the likeliest one: the
-    output is known. vLLM verifies as many drafts as it likes."""
+    output is known. vLLM verifies as many drafts as it likes, and now and then asks for none."""
 
     def __init__(self, vllm_config, seed, *, own=False, drawn=False):
         """`own`: the speculator is the plugin's. `drawn`: another's, whose guesses are drawn from what the
@@ -44,12 +44,13 @@ class V2ProposeGame(V2DraftGame):
         super().decode(batch)
         mapping = torch.tensor(batch, dtype=torch.int32)
         shown = SimpleNamespace(idx_mapping=mapping, idx_mapping_np=mapping.numpy(), num_reqs=len(batch))
-        drafts = self.speculator.propose(shown).tolist()
+        asked = 0 if self.rng.random() < 0.1 else DRAFTS
+        drafts = self.speculator.propose(shown, num_speculative_tokens=asked).tolist()
         sure = getattr(self.speculator, "draft_token_confidence_probs", None)
         for row, index in enumerate(batch):
-            self.proposed[index] = drafts[row]
+            self.proposed[index] = drafts[row][:asked]
             if sure is not None:
-                self.proposed[index] = drafts[row][: int((sure[row] > 0).sum())]
+                self.proposed[index] = drafts[row][: min(asked, int((sure[row] > 0).sum()))]
                 self.offered += len(self.proposed[index])
 
     def draft(self, request):

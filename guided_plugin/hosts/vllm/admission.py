@@ -17,11 +17,12 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from guided_plugin.compiling.background import Background
 from guided_plugin.config import SpecLimits
-from guided_plugin.errors import BusyError, GuidedError, SpecError, VocabularyError, printable
+from guided_plugin.errors import BusyError, GuidedError, SpecError, VocabularyError, near_miss, printable
 from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import (
@@ -30,8 +31,8 @@ from guided_plugin.hosts.vllm.common import (
     MARK,
     constraint,
     is_within,
-    options_of,
     refused_unseen,
+    settings_of,
 )
 from guided_plugin.hosts.vllm.patches import note_version
 from guided_plugin.hosts.vllm.questions import Health, in_background, wait_for
@@ -64,7 +65,8 @@ class Gate:
 
     def __init__(self, vllm_config: Any) -> None:
         telling.adopt_handlers()  # vLLM sets up its log when it makes an engine's frontend
-        self.options = options_of(vllm_config)
+        self.options, sources = settings_of(vllm_config)
+        self._told = self.options.told(sources)
         self.unsupported_reason = refused_unseen(vllm_config, self.options)
         if self.unsupported_reason is None:
             note_version()
@@ -87,8 +89,9 @@ class Gate:
         extra = getattr(params, "extra_args", None)
         if extra and extra.get(GUIDED) is not None:
             return True
-        takes_over = self.options.take_over and self.unsupported_reason is None
-        return takes_over and constraint(params) is not None
+        if self.unsupported_reason is not None:
+            return False
+        return bool(_misspelt(extra)) or (self.options.take_over and constraint(params) is not None)
 
     def asked(self, params: Any, deadline: float | None = None) -> Asked | Admitted:
         """What a guided request asks for; params that were admitted hold that. Raises GuidedError."""
@@ -101,6 +104,9 @@ class Gate:
             raise SpecError("is given together with structured_outputs", where=GUIDED, hint=hint)
         if isinstance(ours, Admitted):
             return ours
+        if ours is None and (key := _misspelt(params.extra_args)):
+            hint = f"did you mean {GUIDED!r}?"
+            raise SpecError(f"unknown key {key!r}", where="extra_args (vllm_xargs)", hint=hint)
         deadline = self.deadline() if deadline is None else deadline
         return Asked(theirs if ours is None else ours, ours is not None, deadline)
 
@@ -194,7 +200,8 @@ class Gate:
             self._ready = in_background(self._warm, "guided-gate")
             return
         later = "; it starts with the first guided request" if self.unsupported_reason is None else ""
-        _log.info("%s%s", telling.frontend_line(self.options, self.unsupported_reason, ()), later)
+        line = telling.frontend_line(self.options, self.unsupported_reason, ())
+        _log.info("%s; %s%s", line, self._told, later)
 
     def wait_ready(self) -> None:
         """Wait for that, for a bounded time. The engine is there: it has said so."""
@@ -206,7 +213,8 @@ class Gate:
         try:
             with native():  # reading a tokenizer is native work, too
                 compiler = self.specs.compiler
-                _log.info("%s", telling.frontend_line(self.options, None, compiler.plugins.backends))
+                line = telling.frontend_line(self.options, None, compiler.plugins.backends)
+                _log.info("%s; %s", line, self._told)
             compiler.warm_up()
         except GuidedError as error:
             if isinstance(error, VocabularyError):
@@ -284,6 +292,12 @@ def gate_of(owner: Any) -> Gate:
     if gate is None:
         gate = processor.__dict__["_guided_gate"] = Gate(processor.vllm_config)
     return gate
+
+
+def _misspelt(extra: Any) -> str:
+    """The key of a request's extra arguments that looks like the plugin's own; of the first few, as clients
+    choose how many there are."""
+    return next((key for key in islice(extra or (), 10) if near_miss(key, (GUIDED,))), "")
 
 
 def _take_error(done: asyncio.Future[Any]) -> None:

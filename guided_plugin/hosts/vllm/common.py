@@ -34,6 +34,7 @@ from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, CONSTRAINTS, Part
 from guided_plugin.hosts.vllm.patches import broken
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.forms import WHOLE
+from guided_plugin.spec.uses import check_unenforced
 from guided_plugin.worker.ranks.group import RankGroup
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
@@ -65,32 +66,25 @@ RETRY_AFTER = "guided_retry_after"
 METRICS = "guided_metrics"
 """The method of vLLM's workers that tells the figures of their pipelines."""
 
-OPTIONS_KEY = "guided_plugin"
-"""The key of `--additional-config` that holds the options."""
-
 RUST_FRONTEND = "VLLM_USE_RUST_FRONTEND"
 """The environment variable by which vLLM serves with a frontend that runs no Python."""
 
 
+def settings_of(vllm_config: Any) -> tuple[GuidedConfig, dict[str, str]]:
+    """The options of an engine, and where each is from: GUIDED_PLUGIN and `--additional-config`."""
+    options, sources = GuidedConfig.read(getattr(vllm_config, "additional_config", None))
+    return check_unenforced(options), sources
+
+
 def options_of(vllm_config: Any) -> GuidedConfig:
-    """The options of an engine: `--additional-config` if it names this plugin, else GUIDED_PLUGIN."""
-    additional = getattr(vllm_config, "additional_config", None)
-    value = additional.get(OPTIONS_KEY) if isinstance(additional, Mapping) else None
-    if value is None:
-        return GuidedConfig.from_environment()
-    if isinstance(value, Mapping):
-        return GuidedConfig.from_mapping(value)
-    if value in (0, 1):  # False and True too
-        return GuidedConfig(enabled=bool(value))
-    raise ConfigError(
-        f"must be 0, 1 or an object of options, not {value!r}", where=f"additional_config.{OPTIONS_KEY}"
-    )
+    """The options of an engine."""
+    return settings_of(vllm_config)[0]
 
 
 def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
     """Why this engine can't guide any request, if it can't."""
     if not options.enabled:
-        return RequestError("the plugin is switched off", hint="set enabled, or GUIDED_PLUGIN=1")
+        return RequestError("the plugin is switched off", hint="unset GUIDED_PLUGIN=0, or set enabled")
     if rust_frontend():
         return RequestError(
             "vLLM's Rust frontend sends requests past the plugin, which is part of the Python frontend",

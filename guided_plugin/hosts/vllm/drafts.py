@@ -85,12 +85,15 @@ class V2DraftRunner(V2Runner):
 
     # Before the forward pass
 
-    def propose(self, batch: Any, drafts: Tensor, confidences: Tensor | None, *, greedy: bool) -> None:
+    def propose(
+        self, batch: Any, drafts: Tensor, confidences: Tensor | None, *, greedy: bool, verified: bool = True
+    ) -> None:
         """What a speculator proposes for the requests of a batch that was sampled: [requests, drafts], in the
         order of the batch. Where the worker chooses what is verified, that is written over it.
 
         `confidences`: of drafts that are nobody's guesses, by row: what is offered gets one, all else none.
-        `greedy`: a guess is a token, and not drawn from a distribution that the sampler knows."""
+        `greedy`: a guess is a token, and not drawn from a distribution that the sampler knows. `verified`:
+        whether the next step has drafts at all."""
         if self.engine.unsupported_reason is not None or self._unseen:
             return
         start = time.perf_counter()
@@ -101,10 +104,11 @@ class V2DraftRunner(V2Runner):
         self._entered.step = self._proposed.step = None
         self._proposes = True
         self.engine.ahead = int(bool(planned))
-        offers = len(indices) if planned and self._jumps and greedy and self._shown else 0
+        offers = len(indices) if planned and self._jumps and greedy and verified and self._shown else 0
         if planned:
             # Nobody guessed where the speculator is ours.
-            guesses = (None, None) if offers and confidences is not None else (batch.idx_mapping, drafts)
+            none = not verified or (offers and confidences is not None)
+            guesses = (None, None) if none else (batch.idx_mapping, drafts)
             step = self._send(self._proposed, planned, guesses[0], None, guesses[1], offers=offers)
             if step.offers is not None:
                 table = self._proposed.table

@@ -26,10 +26,10 @@ from guided_plugin.hosts.vllm.common import (
     ADMITTED,
     REQUEST,
     drafts_of,
-    options_of,
     prepared_from,
     ranks_of,
     refuse_to_start,
+    settings_of,
     spec_of,
     stop_tokens,
     unsupported_reason,
@@ -66,7 +66,7 @@ class Engine:
     def __init__(self, vllm_config: Any, device: torch.device, max_requests: int, *needs: Part) -> None:
         telling.adopt_handlers()
         self.config = vllm_config
-        self.options = options_of(vllm_config)
+        self.options, sources = settings_of(vllm_config)
         refuse_to_start(self.options)
         self.unsupported_reason = unsupported_reason(vllm_config, self.options) or broken(Part.WORKER, *needs)
         """Why nothing can be guided here, if nothing can."""
@@ -109,7 +109,8 @@ class Engine:
         shared = 0 if self._pipeline is None else self._pipeline.metrics().worker.shared_bytes
         mode = "" if self._pipeline is None else self._pipeline.mode
         parts = self.options, self.unsupported_reason, mode, max_requests, shared
-        _log.info("%s", telling.engine_line(*parts, leads=self.leads, drafts=drafts_of(self.config)))
+        line = telling.engine_line(*parts, leads=self.leads, drafts=drafts_of(self.config))
+        _log.info("%s; %s", line, self.options.told(sources))
 
     def _start(self, pipeline: StepPipeline) -> None:
         """Make what the first request would wait for, where requests are likely to come."""
@@ -131,6 +132,7 @@ class Engine:
             disabled = self.options.disabled_plugins
             plugins = None if self.leads else Plugins(disabled=disabled, entry_points=False)
             compiler = GrammarCompiler(vocabulary_of(self.config), config=self.options, plugins=plugins)
+            compiler.tells = False  # frontends have told it
         except GuidedError as problem:
             error = problem
         if ranks is not None and (reason := agree(ranks, "" if error is None else error.reason)):

@@ -7,7 +7,9 @@ the runner of this package. Imports vLLM lazily.
                            whoever made it, `V2DraftRunner.propose`
 
 vLLM verifies drafts adaptively: it ranks them by confidence and verifies as many as pay at this batch size.
-So rows without drafts cost next to nothing.
+So rows without drafts cost next to nothing on the device. The host's thread has more to do for a step that may
+have drafts, and is the bottleneck where batches are large and prompts come in every step: batches of more than
+`jump_rows` have none.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError
 from guided_plugin.hosts.vllm.common import options_of
 from guided_plugin.hosts.vllm.telling import adopt_handlers
 
 _log = logging.getLogger(__name__)
+
+_ANY = 1 << 20
+"""More requests than a batch has."""
 
 _OWN = "guided_plugin_jump"
 """The key of `additional_config` by which workers know that the speculative config is ours."""
@@ -34,9 +40,10 @@ def create_engine_config(original: Any) -> Any:
     """`EngineArgs.create_engine_config`."""
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        drafts = _wanted(self)
-        if not drafts:
+        wanted = _wanted(self)
+        if wanted is None:
             return original(self, *args, **kwargs)
+        drafts, rows = wanted.jump_drafts, wanted.jump_rows
         adopt_handlers()
         trial = copy.deepcopy(self)
         trial.speculative_config = {
@@ -46,6 +53,7 @@ def create_engine_config(original: Any) -> Any:
             "prompt_lookup_max": 4,
             "prompt_lookup_min": 2,
             "enable_adaptive_verification": True,
+            "num_speculative_tokens_per_batch_size": [(1, rows, drafts), (rows + 1, _ANY, 0)],
         }
         trial.additional_config = {**(self.additional_config or {}), _OWN: True}
         try:
@@ -54,7 +62,11 @@ def create_engine_config(original: Any) -> Any:
         except ValueError as error:  # pydantic's too
             why = str(error).strip()
         if not why:
-            _log.info("jump_forward is on: up to %d tokens that must follow in one forward pass", drafts)
+            _log.info(
+                "jump_forward is on: up to %d tokens that must follow in one forward pass, where at most %d "
+                "requests run",
+                *(drafts, rows),
+            )
             return config
         _log.warning("jump_forward stays off: %s", why)
         return original(self, *args, **kwargs)
@@ -62,19 +74,19 @@ def create_engine_config(original: Any) -> Any:
     return replaced
 
 
-def _wanted(arguments: Any) -> int:
-    """How many drafts an engine is to verify that has no other drafter; 0 if none."""
+def _wanted(arguments: Any) -> GuidedConfig | None:
+    """The options of an engine that is to verify drafts and has no other drafter."""
     taken = (
         arguments.speculative_config,
         *(getattr(arguments, name, None) for name in ("spec_method", "spec_model", "spec_tokens")),
     )
     if any(one is not None for one in taken):
-        return 0
+        return None
     try:
         options = options_of(arguments)
     except GuidedError:  # told where the engine starts
-        return 0
-    return options.jump_drafts if options.enabled and options.jump_forward else 0
+        return None
+    return options if options.enabled and options.jump_forward else None
 
 
 def _unsupported(config: Any) -> str:
@@ -137,8 +149,9 @@ def _watch(speculator: Any, states: Any, *, own: bool) -> None:
         drafts = original(input_batch, *args, **kwargs)
         if not kwargs.get("dummy_run"):
             confidences = speculator.draft_token_confidence_probs if own else None
+            verified = kwargs.get("num_speculative_tokens") != 0
             for runner in runners_of(states):
-                runner.propose(input_batch, drafts, confidences, greedy=greedy)
+                runner.propose(input_batch, drafts, confidences, greedy=greedy, verified=verified)
         return drafts
 
     speculator.propose = propose

@@ -84,8 +84,9 @@ class Offers:
         """Of the last step, by row."""
         self._lookups: list[int] = []
         """The rows that are looked at once masks are filled, for the next time."""
-        self._learner = 0
-        """The row whose output was learnt from last."""
+        self._turn = self._learner = 0
+        """The row that is the first one to be looked at, since there was no time for it; the one whose output
+        was learnt from last."""
 
     def seen(self, plan: Plan, blocks: list[list[int]], *, whole: bool) -> None:
         """The tokens of a step are there: say which drafts are verified, before any grammar has seen them.
@@ -98,8 +99,10 @@ class Offers:
         if offered:
             unknown = self._recall(plan, blocks) if whole else []
             end = now + max(_SECONDS, len(unknown) * _ROW_SECONDS)
-            for row in unknown:
+            turn, self._turn = self._turn, 0
+            for row in sorted(unknown, key=lambda row: row < turn):
                 if time.perf_counter() > end:
+                    self._turn = self._turn or row
                     self._lookups.append(row)
                     continue
                 slot = plan.slots[row]
@@ -147,9 +150,12 @@ class Offers:
         for row, (slot, *tokens) in enumerate(zip(plan.slots, *blocks, strict=True)):
             new = tokens[: tokens.index(NO_TOKEN)] if tokens[-1] == NO_TOKEN else tokens
             found, wanted = self._recalled.after(slot, requests[slot], new)
-            if wanted or few:
-                (unknown if found is None or few else self._lookups).append(row)
-            elif found is not None and found.tokens:
+            if few or (found is None and wanted):
+                unknown.append(row)
+                continue
+            if wanted:
+                self._lookups.append(row)
+            if found is not None and found.tokens:
                 self._found[row] = found.tokens, found.source
         return unknown
 

@@ -306,13 +306,50 @@ def test_options_come_from_the_flag_or_the_environment(monkeypatch):
     assert options_of(config(True)).enabled is True
     monkeypatch.setenv("GUIDED_PLUGIN", json.dumps({"take_over": True}))
     assert options_of(config()).take_over is True
-    assert options_of(config({"threads": 3})).take_over is False
+    assert options_of(config({"threads": 3})).take_over is True
+    assert options_of(config({"take_over": False})).take_over is False
     with pytest.raises(gp.GuidedError, match=r"unknown option 'takeover'.*did you mean 'take_over'"):
         options_of(config({"takeover": True}))
     with pytest.raises(gp.GuidedError, match=r"additional_config\.guided_plugin"):
         options_of(config("yes"))
+    with pytest.raises(gp.GuidedError, match="did you mean 'guided_plugin'"):
+        options_of(config(additional_config={"guided_plugn": {}}))
+    with pytest.raises(gp.GuidedError, match="did you mean 'uniqueItems'"):
+        options_of(config({"unenforced_keywords": ["uniqeItems"]}))
+
+
+def test_a_request_that_misspells_the_key_is_refused_and_other_keys_are_not_ours(monkeypatch):
+    gate, asked = Gate(config(SMALL)), SamplingParams(extra_args={"other": 1, "giuded": '{"regex": "a"}'})
+    assert gate.concerns(asked)
+    with pytest.raises(gp.GuidedError, match=r"vllm_xargs\): unknown key 'giuded' \(did you mean 'guided'"):
+        gate.admit(asked)
+    for other in ({"guided_json": 1}, {"guidance": 1}, dict.fromkeys(map(str, range(99))) | {"giuded": 1}):
+        assert not gate.concerns(SamplingParams(extra_args=other))
+    assert gate.admit(SamplingParams(extra_args={"giuded": 1, "guided": {"regex": "a"}}))
     monkeypatch.setenv("GUIDED_PLUGIN", "0")
-    assert options_of(config()).enabled is False
+    assert not Gate(config(SMALL)).concerns(asked)
+
+
+def test_a_misspelt_keyword_of_a_schema_is_told_once_in_the_log_of_the_frontend(caplog):
+    gate, schema = Gate(config(TAKES_OVER)), {"type": "object", "propertes": {"a": {}}}
+    for _ in range(2):
+        gate.admit(params_of({"json": schema}, theirs=True))
+    assert caplog.text.count("#/propertes: unknown keyword, ignored (did you mean 'properties'?)") == 1
+    with pytest.raises(gp.GuidedError, match=r"no keyword of JSON Schema.*did you mean 'properties'"):
+        gate.admit(params_of({"json_schema": {"propertes": {"a": {}}}}))
+
+
+def test_the_kill_switch_leaves_all_to_vllm_and_the_start_line_says_so(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    Gate(config({"threads": 3})).warm_up()
+    assert "; threads = 3 (additional_config.guided_plugin); it starts with the first" in caplog.text
+    monkeypatch.setenv("GUIDED_PLUGIN", "0")
+    gate = Gate(config(TAKES_OVER))
+    assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
+    with pytest.raises(gp.GuidedError, match=r"switched off \(unset GUIDED_PLUGIN=0, or set enabled\)"):
+        gate.admit(params_of({"regex": "a"}))
+    gate.warm_up()
+    assert caplog.text.strip().endswith("take_over off; enabled = false (GUIDED_PLUGIN=0)")
 
 
 def test_a_processor_for_an_unknown_runner_says_so():

@@ -100,6 +100,15 @@ def test_an_engine_without_a_drafter_gets_one():
     assert made.speculative_config["num_speculative_tokens"] == 3
 
 
+def test_batches_of_more_than_so_many_requests_have_no_drafts():
+    dynamic = pytest.importorskip("vllm.v1.spec_decode.dynamic.utils")
+    more = {"guided_plugin": {"jump_forward": True, "jump_rows": 5}}
+    (made,) = configured(arguments(additional_config=more))
+    given = made.speculative_config["num_speculative_tokens_per_batch_size"]
+    known = dynamic.build_dynamic_sd_schedule_lookup(given, 9, 7)
+    assert known[1:] == [7] * 5 + [0] * 4
+
+
 @pytest.mark.parametrize(
     ("why", "options"),
     [

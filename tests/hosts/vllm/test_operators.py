@@ -105,3 +105,15 @@ def test_each_answer_names_what_nothing_enforced(client, server):
         labels = f'keyword="{keyword}"'
         assert values(server, "unenforced_total")[labels] == before.get(labels, 0) + count
     assert "as unenforced_keywords says: maxContains" in server.log.read_text()
+
+
+def test_near_misses_are_told_to_clients_and_in_the_log(client, server):
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match=r"unknown key 'giuded'.*did you mean 'guided'"):
+            completion(client, extra_body={"vllm_xargs": {"giuded": '{"regex": "a"}'}}, stream=stream)
+        with pytest.raises(openai.BadRequestError, match=r"no keyword of JSON Schema.*'properties'"):
+            chat(client, {"propertes": {}}, stream=stream)
+    assert chat(client, {**FINE, "propertes": {}}).choices
+    log = server.log.read_text()
+    assert log.count("#/propertes: unknown keyword, ignored (did you mean 'properties'?)") == 1
+    assert log.count("tools_strict = true (GUIDED_PLUGIN)") == 3  # two frontends, one engine

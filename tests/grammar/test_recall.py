@@ -1,0 +1,103 @@
+"""What followed a place is found again without its grammar; what turns out wrong is looked for again."""
+
+from types import SimpleNamespace
+
+from vocabularies import BYTES
+
+from guided_plugin.grammar.recall import Recall
+from guided_plugin.grammar.request_state import RequestState
+from guided_plugin.spec.triggers import Trigger
+
+STOP = BYTES.stop_token_ids[0]
+
+
+def request(spec="a spec", triggers=()):
+    return SimpleNamespace(spec=spec, state=RequestState(triggers, (STOP,)))
+
+
+def taught(recall, text, tokens, *, times=1, spec="a spec", source=None):
+    """Requests that come to a place for the first time, until nothing is to be looked for."""
+    for _ in range(times):
+        one = request(spec)
+        recall.after(0, one, list(text))
+        recall.keep(0, one, tokens, source, offered=False)
+
+
+def asked(recall, text, spec="a spec"):
+    """What is offered to a new request, None if nothing is known; and whether that is to be looked for."""
+    found, wanted = recall.after(1, request(spec), list(text))
+    return None if found is None else found.tokens, wanted
+
+
+def test_what_followed_a_place_is_known_there_and_nowhere_else():
+    recall = Recall(BYTES)
+    assert asked(recall, b'":"a"') == (None, True)
+    taught(recall, b'":"a"', (7, 8), times=2)
+    assert asked(recall, b'":"a"') == ((7, 8), False)
+    assert asked(recall, b'":"b"') == (None, True)
+    assert asked(recall, b'":"a"', "another spec") == (None, True)
+
+
+def test_a_place_is_looked_at_again_ever_more_seldom_while_the_same_follows():
+    recall = Recall(BYTES)
+    taught(recall, b'":"a"', (7, 8))
+    uses = []
+    for _ in range(4):
+        uses.append(0)
+        while not asked(recall, b'":"a"')[1]:
+            uses[-1] += 1
+        taught(recall, b'":"a"', (7, 8))
+    assert uses == [0, 1, 3, 7]
+    taught(recall, b'":"a"', (9,))
+    assert asked(recall, b'":"a"') == ((9,), True)
+
+
+def test_what_was_refused_is_offered_no_more_until_it_is_looked_at():
+    recall = Recall(BYTES)
+    taught(recall, b'":"a"', (7, 8), times=4)
+    one = request()
+    assert recall.after(0, one, list(b'":"a"'))[0].tokens == (7, 8)
+    recall.after(0, one, [9])
+    assert asked(recall, b'":"a"') == ((), True)
+
+
+def test_tokens_of_a_number_are_one_place_and_so_are_later_words_of_a_text():
+    recall = Recall(BYTES)
+    one = request()
+    for text in (b'":', b"1", b"x", b"y"):
+        recall.after(0, one, list(text))
+        recall.keep(0, one, (ord("-"),) if text == b"1" else (), None, offered=False)
+    other = request()
+    recall.after(1, other, list(b'":'))
+    assert recall.after(1, other, list(b"2"))[0].tokens == (ord("-"),)
+    assert recall.after(1, other, list(b"u"))[0] is None  # the first word may be any of an enum
+    assert recall.after(1, other, list(b"v"))[0].tokens == ()
+
+
+def test_what_only_followed_earlier_is_offered_as_long_as_it_is_the_likeliest():
+    recall = Recall(BYTES)
+    source = SimpleNamespace(most=b"name", likeliest=lambda: source.most)
+    taught(recall, b'":"a"', (7, 8), times=4, source=source)
+    one = request()
+    assert recall.after(0, one, list(b'":"a"'))[0].tokens == (7, 8)
+    recall.after(0, one, [9])  # that it was not taken this time says little
+    assert asked(recall, b'":"a"') == ((7, 8), False)
+    source.most = b"city"
+    assert asked(recall, b'":"a"') == ((), True)
+
+
+def test_of_a_request_that_waits_only_what_may_begin_it_is_worth_a_look():
+    recall = Recall(BYTES)
+    one = request(triggers=[Trigger((ord(">"),))])
+    assert recall.after(0, one, list(b"a")) == (None, False)
+    assert recall.after(0, one, list(b"<t>")) == (None, True)
+    assert recall.after(0, one, []) == (None, False)
+
+
+def test_a_slot_with_another_request_keeps_nothing_for_the_one_before():
+    recall = Recall(BYTES)
+    first, second = request(), request()
+    recall.after(0, first, list(b'":"a"'))
+    recall.after(0, second, list(b'":"b"'))
+    recall.keep(0, first, (7,), None, offered=True)
+    assert asked(recall, b'":"a"') == asked(recall, b'":"b"') == (None, True)
