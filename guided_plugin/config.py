@@ -137,7 +137,7 @@ class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
     """vLLM's V2 runner: text that must follow is verified in one forward pass, as drafts."""
     jump_drafts: int = 7
     """`jump_forward`: how many tokens at a time, where no speculative config says that."""
-    jump_rows: int = 32
+    jump_rows: int = 64
     """`jump_forward`: larger batches run without, where no speculative config says that."""
     close_before_length: bool = False
     """For requests that don't say: a guided output ends valid, at the latest at its token limit."""

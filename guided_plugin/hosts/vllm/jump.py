@@ -7,9 +7,9 @@ the runner of this package. Imports vLLM lazily.
                            whoever made it, `V2DraftRunner.propose`
 
 vLLM verifies drafts adaptively: it ranks them by confidence and verifies as many as pay at this batch size.
-So rows without drafts cost next to nothing on the device. The host's thread has more to do for a step that may
-have drafts, and is the bottleneck where batches are large and prompts come in every step: batches of more than
-`jump_rows` have none.
+So rows without drafts cost next to nothing on the device. The host's thread has more to do for a step that
+may have drafts, and is the bottleneck where batches are large and prompts come in every step: batches of more
+than `jump_rows` have none.
 """
 
 from __future__ import annotations
