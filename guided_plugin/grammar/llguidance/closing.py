@@ -224,10 +224,10 @@ class Closing:
         searches that only leave more choice."""
         left, growth = self.room - tokens, self.rules.growth
         self.due = tokens + 1
-        text = self.text and last >= 0 and _allows(self.rules.endings.spelling.plain, last)
-        self.text = False
         ending = self.ending
-        if not text:
+        known = self.text and self._goes_on(matcher, last, left - 2, row)
+        self.text = False
+        if not known:
             sizes = left - 2 - growth, left - 1
             self.ending = ending = self.rules.after(matcher, last, ending, sizes, until)
         if ending is None:
@@ -241,7 +241,22 @@ class Closing:
             return
         self.due = tokens  # the same mask may be filled again, where a step was planned and not sampled
         self.led += spare < 0
-        self._keep(matcher, ending, left - 2, row, until, known=text)
+        self._keep(matcher, ending, left - 2, row, until, known=known)
+
+    def _goes_on(self, matcher: LLGuidanceMatcher, last: int, most: int, row: MaskArray) -> bool:
+        """Whether an output is in the same text as before its last token, and its ending still fits: one
+        token is tried, in turn, in place of all."""
+        spelling, ending = self.rules.endings.spelling, self.ending
+        if ending is None or last < 0 or not _allows(spelling.plain, last):
+            return False
+        probe = spelling.probes[most % min(_PROBES, len(spelling.probes))]
+        return self._spares(ending, most, matcher, row) and matcher.ends_with((probe, *ending))
+
+    def _spares(self, ending: Ending, most: int, matcher: LLGuidanceMatcher, row: MaskArray) -> bool:
+        """Whether a token of free text may come before an ending."""
+        # Of a name that may be any, other letters are another name. A text may become one that was there.
+        needed = len(ending) + (0 if matcher.distinct is None else _DISTINCT)
+        return needed <= most and self.rules.endings.spelling.is_free(row)
 
     def _keep(
         self,
@@ -253,17 +268,13 @@ class Closing:
         *,
         known: bool,
     ) -> None:
-        """Keep the tokens of a mask after which an ending of at most so many tokens is known. `known`: the
-        step before was in the same text; there one token is tried, in turn, in place of all."""
+        """Keep the tokens of a mask after which an ending of at most so many tokens is known. `known`: plain
+        text is among them."""
         spelling = self.rules.endings.spelling
         kept = [token for token in self.stops if _allows(row, token)]
         kept += self.rules.kept(matcher, ending, most, row, until)
-        # Of a name that may be any, other letters are another name. A text may become one that was there.
-        needed = len(ending) + (0 if matcher.distinct is None else _DISTINCT)
-        probes = spelling.probes[:_PROBES] if needed <= most and spelling.is_free(row) else []
-        if known and probes:
-            probes = [probes[most % len(probes)]]
-        self.text = bool(probes) and all(matcher.ends_with((token, *ending)) for token in probes)
+        probes = spelling.probes[:_PROBES] if self._spares(ending, most, matcher, row) else []
+        self.text = known or (bool(probes) and all(matcher.ends_with((one, *ending)) for one in probes))
         if self.text:
             row &= spelling.plain
         else:

@@ -160,6 +160,18 @@ def test_every_output_that_has_room_enough_ends_valid(compiler: GrammarCompiler,
             assert not table.failures
 
 
+def test_an_ending_that_begins_with_a_character_of_a_text_does_not_outlive_the_full_text(
+    compiler: GrammarCompiler,
+) -> None:
+    text = {"type": "string", "minLength": 1, "maxLength": 5}
+    spec = OutputSpec.json_schema({"type": "array", "items": text, "minItems": 3})
+    rng = random.Random(1)
+    for room in (*range(12, 72),) * 6:
+        table = table_of(compiler, spec, room)
+        written(table, room, rng)
+        assert table.phase(0) is Phase.DONE, room
+
+
 def test_what_is_called_the_least_is_the_least(compiler: GrammarCompiler) -> None:
     """All texts of so few tokens are tried, of small languages."""
     small = {"type": "object", "properties": {"a": {"enum": [True, 10]}, "b": {}}, "required": ["a"]}
