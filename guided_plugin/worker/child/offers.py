@@ -192,7 +192,8 @@ class Offers:
             self._learn()
         (last, before), self._last = self._last, (plan.step, now)
         trial = self._trial(plan)
-        if last == plan.step - 1 and offered == trial.offers:
+        # Requests that came between two steps of a batch are a plan of their own.
+        if plan.step - last <= 2 and offered == trial.offers:
             trial.add(now - before, 1 + (tokens - forwards) / plan.offers)
         rings.region.store(Counter.EARLIER, self._earlier.offered)
         rings.region.store(Counter.EARLIER_TAKEN, self._earlier.taken)
