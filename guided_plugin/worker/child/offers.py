@@ -75,7 +75,7 @@ class Offers:
         """What is offered to a row that has so many drafts, before these are written."""
         self._templates[:, :, 0] = NO_TOKEN
         self._sizes: defaultdict[int, SizeTrial] = defaultdict(SizeTrial)
-        self._last = -1, 0.0
+        self._last = -3, 0.0
         """The newest step, and when its tokens were seen."""
         self._recalled = recalled
         self._found: dict[int, _Found] = {}
