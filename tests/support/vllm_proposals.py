@@ -57,7 +57,7 @@ class V2ProposeGame(V2DraftGame):
         drafts = self.proposed.get(index_of(self.running, request), [])
         return drafts if self.rng.random() < 0.7 else drafts[: self.rng.randrange(DRAFTS + 1)]
 
-    def guess(self, shown):
+    def guess(self, shown, **_):
         guesses = (
             super(V2ProposeGame, self).draft(self.running[index]) for index in shown.idx_mapping.tolist()
         )
