@@ -11,6 +11,7 @@ pytest.importorskip("vllm")
 import openai
 from vllm_server import metrics_of
 
+from guided_plugin.diagnose.server import ask
 from guided_plugin.hosts.vllm.telling import UNENFORCED
 
 FINE = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
@@ -63,6 +64,11 @@ def test_metrics(server, client):
     for name in ("worker_restarts", "mask_wait_seconds", "worker_learnt_bytes"):
         assert 'engine="0"' in values(server, name)
     assert "vllm:" in metrics_of(server)  # vLLM's own are there as before
+
+
+def test_the_server_says_that_the_plugin_is_on(server):
+    found = ask(server.url)
+    assert (found.status, "is on, in the frontend and in each engine" in found.what) == ("ok", True), found
 
 
 def test_the_log(server, client):

@@ -3,6 +3,7 @@ alone, the log, metrics, the lines at start."""
 
 import asyncio
 import io
+import json
 import logging
 import math
 from types import SimpleNamespace
@@ -164,6 +165,43 @@ def test_vllms_own_app_adds_it_to_our_answers_alone(client):
     assert "no room" in ours.text
     assert theirs.status_code == 503
     assert "retry-after" not in theirs.headers
+
+
+@pytest.mark.parametrize(
+    ("reason", "health", "says"),
+    [
+        (None, "", ""),
+        (None, "no grammar\nworker", r"guided requests cannot be served now: no grammar\nworker"),
+        (
+            RequestError("the plugin is switched off", hint="unset it"),
+            "",
+            "the plugin is switched off (unset it)",
+        ),
+    ],
+)
+def test_a_server_says_whether_it_is_on_where_it_is_asked(client, reason, health, says):
+    async def collective_rpc(method, args=()):
+        return [health] if method == "guided_health" else [1.0]
+
+    gate = SimpleNamespace(
+        unsupported_reason=reason, health=Health(), options=SimpleNamespace(take_over=True)
+    )
+    processor = SimpleNamespace(_guided_gate=gate)
+    client.app.state.engine_client = SimpleNamespace(input_processor=processor, collective_rpc=collective_rpc)
+    asked = client.get("/version?guided")
+    assert json.loads(asked.headers[noted.STATE]) == {
+        "version": gp.__version__,
+        "take_over": True,
+        "off": says,
+    }
+    assert asked.json() == client.get("/version").json()
+    for path in ("/version", "/version?other", "/ours?guided"):
+        assert noted.STATE not in client.get(path).headers
+
+
+def test_a_server_without_an_engine_says_so(client):
+    state = json.loads(client.get("/version?guided").headers[noted.STATE])
+    assert state == {"version": gp.__version__, "off": "this server has no engine"}
 
 
 @pytest.mark.parametrize(
