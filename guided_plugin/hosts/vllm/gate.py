@@ -88,7 +88,10 @@ def process_inputs(original: Any) -> Any:
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         if not gate.concerns(params):
-            return original(self, *args, **kwargs)
+            request = original(self, *args, **kwargs)
+            if gate.leaves(params):
+                telling.left(call.get("request_id", args, kwargs))
+            return request
         try:
             carried = gate.admit(params)
         except GuidedError as error:

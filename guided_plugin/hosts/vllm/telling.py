@@ -1,7 +1,7 @@
 """What operators and clients are told: the log, metrics where a collector listens, and headers of a server's
 answers.
 
-    admitted, refused, compiled, failed   counted by the `Listener`; `figures` shows them
+    admitted, refused, compiled, failed   counted by the `Listener`, as is `left`; `figures` shows them
     refusal, refused                      an error as vLLM's own; the same in the log and in the figures
     frontend_line, engine_line            one line in the log at the start of a frontend and of an engine
     unavailable, tell_unenforced          `Retry-After` of answers with status 503, `X-Guided-Unenforced`
@@ -58,6 +58,9 @@ class Listener:
     def refused(self, reason: str, outcome: str) -> None:
         """A request got an error instead: `refused`, or `busy` where nothing was wrong with it."""
 
+    def left(self) -> None:
+        """A request is left to vLLM's own structured output."""
+
     def compiled(self, backend: str, seconds: float) -> None:
         """A new spec was admitted."""
 
@@ -89,6 +92,12 @@ def refused(error: GuidedError, request_id: Any) -> Exception:
     _log.info("request %s refused: %s", printable(str(request_id or "without an id"), 200), error)
     listener.refused(type(error).__name__, "busy" if isinstance(error, PipelineError) else "refused")
     return refusal(error)
+
+
+def left(request_id: Any) -> None:
+    """A request is left to vLLM's own structured output: a line in the log, and counted."""
+    _log.info("request %s left to vLLM's own structured output", printable(request_id, 200))
+    listener.left()
 
 
 def adopt_handlers() -> None:
