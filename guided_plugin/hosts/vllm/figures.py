@@ -74,6 +74,8 @@ class _Metrics(telling.Listener):
     def __init__(self) -> None:
         name = "guided_plugin"
         self.requests = Counter(f"{name}_requests", "guided requests", ["backend", "outcome"])
+        for outcome in ("refused", "busy", "left", "failed"):  # 0 from the start: the first is a growth too
+            self.requests.labels("none", outcome)
         self.refusals = Counter(f"{name}_refusals", "guided requests that were refused", ["reason"])
         self.unenforced = Counter(
             f"{name}_unenforced", "guided requests by keyword that nothing enforces in them", ["keyword"]

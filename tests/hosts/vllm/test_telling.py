@@ -249,6 +249,10 @@ def test_answers_name_what_nothing_enforced(status):
 def listening(monkeypatch):
     monkeypatch.setattr(noted, "listener", None)
     figures.GuidedStatLogger(None, [0]).record()
+    assert (
+        REGISTRY.get_sample_value("guided_plugin_requests_total", {"backend": "none", "outcome": "left"})
+        is not None
+    )  # from the start, so that the first one is a growth
     return lambda name, **labels: REGISTRY.get_sample_value(f"guided_plugin_{name}", labels) or 0.0
 
 
