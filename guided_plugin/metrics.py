@@ -157,20 +157,22 @@ class PipelineMetrics:
     """Requests added, by each keyword of theirs that nothing enforces (`unenforced_keywords`)."""
 
 
-_COUNTERS = {
-    "steps",
-    "rows",
-    "added",
-    "failed",
-    "restarts",
-    "offered",
-    "taken",
-    "forwards",
-    "offered_earlier",
-    "taken_earlier",
-    "led_outputs",
-    "led_tokens",
-}
+COUNTERS = {"steps", "rows", "added", "failed", "restarts"}
+COUNTERS |= {"offered", "taken", "forwards", "offered_earlier", "taken_earlier", "led_outputs", "led_tokens"}
+"""Figures that only grow."""
+
+
+class Growth:
+    """What the counters of a pipeline have grown by. Each growth is told once; callers share the sum."""
+
+    def __init__(self) -> None:
+        self._most: dict[str, int] = {}
+
+    def take(self, now: PipelineMetrics) -> dict[str, int]:
+        """Since the last call. A worker's counters may be 0 for a while, where it had no step lately."""
+        values = {name: getattr(now if hasattr(now, name) else now.worker, name) for name in COUNTERS}
+        before, self._most = self._most, {n: max(v, self._most.get(n, 0)) for n, v in values.items()}
+        return {name: most - before.get(name, 0) for name, most in self._most.items()}
 
 
 def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "guided_plugin") -> Any:
@@ -181,7 +183,7 @@ def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     def family(name: str, value: float) -> Any:
-        kind = CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily
+        kind = CounterMetricFamily if name in COUNTERS else GaugeMetricFamily
         return kind(f"{prefix}_{name}", _HELP.get(name, name.replace("_", " ")), value=value)
 
     class Collector:
@@ -193,7 +195,7 @@ def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "
             for name in ("steps", "rows", "running", "added", "failed", "main_thread"):
                 yield family(name, getattr(now, name))
             for one in fields(now.worker):
-                name = one.name if one.name in _COUNTERS - {"steps"} else f"worker_{one.name}"
+                name = one.name if one.name in COUNTERS - {"steps"} else f"worker_{one.name}"
                 yield family(name, getattr(now.worker, one.name))
             for what, labels, counts in (
                 ("requests", ["backend", "reason"], now.choices),

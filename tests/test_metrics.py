@@ -1,11 +1,12 @@
 """Metrics: plain values, and the same for Prometheus."""
 
+import dataclasses
 import sys
 from types import ModuleType
 
 import pytest
 
-from guided_plugin.metrics import PipelineMetrics, WorkerMetrics, prometheus_collector
+from guided_plugin.metrics import COUNTERS, Growth, PipelineMetrics, WorkerMetrics, prometheus_collector
 
 FOUND = PipelineMetrics(
     mode="process",
@@ -75,3 +76,18 @@ def test_without_prometheus_it_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ImportError, match="prometheus_client"):
         prometheus_collector(lambda: FOUND)
+
+
+def test_each_growth_is_told_once_and_a_dip_is_none():
+    growth = Growth()
+
+    def take(restarts, taken, **changed):
+        worker = dataclasses.replace(FOUND.worker, restarts=restarts, taken=taken)
+        grown = growth.take(dataclasses.replace(FOUND, worker=worker, **changed))
+        assert set(grown) == COUNTERS
+        return {name: value for name, value in grown.items() if value}
+
+    assert take(1, 40) == {"steps": 7, "rows": 20, "added": 5, "failed": 1, "restarts": 1, "taken": 40}
+    assert take(1, 40) == {}
+    assert take(2, 0, rows=21) == {"restarts": 1, "rows": 1}
+    assert take(2, 45, rows=21) == {"taken": 5}

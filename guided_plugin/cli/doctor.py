@@ -21,18 +21,27 @@ def doctor(
     ] = 256,
     vocabulary: Annotated[int, typer.Option(min=1, help="Tokens of the model's vocabulary.")] = 262_144,
     drafts: Annotated[int, typer.Option(min=0, help="Draft tokens of a request, speculative decoding.")] = 0,
+    server: Annotated[
+        str, typer.Option(metavar="URL", help="Ask this vLLM server instead: is the plugin on there?")
+    ] = "",
     json_output: JsonOutput = False,
 ) -> None:
     """Look at versions, entry points, vLLM, processors, shared memory and CUDA, then compile and decode.
 
     Each problem comes with its remedy. The exit code is 1 if there is one; what cannot be looked at is none.
+    With --server, only that server is asked: 0 says that the plugin is on in it.
     """
     from guided_plugin.diagnose.doctor import SECTIONS, examine
     from guided_plugin.diagnose.machine import Setup
 
     setup = Setup(requests=requests, vocabulary=vocabulary, drafts=drafts)
-    with progress("looking", len(SECTIONS)) as advance:
-        found = examine(setup, advance)
+    if server:
+        from guided_plugin.diagnose.server import ask
+
+        found = {"server": [ask(server)]}
+    else:
+        with progress("looking", len(SECTIONS)) as advance:
+            found = examine(setup, advance)
     problems = sum(each.status == "problem" for findings in found.values() for each in findings)
     if json_output:
         sections = {name: [asdict(each) for each in findings] for name, findings in found.items()}

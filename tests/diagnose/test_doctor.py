@@ -1,7 +1,10 @@
 """`doctor` as a whole: on this machine, and where a part of it raises."""
 
+import json
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
 import pytest
@@ -108,3 +111,83 @@ def test_the_command_as_json(run, without_running):
 def test_it_starts_without_torch():
     code = "import sys, guided_plugin.cli, guided_plugin.diagnose.doctor; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
+
+
+@pytest.fixture
+def answers():
+    """A server on this machine, and what its paths answer: body and headers."""
+    paths = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body, headers = paths.get(self.path, (None, {}))
+            self.send_response(404 if body is None else 200)
+            for header in headers.items():
+                self.send_header(*header)
+            self.end_headers()
+            self.wfile.write((body or "").encode())
+
+        def log_message(self, *given):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", paths
+        server.shutdown()
+        thread.join()
+
+
+ON = {"version": "9.8", "take_over": True, "off": ""}
+
+
+def tell(paths, state, version='{"version": "0.32.0"}'):
+    header = {} if state is None else {"X-Guided-Plugin": state}
+    paths["/version?guided"] = version, header
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+def test_a_server_that_says_it_is_on(run, answers, suffix):
+    url, paths = answers
+    tell(paths, json.dumps(ON))
+    result = run("doctor", "--server", url + suffix, "--json")
+    assert (result.code, list(result.json["sections"])) == (0, ["server"])
+    (found,) = result.json["sections"]["server"]
+    assert found["status"] == "ok"
+    assert found["what"].startswith("guided-plugin 9.8 is on")
+    assert found["what"].endswith("vLLM 0.32.0: take_over on")
+
+
+@pytest.mark.parametrize(
+    ("state", "says", "remedy"),
+    [
+        (None, "vLLM 0.32.0 serves without the plugin", "install guided-plugin"),
+        (json.dumps({**ON, "off": "the plugin is switched off (unset it)"}), "off (unset it)", "start the"),
+        ("yes", "does not answer as a vLLM server does", "http://HOST:PORT"),
+        ('{"version": "9.8"}', "installed with vLLM 0.32.0, and off: None", "start the server again"),
+        ("[3]", "does not answer as a vLLM server does", "http://HOST:PORT"),
+    ],
+)
+def test_a_server_that_does_not(run, answers, state, says, remedy):
+    url, paths = answers
+    tell(paths, state)
+    result = run("doctor", "--server", url)
+    assert (result.code, result.out.splitlines()[-1]) == (1, "1 problem")
+    assert says in result.out
+    assert remedy in result.out
+
+
+@pytest.mark.parametrize("version", [None, "", "[]", "{}", "3", '"version"'])
+def test_what_answers_is_no_server_of_vllms(run, answers, version):
+    url, paths = answers
+    tell(paths, json.dumps(ON), version=version)
+    result = run("doctor", "--server", url)
+    assert (result.code, "does not answer as a vLLM server does" in result.out) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "file:///etc/hostname", "http://127.0.0.1:1", "http://[", "http://a b"]
+)
+def test_an_address_without_a_server(run, url):
+    result = run("doctor", "--server", url)
+    assert (result.code, f"{url} does not answer as a vLLM server does: " in result.out) == (1, True)

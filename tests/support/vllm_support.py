@@ -81,7 +81,9 @@ def config(options=None, *, reasoning="", **parts):
 
 def engine_request(params, prompt, embeds=None):
     """What a frontend makes of a request, as far as the gate looks at it."""
-    return SimpleNamespace(sampling_params=params, prompt_token_ids=prompt, prompt_embeds=embeds)
+    return SimpleNamespace(
+        request_id="one", sampling_params=params, prompt_token_ids=prompt, prompt_embeds=embeds
+    )
 
 
 def runner_config(mode="inline", **options):

@@ -93,6 +93,11 @@ class Gate:
             return False
         return bool(_misspelt(extra)) or (self.options.take_over and constraint(params) is not None)
 
+    def leaves(self, params: Any) -> bool:
+        """Whether a request of no concern would be one if this engine could guide it."""
+        broken = self.unsupported_reason is not None
+        return broken and self.options.take_over and constraint(params) is not None
+
     def asked(self, params: Any, deadline: float | None = None) -> Asked | Admitted:
         """What a guided request asks for; params that were admitted hold that. Raises GuidedError."""
         if self.unsupported_reason is not None:
@@ -171,6 +176,7 @@ class Gate:
         admitted, note = extra.pop(GUIDED), extra.pop(REASONING, None)
         if admitted is LEFT:
             extra[MARK] = True
+            telling.left(request.request_id)
             return
         fields = admitted.fields
         if self._reasoner and fields["start_after"] is None:

@@ -20,6 +20,7 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import METRICS
 from guided_plugin.hosts.vllm.questions import ask_all
+from guided_plugin.metrics import COUNTERS
 
 _log = logging.getLogger(__name__)
 
@@ -32,11 +33,11 @@ _IDLE = 3
 _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 _ENGINE: Mapping[str, tuple[str, str]] = {
-    "steps": ("engine_steps", "decode steps with a guided row, since the engine's start"),
+    "steps": ("engine_steps", "decode steps with a guided row"),
     "rows": ("engine_rows", "guided rows in all of them"),
     "running": ("engine_running", "guided requests in the batch"),
-    "added": ("engine_requests", "guided requests that came to the engine, since its start"),
-    "failed": ("engine_failed", "guided requests that failed while they ran, since the engine's start"),
+    "added": ("engine_requests", "guided requests that came to the engine"),
+    "failed": ("engine_failed", "guided requests that failed while they ran"),
     "main_thread": ("engine_pipeline_seconds", "median seconds of a step in the pipeline's calls"),
     "host_thread": (
         "engine_thread_seconds",
@@ -49,7 +50,7 @@ _WORKER: Mapping[str, tuple[str, str]] = {
     "plan_to_mask_p99": ("mask_p99_seconds", "99th percentile of the same"),
     "answer": ("drafts_seconds", "median seconds from a step's tokens to the drafts offered after them"),
     "answer_p95": ("drafts_p95_seconds", "95th percentile of the same"),
-    "offered": ("drafts_offered", "drafts that were offered, since the engine's start"),
+    "offered": ("drafts_offered", "drafts that were offered"),
     "taken": ("drafts_taken", "drafts that were accepted in steps that may offer some"),
     "offered_earlier": ("drafts_offered_earlier", "those of them that only followed in earlier outputs"),
     "taken_earlier": ("drafts_taken_earlier", "those of these that were accepted"),
@@ -57,11 +58,13 @@ _WORKER: Mapping[str, tuple[str, str]] = {
     "without_drafts": ("drafts_off", "sizes of batches that go without drafts, as these were not faster"),
     "led_outputs": ("outputs_led", "outputs that were led to an end before their token limit"),
     "led_tokens": ("tokens_led", "tokens of theirs that had no other choice"),
-    "restarts": ("worker_restarts", "grammar workers that had to be replaced, since the engine's start"),
+    "restarts": ("worker_restarts", "grammar workers that had to be replaced"),
     "memory_bytes": ("worker_memory_bytes", "resident memory of the grammar worker"),
     "shared_bytes": ("shared_memory_bytes", "memory that the grammar worker shares with the engine"),
     "learnt_bytes": ("worker_learnt_bytes", "memory of the states that lexers have learnt, at most"),
 }
+
+_TOLD = {**_ENGINE, **_WORKER}
 
 
 class _Metrics(telling.Listener):
@@ -71,6 +74,8 @@ class _Metrics(telling.Listener):
     def __init__(self) -> None:
         name = "guided_plugin"
         self.requests = Counter(f"{name}_requests", "guided requests", ["backend", "outcome"])
+        for outcome in ("refused", "busy", "left", "failed"):  # 0 from the start: the first is a growth too
+            self.requests.labels("none", outcome)
         self.refusals = Counter(f"{name}_refusals", "guided requests that were refused", ["reason"])
         self.unenforced = Counter(
             f"{name}_unenforced", "guided requests by keyword that nothing enforces in them", ["keyword"]
@@ -78,9 +83,12 @@ class _Metrics(telling.Listener):
         self.compiles = Histogram(
             f"{name}_compile_seconds", "seconds until a new spec was admitted", ["backend"], buckets=_BUCKETS
         )
-        self.engine = {
-            key: Gauge(f"{name}_{title}", text, ["engine"], multiprocess_mode="mostrecent")
-            for key, (title, text) in {**_ENGINE, **_WORKER}.items()
+        told = {key: (f"{name}_{title}", text, ["engine"]) for key, (title, text) in _TOLD.items()}
+        self.counters = {key: Counter(*one) for key, one in told.items() if key in COUNTERS}
+        self.gauges = {
+            key: Gauge(*one, multiprocess_mode="mostrecent")
+            for key, one in told.items()
+            if key not in COUNTERS
         }
 
         self._newest = 0.0
@@ -102,16 +110,22 @@ class _Metrics(telling.Listener):
         """A new spec was admitted."""
         self.compiles.labels(backend or "unknown").observe(seconds)
 
+    def left(self) -> None:
+        """A request is left to vLLM."""
+        self.requests.labels("none", "left").inc()
+
     def failed(self) -> None:
         """A request failed while it ran."""
         super().failed()
         self.requests.labels("none", "failed").inc()
 
     def tell(self, engines: Iterable[Mapping[str, Any]]) -> None:
-        """What the engines answered."""
+        """What the engines answered. A server's frontends add up what each was told that a counter grew."""
         for index, found in enumerate(engines):
             worker = found.get("worker", {})
-            for key, gauge in self.engine.items():
+            for key, grown in found.get("growth", {}).items():
+                self.counters[key].labels(str(index)).inc(grown)
+            for key, gauge in self.gauges.items():
                 value = worker.get(key) if key in _WORKER else found.get(key)
                 if value is not None:
                     gauge.labels(str(index)).set(value)
@@ -129,7 +143,7 @@ class _Metrics(telling.Listener):
             if asked is None:
                 return
             try:
-                answers = await ask_all(asked, METRICS)
+                answers = await ask_all(asked, METRICS, (True,))
             except Exception as error:  # an engine that ends; the next request asks again
                 _log.debug("no figures of the engine: %s", error)
                 return

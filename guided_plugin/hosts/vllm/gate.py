@@ -17,6 +17,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+from guided_plugin._version import __version__
 from guided_plugin.errors import GuidedError, RequestError, printable
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.admission import REASONING, Ahead, gate_of
@@ -87,7 +88,10 @@ def process_inputs(original: Any) -> Any:
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate, params = gate_of(self), call.get("params", args, kwargs)
         if not gate.concerns(params):
-            return original(self, *args, **kwargs)
+            request = original(self, *args, **kwargs)
+            if gate.leaves(params):
+                telling.left(call.get("request_id", args, kwargs))
+            return request
         try:
             carried = gate.admit(params)
         except GuidedError as error:
@@ -237,6 +241,36 @@ async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any, known
                 await close()
             raise
     return answer
+
+
+def init_entrypoints_middleware(original: Any) -> Any:
+    """Each app of this process's servers gets the middleware."""
+
+    def replaced(args: Any, app: Any, *more: Any, **kwargs: Any) -> None:
+        original(args, app, *more, **kwargs)
+        app.add_middleware(telling.RetryAfter, state=partial(state_of, app))
+
+    return replaced
+
+
+async def state_of(app: Any) -> dict[str, Any]:
+    """What a server says of the plugin in it. `off`: why nothing is guided; empty where the plugin is on, in
+    this frontend and in each engine behind it, which are asked."""
+    engine, told = getattr(app.state, "engine_client", None), {"version": __version__}
+    if not hasattr(engine, "input_processor"):
+        return {**told, "off": "this server has no engine"}
+    gate = gate_of(engine)
+    off: Exception | None = gate.unsupported_reason
+    try:
+        if off is None:
+            await gate.health.check_async(partial(ask_all, engine))
+    except Exception as error:  # an engine that has ended, too
+        off = error
+    return {
+        **told,
+        "take_over": gate.options.take_over,
+        "off": "" if off is None else printable(str(off), 300),
+    }
 
 
 def process_outputs(original: Any) -> Any:

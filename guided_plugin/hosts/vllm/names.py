@@ -248,7 +248,7 @@ vllm.v1.metrics.loggers
 [RETRY]
 vllm.entrypoints.launchers.app (endpoint)
   init_entrypoints_middleware begins args app
-    -> LOADED telling:init_entrypoints_middleware: a middleware writes the plugin's headers
+    -> LOADED gate:init_entrypoints_middleware: a middleware writes the plugin's headers
 [TOGETHER]
 vllm.entrypoints.llm (endpoint)
   LLM._render_and_add_requests begins self prompts params

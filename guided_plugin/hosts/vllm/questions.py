@@ -136,8 +136,8 @@ def offer_methods() -> None:
         answers = [[engine.prepare(key, made) for engine in engines] for key, made in questions]
         return list(map(all, answers))
 
-    def guided_metrics(self: Any) -> list[dict[str, Any]]:
-        return [engine.metrics() for engine in list(ENGINES) if engine.leads]
+    def guided_metrics(self: Any, growth: bool = False) -> list[dict[str, Any]]:
+        return [engine.metrics(growth) for engine in list(ENGINES) if engine.leads]
 
     def guided_health(self: Any) -> str:
         engine = engine_of(self)

@@ -1,10 +1,11 @@
 """What operators and clients are told: the log, metrics where a collector listens, and headers of a server's
 answers.
 
-    admitted, refused, compiled, failed   counted by the `Listener`; `figures` shows them
+    admitted, refused, compiled, failed   counted by the `Listener`, as is `left`; `figures` shows them
     refusal, refused                      an error as vLLM's own; the same in the log and in the figures
     frontend_line, engine_line            one line in the log at the start of a frontend and of an engine
     unavailable, tell_unenforced          `Retry-After` of answers with status 503, `X-Guided-Unenforced`
+    STATE                                 `X-Guided-Plugin`, where `/version?guided` is asked for
     deadline_in                           until when the request that is served waits for its spec
 
 vLLM's errors carry no headers: each request of a server has a note, and a middleware adds what it says where
@@ -14,10 +15,11 @@ the answer leaves. Answers that vLLM itself gives with status 503 are left as th
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
@@ -37,6 +39,9 @@ Clients like `openai` wait no longer than a minute for a server."""
 UNENFORCED = "X-Guided-Unenforced"
 """The header that names keywords, separated by commas."""
 
+STATE, STATE_QUERY = "X-Guided-Plugin", "guided"
+"""The header that says whether the plugin is on, and the query of `/version` that asks for it."""
+
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
 
@@ -52,6 +57,9 @@ class Listener:
 
     def refused(self, reason: str, outcome: str) -> None:
         """A request got an error instead: `refused`, or `busy` where nothing was wrong with it."""
+
+    def left(self) -> None:
+        """A request is left to vLLM's own structured output."""
 
     def compiled(self, backend: str, seconds: float) -> None:
         """A new spec was admitted."""
@@ -84,6 +92,12 @@ def refused(error: GuidedError, request_id: Any) -> Exception:
     _log.info("request %s refused: %s", printable(str(request_id or "without an id"), 200), error)
     listener.refused(type(error).__name__, "busy" if isinstance(error, PipelineError) else "refused")
     return refusal(error)
+
+
+def left(request_id: Any) -> None:
+    """A request is left to vLLM's own structured output: a line in the log, and counted."""
+    _log.info("request %s left to vLLM's own structured output", printable(request_id, 200))
+    listener.left()
 
 
 def adopt_handlers() -> None:
@@ -160,13 +174,15 @@ def _versions(backends: Collection[str]) -> str:
 class _Note:
     """What a request's answer will say."""
 
-    __slots__ = ("deadline", "seconds", "unenforced")
+    __slots__ = ("deadline", "seconds", "state", "unenforced")
 
     def __init__(self) -> None:
         self.seconds = 0
         """When to come again; 0 where this package has not refused the request."""
         self.unenforced: tuple[str, ...] = ()
         """Keywords of its spec."""
+        self.state: Mapping[str, Any] | None = None
+        """What the server says of the plugin, where it is asked."""
         self.deadline: float | None = None
         """Until when it waits for its spec (of `time.monotonic`); None where it does not."""
 
@@ -210,21 +226,12 @@ def tell_unenforced(keywords: Collection[str]) -> None:
         note.unenforced = tuple(sorted({*note.unenforced, *keywords}))
 
 
-def init_entrypoints_middleware(original: Any) -> Any:
-    """Each app of this process's servers gets the middleware."""
-
-    def replaced(args: Any, app: Any, *more: Any, **kwargs: Any) -> None:
-        original(args, app, *more, **kwargs)
-        app.add_middleware(RetryAfter)
-
-    return replaced
-
-
 class RetryAfter:
-    """ASGI middleware that adds the headers. What a request costs: a note, and a call for each message."""
+    """ASGI middleware that adds the headers. What a request costs: a note, and a call for each message.
+    `state`: what to say of the plugin when `/version` is asked for it."""
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
+    def __init__(self, app: Any, state: Callable[[], Awaitable[Mapping[str, Any]]] | None = None) -> None:
+        self._app, self._state = app, state
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: _Send) -> None:
         """Serve a request."""
@@ -235,16 +242,21 @@ class RetryAfter:
         _note.set(note)  # never reset: a server runs each request in a task, which has a context of its own
 
         def noted(message: _Message) -> Awaitable[None]:
-            return send(_with_headers(message, note) if note.seconds or note.unenforced else message)
+            return send(_with_headers(message, note))
 
+        asked = scope.get("query_string") == STATE_QUERY.encode() and scope["path"].endswith("/version")
+        if asked and self._state is not None:
+            note.state = await self._state()
         await self._app(scope, receive, noted)
 
 
 def _with_headers(message: _Message, note: _Note) -> _Message:
     """The first message of an answer has what its note says; others are as they were."""
-    if message["type"] != "http.response.start":
+    if message["type"] != "http.response.start" or not (note.seconds or note.unenforced or note.state):
         return message
     told = []
+    if note.state:
+        told.append((STATE.lower().encode(), json.dumps(note.state).encode()))
     if note.seconds and message["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
         told.append((b"retry-after", b"%d" % note.seconds))
     if note.unenforced:

@@ -45,9 +45,10 @@ def frontend(kind, answers):
     return llm, client._call_utility_async
 
 
+FIGURES = [[{"growth": {"steps": 3}}], []], [[{"growth": {"steps": 5}}]]
 ANSWERS = {
-    b"0": {HEALTH: [""], PREPARE: [True], METRICS: [[{"steps": 3}], []], RETRY_AFTER: [0.0]},
-    b"1": {HEALTH: ["no grammar worker"], PREPARE: [False], METRICS: [[{"steps": 5}]], RETRY_AFTER: [7.0]},
+    b"0": {HEALTH: [""], PREPARE: [True], METRICS: FIGURES[0], RETRY_AFTER: [0.0]},
+    b"1": {HEALTH: ["no grammar worker"], PREPARE: [False], METRICS: FIGURES[1], RETRY_AFTER: [7.0]},
 }
 
 
@@ -78,18 +79,23 @@ def test_a_frontend_refuses_while_any_engine_would():
 def test_the_figures_name_each_engine(monkeypatch):
     GuidedStatLogger(None, [0, 1])
     monkeypatch.setattr(figures, "SECONDS", 0.2)
-    monkeypatch.setattr(figures, "_IDLE", 100)
-    llm, _ = frontend(DPLBAsyncMPClient, ANSWERS)
+    monkeypatch.setattr(figures, "_IDLE", 2)
+    llm, asked = frontend(DPLBAsyncMPClient, ANSWERS)
 
     async def ask():
         figures._metrics._task = None
         figures._metrics.on_loop(llm)
-        while steps.labels("1")._value.get() != 5:
+        while not asked.asked:
             await asyncio.sleep(0.05)
+        figures._metrics._newest = 0.0  # no more of them
+        await figures._metrics._task
 
-    steps = figures._metrics.engine["steps"]
+    steps = figures._metrics.counters["steps"]
+    before = [steps.labels(engine)._value.get() for engine in ("0", "1")]
     asyncio.run(asyncio.wait_for(ask(), 60))
-    assert [steps.labels(engine)._value.get() for engine in ("0", "1")] == [3, 5]
+    after, times = [steps.labels(engine)._value.get() for engine in ("0", "1")], len(asked.asked) // 2
+    assert after == [before[0] + 3 * times, before[1] + 5 * times]
+    assert asked.asked[-2:] == [(b"0", METRICS, (True,)), (b"1", METRICS, (True,))]
 
 
 def test_a_client_that_has_changed_is_told(monkeypatch):

@@ -285,6 +285,8 @@ def test_what_an_engine_cannot_serve_is_refused_and_their_own_is_left_to_vllm(pa
     with pytest.raises(gp.GuidedError, match=says):
         gate.admit(params_of({"regex": "a"}))
     assert not gate.concerns(SamplingParams(structured_outputs=THEIRS))
+    assert gate.leaves(SamplingParams(structured_outputs=THEIRS)) == gate.options.take_over
+    assert not gate.leaves(SamplingParams())
 
 
 def test_a_vllm_that_lacks_something_is_refused_by_its_name_and_its_own_is_left_to_it(monkeypatch):

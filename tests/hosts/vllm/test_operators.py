@@ -11,6 +11,7 @@ pytest.importorskip("vllm")
 import openai
 from vllm_server import metrics_of
 
+from guided_plugin.diagnose.server import ask
 from guided_plugin.hosts.vllm.telling import UNENFORCED
 
 FINE = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
@@ -53,16 +54,26 @@ def test_metrics(server, client):
     assert values(server, "refusals_total")['reason="SpecError"'] >= 1
     assert any('backend="llguidance"' in labels for labels in values(server, "compile_seconds_count"))
     deadline = time.monotonic() + 120
-    while values(server, "engine_requests").get('engine="0"', 0) < 2:
+    while values(server, "engine_requests_total").get('engine="0"', 0) < 2:
         assert time.monotonic() < deadline
         assert completion(client, extra_body=guided({"regex": "[ab]{3}"})).choices
         time.sleep(1)
-    assert values(server, "engine_steps")['engine="0"'] >= 2
+    admitted = {n: c for n, c in values(server, "requests_total").items() if 'outcome="admitted"' in n}
+    while values(server, "engine_requests_total")['engine="0"'] < sum(admitted.values()):  # of both frontends
+        assert time.monotonic() < deadline
+        time.sleep(1)
+    assert values(server, "engine_requests_total")['engine="0"'] == sum(admitted.values())
+    assert values(server, "engine_steps_total")['engine="0"'] >= 2
     assert values(server, "worker_memory_bytes")['engine="0"'] > 10e6
     assert values(server, "shared_memory_bytes")['engine="0"'] > 0
-    for name in ("worker_restarts", "mask_wait_seconds", "worker_learnt_bytes"):
+    for name in ("worker_restarts_total", "mask_wait_seconds", "worker_learnt_bytes"):
         assert 'engine="0"' in values(server, name)
     assert "vllm:" in metrics_of(server)  # vLLM's own are there as before
+
+
+def test_the_server_says_that_the_plugin_is_on(server):
+    found = ask(server.url)
+    assert (found.status, "is on, in the frontend and in each engine" in found.what) == ("ok", True), found
 
 
 def test_the_log(server, client):

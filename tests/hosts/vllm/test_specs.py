@@ -207,7 +207,7 @@ REFUSED = {"json": {"enum": ["a", "b"]}, "whitespace_pattern": "[.]"}
 """vLLM takes it, and drops the pattern, which demands what JSON can't have."""
 
 
-def test_guided_is_never_left(caplog):
+def test_guided_is_never_left(caplog, monkeypatch):
     caplog.set_level("WARNING", "guided_plugin")
     gate, theirs = Gate(config({**TAKES_OVER, "refused": "vllm"})), params_of(REFUSED, theirs=True)
     for _ in range(2):  # the second time it is remembered
@@ -219,8 +219,9 @@ def test_guided_is_never_left(caplog):
             with pytest.raises(errors.SpecError):
                 admit(params_of({**REFUSED, "disable_any_whitespace": False}))
     assert len(caplog.records) == 1
+    monkeypatch.setattr(telling.listener, "left", lambda: carried.extra_args.update(counted=True))
     gate.complete(engine_request(carried, None))
-    assert carried.extra_args == {"guided_left": True}
+    assert carried.extra_args == {"guided_left": True, "counted": True}
     with pytest.raises(errors.SpecError):
         Gate(config(TAKES_OVER)).admit(theirs)
 

@@ -3,6 +3,7 @@ alone, the log, metrics, the lines at start."""
 
 import asyncio
 import io
+import json
 import logging
 import math
 from types import SimpleNamespace
@@ -167,6 +168,43 @@ def test_vllms_own_app_adds_it_to_our_answers_alone(client):
 
 
 @pytest.mark.parametrize(
+    ("reason", "health", "says"),
+    [
+        (None, "", ""),
+        (None, "no grammar\nworker", r"guided requests cannot be served now: no grammar\nworker"),
+        (
+            RequestError("the plugin is switched off", hint="unset it"),
+            "",
+            "the plugin is switched off (unset it)",
+        ),
+    ],
+)
+def test_a_server_says_whether_it_is_on_where_it_is_asked(client, reason, health, says):
+    async def collective_rpc(method, args=()):
+        return [health] if method == "guided_health" else [1.0]
+
+    gate = SimpleNamespace(
+        unsupported_reason=reason, health=Health(), options=SimpleNamespace(take_over=True)
+    )
+    processor = SimpleNamespace(_guided_gate=gate)
+    client.app.state.engine_client = SimpleNamespace(input_processor=processor, collective_rpc=collective_rpc)
+    asked = client.get("/version?guided")
+    assert json.loads(asked.headers[noted.STATE]) == {
+        "version": gp.__version__,
+        "take_over": True,
+        "off": says,
+    }
+    assert asked.json() == client.get("/version").json()
+    for path in ("/version", "/version?other", "/ours?guided"):
+        assert noted.STATE not in client.get(path).headers
+
+
+def test_a_server_without_an_engine_says_so(client):
+    state = json.loads(client.get("/version?guided").headers[noted.STATE])
+    assert state == {"version": gp.__version__, "off": "this server has no engine"}
+
+
+@pytest.mark.parametrize(
     ("waits", "told", "later"), [([0.0], b"1", b"1"), ([3.1], b"4", b"3"), ([3.1, math.inf], b"60", b"60")]
 )
 def test_the_engine_says_how_long_it_refuses(monkeypatch, waits, told, later):
@@ -211,12 +249,17 @@ def test_answers_name_what_nothing_enforced(status):
 def listening(monkeypatch):
     monkeypatch.setattr(noted, "listener", None)
     figures.GuidedStatLogger(None, [0]).record()
+    assert (
+        REGISTRY.get_sample_value("guided_plugin_requests_total", {"backend": "none", "outcome": "left"})
+        is not None
+    )  # from the start, so that the first one is a growth
     return lambda name, **labels: REGISTRY.get_sample_value(f"guided_plugin_{name}", labels) or 0.0
 
 
 def test_requests_are_counted_by_backend_and_outcome(listening):
     cases = {
         ("llguidance", "admitted"): lambda: noted.listener.admitted("llguidance", ["uniqueItems"]),
+        ("none", "left"): lambda: noted.left("one"),
         ("none", "refused"): lambda: noted.refused(SpecError("wrong"), "one"),
         ("none", "busy"): lambda: noted.refused(BusyError("full"), "two"),
         ("none", "failed"): lambda: noted.listener.failed(),
@@ -237,15 +280,20 @@ def test_a_second_stat_logger_in_a_process_is_fine(listening):
     assert listening("compile_seconds_count", backend="xgrammar") == before + 1
 
 
-def test_what_engines_answer_becomes_gauges(listening):
-    worker = {"restarts": 2, "exposed_wait": 0.5, "learnt_bytes": 7, "led_outputs": 3, "led_tokens": 9}
-    before = listening("engine_steps", engine="0")  # of an engine of another test, perhaps
-    figures._metrics.tell([{"refused": "off"}, {"steps": 5, "worker": worker}])
-    assert listening("engine_steps", engine="1") == 5
-    assert listening("worker_restarts", engine="1") == 2
+def test_what_engines_answer_becomes_gauges_and_counters(listening):
+    def counts(engine):
+        names = ("engine_steps", "worker_restarts", "outputs_led", "drafts_taken")
+        return [listening(f"{name}_total", engine=engine) for name in names]
+
+    worker = {"restarts": 7, "exposed_wait": 0.5, "learnt_bytes": 7, "led_outputs": 8}
+    grown = {"steps": 5, "restarts": 2, "led_outputs": 3, "taken": 0}
+    before = counts("0"), counts("1")  # of engines of another test, perhaps
+    for _ in range(2):
+        figures._metrics.tell([{"refused": "off"}, {"steps": 90, "worker": worker, "growth": grown}])
+    assert counts("0") == before[0]
+    assert [now - then for now, then in zip(counts("1"), before[1], strict=True)] == [10, 4, 6, 0]
     assert listening("mask_wait_seconds", engine="1") == 0.5
-    assert (listening("outputs_led", engine="1"), listening("tokens_led", engine="1")) == (3, 9)
-    assert listening("engine_steps", engine="0") == before
+    assert REGISTRY.get_sample_value("guided_plugin_drafts_taken_total", {"engine": "1"}) is not None
 
 
 def test_a_token_limit_is_named_as_the_parameter():
@@ -257,6 +305,12 @@ def test_a_refusal_has_the_clients_id_and_is_one_line(caplog):
     with caplog.at_level(logging.INFO, "guided_plugin.requests"):
         noted.refused(SpecError("wrong\nhere", where="#/type"), "cmpl-\x1b[31m\nmine")
     assert caplog.messages == [r"request cmpl-\x1b[31m\nmine refused: #/type: wrong\nhere"]
+
+
+def test_a_request_that_is_left_has_its_id_in_the_log(caplog):
+    with caplog.at_level(logging.INFO, "guided_plugin.requests"):
+        noted.left("cmpl-\nmine")
+    assert caplog.messages == [r"request cmpl-\nmine left to vLLM's own structured output"]
 
 
 def test_handlers_of_vllm_are_taken_where_there_are_no_others(monkeypatch):
