@@ -143,7 +143,8 @@ class Guide:
         a function given as the spec an instance or a call.
 
         `inputs`: a text or a list of texts, or what a tokenizer returns. `options` are those of
-        `model.generate`. A row whose spec can't be used has an `error`; the others are generated.
+        `model.generate`. A row of a list of specs whose own can't be used has an `error`; the others are
+        generated. One spec for all that can't be used raises its error.
         """
         _check_options(model, options)
         tensors = prompt_tensors(self._tokenizer, inputs, model.device)
@@ -158,6 +159,8 @@ class Guide:
         refused = call.refused
         found: list[Generated] = []
         try:
+            if refused and not _listed(spec):
+                raise refused[0]
             if call.specs:
                 processors = options.pop("logits_processor", None) or ()
                 criteria = options.pop("stopping_criteria", None) or ()

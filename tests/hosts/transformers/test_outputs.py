@@ -110,6 +110,17 @@ def test_a_row_with_a_bad_spec_has_an_error_and_the_others_are_as_without_it(dem
         )
 
 
+@pytest.mark.parametrize("inputs", ["x", ["x", "y"]])
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [({"jsn": 1}, SpecError), (gp.OutputSpec.regex("a(?=b)"), GrammarError), (object(), SpecError)],
+)
+def test_one_bad_spec_for_all_prompts_raises(demo_model, guide, inputs, bad, error):
+    with pytest.raises(error):
+        guide.generate(demo_model, inputs, bad, max_new_tokens=4)
+    assert guide.generate(demo_model, ["x"], [bad])[0].error is not None
+
+
 def test_what_was_cut_is_not_complete(demo_model, guide):
     (cut,) = guide.generate(demo_model, "Person as JSON: ", Person, max_new_tokens=4)
     assert (cut.complete, cut.parsed, cut.error, len(cut.tokens)) == (False, None, None, 4)
