@@ -120,9 +120,6 @@ class DecodeLoop:
         """
         _refuse(unknown, ("max_new_tokens", "sampling", "ignore_stop"))
         _check_rows(prompts, specs)
-        if not isinstance(sampling, Sampling | None):
-            hint = "for example Sampling(temperature=0.8)"
-            raise ConfigError(f"must be a Sampling, not {shown(sampling)}", where="sampling", hint=hint)
         outputs: dict[int, Output] = {}
         requests: dict[int, str | None] = {}
         for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):

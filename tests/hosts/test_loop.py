@@ -241,7 +241,6 @@ SPEC = gp.OutputSpec.choice(["yes"])
             "DecodeLoop: unknown option 'max_tokens' (did you mean 'max_new_",
         ),
         (([[1]], [SPEC]), {"top_p": 0.9}, "'top_p' (pass sampling=Sampling(top_p=...) to run)"),
-        (([[1]], [SPEC]), {"sampling": 0.8}, "sampling: must be a Sampling, not 0.8 (for example"),
     ],
 )
 def test_a_call_that_is_wrong_as_a_whole_raises(parts, make_loop, given, options, error):
