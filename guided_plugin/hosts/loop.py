@@ -9,16 +9,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Never
 
 import torch
 from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
-from guided_plugin.errors import ConfigError, GuidedError
+from guided_plugin.errors import ConfigError, GuidedError, did_you_mean, shown
 from guided_plugin.grammar.forced import DRAFTS
 from guided_plugin.hosts.batch import Batch, DraftBatch, Sampling
 from guided_plugin.kernels import mask_rows
@@ -62,6 +63,7 @@ class DecodeLoop:
         mode: Mode = "auto",
         ranks: RankGroup | None = None,
         jump_forward: bool = False,
+        **unknown: Never,
     ) -> None:
         """`processors`: in their order, by the names that plugins gave them; `guided` is the pipeline.
 
@@ -71,6 +73,11 @@ class DecodeLoop:
         `jump_forward`: text that the grammar forces takes no forward pass for each token. One verifies up to
         seven, and a token is taken only if it is sampled in its place, so that nothing but the time changes.
         With the grammars in this thread, and no other processors."""
+        _refuse(unknown, ("max_rows", "processors", "mode", "ranks", "jump_forward"))
+        if not isinstance(compiler, GrammarCompiler):
+            hint = "DecodeLoop(model, GrammarCompiler(Vocabulary.from_tokenizer(tokenizer)))"
+            what = f"must be a GrammarCompiler, not {type(compiler).__name__}"
+            raise ConfigError(what, where="compiler", hint=hint)
         if jump_forward:
             _check_jump(processors, mode, ranks)
             mode = "inline"
@@ -102,18 +109,22 @@ class DecodeLoop:
         max_new_tokens: int = 256,
         sampling: Sampling | None = None,
         ignore_stop: bool = False,
+        **unknown: Never,
     ) -> list[Output]:
         """Decode until every row stopped. A row whose spec can't be used has an `error` and no tokens.
 
-        `specs`: one for each prompt, anything that `OutputSpec.parse` takes; None where nothing guides.
+        `prompts`: token ids of each, without padding. `specs`: one for each prompt, anything that
+        `OutputSpec.parse` takes; None where nothing guides.
 
         `ignore_stop` goes on to `max_new_tokens` whatever the rows do, as benchmarks want it.
         """
+        _refuse(unknown, ("max_new_tokens", "sampling", "ignore_stop"))
+        _check_rows(prompts, specs)
         outputs: dict[int, Output] = {}
         requests: dict[int, str | None] = {}
         for row, (prompt, spec) in enumerate(zip(prompts, specs, strict=True)):
             try:
-                if not prompt:
+                if len(prompt) == 0:
                     raise ConfigError("is empty", where=f"prompt {row}", hint="give at least one token")
                 requests[row] = self._begin(OutputSpec.parse(spec), max_new_tokens)
             except GuidedError as error:
@@ -222,6 +233,34 @@ class DecodeLoop:
         default = self.pipeline.compiler.vocabulary.stop_token_ids
         stops = [(info and info.spec.stop_token_ids) or default for info in infos]
         return [info.slot if info else UNGUIDED for info in infos], stops
+
+
+def _refuse(unknown: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raise for the first option that is unknown."""
+    for name in unknown:
+        hint = did_you_mean(name, known)
+        if name in {field.name for field in fields(Sampling)}:
+            hint = f"pass sampling=Sampling({name}=...) to run"
+        raise ConfigError(f"unknown option {name!r}", where="DecodeLoop", hint=hint)
+
+
+def _check_rows(prompts: Any, specs: Any) -> None:
+    """Raise unless there are token ids, and a spec or None for each prompt."""
+    hint = "prompts first, then specs: run([tokenizer.encode(text)], [spec])"
+    for name, given in (("prompts", prompts), ("specs", specs)):
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+            raise ConfigError(f"must be a list, not {type(given).__name__}", where=name, hint=hint)
+    for row, prompt in enumerate(prompts):
+        try:
+            wrong = isinstance(prompt, str | bytes) or any(operator.index(token) < 0 for token in prompt)
+        except TypeError:
+            wrong = True
+        if wrong:
+            raise ConfigError(f"must be token ids, not {shown(prompt)}", where=f"prompt {row}", hint=hint)
+    if len(prompts) != len(specs):
+        raise ConfigError(
+            f"{len(specs)} specs for {len(prompts)} prompts", where="specs", hint="one for each, or None"
+        )
 
 
 def _check_jump(processors: Sequence[str], mode: Mode, ranks: RankGroup | None) -> None:

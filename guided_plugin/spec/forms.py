@@ -7,6 +7,8 @@ in it is wrong.
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -59,7 +61,7 @@ def read(obj: Any) -> Form | None:
         raise SpecError(
             f"a spec is a mapping, JSON text, an OutputSpec or a type, not {type(obj).__name__}",
             where=WHOLE,
-            hint='for example {"json_schema": {...}} or {"regex": "[a-z]+"}',
+            hint=file_hint(obj) or 'for example {"json_schema": {...}} or {"regex": "[a-z]+"}',
         )
     form = {key: value for key, value in obj.items() if value is not None}
     if not form:
@@ -85,8 +87,20 @@ def _from_text(text: str | bytes) -> Any:
         raise SpecError(
             f"a spec given as text must be JSON: {error}",
             where=WHOLE,
-            hint='a regex, for example, is written {"regex": "[a-z]+"}',
+            hint=file_hint(text) or 'a regex, for example, is written {"regex": "[a-z]+"}',
         ) from None
+
+
+_FILE = re.compile(
+    r"(?:[a-z]:[\\/])?[^\n:{}\[\]\"]{1,300}\.(?:json|jsonschema|lark|ebnf|gbnf|txt|yaml|yml)", re.IGNORECASE
+)
+"""No grammar is one: without a colon no rule is defined."""
+
+
+def file_hint(given: object) -> str:
+    """What to do with a path, or with a text that looks like a file's name; empty for all else."""
+    named = isinstance(given, os.PathLike) or (isinstance(given, str) and _FILE.fullmatch(given.strip()))
+    return "this names a file: give what it holds, as in pathlib.Path(name).read_text()" if named else ""
 
 
 def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form | None:

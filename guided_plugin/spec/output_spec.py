@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from guided_plugin.config import BOUNDS, Bounds, GuidedConfig, Whitespace
 from guided_plugin.errors import RequestError, SpecError, did_you_mean, printable, shown
-from guided_plugin.spec.forms import KINDS, OPTIONS, SETTLED, Kind, read
+from guided_plugin.spec.forms import KINDS, OPTIONS, SETTLED, Kind, file_hint, read
 from guided_plugin.spec.python.form import form_of, is_python, json_form
 from guided_plugin.spec.schema import check_schema
 from guided_plugin.spec.telling import told
@@ -110,8 +111,10 @@ class OutputSpec:
         return cls._make("json_object", "{}", options)
 
     @classmethod
-    def regex(cls, pattern: str, **options: Any) -> OutputSpec:
+    def regex(cls, pattern: str | re.Pattern[str], **options: Any) -> OutputSpec:
         """Text that a regular expression matches from its first to its last character."""
+        if isinstance(pattern, re.Pattern):
+            pattern = str(form_of(pattern).value)
         if not isinstance(pattern, str):
             what = f"must be a string, not {type(pattern).__name__}"
             raise SpecError(what, where="regex", hint='for example "[a-z]+"')
@@ -139,9 +142,12 @@ class OutputSpec:
         """Text that a grammar derives: EBNF with a `root` rule, or Lark with a `start` rule."""
         if not isinstance(source, str):
             what = f"must be a string, not {type(source).__name__}"
-            raise SpecError(what, where="grammar", hint='for example root ::= "text"')
+            hint = file_hint(source) or 'for example root ::= "text"'
+            raise SpecError(what, where="grammar", hint=hint)
         if not source.strip():
             raise SpecError("is empty", where="grammar", hint='the least is: root ::= "text"')
+        if hint := file_hint(source):
+            raise SpecError(f"defines no rule: {shown(source)}", where="grammar", hint=hint)
         return cls._make("grammar", source, {**options, "syntax": syntax})
 
     @classmethod
@@ -268,7 +274,7 @@ def _schema_document(schema: Any) -> Any:
     raise SpecError(
         f"must be a mapping, JSON text or a type, not {type(schema).__name__}",
         where="json_schema",
-        hint='for example {"type": "object", "properties": {...}}',
+        hint=file_hint(schema) or 'for example {"type": "object", "properties": {...}}',
     )
 
 
@@ -278,9 +284,8 @@ def _load(text: str | bytes, where: str) -> Any:
     except UnicodeDecodeError as error:
         raise SpecError(f"is not UTF-8: {error.reason}", where=where, hint=f"byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise SpecError(
-            f"is not JSON: {error.msg}", where=where, hint=f"line {error.lineno}, column {error.colno}"
-        ) from None
+        hint = file_hint(text) or f"line {error.lineno}, column {error.colno}"
+        raise SpecError(f"is not JSON: {error.msg}", where=where, hint=hint) from None
     except (RecursionError, ValueError) as error:
         raise SpecError(f"can't be read: {error}", where=where, hint="nest it less") from None
 
@@ -293,7 +298,7 @@ def _dump(document: Any, where: str) -> str:
     except RecursionError:
         raise SpecError("is nested too deep", where=where, hint=_FLATTEN) from None
     except (TypeError, ValueError) as error:
-        hint = "send objects, lists, texts, numbers, true, false and null"
+        hint = "send objects, lists, texts, numbers, true, false and null; of a compiled regex its pattern"
         raise SpecError(f"can't be written as JSON: {error}", where=where, hint=hint) from None
 
 

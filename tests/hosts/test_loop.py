@@ -5,6 +5,7 @@ import enum
 import json
 
 import jsonschema
+import numpy
 import pytest
 import torch
 from instances import laid_out
@@ -215,6 +216,57 @@ def test_an_error_of_one_row_leaves_the_others_alone(parts, make_loop):
     assert outputs[0].error is outputs[3].error is None
     assert tokenizer.decode(outputs[3].tokens) in ("yes", "no")
     assert outputs[1].tokens == outputs[2].tokens == ()
+
+
+SPEC = gp.OutputSpec.choice(["yes"])
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error"),
+    [
+        (([[1], [2]], [SPEC]), {}, "specs: 1 specs for 2 prompts (one for each, or None)"),
+        (([[1]], [SPEC, SPEC]), {}, "specs: 2 specs for 1 prompts (one for each, or None)"),
+        ((["The order"], [SPEC]), {}, "prompt 0: must be token ids, not 'The order' (prompts first"),
+        (([[1], ["a"]], [SPEC, None]), {}, "prompt 1: must be token ids, not ['a'] (prompts first"),
+        (([1, 2], [SPEC]), {}, "prompt 0: must be token ids, not 1 (prompts first"),
+        (([[-1]], [SPEC]), {}, "prompt 0: must be token ids, not [-1] (prompts first"),
+        (([SPEC], [[1]]), {}, "prompt 0: must be token ids, not OutputSpec("),
+        (("The order", [SPEC]), {}, "prompts: must be a list, not str (prompts first"),
+        (({"input_ids": [[1]]}, [SPEC]), {}, "prompts: must be a list, not dict (prompts first"),
+        ((torch.ones(1, 2), [SPEC]), {}, "prompts: must be a list, not Tensor (prompts first"),
+        (([[1]], SPEC), {}, "specs: must be a list, not OutputSpec (prompts first"),
+        (
+            ([[1]], [SPEC]),
+            {"max_tokens": 3},
+            "DecodeLoop: unknown option 'max_tokens' (did you mean 'max_new_",
+        ),
+        (([[1]], [SPEC]), {"top_p": 0.9}, "'top_p' (pass sampling=Sampling(top_p=...) to run)"),
+    ],
+)
+def test_a_call_that_is_wrong_as_a_whole_raises(parts, make_loop, given, options, error):
+    _, model, compiler = parts
+    with pytest.raises(ConfigError) as caught:
+        make_loop(model, compiler).run(*given, **options)
+    assert error in str(caught.value)
+
+
+def test_token_ids_of_other_kinds_are_prompts(parts, make_loop):
+    tokenizer, model, compiler = parts
+    ids = prompts(tokenizer)[0]
+    loop = make_loop(model, compiler)
+    every = [ids, tuple(ids), numpy.array(ids), torch.tensor(ids)]
+    assert len({output.tokens for output in loop.run(every, [SPECS[0]] * 4, max_new_tokens=20)}) == 1
+
+
+def test_a_loop_that_is_made_wrong_says_how_to_make_it(parts, make_loop):
+    tokenizer, model, compiler = parts
+    for wrong in ((compiler, model), (model, tokenizer), (model, compiler.vocabulary)):
+        with pytest.raises(
+            ConfigError, match=r"compiler: must be a GrammarCompiler, not .*DecodeLoop\(model, "
+        ):
+            make_loop(*wrong)
+    with pytest.raises(ConfigError, match=r"unknown option 'max_row' .did you mean 'max_rows'"):
+        make_loop(model, compiler, max_row=3)
 
 
 def test_limits_stop_tokens_and_late_starts(parts, make_loop):

@@ -55,6 +55,7 @@ compiler = gp.GrammarCompiler(gp.Vocabulary.from_tokenizer(tokenizer))
     "docs/specs.md": "class MyPydanticModel(__import__('pydantic').BaseModel):\n    age: int\n",
     "docs/transformers.md": _LOADED
     + """
+import pathlib, shutil, tempfile
 import transformers
 from transformers import ContinuousBatchingConfig
 from guided_plugin import OutputSpec
@@ -64,12 +65,16 @@ prompts = ["Person as JSON: "] * 2
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 inputs_of_three_prompts = tokenizer(["A: "] * 3, return_tensors="pt", return_token_type_ids=False)
 token_ids = tokenizer.encode("A: ")
+chatting = tempfile.TemporaryDirectory()
+folder = shutil.copytree(folder, chatting.name + "/model")
+template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+pathlib.Path(folder, "chat_template.jinja").write_text(template)
 """,
     "docs/worker.md": _COMPILER + "pipeline = StepPipeline(compiler, max_slots=2, device='cpu')\n",
 }
 
 AFTER = {
     "docs/scaling.md": "loop.pipeline.close()\ntorch.distributed.destroy_process_group()\n",
-    "docs/transformers.md": "manager.stop(block=True)\nguide.close()\n",
+    "docs/transformers.md": "manager.stop(block=True)\nguide.close()\nchatting.cleanup()\n",
 }
 """What ends threads and processes that a page leaves running, as a reader's program would at its end."""

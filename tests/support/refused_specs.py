@@ -117,6 +117,12 @@ GRAMMARS: dict[str, tuple[dict[str, Any], str, str]] = {
     "ebnf, endless": ({"grammar": "root ::= root"}, "grammar", "recursion"),
     "ebnf, class": ({"grammar": "root ::= [z-a]"}, "grammar, line 1", "smaller"),
     "ebnf for llguidance": ({"grammar": 'root ::= "x"', "backend": "llguidance"}, "grammar", "xgrammar"),
+    "lark given as ebnf": ({"grammar": 'start: "::="'}, "grammar, line 1, column 6", 'syntax="lark"'),
+    "ebnf given as lark": (
+        {"grammar": 'root ::= "x"', "syntax": "lark"},
+        "grammar, line 1, column 7",
+        'syntax="ebnf"',
+    ),
     "lark, no start": ({"grammar": 'a: "x"'}, "grammar", "`start`"),
     "lark, undefined": ({"grammar": 'start: "a"\n  | b'}, "grammar, line 1, column 8", "define it"),
     "lark, own header": ({"grammar": "%llguidance {}\nstart: b"}, "grammar, line 2, column 8", "define it"),

@@ -48,6 +48,7 @@ _HINTS = (
     ("duplicate rule", "keep one of the two, or join them with `|`"),
     ("range end", "write the smaller number first"),
     ("lexer error", "look for a quote, bracket or slash that is not closed, and for unknown directives"),
+    ("found '='", 'rules are written `name: ...`; for an EBNF grammar (`name ::= ...`) say syntax="ebnf"'),
     ("expected token", "look for a bracket that is not closed, or an operator too many"),
     ("%regex", "write an object with substring_chunks, substring_words or substring_chars after %regex"),
     ("too many", "make the grammar smaller"),

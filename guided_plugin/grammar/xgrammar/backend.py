@@ -43,6 +43,7 @@ _LAYOUTS: Mapping[Whitespace, Mapping[str, Any]] = {
 _LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
 _EBNF = re.compile(r"^EBNF (?:parser|lexer) error at line (\d+), column (\d+): ")
 _HINTS = (
+    ("unexpected character", 'for a Lark grammar say syntax="lark"; docs/specs.md has the syntax of EBNF'),
     ("root rule", 'the rule of the whole output is named `root`, as in root ::= "text"'),
     ("is not defined", "define it on a line of its own: name ::= ..."),
     ("string literal", "close the text with a double quote on the same line"),

@@ -8,7 +8,7 @@ What runs in a step is in `call`; continuous batching is in `batching`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,14 +22,16 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.call import GenerateCall
 from guided_plugin.hosts.transformers.output import (
     Generated,
+    Piece,
     option,
     outputs,
+    pieces,
     prompt_tensors,
     without_rows,
 )
 from guided_plugin.hosts.transformers.pool import PipelinePool
 from guided_plugin.hosts.transformers.surroundings import Surroundings
-from guided_plugin.spec import reader_of
+from guided_plugin.spec import OutputSpec, reader_of
 
 if TYPE_CHECKING:
     from guided_plugin.hosts.transformers.batching import GuidedBatching
@@ -142,8 +144,9 @@ class Guide:
         """Generate, and read the outputs: text, tokens and the parsed object: of JSON its value, of a type or
         a function given as the spec an instance or a call.
 
-        `inputs`: a text or a list of texts, or what a tokenizer returns. `options` are those of
-        `model.generate`. A row whose spec can't be used has an `error`; the others are generated.
+        `inputs`: a text, the messages of a chat, a list of these, or what a tokenizer returns. `options` are
+        those of `model.generate`. A row of a list of specs whose own can't be used has an `error`; the others
+        are generated. One spec for all that can't be used raises its error.
         """
         _check_options(model, options)
         tensors = prompt_tensors(self._tokenizer, inputs, model.device)
@@ -158,6 +161,8 @@ class Guide:
         refused = call.refused
         found: list[Generated] = []
         try:
+            if refused and not _listed(spec):
+                raise refused[0]
             if call.specs:
                 processors = options.pop("logits_processor", None) or ()
                 criteria = options.pop("stopping_criteria", None) or ()
@@ -174,6 +179,21 @@ class Guide:
             for row in range(count)
             for _ in range(each)
         ]
+
+    def stream(self, model: Any, inputs: Any, spec: Any, **options: Any) -> Iterator[Piece]:
+        """`generate` for one prompt, in pieces. It runs in a thread from the first piece on, and stops where
+        the iterator is closed. A spec that can't be used raises its error."""
+        tensors, parsed = prompt_tensors(self._tokenizer, inputs, model.device), OutputSpec.parse(spec)
+        rows = next(iter(tensors.values())).shape[0] * (option(model, options, "num_return_sequences") or 1)
+        if parsed is None or rows != 1 or "streamer" in options:
+            what = "takes one prompt and one spec, with one output and no other streamer"
+            hint = "call it for each prompt; for free text use a TextIteratorStreamer of transformers"
+            raise ConfigError(what, where="stream", hint=hint)
+
+        def generate(streamer: Any) -> Generated:
+            return self.generate(model, tensors, spec, streamer=streamer, **options)[0]
+
+        return pieces(self.compiler.vocabulary, parsed, generate)
 
     def batching(self, manager: Any) -> GuidedBatching:
         """Guide the requests of a continuous batching manager that has not started yet."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import itertools
+import threading
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
+from pydantic_core import from_json
 from torch import Tensor
 
-from guided_plugin.errors import ConfigError, GuidedError, OutputError
+from guided_plugin.errors import ConfigError, GuidedError, OutputError, shown
 from guided_plugin.grammar.request_state import Phase, RequestState
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.transformers.call import GenerateCall
+from guided_plugin.spec import OutputSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,16 @@ class Generated:
     """Whether it was led to its end before its token limit (`close_before_length`)."""
 
 
+class Piece(NamedTuple):
+    """A part of an output. The texts of all pieces, joined, are the output's."""
+
+    text: str
+    partial: Any = None
+    """Of an output to JSON the value so far, without what may go on: an open text, a number at the end."""
+    output: Generated | None = None
+    """With the last piece, the whole output."""
+
+
 def option(model: Any, options: Mapping[str, Any], name: str) -> Any:
     """An option of a `generate` call, else of its generation config."""
     if name in options:
@@ -43,8 +62,8 @@ def option(model: Any, options: Mapping[str, Any], name: str) -> Any:
 
 
 def prompt_tensors(tokenizer: Any, inputs: Any, device: Any) -> dict[str, Tensor]:
-    """Tensors for `generate`: of texts, padded on the left; of what a tokenizer returns, as they are."""
-    if isinstance(inputs, str):
+    """Tensors for `generate`: of texts and chats, padded on the left; of a tokenizer's output, as it is."""
+    if isinstance(inputs, str) or _is_chat(inputs):
         inputs = [inputs]
     if isinstance(inputs, Tensor):
         inputs = {"input_ids": inputs}
@@ -53,13 +72,14 @@ def prompt_tensors(tokenizer: Any, inputs: Any, device: Any) -> dict[str, Tensor
         if not tensors or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ConfigError("must hold tensors", where="inputs", hint='tokenizer(..., return_tensors="pt")')
         return {name: value.to(device) for name, value in tensors.items()}
-    if not isinstance(inputs, Sequence) or not inputs or not all(isinstance(one, str) for one in inputs):
+    listed = isinstance(inputs, Sequence) and bool(inputs)
+    if not listed or not all(isinstance(one, str) or _is_chat(one) for one in inputs):
         raise ConfigError(
-            f"must be a text, texts or a tokenizer's output, not {type(inputs).__name__}",
+            f"must be texts, chats or a tokenizer's output, not {shown(inputs)}",
             where="inputs",
-            hint="apply a chat template first: tokenizer.apply_chat_template(...)",
+            hint='a chat is [{"role": "user", "content": "..."}]',
         )
-    ids = [tokenizer(text)["input_ids"] for text in inputs]
+    ids = [_token_ids(tokenizer, one) for one in inputs]
     width = max(map(len, ids))
     if min(map(len, ids)) == 0:
         raise ConfigError("an empty prompt", where="inputs", hint="give at least one token")
@@ -68,6 +88,24 @@ def prompt_tensors(tokenizer: Any, inputs: Any, device: Any) -> dict[str, Tensor
         "input_ids": torch.tensor([[pad] * (width - len(one)) + one for one in ids], device=device),
         "attention_mask": torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in ids]).to(device),
     }
+
+
+def _is_chat(prompt: Any) -> bool:
+    listed = isinstance(prompt, list | tuple) and bool(prompt)
+    return listed and all(isinstance(message, Mapping) and "role" in message for message in prompt)
+
+
+def _token_ids(tokenizer: Any, prompt: Any) -> list[int]:
+    """Of a text, or of the messages of a chat, of which an assistant's last one goes on."""
+    if isinstance(prompt, str):
+        return list(tokenizer(prompt)["input_ids"])
+    if not getattr(tokenizer, "chat_template", None):
+        hint = "set tokenizer.chat_template, or give texts"
+        raise ConfigError("the tokenizer has no chat template", where="inputs", hint=hint)
+    last = prompt[-1]["role"] == "assistant"
+    how = {"add_generation_prompt": not last, "continue_final_message": last}
+    text = tokenizer.apply_chat_template(list(prompt), tokenize=False, **how)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template writes the first ones
 
 
 def without_rows(tensors: dict[str, Tensor], refused: Mapping[int, GuidedError]) -> dict[str, Tensor]:
@@ -125,5 +163,42 @@ def outputs(
 
 def _text(vocabulary: Vocabulary, tokens: Sequence[int]) -> str:
     """The bytes that the grammar saw: decoders strip spaces and tidy up punctuation."""
-    known = (vocabulary.tokens[token] for token in tokens if token < vocabulary.size)
-    return b"".join(known).decode(errors="replace")
+    return _bytes(vocabulary, tokens).decode(errors="replace")
+
+
+def _bytes(vocabulary: Vocabulary, tokens: Sequence[int]) -> bytes:
+    return b"".join(vocabulary.tokens[token] for token in tokens if token < vocabulary.size)
+
+
+def pieces(vocabulary: Vocabulary, spec: OutputSpec, generate: Callable[[Any], Generated]) -> Iterator[Piece]:
+    """The pieces of the output that `generate`, which takes a streamer, makes in a thread."""
+    steps: SimpleQueue[list[int] | None] = SimpleQueue()  # the tokens of each, the prompt's first
+    left = threading.Event()
+
+    def put(tokens: Tensor) -> None:
+        if left.is_set():
+            raise CancelledError
+        steps.put(tokens.flatten().tolist())
+
+    stops = spec.stop_token_ids or vocabulary.stop_token_ids
+    state, told, partial = RequestState(vocabulary.triggers(spec.start_after), stops), 0, None
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with ThreadPoolExecutor(1, "guided-stream") as pool:
+        try:
+            made = pool.submit(generate, SimpleNamespace(put=put, end=lambda: None))
+            made.add_done_callback(lambda _: steps.put(None))
+            for tokens in itertools.islice(iter(steps.get, None), 1, None):
+                state.extend(array("q", tokens))
+                done = state.phase is Phase.DONE
+                kept = state.tokens[:-1] if done else state.tokens
+                text, told = decoder.decode(_bytes(vocabulary, kept[told:])), len(kept)
+                if spec.is_json and state.begun:
+                    known = _bytes(vocabulary, kept[state.start :])
+                    with contextlib.suppress(ValueError):  # of nothing but an open text or number
+                        known = known if done else known.rstrip(b"0123456789+-.eE")
+                        partial = from_json(known, allow_partial=True)
+                if text:
+                    yield Piece(text, partial)
+        finally:
+            left.set()
+        yield Piece(decoder.decode(b"", final=True), partial, made.result())

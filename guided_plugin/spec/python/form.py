@@ -70,7 +70,9 @@ def form_of(of: Any) -> PythonForm:
 def json_form(of: Any, *, texts: bool = False) -> PythonForm:
     """A type, or a call of a function, as JSON. `texts`: an `Enum` or `Literal` of texts is these texts."""
     if isinstance(of, re.Pattern):
-        raise SpecError("a regex is not a JSON Schema", where="json_schema", hint="pass it to TypedSpec")
+        raise SpecError(
+            "a regex is not a JSON Schema", where="json_schema", hint="pass it to OutputSpec.regex"
+        )
     if inspect.isroutine(of):
         return calls_form([of])
     made = _json_type(of)

@@ -1,6 +1,7 @@
 """`Guide.generate`: texts, values of types and parsed objects, errors by row; transformers' own pipeline."""
 
 import re
+import threading
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, Field, field_validator
 import guided_plugin as gp
 from guided_plugin.demo import DEMOS
 from guided_plugin.errors import ConfigError, GrammarError, OutputError, SpecError
+from guided_plugin.hosts.transformers.output import prompt_tensors
 
 
 @dataclass
@@ -108,6 +110,17 @@ def test_a_row_with_a_bad_spec_has_an_error_and_the_others_are_as_without_it(dem
         guide.generate(
             demo_model, {**tensors, "pixels": torch.zeros(7, 3)}, [good[0], gp.OutputSpec.regex("a(?=b)")]
         )
+
+
+@pytest.mark.parametrize("inputs", ["x", ["x", "y"]])
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [({"jsn": 1}, SpecError), (gp.OutputSpec.regex("a(?=b)"), GrammarError), (object(), SpecError)],
+)
+def test_one_bad_spec_for_all_prompts_raises(demo_model, guide, inputs, bad, error):
+    with pytest.raises(error):
+        guide.generate(demo_model, inputs, bad, max_new_tokens=4)
+    assert guide.generate(demo_model, ["x"], [bad])[0].error is not None
 
 
 def test_what_was_cut_is_not_complete(demo_model, guide):
@@ -262,3 +275,106 @@ def test_free_text_may_hold_no_call(demo_model, guide):
     typed = gp.TypedSpec.tools(turn, begin="<call>", end="</call>", many=True)
     (output,) = guide.generate(demo_model, "Person as JSON: ", typed, max_new_tokens=60)
     assert output.parsed == [] if output.complete else output.parsed is None
+
+
+ORDER = DEMOS[1]
+
+
+def test_a_stream_is_the_output_in_pieces(demo_model, guide):
+    spec = {"json_schema": ORDER.schema}
+    (whole,) = guide.generate(demo_model, ORDER.prompt, spec, max_new_tokens=200)
+    pieces = list(guide.stream(demo_model, ORDER.prompt, spec, max_new_tokens=200))
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert [piece.output for piece in pieces] == [None] * (len(pieces) - 1) + [whole]
+    assert len(pieces) > 20
+    partials = [piece.partial for piece in pieces]
+    assert (partials[0], partials[-1]) == ({}, whole.parsed)
+    wanted = [{}, *({name: whole.parsed[name] for name in list(whole.parsed)[:n]} for n in (1, 2))]
+    assert [one for place, one in enumerate(partials) if one not in partials[:place]][:3] == wanted
+    for partial in partials:
+        # What was told once is not taken back: no text and no number is told before its end.
+        assert _is_part(partial, whole.parsed)
+
+
+def _is_part(part, whole):
+    if isinstance(part, dict):
+        return all(_is_part(value, whole[name]) for name, value in part.items())
+    if isinstance(part, list):
+        return all(_is_part(*both) for both in zip(part, whole, strict=False))
+    return part == whole
+
+
+def test_a_stream_of_a_type_of_texts_and_of_what_was_cut(demo_model, guide):
+    *some, last = guide.stream(demo_model, "Person as JSON: ", Person, max_new_tokens=80)
+    assert isinstance(last.output.parsed, Person)
+    assert last.partial == last.output.parsed.model_dump()
+    assert any(piece.partial == {"name": last.partial["name"]} for piece in some)
+    cut = list(guide.stream(demo_model, "Person as JSON: ", Person, max_new_tokens=4))
+    assert (cut[-1].output.complete, len(cut[-1].output.tokens)) == (False, 4)
+    # Characters of several tokens come whole; what is no JSON has no partial values.
+    said = list(guide.stream(demo_model, "Say: ", gp.OutputSpec.choice(["žlutý 🐎 "]), max_new_tokens=40))
+    assert "".join(piece.text for piece in said) == said[-1].output.text == "žlutý 🐎 "
+    assert {piece.partial for piece in said} == {None}
+    after = gp.OutputSpec.json_schema({"const": {"a": 1}}, start_after="{")
+    pieces = list(guide.stream(demo_model, "Person as JSON: ", after, max_new_tokens=30))
+    assert pieces[0].partial is None
+    assert "".join(piece.text for piece in pieces) == pieces[-1].output.text
+
+
+def test_a_stream_that_is_left_ends_its_generate_call(demo_model, guide):
+    steps, before = [], threading.active_count()
+
+    def count(ids, scores):
+        steps.append(1)
+        return scores
+
+    long = gp.OutputSpec.regex("[a-z]{4000}")
+    stream = guide.stream(demo_model, "x", long, max_new_tokens=200, logits_processor=[count])
+    assert steps == []
+    next(stream)
+    stream.close()
+    assert threading.active_count() == before
+    assert 0 < len(steps) < 100
+    assert guide.generate(demo_model, "Say: ", Literal["yes"], max_new_tokens=10)[0].complete
+
+
+def test_a_stream_raises_what_generate_raises(demo_model, guide):
+    for bad, error in ({"jsn": 1}, SpecError), (gp.OutputSpec.regex("a(?=b)"), GrammarError):
+        with pytest.raises(error):
+            next(guide.stream(demo_model, "x", bad, max_new_tokens=4))
+    with pytest.raises(ConfigError, match="beam search"):
+        next(guide.stream(demo_model, "x", Person, num_beams=2))
+    for inputs, spec, options in [
+        (["x", "y"], Person, {}),
+        ("x", None, {}),
+        ("x", Person, {"num_return_sequences": 2}),
+        ("x", Person, {"streamer": 1}),
+    ]:
+        with pytest.raises(ConfigError, match="stream: takes one prompt and one spec"):
+            guide.stream(demo_model, inputs, spec, **options)
+
+
+TEMPLATE = (
+    "<s>{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def test_messages_of_chats_are_prompts(demo_tokenizer, demo_model, guide, monkeypatch):
+    chat = [{"role": "user", "content": "A person?"}]
+    with pytest.raises(ConfigError, match=r"inputs: the tokenizer has no chat template .set tokenizer"):
+        guide.generate(demo_model, chat, Person)
+    monkeypatch.setattr(demo_tokenizer, "chat_template", TEMPLATE)
+    begun = [*chat, {"role": "assistant", "content": "It is"}]
+    texts = ["<s>user: A person?\nassistant: ", "<s>user: A person?\nassistant: It is"]
+    ids = [demo_tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    ids.append(demo_tokenizer("x")["input_ids"])  # a text has no template that begins it
+    assert prompt_tensors(demo_tokenizer, chat, "cpu")["input_ids"].tolist() == ids[:1]
+    rows = prompt_tensors(demo_tokenizer, [chat, begun, "x"], "cpu")
+    real = [row[mask.bool()].tolist() for row, mask in zip(*rows.values(), strict=True)]
+    assert real == ids
+    (output,) = guide.generate(demo_model, chat, Person, max_new_tokens=80)
+    assert isinstance(output.parsed, Person)
+    assert list(guide.stream(demo_model, [chat], Person, max_new_tokens=80))[-1].output == output
+    with pytest.raises(ConfigError, match="a chat is"):
+        guide.generate(demo_model, [{"content": "no role"}], Person)
