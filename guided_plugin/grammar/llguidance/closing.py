@@ -273,8 +273,12 @@ class Closing:
         spelling = self.rules.endings.spelling
         kept = [token for token in self.stops if _allows(row, token)]
         kept += self.rules.kept(matcher, ending, most, row, until)
-        probes = spelling.probes[:_PROBES] if self._spares(ending, most, matcher, row) else []
-        self.text = known or (bool(probes) and all(matcher.ends_with((one, *ending)) for one in probes))
+        probes = spelling.probes[:_PROBES]
+        self.text = known or (
+            bool(probes)
+            and self._spares(ending, most, matcher, row)
+            and all(matcher.ends_with((one, *ending)) for one in probes)
+        )
         if self.text:
             row &= spelling.plain
         else:

@@ -92,11 +92,11 @@ class Offers:
         """The tokens of a step are there: say which drafts are verified, before any grammar has seen them.
         Only rows of which nothing is known are moved past their tokens first; those leave the blocks. Rows
         that it comes too late for keep what was proposed. `whole`: all of its requests run."""
-        now, trial = time.perf_counter(), self._trial(plan)
+        now = time.perf_counter()
         self._found.clear()
         self._lookups.clear()
-        self._slots, offered = plan.slots, trial.offers
-        if offered:
+        self._slots = plan.slots
+        if self._trial(plan).offers:
             unknown = self._recall(plan, blocks) if whole else []
             end = now + max(_SECONDS, len(unknown) * _ROW_SECONDS)
             turn, self._turn = self._turn, 0
@@ -114,7 +114,7 @@ class Offers:
                     self._found[row] = found
             self._write(plan)
         self._publish(plan)
-        self._count(plan, now, offered=offered)
+        self._count(plan, now)
 
     def settle(self, plan: Plan) -> None:
         """Its masks are filled now: what was proposed stands if nothing was said. A worker before took the
@@ -181,7 +181,7 @@ class Offers:
         self._counts[0] += len(plan.slots)
         self._add(Counter.DRAFTS, sum(len(tokens) for tokens, _ in self._found.values()))
 
-    def _count(self, plan: Plan, now: float, *, offered: bool) -> None:
+    def _count(self, plan: Plan, now: float) -> None:
         """Learn from the tokens of a step."""
         count, rings = len(plan.slots), self._rings
         sampled = rings.region.tokens[plan.step % TOKEN_DEPTH, : count * (self._most + 1)] >= 0
@@ -191,10 +191,9 @@ class Offers:
         if plan.step % _LEARN_EVERY == 0:
             self._learn()
         (last, before), self._last = self._last, (plan.step, now)
-        trial = self._trial(plan)
         # Requests that came between two steps of a batch are a plan of their own.
-        if plan.step - last <= 2 and offered == trial.offers:
-            trial.add(now - before, 1 + (tokens - forwards) / plan.offers)
+        if plan.step - last <= 2:
+            self._trial(plan).add(now - before, 1 + (tokens - forwards) / plan.offers)
         rings.region.store(Counter.EARLIER, self._earlier.offered)
         rings.region.store(Counter.EARLIER_TAKEN, self._earlier.taken)
         rings.region.store(Counter.WITHOUT, sum(one.worse for one in self._sizes.values()))
