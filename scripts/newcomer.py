@@ -247,7 +247,7 @@ def doctor(walk: Walk) -> str:
 
 def explain(walk: Walk) -> str:
     """An output that ran into its limit of tokens."""
-    stuck = '{"name":"Ana","age":' + "6" * 40
+    stuck = '{"name":"Ana","age":' + "6" * 12
     schema: Any = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
     told = walk.plugin("explain", "-", "--text", stuck, stdin=json.dumps(schema))
     note = re.search(r"^note +(.*'maximum'.*)$", told, re.M)

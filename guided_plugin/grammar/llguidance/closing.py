@@ -29,6 +29,8 @@ _PROBES = 3
 """Tokens of free text that are tried: where these leave an ending as it is, the others do."""
 _DISTINCT = 2
 """Tokens that make a text a new one, where items must be distinct."""
+_RESPELLED = 2
+"""Tokens behind a cut that are spelled again with it."""
 _RECENT = 6
 """Endings of other outputs that are tried before one is searched."""
 Ending = tuple[int, ...]
@@ -98,7 +100,7 @@ class ClosingRules:
         self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray, until: float
     ) -> Iterator[int]:
         """Tokens of a mask after which an ending of at most so many tokens is known. `until` that moment of
-        `time.thread_time` others are looked at than those that begin the ending."""
+        `time.perf_counter` others are looked at than those that begin the ending."""
         key = self.endings.spelling.signature(row), ending
         place = self._places.get(key)
         if place is None:
@@ -108,12 +110,12 @@ class ClosingRules:
             if size <= most:
                 yield token
         for token, after in place.others:
-            if time.thread_time() > until:
+            if time.perf_counter() > until:
                 return
             if len(after) <= most and matcher.ends_with((token, *after)):
                 yield token
         # Where no token is spare, another way would have to be as short: no search is worth its time then.
-        while place.untried and len(ending) <= most and time.thread_time() < until:
+        while place.untried and len(ending) <= most and time.perf_counter() < until:
             token = place.untried.pop()
             found = self._tried(matcher, token, ending, most)
             if found is None:
@@ -130,8 +132,7 @@ class ClosingRules:
         ahead = matcher.fork()
         if not ahead.accept(token):
             return None
-        now = time.thread_time()
-        found = self.endings.shortest(ahead, _TRIAL_SECONDS, enough=len(before), needed=most, until=now)
+        found = self.endings.shortest(ahead, _TRIAL_SECONDS, enough=len(before), needed=most)
         if found is not None:
             self._remember(token, before, found)
         return found
@@ -179,8 +180,13 @@ class ClosingRules:
                 return None
             begun += tokens[one]
             if len(begun) >= len(text):
-                rest: list[Piece] = [begun[len(text) :], *(tokens[each] or each for each in ending[taken:])]
-                return self.endings.spelled(rest) if begun.startswith(text) else None
+                if not begun.startswith(text):
+                    return None
+                # Spelled again where it was cut: what comes later is spelled well already.
+                end = taken + _RESPELLED
+                cut: list[Piece] = [begun[len(text) :], *(tokens[each] or each for each in ending[taken:end])]
+                rest = self.endings.spelled(cut)
+                return None if rest is None else rest + ending[end:]
             if not text.startswith(begun):
                 return None
         return None
@@ -220,7 +226,7 @@ class Closing:
         self, matcher: LLGuidanceMatcher, tokens: int, last: int, row: MaskArray, until: float
     ) -> None:
         """Take the tokens out of a mask after which no ending would fit. `tokens` are there, the `last` one
-        of them given. Where no ending is known, none is taken out. `until`: of `time.thread_time`, for
+        of them given. Where no ending is known, none is taken out. `until`: of `time.perf_counter`, for
         searches that only leave more choice."""
         left, growth = self.room - tokens, self.rules.growth
         self.due = tokens + 1
