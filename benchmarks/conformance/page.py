@@ -34,10 +34,10 @@ what no collection has, and [figures](figures.md#maskbench) have real schemas. W
   insists on the tokenizer's own tokens. Neither is configured further.
 
 These keywords say nothing about validity, so they are annotations, as in the standard: `title`,
-`description`, `default`, `examples`, `$comment`, `readOnly`, `writeOnly`, `deprecated`, `contentEncoding`, `contentMediaType`,
-`contentSchema`, and every `format` that is not in the table of formats. Keywords of a later draft than the
-schema names, and keywords next to `$ref` before 2019-09, are annotations too. Warnings name them when a
-request is admitted.
+`description`, `default`, `examples`, `$comment`, `readOnly`, `writeOnly`, `deprecated`, `contentEncoding`,
+`contentMediaType`, `contentSchema`, and every `format` that is not in the table of formats. Keywords of a
+later draft than the schema names, and keywords next to `$ref` before 2019-09, are annotations too. Warnings
+name them when a request is admitted.
 """
 
 
