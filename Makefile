@@ -18,7 +18,7 @@ VLLM_NEXT := $(CURDIR)/.vllm-next
 
 help:
 	@echo "make demo      install into .venv and run the demo"
-	@echo "make newcomer  the tasks of docs/contributing.md, one after the other: a table of what works"
+	@echo "make newcomer  the tasks of CONTRIBUTING.md, one after the other: a table of what works"
 	@echo "make test      the gate, which CI runs, two at a time: $(GATE)"
 	@echo "make nightly   what takes longer, each result written to benchmarks/results/nightly.json: $(NIGHTLY)"
 	@echo "make unit      the tests without vLLM that take less than ten seconds, but for those of tools (ARGS=... goes to pytest)"

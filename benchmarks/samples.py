@@ -34,7 +34,7 @@ def open_sample(source: Path) -> Iterator[dict[str, Path]]:
             found = _unpack(source, Path(scratch))
         if not found:
             raise GuidedError(
-                "contains no .json file", where=str(source), hint="docs/maskbench.md describes samples"
+                "contains no .json file", where=str(source), hint="docs/performance.md describes samples"
             )
         common = os.path.commonpath([PurePosixPath(name).parent for name in found])
         yield {PurePosixPath(name).relative_to(common).as_posix(): found[name] for name in sorted(found)}

@@ -55,7 +55,7 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
             raise ConfigError(
                 f"vLLM made a logits processor with {len(runner) + 1} arguments",
                 where="GuidedLogitsProcessor",
-                hint="this version of vLLM is not supported, see docs/hosts.md",
+                hint="this version of vLLM is not supported, see docs/compatibility.md#vllm",
             )
         # vLLM calls the runner itself: one call less for each of its calls.
         for name in ("update_state", "add_request", "apply_staged_writes", "apply"):

@@ -75,8 +75,9 @@ class Block(NamedTuple):
 
 
 def pages() -> list[Path]:
-    """The pages that are checked: all but the one that is generated."""
-    return [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - {ROOT / "docs/cli.md"})]
+    """The pages that are checked: all but those that have no number of their own."""
+    generated = {ROOT / "docs/cli.md", ROOT / "docs/figures.md"}
+    return [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - generated)]
 
 
 def errors(page: Path) -> Iterator[str]:
@@ -155,19 +156,20 @@ def _mismatches(text: str, comment: str) -> Iterator[str]:
 def _sources(comment: str) -> Iterator[tuple[str, float | None]]:
     """Each source of a comment and its value: None for `-`."""
     first, *lines = comment.removeprefix("<!-- figures ").replace("-->", "").strip().splitlines()
-    document = _load(first.strip())
+    document = load(first.strip())
     for line in filter(None, map(str.strip, lines)):
         if line.startswith("file "):
-            document = _load(line.removeprefix("file ").strip())
+            document = load(line.removeprefix("file ").strip())
             continue
         prefix, colon, terms = line.rpartition(": ")
         for term in re.split(r",(?![^\[]*\])", terms):
             source = re.sub(r"(?<![\w\])*])\.(?=\w)", prefix + ".", term.strip()) if colon else term.strip()
-            yield source, None if source == "-" else _value(document, source)
+            yield source, None if source == "-" else value(document, source)
 
 
 @functools.cache
-def _load(name: str) -> Any:
+def load(name: str) -> Any:
+    """A raw file; a list of them for a pattern."""
     files = sorted(RESULTS.glob(f"{name}.json.gz"))
     if not files:
         raise FigureError(f"no raw file {name}.json.gz in {RESULTS.relative_to(ROOT)}/")
@@ -175,7 +177,8 @@ def _load(name: str) -> Any:
     return documents if "*" in name else documents[0]
 
 
-def _value(document: Any, source: str) -> float:
+def value(document: Any, source: str) -> float:
+    """What a source stands for in a raw file."""
     function = re.fullmatch(r"(\w+)\((.*)\)", source)
     if function:
         if function[1] not in _FUNCTIONS:

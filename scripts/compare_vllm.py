@@ -1,4 +1,4 @@
-"""Write "What differs" in docs/vllm.md: the same texts, matched by this package and by vLLM's own backends.
+"""Write docs/vllm-compared.md: the same texts, matched by this package and by vLLM's own backends.
 
 Specs go through vLLM's check of requests and its classes of backends, on the CPU and without an engine, with
 the options of a server that sets none. Needs vLLM's interpreter (`make compare`). A test fails when the page
@@ -39,8 +39,8 @@ from guided_plugin.demo import MODEL_DIR  # noqa: E402
 from guided_plugin.errors import GuidedError  # noqa: E402
 from guided_plugin.grammar.vocabulary import Vocabulary  # noqa: E402
 
-TARGET = ROOT / "docs" / "vllm.md"
-HEADING = "## What differs"
+TARGET = ROOT / "docs" / "vllm-compared.md"
+HEADING = "# Next to vLLM's own, spec by spec"
 Takes = Callable[[str], bool]
 
 A, NULL = {"type": "integer"}, {"type": "null"}
@@ -240,7 +240,7 @@ def _is_valid(judge: Callable[[Any], bool], text: str) -> bool:
 
 
 def render() -> str:
-    """The section."""
+    """The page."""
     logging.disable(logging.CRITICAL)
     found = list(compared())
     logging.disable(logging.NOTSET)
@@ -264,7 +264,7 @@ def render() -> str:
     for group, table in merged.items():
         lines += [
             "",
-            f"### {group}",
+            f"## {group}",
             "",
             "| spec | text | valid | here | guidance | xgrammar |",
             "|---" * 6 + "|",
@@ -290,13 +290,6 @@ def _code(text: str) -> str:
     return f"{marks}{visible}{marks}".replace("|", "\\|") if visible else "(empty)"
 
 
-def replaced(page: str, section: str) -> str:
-    """The page with the section."""
-    before, _, rest = page.partition(f"\n{HEADING}\n")
-    after = rest.partition("\n## ")[2]
-    return f"{before}\n{section}\n## {after}"
-
-
 if __name__ == "__main__":
-    TARGET.write_text(replaced(TARGET.read_text(encoding="utf-8"), render()), encoding="utf-8")
+    TARGET.write_text(render(), encoding="utf-8")
     print(f"wrote {TARGET}")

@@ -1,6 +1,8 @@
-"""Write docs/errors.md from the places in the package that make errors, docs/numbers.md from its constants,
-docs/options.md from the fields of `GuidedConfig`, and the tables of docs/vllm-versions.md from the names of
-vLLM in `hosts/vllm/names.py`. Tests fail when they differ.
+"""Write the pages of docs/ that are made from elsewhere. Tests fail when they differ.
+
+errors.md is made from the places in the package that make errors, numbers.md from its constants, options.md
+from the fields of `GuidedConfig`, vllm-versions.md from the names of vLLM in `hosts/vllm/names.py`, and
+figures.md from the raw files that `figures.toml` names.
 
 python scripts/make_docs.py
 """
@@ -10,20 +12,23 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from string import Template
+from typing import Any
+
+import check_figures
 
 from guided_plugin import errors
 from guided_plugin.cli.config import options_schema
 from guided_plugin.hosts.vllm.names import NAMES, Part, When
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = ROOT / "docs" / "errors.md"
-VERSIONS = ROOT / "docs" / "vllm-versions.md"
-NUMBERS = ROOT / "docs" / "numbers.md"
-OPTIONS = ROOT / "docs" / "options.md"
+FIGURES = Path(__file__).with_name("figures.toml")
 _NAMES = {kind.__name__ for kind in errors.ERRORS}
 
 HEADER = """\
@@ -50,37 +55,36 @@ except gp.GuidedError as error:
 
 What the log of a vLLM server says, and what clients see, is in [vLLM](vllm.md#when-something-is-wrong).
 
-In the tables, `…` stands for a value. What to do may be one of several things; where a row has nothing, what
-its class says counts.
+In the tables, `…` stands for a value. Several remedies are separated by `/`. Where a row has none, the remedy
+of its class applies.
 """
 
 # What a class does not say by itself: its cause, its remedy, and what a client of vLLM gets.
 ABOUT = {
     "GuidedError": "The root: catch this one.",
-    "SpecError": "The client wrote it wrong. Mend the spec at `where`. vLLM: status 400.",
-    "GrammarError": "A backend can't build the grammar, for a reason of its own. vLLM: status 400.",
-    "UnsupportedSpecError": "Well-formed, but nothing enforces it. Write it in another way, or let an "
-    "operator list the keyword in `unenforced_keywords`. `guided-plugin check` "
-    "shows all of a spec's at once. vLLM: status 400.",
+    "SpecError": "The spec is malformed. Change it at `where`. vLLM: status 400.",
+    "GrammarError": "A backend cannot build the grammar. vLLM: status 400.",
+    "UnsupportedSpecError": "The spec is well-formed, but nothing enforces a part of it. Write it in another "
+    "way, or let an operator list the keyword in `unenforced_keywords`. `guided-plugin check` shows every "
+    "such part of a spec. vLLM: status 400.",
     "UnsatisfiableSpecError": "Parts of the spec contradict each other: no text satisfies it. vLLM: status "
     "400.",
-    "CompileLimitError": "It costs too much time, memory or size. Make the spec smaller, or raise the "
-    "option that the message names ([options](options.md)). vLLM: "
-    "status 400.",
-    "VocabularyError": "The tokenizer can't be read, or does not belong to the model. Found when a "
-    "host starts.",
-    "ConfigError": "An option has no such name or value. Found when a host or a command starts.",
-    "PluginError": "A third party's plugin is broken, unknown or disabled; it is named. "
+    "CompileLimitError": "The spec costs too much time, memory or size. Make it smaller, or raise the option "
+    "that the message names ([options](options.md)). vLLM: status 400.",
+    "VocabularyError": "The tokenizer cannot be read, or does not belong to the model. Found when a host "
+    "starts.",
+    "ConfigError": "An option does not exist, or has a wrong value. Found when a host or a command starts.",
+    "PluginError": "A third party's plugin is broken, unknown or disabled; the message names it. "
     "`disabled_plugins` leaves it out.",
     "PipelineError": "A host calls the pipeline wrongly, or guiding is not possible now. vLLM: status 503.",
-    "BusyError": "There is no room for a compile now, and nothing is wrong with the spec: try "
-    "again. vLLM: status 503 with `Retry-After`.",
-    "OutputError": "What came back is no value of the type: it was cut (raise `max_new_tokens`), or a "
-    "validator refuses it, which no grammar holds. Generate again. Raised by `TypedSpec.read`.",
-    "RequestError": "One request failed while it ran, or asks for what can't be guided; the others "
-    "go on. vLLM: status 400 before it runs, 500 with the reason while it runs.",
-    "BudgetError": "A mask or a token of one request took longer than one request may take: "
-    "simplify its grammar, or raise `row_ms`. vLLM: as above.",
+    "BusyError": "There is no room for a compile now. Nothing is wrong with the spec: try again. vLLM: "
+    "status 503 with `Retry-After`.",
+    "OutputError": "The output is not a value of the type: it was truncated (raise `max_new_tokens`), or a "
+    "validator refuses it, which no grammar enforces. Generate again. Raised by `TypedSpec.read`.",
+    "RequestError": "One request failed while it ran, or asks for something that cannot be guided; the "
+    "others continue. vLLM: status 400 before it runs, 500 with the reason while it runs.",
+    "BudgetError": "A mask or a token of one request took longer than one request may take: simplify its "
+    "grammar, or raise `row_ms`. vLLM: as above.",
 }
 
 
@@ -246,8 +250,43 @@ def render_options() -> str:
     return "\n".join([OPTIONS_HEADER, *lines, "", "<!-- settings -->", ""])
 
 
-def render_versions(page: str) -> str:
-    """The page about vLLM's versions with the tables of now between its marks."""
+VERSIONS_HEADER = """\
+# vLLM's private names
+
+Generated by `python scripts/make_docs.py` from `guided_plugin/hosts/vllm/names.py`. What the contract is, and
+which versions are tested: [compatibility](compatibility.md#vllm).
+"""
+
+VERSIONS_END = """
+## What is added
+
+Four methods are added to vLLM's `WorkerBase`, in every process: `guided_prepare` (compiles a spec before its
+request comes), `guided_health` (why nothing can be guided now), `guided_retry_after` (in how many seconds
+something may be guided again), `guided_metrics` (the figures of the pipelines).
+
+Left on vLLM's objects:
+
+| object | what |
+|---|---|
+| `extra_args` of a guided request | `guided_admitted` (a frontend has compiled its spec), `guided_request` \
+(its id), `guided_left` (left to vLLM), `guided_reasoning` (in the frontend: what its caller says of it) |
+| the input processor, the worker | `_guided_gate`, `_guided_engine` |
+| the `BeamSearchParams` of a server | `_guided_request` |
+| the `additional_config` of an engine whose speculative config is the plugin's | `guided_plugin_jump` |
+| the scheduler | `_guided_unbegun` (requests whose constrained part may not have begun), `_guided_led` \
+(those whose outputs are led to an end) |
+| outputs of guided batches | `_guided_watch`, `guided_failed` (reasons by request id) |
+| each wrapper | `_guided_plugin` |
+
+A request that fails ends with the error code `guided_request_failed`.
+
+With `enabled` false or `GUIDED_PLUGIN=0` the methods are wrapped too, except those of `Sampler`, and the
+wrappers call the originals. Where the plugin is not loaded, nothing is changed.
+"""
+
+
+def render_versions() -> str:
+    """The page of the names of vLLM that are relied on, and of those that are wrapped."""
     parts = ["| part | without it there is no | names |", "|---|---|---|"]
     for part in Part:
         found = [name.path.partition(":")[2] for name in NAMES if name.part is part]
@@ -259,22 +298,61 @@ def render_versions(page: str) -> str:
                 path, part = name.path.partition(":")[2], name.part.name.lower()
                 cells = (f"`{path}`", f"`{part}`", when.value, name.why)
                 wrapped.append(f"| {' | '.join(cells)} |")
-    for title, lines in {"parts": parts, "wrapped": wrapped}.items():
-        before, _, rest = page.partition(f"<!-- {title} -->\n")
-        page = (
-            "\n".join([before + f"<!-- {title} -->", *lines, f"<!-- end of {title} -->"])
-            + (rest.partition(f"<!-- end of {title} -->")[2])
-        )
-    return page
+    return "\n".join(
+        [VERSIONS_HEADER, "## Parts\n", *parts, "\n## What is wrapped\n", *wrapped, VERSIONS_END]
+    )
+
+
+FIGURES_HEADER = """\
+# Figures
+
+Generated by `python scripts/make_docs.py` from the [raw files](../benchmarks/results/README.md) that
+`scripts/figures.toml` names. [Performance](performance.md) says what they mean.
+
+- *plain* is a schema of strings, numbers and enums. *bounded* has strings with `maxLength`; weights are
+  random, so almost every string runs into its bound, where masks cost most.
+- A ratio is guided by unguided. Both are from one run of one process, taking turns, after one repetition to
+  warm up. Every row is guided.
+- Where no other device is named, the GPU is one NVIDIA H200 with 16 processors of an Intel Xeon. The
+  vocabulary has 151,646 tokens (Qwen). "0.6B" and "8B" are the shapes of Qwen3-0.6B and Qwen3-8B.
+- Fresh matchers check the outputs again, token by token. None was wrong in any of these runs.
+"""
+
+
+def render_figures() -> str:
+    """The page of figures."""
+    sections = [FIGURES_HEADER]
+    for table in tomllib.loads(FIGURES.read_text(encoding="utf-8"))["table"]:
+        rows = [[_figures(cell, {**table, **row}) for cell in table["cells"]] for row in table["rows"]]
+        lines = [f"| {' | '.join(cells)} |" for cells in (table["head"], ["---"] * len(table["head"]), *rows)]
+        sections.append("\n".join([f"## {table['title']}", "", table["text"], "", *lines, ""]))
+    return "\n".join(sections)
+
+
+def _figures(cell: str, names: dict[str, Any]) -> str:
+    """A cell with the figures of its sources."""
+
+    def one(match: re.Match[str]) -> str:
+        file, source, digits = match[1] or names["file"], match[2], match[3]
+        return f"{check_figures.value(check_figures.load(file), source):,.{digits}f}"
+
+    return re.sub(r"<(?:([\w-]+): )?([^<>]+)\|(\d)>", one, Template(cell).substitute(names))
+
+
+PAGES = {
+    "errors": render,
+    "numbers": render_numbers,
+    "options": render_options,
+    "vllm-versions": render_versions,
+    "figures": render_figures,
+}
 
 
 def main() -> None:
     """Write the pages."""
-    TARGET.write_text(render(), encoding="utf-8")
-    VERSIONS.write_text(render_versions(VERSIONS.read_text(encoding="utf-8")), encoding="utf-8")
-    NUMBERS.write_text(render_numbers(), encoding="utf-8")
-    OPTIONS.write_text(render_options(), encoding="utf-8")
-    sys.stdout.write(f"wrote {TARGET}, {VERSIONS}, {NUMBERS} and {OPTIONS}\n")
+    for name, made in PAGES.items():
+        (ROOT / "docs" / f"{name}.md").write_text(made(), encoding="utf-8")
+    sys.stdout.write(f"wrote {', '.join(PAGES)} in {ROOT / 'docs'}\n")
 
 
 if __name__ == "__main__":

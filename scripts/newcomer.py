@@ -1,9 +1,9 @@
-"""Walk the newcomer's tasks of docs/contributing.md, and print a table: task, seconds, ok, what was said.
+"""Walk the newcomer's tasks of CONTRIBUTING.md, and print a table: task, seconds, ok, what was said.
 
     .venv-vllm/bin/python scripts/newcomer.py --clients .venv-clients/bin/python
 
 The package is installed as pip installs it into a fresh virtual environment, which sees the libraries of the
-interpreter that runs this (vLLM, torch, openai). Each task runs what its line in docs/contributing.md says.
+interpreter that runs this (vLLM, torch, openai). Each task runs what its line in CONTRIBUTING.md says.
 One that fails prints what a newcomer would see. Answers are judged by `jsonschema` and `re`.
 """
 
@@ -311,7 +311,7 @@ TASKS: dict[str, Callable[[Walk], str]] = {
     "doctor": doctor,
     "custom backend": custom_backend,
 }
-"""By the names of docs/contributing.md, in its order."""
+"""By the names of CONTRIBUTING.md, in its order."""
 
 
 def people(text: str, count: int) -> str:

@@ -24,7 +24,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 # File of the repository -> page of the site.
 _COPIED = {
     "CHANGELOG.md": "CHANGELOG.md",
-    "CONTRIBUTING.md": "changing.md",
+    "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "SECURITY.md",
     "benchmarks/results/README.md": "results.md",
 }

@@ -128,8 +128,7 @@ def test_figures_are_compared_with_their_sources(page: Path, text: str, expected
 
 def test_the_pages_made_from_code_are_what_it_says() -> None:
     script = load_script("scripts/make_docs.py")
-    pages = {"errors": script.render, "numbers": script.render_numbers, "options": script.render_options}
-    for name, render in pages.items():
+    for name, render in script.PAGES.items():
         page = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
         assert page == render(), "run: python scripts/make_docs.py"
 

@@ -22,7 +22,7 @@ _HEADINGS += ("of them rightly",)
 _INTRODUCTION = """# Conformance: what is accepted, what is refused, and what is wrong
 
 `make conformance SUITE=...` makes this page and its raw files. `make fuzz` looks for
-what no collection holds, and [MaskBench](maskbench.md) has real schemas. Words that the tables use:
+what no collection has, and [figures](figures.md#maskbench) have real schemas. Words that the tables use:
 
 - **valid refused**: a valid instance that can't be written. **wrong accept**: an invalid one that can.
 - **refused**: a schema that is not compiled; the error says what, where and why. **rightly**: no instance is
@@ -33,11 +33,11 @@ what no collection holds, and [MaskBench](maskbench.md) has real schemas. Words 
   vLLM calls it, with `strict_mode`, which closes objects; llguidance with `no_forcing`, since it otherwise
   insists on the tokenizer's own tokens. Neither is configured further.
 
-What says nothing about validity is an annotation, by the standard: `title`, `description`, `default`,
-`examples`, `$comment`, `readOnly`, `writeOnly`, `deprecated`, `contentEncoding`, `contentMediaType`,
-`contentSchema`, and every `format` that is not in the table of formats. Keywords of a later draft than the
-schema names, and keywords next to `$ref` before 2019-09, are annotations too. Warnings name them when a
-request is admitted.
+These keywords say nothing about validity, so they are annotations, as in the standard: `title`,
+`description`, `default`, `examples`, `$comment`, `readOnly`, `writeOnly`, `deprecated`, `contentEncoding`,
+`contentMediaType`, `contentSchema`, and every `format` that is not in the table of formats. Keywords of a
+later draft than the schema names, and keywords next to `$ref` before 2019-09, are annotations too. Warnings
+name them when a request is admitted.
 """
 
 

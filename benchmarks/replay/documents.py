@@ -90,7 +90,7 @@ class Documents:
             if len(found) == count:
                 break
         if not found:
-            raise GuidedError(f"no document of kind {kind!r}", where="--sample", hint="docs/maskbench.md")
+            raise GuidedError(f"no document of kind {kind!r}", where="--sample", hint="docs/performance.md")
         return found
 
     def _instances(self, kind: str) -> Iterator[tuple[str, Any, Any]]:

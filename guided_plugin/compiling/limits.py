@@ -27,7 +27,7 @@ _FORM_NODES = 64
 
 _CONTAINERS = (dict, list, tuple)
 
-# What may be compiled in the process that asked (docs/decisions/compiling.md#what-compiles-in-place).
+# What may be compiled in the process that asked (docs/architecture.md#how-specs-compile).
 _SMALL_TEXT = 4_096
 _SMALL_SOURCE = 1_024
 _SMALL_CLASSES = 12

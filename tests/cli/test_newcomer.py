@@ -10,14 +10,14 @@ newcomer = load_script("scripts/newcomer.py")
 
 
 def test_the_tasks_are_those_of_the_page():
-    page = (ROOT / "docs/contributing.md").read_text()
+    page = (ROOT / "CONTRIBUTING.md").read_text()
     table = re.findall(r"^\| (\d+) \| ([^|]+) \|", page, re.M)
     assert [name for _, name in table] == list(newcomer.TASKS)
     assert [int(number) for number, _ in table] == list(range(1, 16))
 
 
 def test_commands_of_the_page_exist():
-    page = (ROOT / "docs/contributing.md").read_text()
+    page = (ROOT / "CONTRIBUTING.md").read_text()
     named = re.findall(r"python (examples/\S+\.py)", page)
     assert len(named) > 7
     assert [name for name in named if not (ROOT / name).exists()] == []

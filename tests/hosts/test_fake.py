@@ -124,9 +124,9 @@ def test_broken_promises_are_found(compiler, monkeypatch):
 
 
 def test_the_page_on_writing_a_host(capsys):
-    part = (DOCS / "hosts.md").read_text().split("## Write a host")[1]
+    part = (DOCS / "guides/loops.md").read_text().split("## Write a host")[1]
     example, step = re.findall(r"```python[^\n]*\n(.*?)```", part, re.DOTALL)[:2]
-    exec(example, {})
+    exec(f"import guided_plugin as gp\n{example}", {})
     assert capsys.readouterr().out.startswith("guided")
     # The step on the page is the step that runs.
     source = iter(line.strip() for line in inspect.getsource(FakeHost.step).splitlines())

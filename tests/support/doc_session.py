@@ -50,7 +50,9 @@ _PYTHON = """#!/bin/sh
 case "$1 $2" in "-m benchmarks."*)
     path={root}/$(echo "$2" | tr . /)
     test -e "$path.py" -o -e "$path/__main__.py"
-    exit
+    exit;;
+"-m vllm.entrypoints.openai.api_server")
+    shift 2; exec vllm serve "$@"
 esac
 exec {python} "$@"
 """

@@ -41,17 +41,7 @@ logits = torch.zeros(2, len(tokenizer))
 sample = lambda logits: logits.argmax(-1)
 append = stop_criteria = lambda tokens: None
 """,
-    "docs/compiling.md": _COMPILER,
     "docs/explain.md": _COMPILER + "import guided_plugin\n",
-    "docs/scaling.md": _LOADED
-    + """
-import guided_plugin as gp
-import os, torch.distributed
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-group = torch.distributed.group.WORLD
-compiler = gp.GrammarCompiler(gp.Vocabulary.from_tokenizer(tokenizer))
-""",
     "docs/specs.md": "class MyPydanticModel(__import__('pydantic').BaseModel):\n    age: int\n",
     "docs/transformers.md": _LOADED
     + """
@@ -70,11 +60,9 @@ folder = shutil.copytree(folder, chatting.name + "/model")
 template = "{% for message in messages %}{{ message.content }} {% endfor %}"
 pathlib.Path(folder, "chat_template.jinja").write_text(template)
 """,
-    "docs/worker.md": _COMPILER + "pipeline = StepPipeline(compiler, max_slots=2, device='cpu')\n",
 }
 
 AFTER = {
-    "docs/scaling.md": "loop.pipeline.close()\ntorch.distributed.destroy_process_group()\n",
     "docs/transformers.md": "manager.stop(block=True)\nguide.close()\nchatting.cleanup()\n",
 }
 """What ends threads and processes that a page leaves running, as a reader's program would at its end."""

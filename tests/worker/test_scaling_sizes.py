@@ -1,10 +1,10 @@
-"""The sizes of shared memory that docs/scaling.md quotes are those of the layout."""
+"""The sizes of shared memory that docs/operations.md quotes are those of the layout."""
 
 import pathlib
 
 from guided_plugin.worker.layout import Shape
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "scaling.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def mib(rows, vocabulary, drafts=0):

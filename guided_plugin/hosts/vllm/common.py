@@ -39,7 +39,7 @@ from guided_plugin.worker.ranks.group import RankGroup
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _APART = "use data parallelism"
-_SUPPORTED = "docs/scaling.md has what is supported"
+_SUPPORTED = "docs/operations.md#several-gpus has what is supported"
 
 GUIDED = "guided"
 """The key of `extra_args` (and of `vllm_xargs`) that holds a request's spec."""

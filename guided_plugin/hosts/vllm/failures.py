@@ -279,7 +279,7 @@ def passed_by(params: Any, vllm_config: Any) -> GuidedError | None:
 
 _PASSED_BY = RequestError(
     "the request came to the engine past the plugin's check",
-    hint="send it through a frontend that has loaded the plugin: see entrances in docs/vllm-versions.md",
+    hint="send it through a frontend that has loaded the plugin: see docs/compatibility.md#entrances",
 )
 
 

@@ -1,6 +1,6 @@
 """What the host relies on in transformers. When one of these fails, a new version has changed under it.
 
-The version range is in pyproject.toml; docs/hosts.md says which versions these tests were run with.
+The version range is in pyproject.toml; docs/compatibility.md says which versions these tests were run with.
 """
 
 import inspect

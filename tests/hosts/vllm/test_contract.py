@@ -10,7 +10,6 @@ import pathlib
 import re
 
 import pytest
-from script_files import load_script
 
 import guided_plugin as gp
 from guided_plugin.hosts.vllm import patches
@@ -91,13 +90,6 @@ def test_nothing_is_wrapped_elsewhere_and_every_wrapper_is_used():
     assert wrappers == {name.by for name in NAMES if name.by}
     assigns = [file for file, tree in TREES.items() if "_guided_plugin = True" in ast.unparse(tree)]
     assert assigns == ["patches.py"]
-
-
-def test_the_page_has_the_tables():
-    page = (PACKAGE.parent / "docs" / "vllm-versions.md").read_text()
-    assert page == load_script("scripts/make_docs.py").render_versions(page), (
-        "run: python scripts/make_docs.py"
-    )
 
 
 def test_every_attribute_of_an_object_of_vllms_is_in_the_contract():

@@ -1,7 +1,7 @@
 """Every way in which a request reaches an engine: what comes out is constrained, or refused, never free.
 
 AsyncLLM with its core in another process, and LLM in this one. The endpoints are in
-`test_entrances_server.py`; docs/vllm-versions.md lists all entrances.
+`test_entrances_server.py`; docs/compatibility.md lists all entrances.
 """
 
 import asyncio

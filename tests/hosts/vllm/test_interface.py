@@ -32,7 +32,7 @@ from guided_plugin.hosts.vllm.patches import Call, broken, patch
 
 VLLM = pathlib.Path(inspect.getfile(SamplingParams)).parent
 PACKAGE = pathlib.Path(guided_plugin.__file__).parent
-PAGE = (PACKAGE.parent / "docs" / "hosts.md").read_text()
+PAGE = (PACKAGE.parent / "docs" / "vllm-versions.md").read_text()
 
 
 def test_the_installed_version_is_tested():

@@ -211,7 +211,7 @@ def test_what_is_not_supported_is_refused(vllm_config, says):
     reason = unsupported_reason(vllm_config, gp.GuidedConfig())
     assert reason is not None
     assert says in str(reason)
-    assert "docs/scaling.md" in str(reason)
+    assert "docs/operations.md#several-gpus" in str(reason)
     with pytest.raises(gp.GuidedError, match=says):
         Gate(vllm_config).admit(runner_params(AB))
 
