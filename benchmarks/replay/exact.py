@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default=str(MODEL_DIR), help="folder of a model")
     parser.add_argument("--sample", type=Path, required=True, help="a folder or a tar archive of MaskBench")
     parser.add_argument("--requests", type=int, default=2000, help="greedy ones")
+    parser.add_argument("--schemas", type=int, default=200, help="so many of them")
     parser.add_argument("--draws", type=int, default=4000, help="outputs at temperature 1")
     parser.add_argument("--tokens", type=int, default=64, help="of an output at most")
     parser.add_argument("--engine", type=json.loads, default={}, help="more arguments of the engine, as JSON")
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     check_out(options.out, "--out")
     asked = {name: getattr(options, name) for name in ("model", "requests", "draws", "tokens", "engine")}
-    asked["schemas"] = served_schemas(options.sample, options.requests)
+    asked["schemas"] = served_schemas(options.sample, options.schemas)
     answers = {}
     with progress("exact", len(_WAYS)) as advance:
         for way in _WAYS:

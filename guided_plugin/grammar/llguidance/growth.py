@@ -34,7 +34,7 @@ _BIT = re.compile(r"bit_clear\((\d+)\)")
 _CODE = re.compile(r"((?<!\\)(?:\\\\)*)\\x\{")
 _UNREAD = 16
 """Characters of a regular expression in a dialect that is not read here: more than most need."""
-_MOST_EXAMPLES, _LONGEST_EXAMPLE = 64, 256
+_MOST_EXAMPLES, _LONGEST_EXAMPLE, _WAYS = 64, 256, 8
 _USUAL = b" aA0"
 """Characters that examples have where they may."""
 _ROUNDS = 200
@@ -223,21 +223,26 @@ def examples(text: str) -> list[bytes]:
     tokens = _TOKEN.finditer(_SPACED.sub(r'"\1"', text))
     for token in itertools.islice((one for one in tokens if one["regex"]), _MOST_EXAMPLES):
         with contextlib.suppress(UnsupportedSpecError):
-            example = _example(_tree(token["regex"]))
-            found[example.encode(errors="replace").removeprefix(b'"').removesuffix(b'"')] = None
+            for example in _examples(_tree(token["regex"])):
+                found[example.encode(errors="replace").removeprefix(b'"').removesuffix(b'"')] = None
     return [example for example in found if 0 < len(example) <= _LONGEST_EXAMPLE]
 
 
-def _example(node: ecma.Node) -> str:
+def _examples(node: ecma.Node) -> list[str]:
+    """The shortest first; of a choice one for each way to write it."""
+    found = [""]
     match node:
         case ecma.Sequence(parts):
-            return "".join(map(_example, parts))[: _LONGEST_EXAMPLE + 1]
+            known = [_examples(part) for part in parts]
+            usual = [examples[0] for examples in known]
+            others = ((at, one) for at, examples in enumerate(known) for one in examples[1:])
+            found = ["".join(usual), *("".join([*usual[:at], one, *usual[at + 1 :]]) for at, one in others)]
         case ecma.Alternation(options):
-            return min(map(_example, options), key=len)
-        case ecma.Repeat(part, low, _):
-            return (_example(part) * min(low, _LONGEST_EXAMPLE))[: _LONGEST_EXAMPLE + 1]
+            found = sorted((one for option in options for one in _examples(option)), key=len)
+        case ecma.Repeat(part, low, _) if low:
+            found = [one * min(low, _LONGEST_EXAMPLE) for one in _examples(part)]
         case ecma.Characters(ranges, _, negated):
             allowed = ecma.complement(ranges) if negated else ranges
-            usual = (code for low, high in allowed for code in _USUAL if low <= code <= high)
-            return chr(next(usual, allowed[0][0] if allowed else ord("a")))
-    return ""
+            likely = (code for low, high in allowed for code in _USUAL if low <= code <= high)
+            found = [chr(next(likely, allowed[0][0] if allowed else ord("a")))]
+    return list(dict.fromkeys(one[: _LONGEST_EXAMPLE + 1] for one in found))[:_WAYS]
