@@ -17,7 +17,7 @@ from guided_plugin.errors import SpecError, UnsupportedSpecError, did_you_mean, 
 from guided_plugin.spec.ecma import Characters, Repeat
 from guided_plugin.spec.languages import nullable, whole
 
-__all__ = ["KINDS", "OPTIONS", "SETTLED", "WHOLE", "Form", "Kind", "loaded", "read", "whitespace_of"]
+__all__ = ["KINDS", "OPTIONS", "SETTLED", "WHOLE", "Form", "Kind", "read", "whitespace_of"]
 
 Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 KINDS: tuple[Kind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag")
@@ -55,7 +55,8 @@ class Form(NamedTuple):
 
 def read(obj: Any) -> Form | None:
     """What a mapping or JSON text asks for; None for plain text."""
-    obj = loaded(obj)
+    while isinstance(obj, str | bytes):
+        obj = _from_text(obj)
     if obj is None:
         return None
     if not isinstance(obj, Mapping):
@@ -80,13 +81,6 @@ def read(obj: Any) -> Form | None:
     if isinstance(kind, str) and (kind in _RESPONSE_TYPES or form.keys().isdisjoint({*KINDS, "json"})):
         return _typed(kind, form, options)
     return _keyed(form, options)
-
-
-def loaded(form: Any) -> Any:
-    """What a form says that may be JSON text, or text in such a text."""
-    while isinstance(form, str | bytes):
-        form = _from_text(form)
-    return form
 
 
 def _from_text(text: str | bytes) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from guided_plugin.errors import GrammarError, GuidedError, PluginError, RequestError, SpecError
 from guided_plugin.hosts.vllm.common import EXTRA, GUIDED, constraint
 from guided_plugin.hosts.vllm.names import CONSTRAINTS
-from guided_plugin.spec.forms import KINDS, WHOLE, loaded, read
+from guided_plugin.spec.forms import KINDS, WHOLE, read
 from guided_plugin.spec.references import pointer_steps
 
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -105,12 +105,11 @@ def placed(error: GuidedError, params: Any) -> tuple[GuidedError, str | None]:
 
 def _inside(form: Any, where: str) -> tuple[str, str]:
     """The key of a form that an error is in, and where behind it."""
-    kind, key, keys = "", "", ()
+    found, form = None, _document(form) if isinstance(form, str) else form
+    keys = tuple(form) if isinstance(form, Mapping) else ()
     with suppress(GuidedError):
-        form = loaded(form) if where else form  # else it may be refused unread
-        keys = tuple(form) if isinstance(form, Mapping) else ()
-        if keys and (found := read(form)) is not None:
-            kind, key = found.kind, found.place
+        found = read(form) if keys else None
+    kind, key = ("", "") if found is None else (found.kind, found.place)
     name = re.split(r"[^\w-]", where, maxsplit=1)[0]
     rest = where[len(name) :]
     if name in ("", WHOLE, kind) or (name in KINDS and not keys):
@@ -121,7 +120,7 @@ def _inside(form: Any, where: str) -> tuple[str, str]:
 def _theirs(asking: _Asking, form: Mapping[str, Any], key: str, rest: str) -> str:
     """A place in vLLM's own constraint as the client wrote it."""
     if key not in CONSTRAINTS or not asking.parts:
-        return f"structured_outputs.{key}{rest}"
+        return f"structured_outputs.{key}".rstrip(".") + rest
     first, *steps = rest.split("/")
     nodes = [_document(form[key])]
     parts = [(place, _plain(_document(value))) for place, value in asking.parts]

@@ -207,6 +207,7 @@ def test_an_error_has_the_place_that_the_client_wrote(engine, make, fields, says
         (NAMED, BAD, "tools[1].function.parameters#/properties/age/type: "),
         ("required", DEFINED, "tools[1].function.parameters#/$defs/d/type: "),
         (NAMED, DEFINED, "tools[1].function.parameters#/$defs/d/type: "),
+        ("required", {**BAD, "$defs": {"d": {}}}, "tools[1].function.parameters#/properties/age/type: "),
     ],
 )
 def test_tools_of_parsers_that_make_one_schema_of_them(engine, choice, parameters, says):
