@@ -235,7 +235,7 @@ def _show(report: CheckReport) -> None:
         if made.reason:
             console.print(f"chosen: {escape(made.reason)}")
     if bounds := bounds_of(made):
-        console.print("bounds:", ", ".join(f"{name} {most}" for name, most in bounds.items()))
+        console.print("bounds:", results.listed(bounds))
     for warning in report.warnings:
         console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
     groups: dict[tuple[str, str], list[KeywordUse]] = {}

@@ -40,7 +40,7 @@ class _Asking(NamedTuple):
 
 
 _NO_SERVER = _Asking()
-_asking: ContextVar[_Asking] = ContextVar("guided_asking", default=_NO_SERVER)
+_asking: ContextVar[_Asking] = ContextVar("asking", default=_NO_SERVER)
 """Of the HTTP request that is served; tasks that it starts share it."""
 
 

@@ -21,6 +21,7 @@ from vllm.parser.parser_manager import ParserManager
 from vllm.sampling_params import StructuredOutputsParams
 from vllm_support import TAKES_OVER, VOCABULARY, config
 
+from guided_plugin import OutputSpec
 from guided_plugin.errors import RequestError
 from guided_plugin.hosts.vllm import specs
 from guided_plugin.hosts.vllm.admission import Gate
@@ -153,6 +154,7 @@ CASES = [
             ({"choice": ["a", 1]}, ".choice[1]: must be a string"),
             ({"regex": "a", "max_digits": -1}, ".max_digits: must be a whole number"),
             ({"regex": "a", "stop_token_ids": [999]}, ".stop_token_ids: stop token 999 is outside"),
+            ({"regex": "a", "stop_token_ids": "a"}, ".stop_token_ids: must"),
             ({"regex": "a", "backend": "nope"}, ".backend: no backend named 'nope'"),
             ({"regex": "a", "choice": ["b"]}, ": more than one constraint: regex, choice"),
             ({"type": "json_schema", "x": {}}, ": response_format: unknown key 'x'"),
@@ -184,6 +186,7 @@ CASES = [
         ]
     ),
     (tokens, {"extra_args": {"guided": {"regex": "(a"}}}, "extra_args.guided.regex: a ( "),
+    (tokens, {"extra_args": {"guided": OutputSpec.regex("(a")}}, "extra_args.guided: a ( "),
     (
         tokens,
         {"structured_outputs": StructuredOutputsParams(json=BAD)},
