@@ -336,5 +336,10 @@ def test_sarif_of_one_file(run, write, tmp_path):
     assert of_sarif(json.loads(log.read_text())) == [("RefusedInstance", "error", "i", None, "")]
     run("check", write("s.json", {"type": "txt"}), "--sarif", log).is_error(1, "unknown type")
     assert of_sarif(json.loads(log.read_text())) == [("SpecError", "error", "s.json", (1, 2), "#/type")]
+    alone = run(
+        "check", write("s.json", '{"title": "a",\n "allOf": [{"type": "string"}, false]}'), "--sarif", "-"
+    )
+    expected = ("UnsatisfiableSpecError", "error", "s.json", (2, 2), "#/allOf/1")
+    assert (alone.code, of_sarif(alone.json)[0]) == (1, expected)
     assert of_sarif(run("check", write("s.json", PERSON), "--sarif", "-").json) == []
     run("check", write("s.json", PERSON), "--sarif", tmp_path).is_error(2, "--sarif: can't write")
