@@ -157,7 +157,7 @@ newcomer: $(CLIENTS_STAMP) $(VLLM_STAMP)
 vllm-next-test: vllm-sources
 	set -e; for release in $(VLLM_NEXT)/*/; do \
 		PYTHONPATH=$$release:$$PYTHONPATH $(VLLM)/bin/python -m pytest -o filterwarnings=default -o timeout=900 \
-			$(addprefix tests/hosts/vllm/test_,contract.py interface.py gate.py reasoning.py beams.py failures.py telling.py runners.py v2_sampler.py stages.py ranks.py tools.py) $(NEXT_ARGS); \
+			$(addprefix tests/hosts/vllm/test_,contract.py interface.py gate.py reasoning.py beams.py failures.py telling.py places.py runners.py v2_sampler.py stages.py ranks.py tools.py) $(NEXT_ARGS); \
 	done
 
 # vLLM pins an older llguidance than the newest: what masks promise holds with both. Left to `unit` is what our own code

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+from collections import Counter
 from collections.abc import Iterable
 
 MAX_CHARACTERS = 1_000
@@ -149,7 +150,10 @@ def near_miss(word: object, known: Iterable[str]) -> str:
     names = list(known)
     if not isinstance(word, str) or len(word) > _LONGEST_NAME or word in names:
         return ""
-    return next(iter(difflib.get_close_matches(word, names, n=1, cutoff=0.8)), "")
+    near = next(iter(difflib.get_close_matches(word, names, n=1, cutoff=0.8)), "")
+    written, meant = Counter(word), Counter(near)
+    edits = max((written - meant).total(), (meant - written).total())  # letters in another order are none
+    return near if edits <= max(1, len(near) // 5) else ""  # `propertiesOrder` has a word more
 
 
 _LONGEST_NAME = 60

@@ -78,10 +78,18 @@ def test_misspelt_names_get_the_nearest_or_all(word, known, hint):
         ("kv", ""),
         (7, ""),
         ("guided" * 20, ""),
+        ("guidedBy", ""),
+        ("propertiesOrder", ""),
+        ("propertes", "properties"),
+        ("proeprtise", "properties"),
+        ("requiredIf", ""),
+        ("requierd", "required"),
+        ("additionalProperty", "additionalProperties"),
     ],
 )
 def test_a_near_miss_is_no_known_name_and_like_one(word, near):
-    assert errors.near_miss(word, ["guided", "other"]) == near
+    known = ["guided", "other", "properties", "required", "additionalProperties"]
+    assert errors.near_miss(word, known) == near
 
 
 CLIENT = "a\nb\r\x1b[31mred\x00\u202e\u2028\ud800é"

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import glob
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
+from guided_plugin import __version__
+from guided_plugin.cli import loading, results
 from guided_plugin.cli.loading import InputError, load_spec, load_vocabulary, name_of, read_once, read_text
 from guided_plugin.cli.results import JsonOutput, Layout, Open, Tokenizer, print_json, working
 from guided_plugin.demo import MODEL_DIR
@@ -50,6 +57,9 @@ def check(
         ),
     ] = False,
     json_output: JsonOutput = False,
+    sarif: Annotated[
+        Path | None, typer.Option(help="File for what is wrong, as SARIF 2.1.0; -: stdout, for that alone.")
+    ] = None,
 ) -> None:
     """Compile specs; show the backend, warnings, what becomes of each keyword, and which instances match.
 
@@ -58,6 +68,7 @@ def check(
     """
     files = _expanded(spec_files)
     read_once([*files, *(instance or [])])
+    results.check_out(sarif if sarif != Path("-") else None, "--sarif")
     if instance and len(files) > 1:
         raise InputError("is matched with one spec", where="--instance", hint="check the specs one by one")
     specs: dict[Path, OutputSpec | GuidedError] = {}
@@ -65,8 +76,6 @@ def check(
         try:
             specs[file] = load_spec(file, whitespace=whitespace, open_objects=open_objects)
         except GuidedError as error:
-            if len(files) == 1:
-                raise
             specs[file] = error
     instances = [(name_of(path), read_text(path)) for path in instance or []]
     with working("compiling"):
@@ -79,9 +88,15 @@ def check(
             file: spec if isinstance(spec, GuidedError) else check_spec(compiler, spec, instances, raw=raw)
             for file, spec in specs.items()
         }
+    if sarif == Path("-"):
+        print_json(_sarif(reports))
+        raise typer.Exit(max(map(_code, reports.values())))
+    results.write_json(_sarif(reports), sarif)
     report = reports[files[0]]
-    if len(files) > 1 or isinstance(report, GuidedError):
+    if len(files) > 1:
         raise typer.Exit(_summarise(reports, json_output))
+    if isinstance(report, GuidedError):
+        raise report
     if json_output:
         print_json(report.to_dict())
     else:
@@ -104,22 +119,25 @@ def _expanded(paths: list[Path]) -> list[Path]:
     return list(found)
 
 
+def _code(report: CheckReport | GuidedError) -> int:
+    """The exit code for a spec."""
+    return int(not report.ok) if not isinstance(report, GuidedError) else 1 + isinstance(report, InputError)
+
+
 def _summarise(reports: dict[Path, CheckReport | GuidedError], json_output: bool) -> int:
     """A line for each file and each warning, and what all come to: the exit code."""
-    lines, code = [], 0
+    lines, code = [], max(map(_code, reports.values()))
     documents: list[dict[str, Any]] = []
     for file, report in reports.items():
         name = name_of(file)
         if isinstance(report, GuidedError):  # it names the file
             lines.append(f"refused  {report}")
             documents.append({"file": name, "ok": False, "error": report.to_dict()})
-            code = max(code, 2 if isinstance(report, InputError) else 1)
             continue
         made = report.grammar
         lines.append(f"ok       {name}: {made.backend}" if made else f"refused  {name}: {report.error}")
         lines += [f"warning  {name}: {warning}" for warning in report.warnings]
         documents.append({"file": name, **report.to_dict()})
-        code = max(code, int(not report.ok))
     good = sum(bool(document["ok"]) for document in documents)
     if json_output:
         print_json({"ok": code == 0, "specs": documents})
@@ -127,6 +145,75 @@ def _summarise(reports: dict[Path, CheckReport | GuidedError], json_output: bool
         print(*(printable(line, 1_000) for line in lines), sep="\n")
         print(f"{good} of {len(reports)} specs compile")
     return code
+
+
+def _sarif(reports: Mapping[Path, CheckReport | GuidedError]) -> dict[str, Any]:
+    """A result for each error, refused keyword, warning and refused instance, as a log of SARIF 2.1.0."""
+    findings = [finding for file, report in reports.items() for finding in _findings(file, report)]
+    found: list[dict[str, Any]] = []
+    for rule, file, where, text in findings:
+        place: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": quote(file.as_posix())}}}
+        if region := _region(file, where):
+            place["physicalLocation"]["region"] = region
+        if where.startswith("#"):
+            place["logicalLocations"] = [{"fullyQualifiedName": where}]
+        level, message = "warning" if rule == "Warning" else "error", {"text": printable(text)}
+        found.append({"ruleId": rule, "level": level, "message": message, "locations": [place]})
+    rules = [{"id": rule} for rule in sorted({finding[0] for finding in findings})]
+    tool = {"driver": {"name": "guided-plugin", "version": __version__, "rules": rules}}
+    schema = "https://json.schemastore.org/sarif-2.1.0.json"
+    return {"$schema": schema, "version": "2.1.0", "runs": [{"tool": tool, "results": found}]}
+
+
+def _findings(file: Path, report: CheckReport | GuidedError) -> Iterator[tuple[str, Path, str, str]]:
+    """What is wrong with a spec: the rule, the file, the place in it, and a message."""
+    error, at = report if isinstance(report, GuidedError) else report.error, ""
+    if error is not None:
+        at = error.where.removeprefix(name_of(file)).removeprefix(": ")
+        yield type(error).__name__, file, at, error.reason.removeprefix(f"{name_of(file)}: ")
+    if isinstance(report, GuidedError):
+        return
+    for use in report.keywords or ():
+        if use.status in ("refused", "undecided") and use.where != at:
+            what = f"{use.where}: {use.note or use.status}"
+            yield f"{use.status.title()}Keyword", file, use.where, what
+    for warning in report.warnings:
+        yield "Warning", file, warning.partition(": ")[0], warning
+    for one in report.instances:
+        if not one.accepted:
+            yield "RefusedInstance", Path(one.name), "", one.reason
+
+
+def _region(file: Path, where: str) -> dict[str, int]:
+    """The line and the column of a place in a spec file; nothing where they are not known."""
+    from guided_plugin.spec.forms import read
+    from guided_plugin.spec.references import pointer_steps
+
+    named = re.search(r"line (\d+), column (\d+)", where)
+    if named and (where.startswith("line") or file.suffix.lower() in loading.GRAMMARS):
+        return {"startLine": int(named[1]), "startColumn": int(named[2])}
+    with suppress(OSError, ValueError, LookupError, RecursionError):
+        text = file.read_text(encoding="utf-8-sig") if where.startswith("#") else ""
+        document, inside = json.loads(text), ""
+        with suppress(GuidedError):  # a JSON Schema is no form
+            inside = getattr(read(document), "place", "")
+        pointer = "".join(f"/{key}" for key in inside.split(".") if key) + where[1:]
+        path = tuple(step for step, _ in pointer_steps(document, pointer))
+        while isinstance(path[-1], int):
+            path = path[:-1]
+        same = [one for one in _members(document) if one[-1] == path[-1]]
+        spelt = re.finditer(re.escape(json.dumps(path[-1], ensure_ascii=False)) + r"\s*:", text)
+        at = dict(zip(same, (match.start() for match in spelt), strict=True))[path]
+        return {"startLine": text.count("\n", 0, at) + 1, "startColumn": at - text.rfind("\n", 0, at)}
+    return {}
+
+
+def _members(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The paths of all that is in a JSON document, in its order."""
+    inside = node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else ())
+    for key, value in inside:
+        yield (*path, key)
+        yield from _members(value, (*path, key))
 
 
 def _show(report: CheckReport) -> None:
@@ -148,7 +235,7 @@ def _show(report: CheckReport) -> None:
         if made.reason:
             console.print(f"chosen: {escape(made.reason)}")
     if bounds := bounds_of(made):
-        console.print("bounds:", ", ".join(f"{name} {most}" for name, most in bounds.items()))
+        console.print("bounds:", results.listed(bounds))
     for warning in report.warnings:
         console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
     groups: dict[tuple[str, str], list[KeywordUse]] = {}

@@ -13,6 +13,7 @@ from guided_plugin.cli.results import (
     Layout,
     Open,
     Tokenizer,
+    listed,
     marked,
     print_json,
     working,
@@ -84,7 +85,7 @@ def _show(found: Explanation, next_text: str | None) -> None:
     ending = found.ending
     lines.append(("could end", repr(ending.text) if ending.text is not None else ending.why))
     if found.bounds:
-        lines.append(("bounds", ", ".join(f"{name} {most}" for name, most in found.bounds.items())))
+        lines.append(("bounds", listed(found.bounds)))
     lines += [("note", note) for note in found.notes]
     console = Console(highlight=False, soft_wrap=True)
     for name, value in lines:

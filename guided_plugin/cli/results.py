@@ -91,6 +91,11 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+def listed(bounds: Mapping[str, int]) -> str:
+    """Bounds of a grammar, as one line."""
+    return ", ".join(f"{name} {most}" for name, most in bounds.items())
+
+
 def marked(pieces: Iterable[tuple[str, bool]], terminal: bool) -> Any:
     """A text whose chosen parts are dim on a terminal, else in << >>."""
     from rich.text import Text

@@ -171,7 +171,8 @@ def _tokens_of(position: Position, text: str) -> list[int]:
     """The tokens that a tokenizer makes of an output, with the one that ends it where it may end."""
     names, tokens = position.names, []
     if names.encode is None:
-        raise VocabularyError("has no encoder for text", hint="make it from a tokenizer, to see jumps")
+        what = "the vocabulary has no encoder for text"
+        raise VocabularyError(what, hint="make it from a tokenizer, to see jumps")
     for piece in names.pieces(text):
         control = names.by_name.get(piece)
         tokens += [control] if control is not None else names.encode(piece)

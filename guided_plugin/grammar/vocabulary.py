@@ -42,7 +42,8 @@ class Vocabulary:
             raise VocabularyError("the vocabulary is empty")
         if not self.stop_token_ids:
             raise VocabularyError(
-                "has no stop token", hint="pass stop_token_ids, or set the tokenizer's eos_token"
+                "the vocabulary has no stop token",
+                hint="pass stop_token_ids or set the tokenizer's eos_token",
             )
         for token in self.stop_token_ids:
             if not 0 <= token < len(self.tokens):
@@ -137,7 +138,7 @@ class Vocabulary:
             if self.tokens[token] == wanted:
                 return (token,)
         if self.encode is None:
-            raise VocabularyError("has no encoder for text", hint="give token ids instead of text")
+            raise VocabularyError("the vocabulary has no encoder for text", hint="give token ids")
         return tuple(self.encode(tokens_or_text))
 
     def triggers(self, given: Iterable[Trigger] | None) -> tuple[Trigger, ...]:

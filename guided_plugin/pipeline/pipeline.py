@@ -264,7 +264,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         whose thread the grammars work."""
         if not isinstance(self.runtime, InlineRuntime) or not self.drafts:
             raise PipelineError(
-                "tells what must follow only to hosts that verify drafts, with the grammars in their thread",
+                "forced tokens are told only to hosts that verify drafts, with the grammars in their thread",
                 hint="use mode='inline' and drafts=7",
             )
         if self._forced is None:

@@ -49,6 +49,8 @@ class Form(NamedTuple):
     """The constraint, unchecked. None for `json_object`, which needs none."""
     options: dict[str, Any]
     """Options of `OutputSpec`, and the syntax of a grammar."""
+    place: str = ""
+    """Where in the form the constraint is: its keys, joined with dots. Empty: it is the form itself."""
 
 
 def read(obj: Any) -> Form | None:
@@ -59,7 +61,7 @@ def read(obj: Any) -> Form | None:
         return None
     if not isinstance(obj, Mapping):
         raise SpecError(
-            f"a spec is a mapping, JSON text, an OutputSpec or a type, not {type(obj).__name__}",
+            f"must be a mapping, JSON text, an OutputSpec or a type, not {type(obj).__name__}",
             where=WHOLE,
             hint=file_hint(obj) or 'for example {"json_schema": {...}} or {"regex": "[a-z]+"}',
         )
@@ -70,7 +72,8 @@ def read(obj: Any) -> Form | None:
         raise SpecError(what, where=WHOLE, hint="give one of " + ", ".join(KINDS))
     if isinstance(form.get("format"), Mapping) and set(form) <= {"format", "verbosity"}:
         # The field `text` of OpenAI's Responses.
-        return read(form["format"])
+        inner = read(form["format"])
+        return inner and inner._replace(place=f"format.{inner.place}".rstrip("."))
     options = {name: form.pop(name) for name in OPTIONS if name in form}
     if any(key.startswith(_GUIDED) for key in form if isinstance(key, str)):
         return _guided(form, options)
@@ -85,7 +88,7 @@ def _from_text(text: str | bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(
-            f"a spec given as text must be JSON: {error}",
+            f"a text must be JSON: {error}",
             where=WHOLE,
             hint=file_hint(text) or 'a regex, for example, is written {"regex": "[a-z]+"}',
         ) from None
@@ -108,12 +111,12 @@ def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form 
     if kind in _TGI_TYPES and "value" in form:
         _check_keys(form, ("type", "value", *OPTIONS), "grammar of TGI")
         if kind == "json_schema":
-            return _schema(form["value"], options)
-        return Form("regex" if kind == "regex" else "json_schema", form["value"], options)
+            return _schema(form["value"], options, "value")
+        return Form("regex" if kind == "regex" else "json_schema", form["value"], options, "value")
     if kind == "json_schema" and "schema" in form and kind not in form:
         # `text.format` of OpenAI's Responses: what others wrap lies next to `type`.
         _check_keys(form, ("type", "name", "schema", "description", *OPTIONS), "text.format")
-        return Form("json_schema", form["schema"], options)
+        return Form("json_schema", form["schema"], options, "schema")
     if kind not in _RESPONSE_TYPES:
         of_schema = form.keys() & {"properties", "items", "enum", "$defs", "required"}
         hint = did_you_mean(kind, _RESPONSE_TYPES)
@@ -138,22 +141,24 @@ def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form 
     if kind not in form:
         hint = f'{{"type": "{kind}", "{kind}": ...}}'
         raise SpecError(f"has no {kind!r}", where="response_format", hint=hint)
-    return Form("regex", form[kind], options) if kind == "regex_schema" else _schema(form[kind], options)
+    if kind == "regex_schema":
+        return Form("regex", form[kind], options, kind)
+    return _schema(form[kind], options, kind)
 
 
-def _schema(value: Any, options: dict[str, Any]) -> Form:
+def _schema(value: Any, options: dict[str, Any], place: str) -> Form:
     """OpenAI wraps a schema as {"name", "schema", "strict", "description"}; others send it bare."""
     wrapper = {"name", "strict", "description"}
     if not isinstance(value, Mapping) or "schema" not in value:
         if isinstance(value, Mapping) and "name" in value and set(value) <= wrapper:
             hint = 'write {"name": ..., "schema": {...}}'
             raise SpecError("has a `name` and no `schema`", where="json_schema", hint=hint)
-        return Form("json_schema", value, options)
+        return Form("json_schema", value, options, place)
     if "name" not in value and {"type", "properties"} & set(value):
-        return Form("json_schema", value, options)
+        return Form("json_schema", value, options, place)
     _check_keys(value, ("schema", *wrapper), "json_schema")
     strict = {} if value.get("strict") is None else {"strict": value["strict"]}
-    return Form("json_schema", value["schema"], {**strict, **options})
+    return Form("json_schema", value["schema"], {**strict, **options}, f"{place}.schema")
 
 
 def _guided(form: Mapping[str, Any], options: dict[str, Any]) -> Form:
@@ -196,13 +201,13 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
                 hint = _PASSED
             elif name and not prefix:
                 hint = did_you_mean(name, (*KINDS, "json"))
-        raise SpecError(what, where=_WHERE_GUIDED if prefix else ", ".join(named) or WHOLE, hint=hint)
+        raise SpecError(what, where=_WHERE_GUIDED if prefix else WHOLE, hint=hint)
     known = (*KINDS, "json", "syntax", *_VLLM_KEYS)
     for name in form:
         if name not in (*known, *_VLLM_INTERNAL):
             hint = did_you_mean(name, (*known, *OPTIONS))
             raise SpecError(f"unknown key {shown(name)}", where=str(name), hint=hint)
-    value = form[named[0]]
+    value, place = form[named[0]], prefix + named[0]
     kind = next((kind for kind in KINDS if kind == named[0]), None)  # None: vLLM's `json`
     if "whitespace_pattern" in form:
         where = f"{prefix}whitespace_pattern"
@@ -218,18 +223,18 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
     if kind == "grammar":
         # vLLM puts EBNF and Lark under one key; only EBNF defines rules with `::=`.
         guess = "ebnf" if not isinstance(value, str) or "::=" in value else "lark"
-        return Form("grammar", value, {**options, "syntax": form.get("syntax") or guess})
+        return Form("grammar", value, {**options, "syntax": form.get("syntax") or guess}, place)
     if "syntax" in form:
         raise SpecError(
             f"says how a grammar is written, not a {named[0]}", where="syntax", hint="leave it out"
         )
     if kind == "json_schema":
-        return _schema(value, options)
+        return _schema(value, options, place)
     if kind == "json_object":
         if value is not True:
             raise _not_true(value, 'a schema is passed as {"json_schema": {...}}')
-        return Form("json_object", None, options)
-    return Form(kind or "json_schema", value, options)
+        return Form("json_object", None, options, place)
+    return Form(kind or "json_schema", value, options, place)
 
 
 def _not_true(value: Any, hint: str) -> SpecError:

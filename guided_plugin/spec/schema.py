@@ -148,7 +148,7 @@ def crossed_bounds(node: Mapping[str, Any]) -> Complaint:
         ends = node.get(low), node.get(high)
         if all(isinstance(end, int | float) for end in ends) and node[low] > node[high]:
             return (
-                f"{low} {node[low]} is above {high} {node[high]}: it allows nothing",
+                f"{low} {node[low]} is above {high} {node[high]}",
                 f"lower {low} or raise {high}",
             )
     return None

@@ -120,4 +120,4 @@ def _json_value(text: str) -> Any:
         return json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError, TypeError) as error:
         hint = "only a complete output can be read: look at whether it was cut"
-        raise OutputError(f"is not JSON that can be read: {error}", hint=hint) from None
+        raise OutputError(f"the output is not JSON that can be read: {error}", hint=hint) from None

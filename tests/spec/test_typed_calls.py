@@ -139,9 +139,9 @@ def unknown(city: "Nowhere"): ...  # noqa: F821
         (lambda: TypedSpec(dataclasses.make_dataclass("Lost", [("a", "Nowhere")])), "Nowhere"),
         (lambda: TypedSpec(type("Custom", (), {})), "no JSON Schema of it"),
         (lambda: TypedSpec(collections.abc.Callable[[int], int]), "no JSON Schema of it"),
-        (lambda: TypedSpec(set[Point]), "its items cannot be in a set"),
-        (lambda: TypedSpec(set[tuple[int, list[int]]]), "its items cannot be in a set"),
-        (lambda: OutputSpec.parse(5), "a spec is a mapping"),
+        (lambda: TypedSpec(set[Point]), "the items of a set must be hashable"),
+        (lambda: TypedSpec(set[tuple[int, list[int]]]), "the items of a set must be hashable"),
+        (lambda: OutputSpec.parse(5), "must be a mapping"),
     ],
 )
 def test_what_can_be_no_spec_is_refused_by_name(make, what):

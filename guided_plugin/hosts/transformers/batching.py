@@ -122,7 +122,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
     def close(self) -> None:
         """End the last step and the pipeline, once the manager has stopped."""
         if self._manager.is_running():
-            raise PipelineError("its manager is still running", hint="call manager.stop() first")
+            raise PipelineError("the manager is still running", hint="call manager.stop() first")
         try:
             with self._lock:
                 self._end_step()

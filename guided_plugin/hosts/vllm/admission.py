@@ -27,6 +27,7 @@ from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import (
     ADMITTED,
+    EXTRA,
     GUIDED,
     MARK,
     constraint,
@@ -106,12 +107,12 @@ class Gate:
         theirs = constraint(params) if ours is not LEFT else None
         if ours is not None and theirs is not None:
             hint = "use one of the two"
-            raise SpecError("is given together with structured_outputs", where=GUIDED, hint=hint)
+            raise SpecError("is given together with another constraint", where=GUIDED, hint=hint)
         if isinstance(ours, Admitted):
             return ours
         if ours is None and (key := _misspelt(params.extra_args)):
             hint = f"did you mean {GUIDED!r}?"
-            raise SpecError(f"unknown key {key!r}", where="extra_args (vllm_xargs)", hint=hint)
+            raise SpecError(f"unknown key {key!r}", where=EXTRA, hint=hint)
         deadline = self.deadline() if deadline is None else deadline
         return Asked(theirs if ours is None else ours, ours is not None, deadline)
 
@@ -146,7 +147,7 @@ class Gate:
         return telling.deadline_in(self.patience)
 
     @asynccontextmanager
-    async def in_time(self, request_id: str) -> AsyncIterator[float]:
+    async def in_time(self, request_id: str, params: Any) -> AsyncIterator[float]:
         """A stage in which a request of an event loop waits for its spec, until its deadline. What is raised
         leaves as vLLM's own error."""
         deadline = self.deadline()
@@ -154,13 +155,13 @@ class Gate:
             async with asyncio.timeout(deadline - time.monotonic()):
                 yield deadline
         except TimeoutError:
-            raise telling.refused(self.late(), request_id) from None
+            raise telling.refused(self.late(), request_id, params) from None
         except GuidedError as error:
-            raise telling.refused(error, request_id) from error
+            raise telling.refused(error, request_id, params) from error
 
     def late(self) -> BusyError:
         """The error of a request whose spec was not ready in time."""
-        return BusyError(f"its spec was not ready within {self.patience:g} s", hint="try again")
+        return BusyError(f"the spec was not ready within {self.patience:g} s", hint="try again")
 
     @property
     def patience(self) -> float:

@@ -33,13 +33,14 @@ from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, CONSTRAINTS, Part
 from guided_plugin.hosts.vllm.patches import broken
 from guided_plugin.spec import OutputSpec
-from guided_plugin.spec.forms import WHOLE
 from guided_plugin.spec.uses import check_unenforced
 from guided_plugin.worker.ranks.group import RankGroup
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _APART = "use data parallelism"
 _SUPPORTED = "docs/operations.md#several-gpus has what is supported"
+
+EXTRA = "extra_args"
 
 GUIDED = "guided"
 """The key of `extra_args` (and of `vllm_xargs`) that holds a request's spec."""
@@ -218,11 +219,7 @@ _NOT_OURS = f"leave {ADMITTED} out of extra_args"
 
 def read_spec(form: Any) -> OutputSpec:
     """The spec that a client asks for. Raises SpecError where it can't be read."""
-    try:
-        spec = OutputSpec.parse(form)
-    except SpecError as error:
-        where = f"{GUIDED}.{error.where}" if error.where not in ("", WHOLE) else GUIDED
-        raise SpecError(error.what, where=where, hint=error.hint) from None
+    spec = OutputSpec.parse(form)
     if spec is None:
         raise SpecError("asks for plain text", where=GUIDED, hint="leave it out instead")
     return spec

@@ -25,6 +25,7 @@ from guided_plugin.hosts.vllm.common import GUIDED, PREPARE
 from guided_plugin.hosts.vllm.failures import check_ready
 from guided_plugin.hosts.vllm.names import When
 from guided_plugin.hosts.vllm.patches import Call, patch
+from guided_plugin.hosts.vllm.places import note
 from guided_plugin.hosts.vllm.questions import ask_all, offer_methods
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.specs import LEFT, Admitted
@@ -95,13 +96,13 @@ def process_inputs(original: Any) -> Any:
         try:
             carried = gate.admit(params)
         except GuidedError as error:
-            raise refusal(error) from error
+            raise refusal(error, params) from error
         args, kwargs = call.having(carried, args, kwargs)
         try:
             request = original(self, *args, **kwargs)
             gate.complete(request)
         except GuidedError as error:
-            raise refused(error, call.get("request_id", args, kwargs)) from error
+            raise refused(error, call.get("request_id", args, kwargs), params) from error
         return request
 
     return replaced
@@ -131,7 +132,7 @@ def add_request(original: Any) -> Any:
                     raise gate.late()
                 time.sleep(next(pauses))
         except GuidedError as error:
-            raise refused(error, call.get("request_id", args, kwargs)) from error
+            raise refused(error, call.get("request_id", args, kwargs), params) from error
         args, kwargs = call.having(carried, args, kwargs)
         return original(self, *args, **kwargs)
 
@@ -148,7 +149,7 @@ def add_request_async(original: Any) -> Any:
         if not gate.concerns(params):
             return await original(self, *args, **kwargs)
         request_id = str(call.get("request_id", args, kwargs))
-        async with gate.in_time(request_id) as deadline:
+        async with gate.in_time(request_id, params) as deadline:
             carried = await gate.admit_async(params, deadline)
             admitted: Admitted = carried.extra_args[GUIDED]
             if admitted is not LEFT:
@@ -186,6 +187,7 @@ def cleanup(original: Any) -> Any:
     status 200 was sent."""
 
     async def with_cleanup(self: Any, awaitable: Any, request: Any, raw_request: Any) -> Any:
+        note(request)
         # Inside: what cleans up after a refused request sees this refusal too.
         return await original(self, _admitted(self, awaitable, request), request, raw_request)
 
@@ -229,7 +231,7 @@ async def _admitted(serving: Any, awaitable: Awaitable[Any], request: Any, known
     gate = gate_of(engine)
     if made and gate.concerns(made[0]):  # beam searches make none of that kind: `beam_search` looks at them
         try:
-            async with gate.in_time(request.request_id) as deadline:
+            async with gate.in_time(request.request_id, made[0]) as deadline:
                 admitted: Admitted = (await gate.admit_async(made[0], deadline)).extra_args[GUIDED]
                 if admitted is not LEFT:
                     await gate.health.check_async(partial(ask_all, engine))

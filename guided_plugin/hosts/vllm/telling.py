@@ -21,6 +21,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
+from functools import cache
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -29,6 +30,7 @@ from urllib.parse import quote
 from guided_plugin._version import __version__
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError, PipelineError, printable
+from guided_plugin.hosts.vllm.places import placed
 
 _log = logging.getLogger("guided_plugin.requests")
 
@@ -76,22 +78,30 @@ listener = Listener()
 """Of this process: vLLM's metrics where it has some (`figures`)."""
 
 
-def refusal(error: GuidedError) -> Exception:
-    """The error as vLLM's own, which its server answers with status 400, or 503 where there was no room."""
-    from vllm.exceptions import VLLMValidationError
-
+def refusal(error: GuidedError, params: Any = None) -> Exception:
+    """The error of a request with these params as vLLM's own, which its server answers with status 400, or
+    503 where there was no room."""
     if isinstance(error, PipelineError):  # nothing is wrong with the request; a place may be free soon
         return unavailable(str(error), LEAST)
-    of_request = error.where if error.where == "max_tokens" else None
-    translated: Exception = VLLMValidationError(str(error), parameter=of_request)
+    told, field = placed(error, params)
+    translated: Exception = _validation_error()(str(told), parameter=field)
     return translated
 
 
-def refused(error: GuidedError, request_id: Any) -> Exception:
+@cache
+def _validation_error() -> Any:
+    """vLLM's class for a message that begins with its place: vLLM's own writes the parameter behind it."""
+    from vllm.exceptions import VLLMValidationError
+
+    return type("GuidedValidationError", (VLLMValidationError,), {"__str__": lambda self: self.args[0]})
+
+
+def refused(error: GuidedError, request_id: Any, params: Any = None) -> Exception:
     """The same for a frontend's request, noted in its log and its metrics."""
-    _log.info("request %s refused: %s", printable(str(request_id or "without an id"), 200), error)
+    translated = refusal(error, params)
+    _log.info("request %s refused: %s", printable(str(request_id or "without an id"), 200), translated)
     listener.refused(type(error).__name__, "busy" if isinstance(error, PipelineError) else "refused")
-    return refusal(error)
+    return translated
 
 
 def left(request_id: Any) -> None:

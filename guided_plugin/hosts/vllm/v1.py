@@ -236,7 +236,7 @@ class V1Runner:
 
 def _lost() -> RequestError:
     return RequestError(
-        "came back without the tokens of its output, so its grammar cannot go on", hint="send it again"
+        "the request came back without its output, so its grammar cannot go on", hint="send it again"
     )
 
 

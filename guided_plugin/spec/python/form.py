@@ -98,7 +98,7 @@ def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many
 
     def whole(text: str) -> ToolCall:
         if not text.startswith(begin) or not text.endswith(end):
-            raise OutputError(f"is not between {begin!r} and {end!r}", hint=_CUT)
+            raise OutputError(f"the output is not between {begin!r} and {end!r}", hint=_CUT)
         return call(text[len(begin) : len(text) - len(end)])
 
     def several(text: str) -> list[ToolCall]:
@@ -110,7 +110,7 @@ def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many
             try:
                 _, stop = json.JSONDecoder().raw_decode(text, start)
             except (ValueError, RecursionError) as error:
-                raise OutputError(f"a call in it is not JSON: {error}", hint=_CUT) from None
+                raise OutputError(f"a call in the output is not JSON: {error}", hint=_CUT) from None
             found.append(call(text[start:stop]))
             position = text.find(begin, stop)
         return found

@@ -111,7 +111,7 @@ class _Schemas(GenerateJsonSchema):
         made = super().set_schema(schema)
         if any(map(_unhashable, _nodes(schema.get("items_schema", {})))):
             hint = "use a list, or items that Python can hash: frozen dataclasses, tuples"
-            raise SpecError("its items cannot be in a set", hint=hint)
+            raise SpecError("the items of a set must be hashable", hint=hint)
         return {**made, "items": made.get("items") or _SCALARS}
 
     frozenset_schema = set_schema

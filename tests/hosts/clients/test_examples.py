@@ -18,7 +18,10 @@ def test_openai(run):
     assert "role" in people(printed, "person")[0]
     assert re.search(r"^regex: ORD-[0-9]{5}$", printed, re.M)
     assert re.search(r"^choice: (yes|no)$", printed, re.M)
-    assert "refused: guided.#/type: unknown type 'int' (did you mean 'integer'?)" in printed
+    assert (
+        "refused: response_format.json_schema.schema#/type: unknown type 'int' (did you mean 'integer'?)"
+        in printed
+    )
 
 
 def test_tools(run):

@@ -138,7 +138,35 @@ def test_parse_of_responses(client, whole):
     assert answer.output_parsed == check(answer.output_text)
 
 
-def test_a_schema_that_cannot_be_served_is_a_bad_request(client):
-    broken = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "text"}}}
-    with pytest.raises(openai.BadRequestError, match="unknown type"):
-        chat(client, response_format=broken)
+BAD = {"type": "object", "properties": {"age": {"type": "text"}}}
+ASKED = {"tools": [SAVE, openai.pydantic_function_tool(Person, name="other")], "tool_choice": "required"}
+ASKED["tools"][1]["function"]["parameters"]["not"] = {}
+FORMAT = {"type": "json_schema", "name": "x", "schema": BAD}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": BAD}}},
+         "response_format.json_schema.schema#/properties/age/type: unknown type"),
+        (ASKED, "tools[1].function.parameters#/not: "),
+        (ASKED | {"tool_choice": "auto"}, "tools[1].function.parameters#/not: "),
+        ({"extra_body": {"structured_outputs": {"choice": []}}}, "structured_outputs.choice: an empty list"),
+        ({"extra_body": {"vllm_xargs": {"guided": json.dumps({"json_schema": BAD})}}},
+         "vllm_xargs.guided.json_schema#/properties/age/type: unknown type"),
+        ({"text": {"format": FORMAT}}, "text.format.schema#/properties/age/type: unknown type"),
+    ],
+)  # fmt: skip
+def test_a_refused_request_names_the_field_and_the_place_that_the_client_wrote(
+    client, options, place, stream
+):
+    def ask():
+        if "text" in options:
+            return client.responses.create(model="demo", input="x", stream=stream, **options)
+        return chat(client, stream=stream, **options)
+
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask()
+    assert caught.value.body["message"].startswith(place)
+    assert caught.value.param == re.split(r"\W", place)[0]

@@ -115,7 +115,7 @@ def test_a_failure_is_not_told_with_an_earlier_step():
 def test_v1_a_request_that_comes_back_without_its_tokens_fails():
     runner = V1(runner_config(), ["one"], [params_of("one")])
     runner.tokens[0].append(-1)
-    assert "without the tokens" in getattr(runner.step(), FAILED)["one"]
+    assert "without its output" in getattr(runner.step(), FAILED)["one"]
 
 
 def test_v2_a_preempted_request_comes_back_at_another_index():

@@ -145,6 +145,7 @@ def client(monkeypatch):
     """vLLM's own app, without an engine, with paths that answer as an engine's would."""
     monkeypatch.setattr(vllm_app, "init_entrypoints_middleware", vllm_app.init_entrypoints_middleware)
     patch(When.LOADED)
+    level = logging.root.level
     args = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     app = vllm_app.build_app(args, ("generate",), None)
 
@@ -156,7 +157,8 @@ def client(monkeypatch):
     async def theirs():
         raise QueueOverflowError
 
-    return TestClient(app, raise_server_exceptions=False)
+    yield TestClient(app, raise_server_exceptions=False)
+    logging.root.setLevel(level)  # vLLM's app has set it to that of vLLM's log
 
 
 def test_vllms_own_app_adds_it_to_our_answers_alone(client):

@@ -86,7 +86,7 @@ def _local(
         return _error(what, (*place, "required"), hint)
     if "type" in alone and (len(alone) > 2 or not _OF_ANY_TYPE & {*alone}):
         alone.remove("type")
-    hint = f"change {_listed(alone[:4], 'or')}" if alone else "change one of them"
+    hint = "change it" if len(alone) == 1 else "change one of them"
     hint = f"{hint}, or {_OPENING}" if opened() else hint
     if not alone:
         return _error(_together(node), place, hint)
@@ -128,9 +128,9 @@ def _together(node: Numbered) -> str:
     return f"{_listed(names)} together allow nothing" if names else "nothing satisfies it"
 
 
-def _listed(names: list[str], last: str = "and") -> str:
+def _listed(names: list[str]) -> str:
     quoted = [f"`{name}`" for name in names]
-    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {last} {quoted[-1]}"
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
 
 
 def _error(what: str, path: Path, hint: str) -> UnsatisfiableSpecError:

@@ -91,8 +91,7 @@ def refusal(what: str, path: Path, hint: str = _OTHERWISE) -> UnsupportedSpecErr
 
 def malformed(what: str, path: Path, hint: str = _FORMS) -> GrammarError:
     """An error about something that is no structural tag."""
-    name = next((part for part in reversed(path) if isinstance(part, str)), "format")
-    return GrammarError(f"`{name}`: {what}", where=pointer(path), hint=hint)
+    return GrammarError(what, where=pointer(path), hint=hint)
 
 
 def known(node: Fields, keys: tuple[str, ...], path: Path) -> None:

@@ -1,0 +1,259 @@
+"""What a client reads of a refused request: the place that it wrote, and `param`. vLLM's own requests,
+parsers and error JSON around the plugin's gate; tests/hosts/clients has the same from a server."""
+
+import asyncio
+import contextvars
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm import SamplingParams
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+from vllm.exceptions import VLLMValidationError
+from vllm.parser.parser_manager import ParserManager
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.tool_parsers import utils
+from vllm_support import TAKES_OVER, VOCABULARY, config
+
+from guided_plugin import OutputSpec
+from guided_plugin.errors import RequestError
+from guided_plugin.hosts.vllm import specs
+from guided_plugin.hosts.vllm.admission import Gate
+from guided_plugin.hosts.vllm.gate import add_request_async, cleanup, serve_tokens
+from guided_plugin.hosts.vllm.places import note
+from guided_plugin.hosts.vllm.telling import refusal
+
+FINE = {"type": "object", "properties": {"a": {"type": "string"}}}
+BAD = {"type": "object", "properties": {"age": {"type": "text"}}}
+DEFINED = {**FINE, "$defs": {"d": {"type": "text"}}, "properties": {"a": {"$ref": "#/$defs/d"}}}
+NOTHING = {"type": "json_schema", "json_schema": {"not": {}}}
+TAGGED = {"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content": NOTHING, "end": ">"}}
+NAMED = {"type": "function", "function": {"name": "save"}}
+
+
+class Tokenizer:
+    """As far as parsers look at one."""
+
+    def get_vocab(self):
+        return {"<tool_call>": 1, "</tool_call>": 2}
+
+    def encode(self, text, **options):
+        return [1]
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    monkeypatch.delenv("GUIDED_PLUGIN", raising=False)
+    monkeypatch.setattr(specs, "vocabulary_of", lambda config: VOCABULARY)
+    return SimpleNamespace(
+        input_processor=SimpleNamespace(_guided_gate=Gate(config(TAKES_OVER))), vllm_config=config(TAKES_OVER)
+    )
+
+
+def error_of(engine, request, parser="hermes"):
+    """The error in vLLM's answer to a request, which a server with this engine and these parsers gets."""
+
+    async def added(self, request_id, prompt, params):
+        raise AssertionError("nothing was refused")
+
+    async def create(serving, request, raw_request=None):
+        """As vLLM's serving: parsers write their constraint into the request, which becomes params."""
+        if getattr(request, "tools", None):
+            made = ParserManager.get_parser(parser, enable_auto_tools=True, tool_strict_level="parameter")
+            request = made(Tokenizer(), request.tools).adjust_request(request)
+        own = getattr(request, "sampling_params", None)
+        params = request.to_sampling_params(20, {}) if own is None else own
+        return await add_request_async(added)(engine, "one", "x", params)
+
+    async def passed_on(serving, awaitable, request, raw_request):
+        return await awaitable
+
+    if hasattr(request, "sampling_params"):
+        answer = serve_tokens(create)(None, request)
+    else:
+        answer = cleanup(passed_on)(None, create(None, request), request, None)
+    with pytest.raises(VLLMValidationError) as caught:
+        asyncio.run(answer)
+    return create_error_response(caught.value).error
+
+
+def tool(parameters, name="save"):
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def xargs(form):
+    return {"vllm_xargs": {"guided": form if isinstance(form, str) else json.dumps(form)}}
+
+
+def formatted(schema):
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+
+
+def spoken(place, tools, choice="required", **more):
+    """A case of a chat with tools."""
+    return chat, {"tools": tools, "tool_choice": choice, **more}, place
+
+
+def chat(**fields):
+    return ChatCompletionRequest(model="demo", messages=[{"role": "user", "content": "?"}], **fields)
+
+
+def completion(**fields):
+    return CompletionRequest(model="demo", prompt="?", **fields)
+
+
+def response(**fields):
+    return ResponsesRequest(model="demo", input="?", **fields)
+
+
+def tokens(**fields):
+    return SimpleNamespace(sampling_params=SamplingParams(**fields), request_id="one")
+
+
+FUNCTION = {"type": "function", "name": "save", "parameters": {"not": {}}, "strict": None}
+SPACE = {"type": "namespace", "name": "s", "description": "", "tools": [FUNCTION]}
+SPACES = hasattr(utils, "get_function_tools")  # vLLM 0.31 constrains no tool of a namespace
+CASES = [
+    (chat, formatted(BAD), "response_format.json_schema.schema#/properties/age/type: unknown type"),
+    (chat, formatted({"not": {}}), "response_format.json_schema.schema#/not: allows"),
+    (chat, {"response_format": TAGGED}, "response_format#/format/content/json_schema/not: allows"),
+    (completion, formatted(BAD), "response_format.json_schema.schema#/properties/age/type: "),
+    (
+        response,
+        {"text": {"format": {"type": "json_schema", "name": "x", "schema": BAD}}},
+        "text.format.schema#/properties/age/type: ",
+    ),
+    *(
+        (chat, {"structured_outputs": form}, f"structured_outputs.{says}")
+        for form, says in [
+            ({"json": BAD}, "json#/properties/age/type: unknown type"),
+            ({"json": json.dumps({"not": {}})}, "json#/not: allows"),
+            ({"json": "{"}, "json: is not JSON"),
+            ({"regex": "(a"}, "regex: a ( without"),
+            ({"choice": []}, "choice: an empty list"),
+            ({"grammar": "start: nope"}, "grammar, line 1, column 8: unknown name"),
+            ({"structural_tag": json.dumps(TAGGED)}, "structural_tag#/format/content/json_schema/not: "),
+            ({"json": FINE, "whitespace_pattern": " +"}, "whitespace_pattern: demands"),
+            ({"json_object": False}, "json_object: must be true"),
+        ]
+    ),
+    *(
+        (chat, xargs(form), f"vllm_xargs.guided{says}")
+        for form, says in [
+            ({"json_schema": BAD}, ".json_schema#/properties/age/type: unknown type"),
+            (formatted({"not": {}})["response_format"], ".json_schema.schema#/not: allows"),
+            ({"format": {"type": "json_schema", "schema": BAD}}, ".format.schema#/properties/age/type: "),
+            ({"type": "json", "value": {"not": {}}}, ".value#/not: "),
+            ({"guided_regex": "(a"}, ".guided_regex: a ( without"),
+            ({"json": BAD}, ".json#/properties/age/type: "),
+            ({"choice": ["a", 1]}, ".choice[1]: must be a string"),
+            ({"regex": "a", "max_digits": -1}, ".max_digits: must be a whole number"),
+            ({"regex": "a", "stop_token_ids": [999]}, ".stop_token_ids: stop token 999 is outside"),
+            ({"regex": "a", "stop_token_ids": "a"}, ".stop_token_ids: must"),
+            ({"regex": "a", "backend": "nope"}, ".backend: no backend named 'nope'"),
+            ({"regex": "a", "choice": ["b"]}, ": more than one constraint: regex, choice"),
+            ({"type": "json_schema", "x": {}}, ": response_format: unknown key 'x'"),
+            ("[a-z]+", ": a text must be JSON"),
+        ]
+    ),
+    (chat, {"vllm_xargs": {"guded": "{}"}}, "vllm_xargs: unknown key 'guded'"),
+    (
+        chat,
+        xargs({"regex": "a"}) | {"response_format": {"type": "json_object"}},
+        "vllm_xargs.guided: is given together with another constraint",
+    ),
+    (chat, xargs({"regex": "a"}) | {"stop_token_ids": [97]}, "stop_token_ids: stop token 97 is text"),
+    spoken("tools[1].function.parameters#/not: allows", [tool(FINE, "a"), tool({"not": {}})]),
+    spoken("tools[1].function.parameters#/properties/age/type: ", [tool(FINE, "a"), tool(BAD)], "auto"),
+    spoken("tools[1].function.parameters#/properties/age/type: ", [tool(BAD, "a"), tool(BAD)], NAMED),
+    spoken("tools[0].function.parameters#/not: ", [tool({"not": {}})], **formatted({"not": {}})),
+    spoken(
+        "structured_outputs.json#/not: ",
+        [tool(FINE)],
+        "auto",
+        structured_outputs={"json": {"type": "string", "not": {}}},
+    ),
+    *(
+        (response, {"tools": [{**FUNCTION, "parameters": FINE}, one], "tool_choice": "required"}, says)
+        for one, says in [
+            (FUNCTION, "tools[1].parameters#/not: "),
+            *[(SPACE, "tools[1].tools[0].parameters#/not: ")] * SPACES,
+        ]
+    ),
+    (tokens, {"extra_args": {"guided": {"regex": "(a"}}}, "extra_args.guided.regex: a ( "),
+    (tokens, {"extra_args": {"guided": OutputSpec.regex("(a")}}, "extra_args.guided: a ( "),
+    (
+        tokens,
+        {"structured_outputs": StructuredOutputsParams(json=BAD)},
+        "structured_outputs.json#/properties/age/type: ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "fields", "says"), CASES)
+def test_an_error_has_the_place_that_the_client_wrote(engine, make, fields, says):
+    error = error_of(engine, make(**fields))
+    assert error.message.startswith(says)
+    assert error.param == re.split(r"\W", says)[0]
+    assert "parameter=" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("choice", "parameters", "says"),
+    [
+        ("required", BAD, "tools[1].function.parameters#/properties/age/type: "),
+        (NAMED, BAD, "tools[1].function.parameters#/properties/age/type: "),
+        ("required", DEFINED, "tools[1].function.parameters#/$defs/d/type: "),
+        (NAMED, DEFINED, "tools[1].function.parameters#/$defs/d/type: "),
+        ("required", {**BAD, "$defs": {"d": {}}}, "tools[1].function.parameters#/properties/age/type: "),
+    ],
+)
+def test_tools_of_parsers_that_make_one_schema_of_them(engine, choice, parameters, says):
+    request = chat(tools=[tool(FINE, "a"), tool(parameters)], tool_choice=choice)
+    error = error_of(engine, request, parser="xlam")
+    assert (error.param, error.message[: len(says)]) == ("tools", says)
+
+
+@pytest.mark.parametrize("size", [200, 10_000], ids=["read", "unread"])
+@pytest.mark.parametrize(
+    ("fields", "parser", "place"),
+    [
+        (lambda schema: {"tools": [tool(schema, "a")], "tool_choice": "required"}, "xlam", "tools"),
+        (lambda schema: {"tools": [tool(schema, "a")], "tool_choice": "required"}, "hermes", "tools"),
+        (lambda schema: {"tools": [tool(schema)], "tool_choice": "auto"}, "hermes", "tools"),
+        (formatted, "hermes", "response_format.json_schema.schema"),
+        (lambda schema: {"structured_outputs": {"json": json.dumps(schema)}}, "", "structured_outputs.json"),
+        (lambda schema: xargs({"json_schema": schema}), "", "vllm_xargs.guided"),
+    ],
+)
+def test_a_spec_over_a_limit_has_the_field_that_it_is_made_of(engine, fields, parser, place, size):
+    engine.input_processor._guided_gate = Gate(config({**TAKES_OVER, "max_spec_bytes": 100}))
+    error = error_of(engine, chat(**fields({"description": "x" * size})), parser)
+    assert error.param == place.split(".")[0]
+    assert re.match(rf"{place}(\.json_schema)?: a spec of .* is over the limit", error.message)
+
+
+@pytest.mark.parametrize(
+    ("make", "limits", "field"),
+    [
+        (chat, {}, "max_tokens"),
+        (chat, {"max_tokens": 9}, "max_tokens"),
+        (chat, {"max_completion_tokens": 9}, "max_completion_tokens"),
+        (response, {}, "max_output_tokens"),
+        (completion, {"max_tokens": 9}, "max_tokens"),
+    ],
+)
+def test_a_token_limit_has_the_name_that_the_client_gives_it(make, limits, field):
+    def refuse():
+        note(make(**limits))
+        return refusal(RequestError("leaves 9 tokens", where="max_tokens"))
+
+    error = create_error_response(contextvars.copy_context().run(refuse)).error
+    assert (error.param, error.message) == (field, f"{field}: leaves 9 tokens")
