@@ -89,14 +89,14 @@ def refusal(error: GuidedError) -> Exception:
 
 def refused(error: GuidedError, request_id: Any) -> Exception:
     """The same for a frontend's request, noted in its log and its metrics."""
-    _log.info("request %s refused: %s", printable(str(request_id or "without an id"), 200), error)
+    _log.info("request %s: refused: %s", printable(request_id or "without an id", 200), error.reason)
     listener.refused(type(error).__name__, "busy" if isinstance(error, PipelineError) else "refused")
     return refusal(error)
 
 
 def left(request_id: Any) -> None:
     """A request is left to vLLM's own structured output: a line in the log, and counted."""
-    _log.info("request %s left to vLLM's own structured output", printable(request_id, 200))
+    _log.info("request %s: left to vLLM's own structured output", printable(request_id, 200))
     listener.left()
 
 

@@ -291,10 +291,10 @@ class Supervisor:
 
         def blame() -> None:
             doing = self._client.region.load(Counter.DOING)
-            if self._session.blame(doing - 1 if doing else None, reason, hung=hung):
+            if cause := self._session.blame(doing - 1 if doing else None, reason, hung=hung):
                 # That explains the earlier deaths too: they say nothing about the next worker.
                 self._deaths.clear()
-                _log.warning("the grammar worker %s; a request or a spec is to blame", reason)
+                _log.warning("%s: ended the grammar worker, which %s", cause, reason)
             else:
                 self._count_death(reason)
 

@@ -339,13 +339,13 @@ def test_a_token_limit_is_named_as_the_parameter():
 def test_a_refusal_has_the_clients_id_and_is_one_line(caplog):
     with caplog.at_level(logging.INFO, "guided_plugin.requests"):
         noted.refused(SpecError("wrong\nhere", where="#/type"), "cmpl-\x1b[31m\nmine")
-    assert caplog.messages == [r"request cmpl-\x1b[31m\nmine refused: #/type: wrong\nhere"]
+    assert caplog.messages == [r"request cmpl-\x1b[31m\nmine: refused: #/type: wrong\nhere"]
 
 
 def test_a_request_that_is_left_has_its_id_in_the_log(caplog):
     with caplog.at_level(logging.INFO, "guided_plugin.requests"):
         noted.left("cmpl-\nmine")
-    assert caplog.messages == [r"request cmpl-\nmine left to vLLM's own structured output"]
+    assert caplog.messages == [r"request cmpl-\nmine: left to vLLM's own structured output"]
 
 
 def test_handlers_of_vllm_are_taken_where_there_are_no_others(monkeypatch):
@@ -367,7 +367,7 @@ def test_handlers_of_vllm_are_taken_where_there_are_no_others(monkeypatch):
     logging.getLogger("guided_plugin.requests")._cache.clear()
     noted.refused(SpecError("wrong"), "one")
     assert out.getvalue().startswith("INFO 2")
-    assert out.getvalue().count("request one refused: wrong") == 1
+    assert out.getvalue().count("request one: refused: wrong") == 1
 
 
 def test_start_lines_say_what_is_on_and_why_not():
