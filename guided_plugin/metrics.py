@@ -1,18 +1,30 @@
 """Numbers about a running pipeline: plain values, and Prometheus metrics where its client is installed.
 
-Depends on nothing of the package: a pipeline makes these values, others read them.
+Depends on numpy, and nothing of the package: a pipeline makes these values, others read them.
 """
 
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
+from operator import sub
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 RECENT = 256
 """Steps that medians are taken over: the newest ones."""
+
+BUCKETS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Seconds up to which times are counted together. The same in all processes: counts of each add up."""
+
+Counts = tuple[float, ...]
+"""Times by bucket, the longest last, and behind them their sum. Each number only grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,40 @@ class Recent:
         copied = list(self._values)  # another thread may add
         return statistics.median(copied) if copied else 0.0
 
+    def quantile(self, part: float) -> float:
+        """The value that so large a part of them does not exceed; 0 where there is none."""
+        ordered = sorted(self._values)
+        return ordered[round(part * (len(ordered) - 1))] if ordered else 0.0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Times(Recent):
+    """Times of one kind: all of them by bucket, and the newest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts = [0] * (len(BUCKETS) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        """One more. Called in each step: an entry of a list is incremented, and a sum."""
+        self._values.append(value)
+        self._counts[bisect_left(BUCKETS, value)] += 1
+        self._sum += value
+
+    def extend(self, values: NDArray[np.float64]) -> None:
+        """Many more."""
+        self._values.extend(values.tolist())
+        for bucket in np.searchsorted(BUCKETS, values).tolist():
+            self._counts[bucket] += 1
+        self._sum += float(values.sum())
+
+    def counts(self) -> Counts:
+        """All so far."""
+        return (*self._counts, self._sum)
+
 
 class StepFigures:
     """What the steps of one pipeline took of the host's thread."""
@@ -61,7 +107,8 @@ class StepFigures:
         """Guided rows in all of them."""
         self._number = 0
         self._last: tuple[int, int, list[float]] | None = None
-        self._seconds = Recent()
+        self.seconds = Times()
+        """Of each step with a guided row."""
 
     def finish(self, rows: int, clock: list[float]) -> None:
         """A step is over; `clock` has the seconds of the five verbs."""
@@ -69,7 +116,7 @@ class StepFigures:
             self.steps += 1
             self.rows += rows
             self._last = self._number, rows, clock[:]
-            self._seconds.add(sum(clock))
+            self.seconds.add(sum(clock))
         self._number += 1
 
     @property
@@ -79,10 +126,6 @@ class StepFigures:
             return None
         number, rows, clock = self._last
         return StepStatistics(number, rows, *clock)
-
-    def main_thread(self) -> float:
-        """Median seconds of a step, over the newest `RECENT`."""
-        return self._seconds.median()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +172,8 @@ class WorkerMetrics:
     """Memory that it shares with the host's process."""
     learnt_bytes: int = 0
     """What lexers have learnt of their grammars, at most; without a worker, in the host's process."""
+    times: Mapping[str, Counts] = field(default_factory=dict)
+    """All times since the start by name: of `TIMES` those that a worker takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,24 +200,36 @@ class PipelineMetrics:
     """The same by backend and the reason why it was chosen; rare reasons count as `other`."""
     unenforced: Mapping[str, int] = field(default_factory=dict)
     """Requests added, by each keyword of theirs that nothing enforces (`unenforced_keywords`)."""
+    times: Mapping[str, Counts] = field(default_factory=dict)
+    """All times since the start by name: those of the host's thread."""
 
 
 COUNTERS = {"steps", "rows", "added", "failed", "restarts"}
 COUNTERS |= {"offered", "taken", "forwards", "offered_earlier", "taken_earlier", "led_outputs", "led_tokens"}
 """Figures that only grow."""
 
+TIMES = {"main_thread", "host_thread", "plan_to_mask", "exposed_wait", "accept", "fill", "answer"}
+"""Times that are counted by bucket. A median of each is a figure of the same name."""
+_NO_COUNTS: Counts = (0,) * (len(BUCKETS) + 2)
+
 
 class Growth:
-    """What the counters of a pipeline have grown by. Each growth is told once; callers share the sum."""
+    """What counters and times of a pipeline have grown by. Each growth is told once; callers share the
+    sum."""
 
     def __init__(self) -> None:
-        self._most: dict[str, int] = {}
+        self._most: dict[str, Counts] = {}
 
-    def take(self, now: PipelineMetrics) -> dict[str, int]:
-        """Since the last call. A worker's counters may be 0 for a while, where it had no step lately."""
-        values = {name: getattr(now if hasattr(now, name) else now.worker, name) for name in COUNTERS}
-        before, self._most = self._most, {n: max(v, self._most.get(n, 0)) for n, v in values.items()}
-        return {name: most - before.get(name, 0) for name, most in self._most.items()}
+    def take(self, now: PipelineMetrics, **times: Counts) -> dict[str, Counts]:
+        """Since the last call: of a counter one number. `times`: more than those of the pipeline. `taken` may
+        shrink for a moment: it is the difference of two words."""
+        values: dict[str, Counts] = {
+            name: (getattr(now if hasattr(now, name) else now.worker, name),) for name in COUNTERS
+        }
+        values |= {**now.times, **now.worker.times, **times}
+        before = self._most
+        self._most = {n: tuple(map(max, v, before.get(n, _NO_COUNTS))) for n, v in values.items()}
+        return {n: tuple(map(sub, most, before.get(n, _NO_COUNTS))) for n, most in self._most.items()}
 
 
 def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "guided_plugin") -> Any:
@@ -180,11 +237,11 @@ def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "
 
     Raises ImportError where prometheus_client is not installed.
     """
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     def family(name: str, value: float) -> Any:
         kind = CounterMetricFamily if name in COUNTERS else GaugeMetricFamily
-        return kind(f"{prefix}_{name}", _HELP.get(name, name.replace("_", " ")), value=value)
+        return kind(f"{prefix}_{name}", _HELP[name], value=value)
 
     class Collector:
         """Reads one pipeline."""
@@ -192,17 +249,23 @@ def prometheus_collector(read: Callable[[], PipelineMetrics], *, prefix: str = "
         def collect(self) -> Iterator[Any]:
             """All metrics, as of now."""
             now = read()
-            for name in ("steps", "rows", "running", "added", "failed", "main_thread"):
+            for name in ("steps", "rows", "running", "added", "failed"):
                 yield family(name, getattr(now, name))
             for one in fields(now.worker):
                 name = one.name if one.name in COUNTERS - {"steps"} else f"worker_{one.name}"
-                yield family(name, getattr(now.worker, one.name))
-            for what, labels, counts in (
+                if name in _HELP:
+                    yield family(name, getattr(now.worker, one.name))
+            for name, counts in {**now.times, **now.worker.times}.items():
+                bounds = [*map(str, BUCKETS), "+Inf"]
+                buckets = list(zip(bounds, accumulate(counts[:-1]), strict=True))
+                title = f"{prefix}_{name}_seconds"
+                yield HistogramMetricFamily(title, _HELP[name], buckets=buckets, sum_value=counts[-1])
+            for what, labels, numbers in (
                 ("requests", ["backend", "reason"], now.choices),
                 ("unenforced", ["keyword"], {(keyword,): count for keyword, count in now.unenforced.items()}),
             ):
                 found = CounterMetricFamily(f"{prefix}_{what}", _HELP[what], labels=labels)
-                for values, count in counts.items():
+                for values, count in numbers.items():
                     found.add_metric(list(values), count)
                 yield found
 
@@ -229,5 +292,10 @@ _HELP = {
     "worker_learnt_bytes": "bytes that lexers have learnt of their grammars, at most",
     "requests": "guided requests by backend and why",
     "unenforced": "guided requests by keyword that nothing enforces",
-    "main_thread": "median seconds of the host's thread in a step, over the newest ones",
+    "main_thread": "what a step took of the host's thread",
+    "plan_to_mask": "from a plan, or the tokens before it if they came later, to its masks",
+    "exposed_wait": "what logits waited for their masks, of the steps that were looked at",
+    "accept": "what accepting the tokens of a step took",
+    "fill": "what filling the masks of a step took",
+    "answer": "from the tokens of a step to the drafts offered after them",
 }

@@ -4,9 +4,26 @@ import dataclasses
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 
-from guided_plugin.metrics import COUNTERS, Growth, PipelineMetrics, WorkerMetrics, prometheus_collector
+from guided_plugin.metrics import (
+    BUCKETS,
+    COUNTERS,
+    Growth,
+    PipelineMetrics,
+    Times,
+    WorkerMetrics,
+    prometheus_collector,
+)
+
+
+def counts(*seconds):
+    times = Times()
+    for each in seconds:
+        times.add(each)
+    return times.counts()
+
 
 FOUND = PipelineMetrics(
     mode="process",
@@ -19,7 +36,8 @@ FOUND = PipelineMetrics(
     main_thread=4e-5,
     choices={("xgrammar", "the spec names it"): 3, ("llguidance", "as a JSON schema"): 2},
     unenforced={"uniqueItems": 2},
-    worker=WorkerMetrics(steps=7, plan_to_mask=1e-3, exposed_wait=2e-6, restarts=1),
+    times={"main_thread": counts(4e-5, 4e-5, 1e-3)},
+    worker=WorkerMetrics(steps=7, plan_to_mask=1e-3, restarts=1, times={"fill": counts(0.0, 7.0)}),
 )
 
 
@@ -39,9 +57,15 @@ class Gauge(Family):
     pass
 
 
+class Histogram(Family):
+    def __init__(self, name, help, buckets, sum_value):
+        super().__init__(name, help, (buckets, sum_value))
+
+
 def test_what_prometheus_scrapes(monkeypatch):
     core = ModuleType("prometheus_client.core")
     core.CounterMetricFamily, core.GaugeMetricFamily = Counter, Gauge
+    core.HistogramMetricFamily = Histogram
     monkeypatch.setitem(sys.modules, "prometheus_client", ModuleType("prometheus_client"))
     monkeypatch.setitem(sys.modules, "prometheus_client.core", core)
     families = {family.name: family for family in prometheus_collector(lambda: FOUND).collect()}
@@ -67,8 +91,16 @@ def test_what_prometheus_scrapes(monkeypatch):
     ]
     assert families["guided_plugin_unenforced"].samples == [(["uniqueItems"], 2)]
     assert families["guided_plugin_running"].value == 2
-    assert families["guided_plugin_worker_steps"].value == 7
-    assert families["guided_plugin_worker_plan_to_mask"].value == 1e-3
+    assert families["guided_plugin_worker_memory_bytes"].value == 0
+    assert {one for one in families if one.endswith("seconds")} == {
+        "guided_plugin_main_thread_seconds",
+        "guided_plugin_fill_seconds",
+    }
+    buckets, total = families["guided_plugin_main_thread_seconds"].value
+    assert total == pytest.approx(1.08e-3)
+    assert [bound for bound, _ in buckets] == [*map(str, BUCKETS), "+Inf"]
+    assert [count for _, count in buckets] == [0, 0] + [2] * 4 + [3] * 10  # 1 ms is in "up to 1 ms"
+    assert families["guided_plugin_fill_seconds"].value[0][-2:] == [("0.5", 1), ("+Inf", 2)]
     assert all(family.help for family in families.values())
 
 
@@ -83,11 +115,30 @@ def test_each_growth_is_told_once_and_a_dip_is_none():
 
     def take(restarts, taken, **changed):
         worker = dataclasses.replace(FOUND.worker, restarts=restarts, taken=taken)
-        grown = growth.take(dataclasses.replace(FOUND, worker=worker, **changed))
-        assert set(grown) == COUNTERS
-        return {name: value for name, value in grown.items() if value}
+        grown = growth.take(dataclasses.replace(FOUND, worker=worker, **changed), host_thread=host)
+        assert set(grown) == COUNTERS | {"main_thread", "fill", "host_thread"}
+        return {name: grown[name][0] for name in COUNTERS if grown[name][0]}
+
+    host = counts()
 
     assert take(1, 40) == {"steps": 7, "rows": 20, "added": 5, "failed": 1, "restarts": 1, "taken": 40}
     assert take(1, 40) == {}
     assert take(2, 0, rows=21) == {"restarts": 1, "rows": 1}
     assert take(2, 45, rows=21) == {"taken": 5}
+    assert sum(growth.take(FOUND)["fill"]) == 0
+    grown = growth.take(dataclasses.replace(FOUND, times={"main_thread": counts(4e-5, 4e-5, 1e-3, 2.0)}))
+    assert grown["main_thread"] == pytest.approx((*[0] * 15, 1, 2.0))
+
+
+def test_times_of_two_engines_add_up():
+    one, other, both = counts(1e-5, 0.3), counts(1e-6, 0.3, 9.0), counts(1e-5, 0.3, 1e-6, 0.3, 9.0)
+    assert tuple(map(sum, zip(one, other, strict=True))) == pytest.approx(both)
+    times = Times()
+    assert (times.median(), times.quantile(0.99), len(times)) == (0.0, 0.0, 0)
+    times.extend(np.arange(999) / 1.0)
+    times.add(999)
+    assert times.counts() == counts(*range(1000))
+    assert len(times) == 256
+    assert times.quantile(0.0) == 744
+    assert times.quantile(1.0) == 999
+    assert times.median() <= times.quantile(0.5) + 1

@@ -20,7 +20,8 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import PluginError
 from guided_plugin.hosts.loop import DecodeLoop
 from guided_plugin.spec import OutputSpec
-from guided_plugin.worker.engine.runtime import WorkerRuntime, step_times
+from guided_plugin.worker.engine.runtime import WorkerRuntime
+from guided_plugin.worker.engine.steps import step_times
 from guided_plugin.worker.words import Time
 
 TRACKS = ("engine thread", "main stream", "side stream", "worker")

@@ -13,6 +13,7 @@ from guided_plugin.cli.results import (
     Layout,
     Open,
     Tokenizer,
+    check_out,
     listed,
     marked,
     print_json,
@@ -35,6 +36,9 @@ def explain(
         bool, typer.Option("--jump", help="Mark what of the text is forced, and count forward passes.")
     ] = False,
     seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to look for a completion.")] = 2.0,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page too: what could stand at each place of the text.")
+    ] = None,
     whitespace: Layout = None,
     open_objects: Open = False,
     json_output: JsonOutput = False,
@@ -45,6 +49,7 @@ def explain(
     """
     if text is not None and text_file is not None:
         raise InputError("give only one of --text and --text-file")
+    check_out(html, "--html")
     read_once([spec_file, *([text_file] if text_file else [])])
     spec = load_spec(spec_file, whitespace=whitespace, open_objects=open_objects)
     written = read_text(text_file) if text_file is not None else text or ""
@@ -56,17 +61,21 @@ def explain(
         compiler.compile(spec)
     with working("looking for a completion"):
         found = explain_output(compiler, spec, written, next_text=next_text, seconds=seconds, jump=jump)
+    facts = _facts(found, next_text)
+    if html is not None:
+        from guided_plugin.diagnose.page import page
+
+        with working("looking at each place"):
+            html.write_text(page(compiler, spec, written, found, facts), encoding="utf-8")
     if json_output:
         print_json(found.to_dict())
     else:
-        _show(found, next_text)
+        _show(found, facts)
     if not found.ok:
         raise typer.Exit(1)
 
 
-def _show(found: Explanation, next_text: str | None) -> None:
-    from rich.console import Console
-
+def _facts(found: Explanation, next_text: str | None) -> list[tuple[str, str]]:
     from guided_plugin.diagnose.position import ranges
 
     lines = [("text", found.refused.reason if found.refused else f"fits, {len(found.text)} characters")]
@@ -86,9 +95,14 @@ def _show(found: Explanation, next_text: str | None) -> None:
     lines.append(("could end", repr(ending.text) if ending.text is not None else ending.why))
     if found.bounds:
         lines.append(("bounds", listed(found.bounds)))
-    lines += [("note", note) for note in found.notes]
+    return lines + [("note", note) for note in found.notes]
+
+
+def _show(found: Explanation, facts: list[tuple[str, str]]) -> None:
+    from rich.console import Console
+
     console = Console(highlight=False, soft_wrap=True)
-    for name, value in lines:
+    for name, value in facts:
         console.print(f"{name:11} {printable(value, 4_000)}", markup=False)
     if found.jump is not None:
         pieces = [(printable(text, 4_000), free) for text, free in found.jump.pieces]

@@ -102,7 +102,7 @@ def explain_output(
         characters=tuple(characters),
         token_count=len(position.allowed()),
         tokens=tuple(position.examples(_MOST_TOKENS)),
-        forced=_forced(position),
+        forced=must_follow(position),
         next_refused=next_refused,
         ending=_ending(position, compiler.compile(spec), seconds),
         notes=tuple(_notes(spec, text[:count], place, characters)),
@@ -179,16 +179,13 @@ def _tokens_of(position: Position, text: str) -> list[int]:
     return [*tokens, *names.stops[:1]] if position.may_stop else tokens
 
 
-def _forced(position: Position) -> str:
+def must_follow(position: Position) -> str:
     """What must come next: as long as one byte alone may follow, and no end."""
     written = b""
-    while len(written) < _MOST_FORCED and not position.may_stop:
+    while len(written) < _MOST_FORCED and not position.may_stop and len(position.characters()) == 1:
         allowed = position.allowed()
-        if not allowed or any(token in position.names.controls for token in allowed):
-            break
-        heads = {position.names.tokens[token][0] for token in allowed}
         shortest = min(allowed, key=lambda token: len(position.names.tokens[token]))
-        if len(heads) > 1 or len(position.names.tokens[shortest]) > 1:
+        if not position.names.controls.isdisjoint(allowed) or len(position.names.tokens[shortest]) > 1:
             break
         ahead = position.moved(shortest)
         if ahead is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import BOUNDS
@@ -62,6 +63,10 @@ class Names:
             token[0]: i for i, token in reversed(list(enumerate(vocabulary.text_tokens))) if len(token) == 1
         }
         """The token of each byte that has one of its own."""
+        special = vocabulary.special_ids
+        heads = (256 if i in special or not token else token[0] for i, token in enumerate(self.tokens))
+        self.heads = np.fromiter(heads, np.int16, len(self.tokens))
+        """The first byte of each token of text; 256 for others."""
 
     def pieces(self, text: str) -> list[str]:
         """A text, cut at what may be the names of control tokens."""
@@ -169,16 +174,17 @@ class Position:
     def allowed(self) -> list[int]:
         """The tokens that may come next, without those that end the output."""
         stops = set(self.names.stops)
-        bits = np.unpackbits(
-            np.frombuffer(self.row, np.uint8), bitorder="little", count=len(self.names.tokens)
-        )
-        return [token for token in np.flatnonzero(bits).tolist() if token not in stops]
+        return [token for token in np.flatnonzero(self._bits()).tolist() if token not in stops]
+
+    def _bits(self) -> NDArray[np.bool_]:
+        row = np.frombuffer(self.row, np.uint8)
+        return np.unpackbits(row, bitorder="little", count=len(self.names.tokens)).view(np.bool_)
 
     def characters(self) -> list[str]:
         """The characters that text may go on with, in order. Bytes that begin or continue characters beyond
         ASCII stand for these, as `\\xc3`."""
-        first = {self.names.tokens[i][0] for i in self.allowed() if i not in self.names.controls}
-        return [chr(byte) if byte < 128 else f"\\x{byte:02x}" for byte in sorted(first)]
+        first = np.unique(self.names.heads[self._bits()]).tolist()
+        return [chr(byte) if byte < 128 else f"\\x{byte:02x}" for byte in first if byte < 256]
 
     def examples(self, most: int) -> list[str]:
         """Tokens that are allowed, as people read them: one for each first byte before any second one."""

@@ -88,7 +88,8 @@ class Renewals:
             if complete:
                 request.matcher = matcher
         except Exception as error:
-            _log.warning("request %s keeps its matcher: %s", request.request_id, error)
+            name = printable(request.request_id)
+            _log.warning("request %s: keeps its matcher: %s", name, printable(error))
         self._left -= time.monotonic() - start
         return True
 
@@ -122,7 +123,7 @@ class Renewals:
                 self._left -= time.monotonic() - start
         except Exception as error:
             _log.warning(
-                "request %s can't continue with a new matcher: %s",
+                "request %s: can't continue with a new matcher: %s",
                 printable(request.request_id),
                 printable(error),
             )

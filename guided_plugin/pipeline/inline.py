@@ -156,8 +156,8 @@ class InlineRuntime(GrammarRuntime):
         """There is no worker: only what this process has learnt, and memory that other ranks map."""
         shared = self._shape.size if self._shape.followers else 0
         learnt = self._compiler.chooser.learnt_bytes()
-        led = {"led_outputs": self._led, "led_tokens": self.table.tokens_led}
-        return WorkerMetrics(shared_bytes=shared, learnt_bytes=learnt, **led)
+        led, tokens = self._led, self.table.tokens_led
+        return WorkerMetrics(shared_bytes=shared, learnt_bytes=learnt, led_outputs=led, led_tokens=tokens)
 
     def close(self) -> None:
         """Tell the other ranks that no more steps come."""

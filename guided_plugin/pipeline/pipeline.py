@@ -309,7 +309,8 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             backends=backends,
             choices=choices,
             unenforced=dict(self._unenforced),
-            main_thread=self._figures.main_thread(),
+            main_thread=self._figures.seconds.median(),
+            times={"main_thread": self._figures.seconds.counts()},
             worker=self.runtime.metrics(),
         )
 

@@ -11,6 +11,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 
 import jsonschema
 import numpy as np
@@ -84,6 +85,31 @@ def test_transformers_generate(printed):
     assert records
     assert re.search(r"^'(yes|no)'$", told, re.M)
     assert told.count("pipeline: name=") == 2
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(capsys):
+    notebook = json.loads((EXAMPLES / "notebook.ipynb").read_text())
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all((cell["outputs"], cell["execution_count"]) == ([], None) for cell in cells)  # as committed
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    names, told = {"__name__": "__main__"}, {}
+    for cell in cells:
+        exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+        told[cell["id"]] = capsys.readouterr().out.splitlines()
+    names["guide"].close()
+    text, parsed = told["dataclass"]
+    jsonschema.validate(json.loads(text), {"required": ["name", "age", "role"]})
+    assert parsed == repr(names["streamed"]) == told["pieces"][-1]
+    assert told["several"][0] == parsed
+    assert told["several"][1] in ("'yes'", "'no'")
+    partials = [ast.literal_eval(line[line.index(" {") + 1 :]) for line in told["pieces"][:-1]]
+    assert partials[0] == {}
+    assert all(set(before.items()) <= set(after.items()) for before, after in pairwise(partials))
+    assert partials[-1] == json.loads(text)
+    assert told["refused"][0].startswith("refused at character 21: ")
+    assert told["next"][:2] == ['must come next: "role":"', "then one of:    e n t"]
+    assert re.fullmatch(r"with jump_forward \d+ forward passes write these 14 tokens", told["next"][-1])
 
 
 @pytest.fixture(scope="module")

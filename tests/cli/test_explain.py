@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from html import escape
 
 from command_line import PERSON
 from script_files import ROOT
@@ -50,3 +51,16 @@ def test_options_that_do_not_go_together(run, write):
     run("explain", spec, "--text", "a", "--text-file", spec).is_error(2, "only one of --text and --text-file")
     run("explain", "-", "--text-file", "-").is_error(2, "standard input: can be read once")
     run("explain", write("no.json", False), "--text", "a").is_error(1, "allows no output")
+
+
+def test_a_page_is_written_next_to_what_is_printed(run, write, tmp_path):
+    spec, page = write("s.json", PERSON), tmp_path / "new" / "page.html"
+    result = run("explain", spec, "--text", '{"name":"b"x', "--jump", "--html", page)
+    assert result.code == 1
+    text = page.read_text(encoding="utf-8")
+    assert re.search(r'<span class="refused" title="refused at character 11: [^>]*>x</span>', text)
+    assert "forward passes for" in text
+    for line in result.out.splitlines():
+        name, value = line[:11].rstrip(), line[12:]
+        assert name in ("jump", "forwards") or f"<td>{name}</td><td>{escape(value)}</td>" in text
+    run("explain", spec, "--text", "a", "--html", tmp_path).is_error(2, "can't write")

@@ -7,6 +7,7 @@ import pytest
 
 import guided_plugin as gp
 from guided_plugin.diagnose.explain import place_of
+from guided_plugin.diagnose.page import stretches
 from guided_plugin.diagnose.position import Position, ranges
 from guided_plugin.errors import UnsatisfiableSpecError, VocabularyError
 from guided_plugin.plugins import Plugins
@@ -163,6 +164,8 @@ def test_control_tokens_of_tags(tag_compiler):
     assert found.ok
     assert ranges(list(found.characters)) == "0-9 <"
     assert found.ending.text == "</f>"
+    first, *_ = stretches(tag_compiler, spec, "<|call|>12</f>")
+    assert (first.text, first.forced, first.expected) == ("<|call|>", False, "<, <|call|>")
     other = gp.explain_output(tag_compiler, spec, "<|call|>1<|other|>")
     assert other.refused.position in (9, 10)  # the first character also begins the end of the tag
 

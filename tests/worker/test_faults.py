@@ -127,12 +127,14 @@ def test_a_worker_with_a_call_that_does_not_end_is_replaced_when_idle(make):
 
 
 @pytest.mark.parametrize("phase", ["fill 3", "accept 3", "start 1"])
-def test_a_request_that_kills_twice_is_not_tried_a_third_time(make, phase):
+def test_a_request_that_kills_twice_is_not_tried_a_third_time(make, phase, caplog):
     pipe = make()
     run = Run(pipe, bad=faulty(f"{phase} die"), good=LONG)
     run.steps(16)
     run.check(failed=["bad"])
     assert "ended the grammar worker twice" in str(pipe.request("bad").error)
+    (said,) = [line for line in caplog.messages if line.startswith("request ")]
+    assert said.startswith("request bad: ended the grammar worker, which ended: ")
     # The first time it is in a batch: it counts only that a worker dies while it works on one request alone.
     assert pipe.metrics().worker.restarts == (2 if phase == "start 1" else 3)
     assert not pipe.runtime.supervisor._deaths

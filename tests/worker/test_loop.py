@@ -15,8 +15,7 @@ from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.errors import GrammarError, RequestError
 from guided_plugin.grammar.table import Phase
 from guided_plugin.ipc.channel import Channel
-from guided_plugin.worker.device.buffers import Waits
-from guided_plugin.worker.engine.runtime import worker_metrics
+from guided_plugin.worker.layout import TOKEN_DEPTH
 from guided_plugin.worker.messages import Ends, Hello
 from guided_plugin.worker.words import Counter
 
@@ -343,6 +342,27 @@ def test_backends_hear_how_far_apart_the_steps_are(make_engine, monkeypatch):
 def test_the_engine_is_told_what_the_worker_has_learnt(make_engine, monkeypatch):
     monkeypatch.setattr(Chooser, "learnt_bytes", lambda self: 7 << 20)
     engine = make_engine()
-    engine.until(lambda: worker_metrics(engine.region, 0, 0, Waits()).learnt_bytes == 7 << 20)
-    step = engine.first_step()
-    assert worker_metrics(engine.region, step, 0, Waits()).learnt_bytes == 7 << 20
+    engine.until(lambda: engine.region.load(Counter.LEARNT) == 7 << 10)
+
+
+def test_the_times_of_all_steps_are_counted_though_their_ring_is_used_again(make_engine):
+    engine = make_engine()
+    engine.client.add(0, "r", gp.OutputSpec.regex("a*"), ())
+    steps = TOKEN_DEPTH + 100
+    for number in range(1, steps + 1):
+        step = engine.plan(0)
+        engine.schedule(step)
+        engine.land(step, ord("a"))
+        if number % 256 == 0:  # as the supervisor does
+            engine.until(lambda step=step: engine.accepted(step))
+            engine.client.times.read(256)
+    engine.until(lambda: engine.accepted(step))
+    seconds = engine.client.times.seconds
+    assert sum(seconds["fill"].counts()[:-1]) == TOKEN_DEPTH  # the rest are too few to be read
+    engine.client.times.read(256)
+    assert sum(seconds["fill"].counts()[:-1]) == TOKEN_DEPTH
+    engine.client.times.read()
+    for name in ("plan_to_mask", "accept", "fill"):
+        *counts, total = seconds[name].counts()
+        assert sum(counts) == steps
+        assert 0 < total < steps

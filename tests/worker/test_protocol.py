@@ -240,6 +240,13 @@ def test_figures_of_the_worker(pipe):
     assert 0 < found.worker.fill < found.worker.plan_to_mask <= found.worker.plan_to_mask_p99 < 5
     assert 0 < found.worker.accept < 5
     assert 0 < found.worker.exposed_wait < 5
+    for name in ("plan_to_mask", "accept", "fill", "exposed_wait"):
+        *counts, total = found.worker.times[name]
+        assert sum(counts) == 9, name
+        assert 0 < total < 9 * 5
+    assert sum(found.worker.times["answer"]) == 0
+    assert sum(found.times["main_thread"][:-1]) == 9
+    assert pipe.metrics().worker.times == found.worker.times  # each step once
     assert found.worker.restarts == 0
     assert 0 < found.main_thread < 5
 

@@ -231,7 +231,7 @@ class GuidedBatching(ContinuousBatchingLogitsProcessor):
         if error is None and not led:
             return
         if error is not None and request_id not in self._ends:
-            _log.error("request %s of a continuous batch: %s", printable(request_id), error)
+            _log.error("request %s: %s", printable(request_id), error.reason)
         self._ends[request_id] = error, led
         while len(self._ends) > _KEPT_ENDS:
             del self._ends[next(iter(self._ends))]

@@ -367,7 +367,7 @@ class Run:
             failure = self._failure(row, place, error)
             if failure is not None:
                 self.errors[row] = failure
-                _log.error("row %d of a generate call: %s", row, failure)
+                _log.error("request %s: row %d of a generate call: %s", name, row, failure.reason)
 
     def _failure(self, row: int, place: int, error: GuidedError) -> GuidedError | None:
         """What to report of a row that failed after so many tokens; None where the token only says that the

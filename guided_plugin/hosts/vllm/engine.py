@@ -40,7 +40,7 @@ from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
 from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When
 from guided_plugin.hosts.vllm.patches import broken, patch
 from guided_plugin.hosts.vllm.questions import ENGINES, engine_of, in_background, offer_methods, wait_for
-from guided_plugin.metrics import Growth, Recent
+from guided_plugin.metrics import Growth, Times
 from guided_plugin.pipeline.pipeline import StepPipeline
 from guided_plugin.pipeline.runtime import resolve_mode
 from guided_plugin.plugins import Plugins
@@ -83,7 +83,7 @@ class Engine:
         """Specs that frontends ask for again and again until they are there, by what frontends call them, and
         when each was last asked for."""
         self._growth = Growth()
-        self.seconds = Recent()
+        self.seconds = Times()
         """What steps took of vLLM's thread, the runner's part included."""
         self._running: dict[str, GuidedRequest] = {}
         self._max_requests = max_requests
@@ -276,13 +276,13 @@ class Engine:
 
     def metrics(self, growth: bool = False) -> dict[str, Any]:
         """The figures of its pipeline as plain data, for other processes. `growth`: with what its counters
-        have grown by since that was last asked for."""
+        and times have grown by since that was last asked for."""
         if self._pipeline is None:
             return {"refused": str(self.unsupported_reason)}
         now = self._pipeline.metrics()
         metrics = dataclasses.asdict(now)
         if growth:
-            metrics["growth"] = self._growth.take(now)
+            metrics["growth"] = self._growth.take(now, host_thread=self.seconds.counts())
         metrics["host_thread"] = self.seconds.median()
         metrics["left_to_vllm"] = Left.requests
         metrics["choices"] = [[*choice, count] for choice, count in metrics["choices"].items()]

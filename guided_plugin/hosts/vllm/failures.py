@@ -152,7 +152,7 @@ def update_from_output(original: Any) -> Any:
             led.add(request_id)  # the scheduler may drop the request in this update
             _note(self, _LED, self.requests[request_id])
         for request_id, reason in live.items():
-            _log.error("output cut off: request %s: %s", printable(request_id), reason)
+            _log.error("request %s: output cut off: %s", printable(request_id), reason)
             _end_as_error(self, request_id, reason)
         outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
         if led:
@@ -248,7 +248,7 @@ def preprocess_add_request(original: Any) -> Any:
         request.sampling_params = copy.copy(params)
         request.sampling_params.structured_outputs = None
         original(self, request, *args, **kwargs)
-        _log.error("request %s refused: %s", request.request_id, error)
+        _log.error("request %s: refused: %s", printable(request.request_id), error.reason)
         raise refusal(error)
 
     return replaced
@@ -330,7 +330,7 @@ class Ledger:
         for request_id, reason in due.items():
             if request_id.startswith(OWN) and reason != LED:
                 _log.error(
-                    "output cut off, and vLLM cannot be told: request %s: %s", printable(request_id), reason
+                    "request %s: output cut off, and vLLM cannot be told: %s", printable(request_id), reason
                 )
         return due
 

@@ -20,7 +20,7 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from guided_plugin.hosts.vllm import telling
 from guided_plugin.hosts.vllm.common import METRICS
 from guided_plugin.hosts.vllm.questions import ask_all
-from guided_plugin.metrics import COUNTERS
+from guided_plugin.metrics import BUCKETS, COUNTERS, TIMES
 
 _log = logging.getLogger(__name__)
 
@@ -38,18 +38,13 @@ _ENGINE: Mapping[str, tuple[str, str]] = {
     "running": ("engine_running", "guided requests in the batch"),
     "added": ("engine_requests", "guided requests that came to the engine"),
     "failed": ("engine_failed", "guided requests that failed while they ran"),
-    "main_thread": ("engine_pipeline_seconds", "median seconds of a step in the pipeline's calls"),
-    "host_thread": (
-        "engine_thread_seconds",
-        "median seconds that a step takes of vLLM's thread",
-    ),
+    "main_thread": ("engine_pipeline_seconds", "seconds of a step in the pipeline's calls"),
+    "host_thread": ("engine_thread_seconds", "seconds that a step takes of vLLM's thread"),
 }
 _WORKER: Mapping[str, tuple[str, str]] = {
-    "exposed_wait": ("mask_wait_seconds", "median seconds that logits waited for their masks"),
-    "plan_to_mask": ("mask_seconds", "median seconds from a plan to its masks"),
-    "plan_to_mask_p99": ("mask_p99_seconds", "99th percentile of the same"),
-    "answer": ("drafts_seconds", "median seconds from a step's tokens to the drafts offered after them"),
-    "answer_p95": ("drafts_p95_seconds", "95th percentile of the same"),
+    "exposed_wait": ("mask_wait_seconds", "seconds that logits waited for their masks, of some steps"),
+    "plan_to_mask": ("mask_seconds", "seconds from a plan to its masks"),
+    "answer": ("drafts_seconds", "seconds from a step's tokens to the drafts offered after them"),
     "offered": ("drafts_offered", "drafts that were offered"),
     "taken": ("drafts_taken", "drafts that were accepted in steps that may offer some"),
     "offered_earlier": ("drafts_offered_earlier", "those of them that only followed in earlier outputs"),
@@ -65,6 +60,18 @@ _WORKER: Mapping[str, tuple[str, str]] = {
 }
 
 _TOLD = {**_ENGINE, **_WORKER}
+
+
+class _Times(Histogram):
+    """Times that engines have counted by bucket."""
+
+    def inc(self, *grown: float) -> None:
+        """By so many in each bucket; their sum comes last. prometheus_client itself has only a call for each
+        time."""
+        for bucket, count in zip(self._buckets, grown[:-1], strict=True):
+            if count:  # where several processes add up, each is a write to a file
+                bucket.inc(count)
+        self._sum.inc(grown[-1])
 
 
 class _Metrics(telling.Listener):
@@ -85,10 +92,11 @@ class _Metrics(telling.Listener):
         )
         told = {key: (f"{name}_{title}", text, ["engine"]) for key, (title, text) in _TOLD.items()}
         self.counters = {key: Counter(*one) for key, one in told.items() if key in COUNTERS}
+        self.times = {key: _Times(*one, buckets=BUCKETS) for key, one in told.items() if key in TIMES}
         self.gauges = {
             key: Gauge(*one, multiprocess_mode="mostrecent")
             for key, one in told.items()
-            if key not in COUNTERS
+            if key not in COUNTERS | TIMES
         }
 
         self._newest = 0.0
@@ -120,11 +128,13 @@ class _Metrics(telling.Listener):
         self.requests.labels("none", "failed").inc()
 
     def tell(self, engines: Iterable[Mapping[str, Any]]) -> None:
-        """What the engines answered. A server's frontends add up what each was told that a counter grew."""
+        """What the engines answered. A server's frontends add up what each was told that grew."""
+        growing = {**self.counters, **self.times}
         for index, found in enumerate(engines):
             worker = found.get("worker", {})
             for key, grown in found.get("growth", {}).items():
-                self.counters[key].labels(str(index)).inc(grown)
+                if key in growing:
+                    growing[key].labels(str(index)).inc(*grown)
             for key, gauge in self.gauges.items():
                 value = worker.get(key) if key in _WORKER else found.get(key)
                 if value is not None:

@@ -99,14 +99,14 @@ def _validation_error() -> Any:
 def refused(error: GuidedError, request_id: Any, params: Any = None) -> Exception:
     """The same for a frontend's request, noted in its log and its metrics."""
     translated = refusal(error, params)
-    _log.info("request %s refused: %s", printable(str(request_id or "without an id"), 200), translated)
+    _log.info("request %s: refused: %s", printable(request_id or "without an id", 200), translated)
     listener.refused(type(error).__name__, "busy" if isinstance(error, PipelineError) else "refused")
     return translated
 
 
 def left(request_id: Any) -> None:
     """A request is left to vLLM's own structured output: a line in the log, and counted."""
-    _log.info("request %s left to vLLM's own structured output", printable(request_id, 200))
+    _log.info("request %s: left to vLLM's own structured output", printable(request_id, 200))
     listener.left()
 
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from guided_plugin.metrics import Recent
+from guided_plugin.metrics import Recent, Times
 from guided_plugin.step import OfferedDrafts, TokenSink
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region
 from guided_plugin.worker.words import Counter
@@ -27,12 +27,12 @@ class Waits:
     """What steps waited for their masks, of those that were looked at. Seconds."""
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.times = Times()
         self._margins = Recent(16)
 
     def add(self, margin: float) -> None:
         """In one step the masks had been there for so long before the logits; negative: they were late."""
-        self.steps += 1
+        self.times.add(max(0.0, -margin))
         self._margins.add(margin)
 
     @property

@@ -6,28 +6,21 @@ steps that were enqueued before.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
 from guided_plugin.ipc.spawn import resident_bytes
-from guided_plugin.metrics import RECENT, WorkerMetrics
+from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.step import Closure, OfferedDrafts, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
-from guided_plugin.worker.device.buffers import Waits
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
-from guided_plugin.worker.layout import Region
 from guided_plugin.worker.ranks.leader import Followers
 from guided_plugin.worker.runtime import GrammarRuntime
-from guided_plugin.worker.words import Counter, Time
+from guided_plugin.worker.words import Counter
 
 
 class WorkerRuntime(WorkerClient, GrammarRuntime):
@@ -127,78 +120,34 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
 
     def metrics(self) -> WorkerMetrics:
         """What the worker did lately."""
-        lately = worker_metrics(self.region, self._step, self.supervisor.restarts, self._masks.waits)
-        memory = resident_bytes(self.supervisor.worker_pid)
-        return replace(lately, memory_bytes=memory, shared_bytes=self.region.shape.size)
+        self.times.read()
+        load, waits = self.region.load, self._masks.waits
+        taken = {**self.times.seconds, "exposed_wait": waits.times}
+        medians = {name: times.median() for name, times in taken.items() if name != "exposed_wait"}
+        return WorkerMetrics(
+            steps=len(taken["plan_to_mask"]),
+            **medians,
+            plan_to_mask_p99=taken["plan_to_mask"].quantile(0.99),
+            answer_p95=taken["answer"].quantile(0.95),
+            exposed_wait=waits.exposed,
+            margin=waits.margin,
+            restarts=self.supervisor.restarts,
+            offered=load(Counter.DRAFTS),
+            taken=load(Counter.TOKENS) - load(Counter.FORWARDS),
+            offered_earlier=load(Counter.EARLIER),
+            taken_earlier=load(Counter.EARLIER_TAKEN),
+            forwards=load(Counter.FORWARDS),
+            without_drafts=load(Counter.WITHOUT),
+            led_outputs=load(Counter.LED),
+            led_tokens=load(Counter.LED_TOKENS),
+            memory_bytes=resident_bytes(self.supervisor.worker_pid),
+            shared_bytes=self.region.shape.size,
+            learnt_bytes=1024 * load(Counter.LEARNT),
+            times={name: times.counts() for name, times in taken.items()},
+        )
 
     def close(self) -> None:
         """End the worker."""
         if self.supervisor.close():
             self.buffers.close()
             self.followers.close()
-
-
-def step_times(region: Region, newest: int) -> NDArray[np.int64]:
-    """The rows of the ring whose step was planned and filled, oldest first; columns as in `Time`."""
-    times = np.array(region.times)
-    times = times[(times[:, Time.PLANNED] > 0) & (times[:, Time.STEP] <= newest)]
-    times = times[times[:, Time.FILLED] >= times[:, Time.PLANNED]]
-    return times[np.argsort(times[:, Time.STEP])]
-
-
-def worker_metrics(region: Region, newest: int, restarts: int, waits: Waits) -> WorkerMetrics:
-    """The figures of the newest steps."""
-    times = step_times(region, newest)[-RECENT:]
-    learnt = 1024 * region.load(Counter.LEARNT)
-    if not len(times):
-        return WorkerMetrics(restarts=restarts, learnt_bytes=learnt)
-    drafts = region.shape.drafts > 0
-    inputs = np.maximum(times[:, Time.PLANNED], times[:, Time.ACCEPT]) if drafts else _inputs_there(times)
-    to_mask = (times[:, Time.FILLED] - inputs) / 1e9
-    fill = (times[:, Time.FILLED] - times[:, Time.FILL]) / 1e9
-    accepted = times[times[:, Time.ACCEPTED] >= times[:, Time.PLANNED]]
-    accept = (accepted[:, Time.ACCEPTED] - accepted[:, Time.ACCEPT]) / 1e9
-    return WorkerMetrics(
-        steps=len(times),
-        plan_to_mask=float(np.median(to_mask)),
-        plan_to_mask_p99=float(np.quantile(to_mask, 0.99)),
-        accept=float(np.median(accept)) if len(accept) else 0.0,
-        fill=float(np.median(fill)),
-        exposed_wait=waits.exposed,
-        margin=waits.margin,
-        restarts=restarts,
-        **_offers(region, times),
-        led_outputs=region.load(Counter.LED),
-        led_tokens=region.load(Counter.LED_TOKENS),
-        learnt_bytes=learnt,
-    )
-
-
-def _offers(region: Region, times: NDArray[np.int64]) -> dict[str, Any]:
-    """What the worker offered, and how soon."""
-    offered = times[times[:, Time.OFFERED] >= times[:, Time.PLANNED]]
-    if not len(offered):
-        return {}
-    answers = (offered[:, Time.OFFERED] - np.maximum(offered[:, Time.ACCEPT], offered[:, Time.PLANNED])) / 1e9
-    forwards = region.load(Counter.FORWARDS)
-    return {
-        "answer": float(np.median(answers)),
-        "answer_p95": float(np.quantile(answers, 0.95)),
-        "offered": region.load(Counter.DRAFTS),
-        "taken": region.load(Counter.TOKENS) - forwards,
-        "offered_earlier": region.load(Counter.EARLIER),
-        "taken_earlier": region.load(Counter.EARLIER_TAKEN),
-        "forwards": forwards,
-        "without_drafts": region.load(Counter.WITHOUT),
-    }
-
-
-def _inputs_there(times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """When each step's plan and the tokens before it were both there."""
-    inputs = times[:, Time.PLANNED].copy()
-    follows = times[1:, Time.STEP] == times[:-1, Time.STEP] + 1
-    before = np.where(follows, times[:-1, Time.ACCEPT], 0)
-    # Tokens that were accepted after this step was filled belong to an older user of their row.
-    before = np.where(before <= times[1:, Time.FILL], before, 0)
-    inputs[1:] = np.maximum(inputs[1:], before)
-    return inputs

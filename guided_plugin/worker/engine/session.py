@@ -4,7 +4,7 @@ answer. The supervisor's thread calls this.
 
 from __future__ import annotations
 
-from guided_plugin.errors import BudgetError, GuidedError, RequestError
+from guided_plugin.errors import BudgetError, GuidedError, RequestError, printable
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.step import LED, UNGUIDED
 from guided_plugin.worker.engine.client import WorkerClient
@@ -85,9 +85,9 @@ class Session:
             elif isinstance(message, Ready):
                 client.ready.set()
 
-    def blame(self, slot: int | None, reason: str, *, hung: bool = False) -> bool:
-        """Attribute a worker's end to a request or to a spec; whether one explains it. `slot` is the request
-        that the worker worked on alone, if there is one; else it may have been compiling.
+    def blame(self, slot: int | None, reason: str, *, hung: bool = False) -> str:
+        """Attribute a worker's end to a request or to a spec: which one explains it, or nothing. `slot` is
+        the request that the worker worked on alone, if there is one; else it may have been compiling.
 
         A request that a worker hangs on is to blame at once. One that a worker dies on may merely have been
         next when the machine ended the worker: it is to blame the second time.
@@ -101,8 +101,9 @@ class Session:
                     error = _hung_on(reason) if hung else _deadly("working on this request", reason)
                     client.requests.fail(request, error)
                     client.compiler.quarantine(request.spec, error)
-                    return True
-            return client.admissions.blame(_deadly("compiling this spec", reason))
+                    return f"request {printable(request.request_id)}"
+            blamed = client.admissions.blame(_deadly("compiling this spec", reason))
+            return "a spec that it compiles" if blamed else ""
 
 
 def _deadly(doing: str, reason: str) -> GuidedError:

@@ -14,9 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import RequestState
+from guided_plugin.metrics import Times
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, TOKEN_DEPTH, Region, fence, unwrap
@@ -241,6 +243,56 @@ class StepRing:
         """This is a copy in a forked process: the steps are not its own."""
         self.forked = True
         self.lock = threading.RLock()
+
+
+class StepTimes:
+    """What steps took: of all whose masks are filled and whose tokens are accepted. From any thread."""
+
+    def __init__(self, region: Region, steps: StepRing) -> None:
+        self.seconds = {name: Times() for name in ("plan_to_mask", "accept", "fill", "answer")}
+        self._region, self._steps = region, steps
+        self._lock = threading.Lock()
+        self._seen = steps.planned
+
+    def read(self, least: int = 1) -> None:
+        """Read the ring, where at least so many steps have ended since. To be called before it is full."""
+        with self._lock:
+            accepted = unwrap(self._region.load(Counter.ACCEPTED), self._steps.planned)
+            newest = min(self._steps.filled, accepted)
+            if newest - self._seen < least:
+                return
+            times = step_times(self._region, newest)
+            inputs = np.maximum(times[:, Time.PLANNED], times[:, Time.ACCEPT])
+            ways = {
+                "plan_to_mask": (inputs if self._region.shape.drafts else _inputs_there(times), Time.FILLED),
+                "accept": (times[:, Time.ACCEPT], Time.ACCEPTED),
+                "fill": (times[:, Time.FILL], Time.FILLED),
+                "answer": (inputs, Time.OFFERED),
+            }
+            new = times[:, Time.STEP] > self._seen
+            for name, (begin, end) in ways.items():
+                ended = new & (times[:, end] >= times[:, Time.PLANNED])  # else it is of an older step
+                self.seconds[name].extend((times[:, end] - begin)[ended] / 1e9)
+            self._seen = newest
+
+
+def step_times(region: Region, newest: int) -> NDArray[np.int64]:
+    """The rows of the ring whose step was planned and filled, oldest first; columns as in `Time`."""
+    times = np.array(region.times)
+    times = times[(times[:, Time.PLANNED] > 0) & (times[:, Time.STEP] <= newest)]
+    times = times[times[:, Time.FILLED] >= times[:, Time.PLANNED]]
+    return times[np.argsort(times[:, Time.STEP])]
+
+
+def _inputs_there(times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """When each step's plan and the tokens before it were both there."""
+    inputs = times[:, Time.PLANNED].copy()
+    follows = times[1:, Time.STEP] == times[:-1, Time.STEP] + 1
+    before = np.where(follows, times[:-1, Time.ACCEPT], 0)
+    # Tokens that were accepted after this step was filled belong to an older user of their row.
+    before = np.where(before <= times[1:, Time.FILL], before, 0)
+    inputs[1:] = np.maximum(inputs[1:], before)
+    return inputs
 
 
 def forked() -> PipelineError:

@@ -25,6 +25,7 @@ from guided_plugin.errors import GuidedError, PluginError, RequestError
 from guided_plugin.ipc.channel import Channel, ChannelClosedError
 from guided_plugin.ipc.spawn import LOOK_SECONDS, StopWatch, exit_reason
 from guided_plugin.ipc.template import START_SECONDS, Forked, TemplateLost
+from guided_plugin.metrics import RECENT
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.session import Session
 from guided_plugin.worker.messages import Ends, Ready, from_worker
@@ -244,6 +245,7 @@ class Supervisor:
             self._died(f"sent nonsense: {error}")
             return
         self._client.steps.harvest()
+        self._client.times.read(RECENT)  # a quarter of their ring
         if self._pulse.stopped():
             reason = "was stopped from outside (SIGSTOP or a debugger), and ended"
             self._replace(partial(self._count_death, reason), isolate=False)  # no request is to blame
@@ -289,10 +291,10 @@ class Supervisor:
 
         def blame() -> None:
             doing = self._client.region.load(Counter.DOING)
-            if self._session.blame(doing - 1 if doing else None, reason, hung=hung):
+            if cause := self._session.blame(doing - 1 if doing else None, reason, hung=hung):
                 # That explains the earlier deaths too: they say nothing about the next worker.
                 self._deaths.clear()
-                _log.warning("the grammar worker %s; a request or a spec is to blame", reason)
+                _log.warning("%s: ended the grammar worker, which %s", cause, reason)
             else:
                 self._count_death(reason)
 

@@ -68,6 +68,7 @@ SCHEMAS: list[Any] = [
     {"type": "array", "items": {"type": "integer"}, "minItems": 3, "uniqueItems": True},
     {"anyOf": [{"const": "yes"}, {"type": "object", "properties": {"a": {}}, "required": ["a"]}]},
     {"type": "string", "pattern": r"\.(png|jpe?g)$", "maxLength": 30},
+    {"type": "array", "items": {"type": "string", "pattern": "^all|tags$"}},
     {
         "type": "array",
         "prefixItems": [{"type": "number"}, {"enum": ["aa", "b"]}],

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import re
 
 import pytest
 import torch
@@ -193,7 +194,11 @@ def test_processors_that_forbid_all_that_the_grammar_allows(tokenizer, vocabular
     assert "forbid every token" in kwargs.errors[0].what
     assert kwargs.errors[0].where
     assert kwargs.errors[0].hint
-    assert "row 0" in caplog.text
+    name = re.escape(kwargs.errors[0].request_id)
+    (said,) = caplog.messages
+    assert re.fullmatch(
+        rf"request {name}: row 0 of a generate call: row 0, token 0: .* forbid every .*", said
+    )
     recheck(vocabulary, [None, None, SPECS[1]], rows)
 
 

@@ -45,7 +45,7 @@ def frontend(kind, answers):
     return llm, client._call_utility_async
 
 
-FIGURES = [[{"growth": {"steps": 3}}], []], [[{"growth": {"steps": 5}}]]
+FIGURES = [[{"growth": {"steps": (3,)}}], []], [[{"growth": {"steps": (5,)}}]]
 ANSWERS = {
     b"0": {HEALTH: [""], PREPARE: [True], METRICS: FIGURES[0], RETRY_AFTER: [0.0]},
     b"1": {HEALTH: ["no grammar worker"], PREPARE: [False], METRICS: FIGURES[1], RETRY_AFTER: [7.0]},

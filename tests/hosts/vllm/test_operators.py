@@ -41,6 +41,12 @@ def values(server, name):
     return {found[1] or "": float(found[2]) for found in pattern.finditer(metrics_of(server))}
 
 
+def lag(server, name):
+    """How many steps have no time of this name yet."""
+    counted = values(server, f"{name}_seconds_count").get('engine="0"', 0)
+    return values(server, "engine_steps_total")['engine="0"'] - counted
+
+
 def test_metrics(server, client):
     before = values(server, "requests_total")
     assert chat(client, FINE).choices
@@ -66,8 +72,20 @@ def test_metrics(server, client):
     assert values(server, "engine_steps_total")['engine="0"'] >= 2
     assert values(server, "worker_memory_bytes")['engine="0"'] > 10e6
     assert values(server, "shared_memory_bytes")['engine="0"'] > 0
-    for name in ("worker_restarts_total", "mask_wait_seconds", "worker_learnt_bytes"):
+    for name in ("worker_restarts_total", "worker_learnt_bytes"):
         assert 'engine="0"' in values(server, name)
+
+    # Each step has its times once, in one of the buckets, though two frontends ask for them; but the newest,
+    # which may not be over.
+    for name in ("engine_pipeline", "engine_thread", "mask", "mask_wait"):
+        while lag(server, name) not in (0, 1):
+            assert time.monotonic() < deadline, name
+            assert completion(client, extra_body=guided({"regex": "[ab]{3}"})).choices
+            time.sleep(5.5)
+        counts = [*values(server, f"{name}_seconds_bucket").values()]
+        assert counts == sorted(counts)
+        assert len(counts) == 16
+        assert 0 < values(server, f"{name}_seconds_sum")['engine="0"'] < counts[-1]
     assert "vllm:" in metrics_of(server)  # vLLM's own are there as before
 
 

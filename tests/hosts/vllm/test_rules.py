@@ -40,7 +40,8 @@ def unknown(expression):
             found.add(name)
             continue
         labels.update(known[name]._labelnames, {"le"} if name.endswith("_bucket") else ())
-        if known[name]._type == "counter" and not name.endswith("_total"):
+        suffixes = {"counter": "_total", "histogram": ("_bucket", "_count", "_sum")}
+        if not name.endswith(suffixes.get(known[name]._type, "")):
             found.add(name)
     used = re.findall(r"(\w+)=~?\"", expression)
     for group in re.findall(r"(?:by|without) \((.*?)\)", expression):
@@ -55,6 +56,9 @@ def test_rules_and_dashboard_have_names_that_exist(where, expression):
     assert expression.count("(") == expression.count(")")
     wrapped = re.findall(r"(?:rate|increase)\((guided_plugin_\w+)", expression)
     assert all(name.endswith(("_total", "_bucket")) for name in wrapped), "a rate of a gauge"
+    quantiles = re.findall(r"histogram_quantile\([\d.]+, sum by \(([\w, ]+)\) \(rate\(\w+_bucket", expression)
+    assert len(quantiles) == expression.count("histogram_quantile") == expression.count("_bucket")
+    assert all("le" in labels.split(", ") for labels in quantiles), "buckets are added up by their bound"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +70,7 @@ def test_rules_and_dashboard_have_names_that_exist(where, expression):
             {"engine", "reason", "lost"},
         ),
         ("guided_plugin_requests_total / guided_plugin_engine_waits", {"guided_plugin_engine_waits"}),
+        ("guided_plugin_mask_wait_seconds > 0.002", {"guided_plugin_mask_wait_seconds"}),
     ],
 )
 def test_a_name_that_does_not_exist_is_found(expression, names):

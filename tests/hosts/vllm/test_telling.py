@@ -6,6 +6,9 @@ import io
 import json
 import logging
 import math
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -287,15 +290,47 @@ def test_what_engines_answer_becomes_gauges_and_counters(listening):
         names = ("engine_steps", "worker_restarts", "outputs_led", "drafts_taken")
         return [listening(f"{name}_total", engine=engine) for name in names]
 
+    def times(engine):
+        return [
+            listening(f"mask_wait_seconds_{name}", engine=engine, **labels)
+            for name, labels in (("bucket", {"le": "0.002"}), ("bucket", {"le": "+Inf"}), ("count", {}))
+        ] + [listening("mask_wait_seconds_sum", engine=engine)]
+
     worker = {"restarts": 7, "exposed_wait": 0.5, "learnt_bytes": 7, "led_outputs": 8}
-    grown = {"steps": 5, "restarts": 2, "led_outputs": 3, "taken": 0}
+    grown = {"steps": [5], "restarts": [2], "led_outputs": [3], "taken": [0], "fill": [1, 2]}
+    grown["exposed_wait"] = [2, *[0] * 6, 1, *[0] * 7, 1, 0.75]
+    waited = times("0"), times("1")
     before = counts("0"), counts("1")  # of engines of another test, perhaps
     for _ in range(2):
         figures._metrics.tell([{"refused": "off"}, {"steps": 90, "worker": worker, "growth": grown}])
     assert counts("0") == before[0]
     assert [now - then for now, then in zip(counts("1"), before[1], strict=True)] == [10, 4, 6, 0]
-    assert listening("mask_wait_seconds", engine="1") == 0.5
+    assert times("0") == waited[0]
+    assert [now - then for now, then in zip(times("1"), waited[1], strict=True)] == [6, 8, 8, 1.5]
+    assert listening("worker_learnt_bytes", engine="1") == 7
     assert REGISTRY.get_sample_value("guided_plugin_drafts_taken_total", {"engine": "1"}) is not None
+
+
+def test_times_of_several_server_processes_add_up(tmp_path):
+    code = """if True:
+        import os
+        from prometheus_client import CollectorRegistry, multiprocess
+        from guided_plugin.hosts.vllm import figures
+        figures.GuidedStatLogger(None, [0])
+        child = os.fork()
+        figures._metrics.tell([{"growth": {"fill": [1], "answer": [3 if child else 4, *[0] * 15, 0.5]}}] * 2)
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)
+        for name, engine in (("bucket", "0"), ("count", "1"), ("sum", "1")):
+            labels = {"engine": engine, **({"le": "1e-05"} if name == "bucket" else {})}
+            print(registry.get_sample_value(f"guided_plugin_drafts_seconds_{name}", labels))
+    """
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["7.0", "7.0", "1.0"], done.stderr
 
 
 def test_a_token_limit_is_named_as_the_parameter():
@@ -306,13 +341,13 @@ def test_a_token_limit_is_named_as_the_parameter():
 def test_a_refusal_has_the_clients_id_and_is_one_line(caplog):
     with caplog.at_level(logging.INFO, "guided_plugin.requests"):
         noted.refused(SpecError("wrong\nhere", where="#/type"), "cmpl-\x1b[31m\nmine")
-    assert caplog.messages == [r"request cmpl-\x1b[31m\nmine refused: #/type: wrong\nhere"]
+    assert caplog.messages == [r"request cmpl-\x1b[31m\nmine: refused: #/type: wrong\nhere"]
 
 
 def test_a_request_that_is_left_has_its_id_in_the_log(caplog):
     with caplog.at_level(logging.INFO, "guided_plugin.requests"):
         noted.left("cmpl-\nmine")
-    assert caplog.messages == [r"request cmpl-\nmine left to vLLM's own structured output"]
+    assert caplog.messages == [r"request cmpl-\nmine: left to vLLM's own structured output"]
 
 
 def test_handlers_of_vllm_are_taken_where_there_are_no_others(monkeypatch):
@@ -334,7 +369,7 @@ def test_handlers_of_vllm_are_taken_where_there_are_no_others(monkeypatch):
     logging.getLogger("guided_plugin.requests")._cache.clear()
     noted.refused(SpecError("wrong"), "one")
     assert out.getvalue().startswith("INFO 2")
-    assert out.getvalue().count("request one refused: wrong") == 1
+    assert out.getvalue().count("request one: refused: wrong") == 1
 
 
 def test_start_lines_say_what_is_on_and_why_not():
