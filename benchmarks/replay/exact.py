@@ -140,7 +140,9 @@ def _child(asked: Path, answer: Path) -> int:
     from vllm import LLM, SamplingParams
 
     options = json.loads(asked.read_text())
-    llm: Any = LLM(options["model"], enable_prefix_caching=False, **{"max_num_seqs": 64, **options["engine"]})
+    # Of a small model as many blocks as memory holds would be millions of Python objects.
+    engine = {"max_num_seqs": 64, "num_gpu_blocks_override": 4096, **options["engine"]}
+    llm: Any = LLM(options["model"], enable_prefix_caching=False, **engine)
 
     def params(spec: dict[str, Any], **changes: Any) -> Any:
         return SamplingParams(
