@@ -240,7 +240,8 @@ def _examples(node: ecma.Node) -> list[str]:
         case ecma.Alternation(options):
             found = sorted((one for option in options for one in _examples(option)), key=len)
         case ecma.Repeat(part, low, _) if low:
-            found = [one * min(low, _LONGEST_EXAMPLE) for one in _examples(part)]
+            once = _examples(part)
+            found = once if low == 1 else [once[0] * min(low, _LONGEST_EXAMPLE)]
         case ecma.Characters(ranges, _, negated):
             allowed = ecma.complement(ranges) if negated else ranges
             likely = (code for low, high in allowed for code in _USUAL if low <= code <= high)
