@@ -92,7 +92,7 @@ class TestDeadlineCalls:
 
         calls: DeadlineCalls[int] = DeadlineCalls(5.0, 5.0)
         monkeypatch.setattr(threading.Thread, "start", refuse)
-        assert [str(one) for one in calls.run([lambda: 1])] == ["there is no thread for it"]
+        assert [str(one) for one in calls.run([lambda: 1])] == ["no thread is available"]
 
 
 class Slow(ScriptedBackend):

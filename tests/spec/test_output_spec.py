@@ -257,7 +257,7 @@ def test_deep_paths_take_no_more_memory_than_their_document(refers):
         document = {"not": document}
     tracemalloc.start()
     try:
-        refused = pytest.raises(SpecError, match="too large for how deep it is nested")
+        refused = pytest.raises(SpecError, match="too large for its nesting depth")
         with refused if refers else contextlib.nullcontext():
             OutputSpec.json_schema(document)
         _, peak = tracemalloc.get_traced_memory()

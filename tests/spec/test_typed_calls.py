@@ -121,8 +121,8 @@ def unknown(city: "Nowhere"): ...  # noqa: F821
     ("make", "what"),
     [
         (lambda: TypedSpec(untyped), "'city' has no type"),
-        (lambda: TypedSpec(starred), "cannot be given by its name"),
-        (lambda: TypedSpec(positional), "cannot be given by its name"),
+        (lambda: TypedSpec(starred), "cannot be passed by name"),
+        (lambda: TypedSpec(positional), "cannot be passed by name"),
         (lambda: TypedSpec(unknown), "Nowhere"),
         (lambda: TypedSpec(lambda: 1), "not a function with a name"),
         (lambda: TypedSpec.tools(), "no function is given"),

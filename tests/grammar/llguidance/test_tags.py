@@ -199,7 +199,7 @@ class TestWhatIsRefused:
             (pair({"type": "or", "elements": [const("a"), const("ab")]}, const("b")), "'a' next to 'ab'"),
             ({"type": "or", "elements": [pair(const("<a>"), NUMBER), ANY]}, "'<a>' next to free text"),
             ({"type": "or", "elements": [regex("[0-9]+,"), pair(NUMBER, const(";"))]}, "next to"),
-            (pair(ANY, const("x")), "free text in front of"),
+            (pair(ANY, const("x")), "free text before"),
             ({"type": "star", "content": ANY}, "free text"),
             ({"type": "any_text", "max_chars": 3}, "`max_chars`"),
             (json_of({}, style="cohere_xml"), "cohere_xml"),
