@@ -164,7 +164,7 @@ def test_a_server_that_says_it_is_on(run, answers, suffix):
         (None, "vLLM 0.32.0 serves without the plugin", "install guided-plugin"),
         (json.dumps({**ON, "off": "the plugin is switched off (unset it)"}), "off (unset it)", "start the"),
         ("yes", "does not answer like a vLLM server", "http://HOST:PORT"),
-        ('{"version": "9.8"}', "installed with vLLM 0.32.0, and off: None", "start the server again"),
+        ('{"version": "9.8"}', "installed with vLLM 0.32.0, but off: None", "start the server again"),
         ("[3]", "does not answer like a vLLM server", "http://HOST:PORT"),
     ],
 )

@@ -261,4 +261,4 @@ def test_a_mask_bomb_fails_and_the_rows_beside_it_go_on(demo_vocabulary, name, c
     assert pipeline.request("r0").error is None
     assert pipeline.request("r1").error is None
     error = str(pipeline.request("r2").error)
-    assert "takes more than 50 ms" in error or "over a limit of its backend" in error, error
+    assert "takes more than 50 ms" in error or "exceeded a limit of its backend" in error, error

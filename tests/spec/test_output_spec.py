@@ -314,7 +314,7 @@ def test_what_matches_nothing_makes_it_compact(pattern):
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_what_demands_some_is_refused(pattern):
     assert not re.fullmatch(pattern, "")
-    with pytest.raises(SpecError, match="whitespace_pattern: demands whitespace"):
+    with pytest.raises(SpecError, match="whitespace_pattern: requires whitespace"):
         OutputSpec.parse({"json": {}, "whitespace_pattern": pattern})
 
 

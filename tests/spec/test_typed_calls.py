@@ -129,7 +129,7 @@ def unknown(city: "Nowhere"): ...  # noqa: F821
         (lambda: TypedSpec.tools(weather, weather), "two functions are called 'weather'"),
         (lambda: TypedSpec.tools(Point), "not a function with a name"),
         (lambda: TypedSpec.tools(weather, many=True), "need a text that begins them"),
-        (lambda: TypedSpec.tools(weather, begin=3), "must be a text"),
+        (lambda: TypedSpec.tools(weather, begin=3), "must be a string"),
         (lambda: TypedSpec({"json_schema": {}}), "must be a type"),
         (lambda: TypedSpec("int"), "must be a type"),
         (lambda: TypedSpec(Literal[b"a"]), "no form in JSON"),

@@ -159,7 +159,7 @@ def test_ranks_that_plan_other_rows_are_found(share, mode, where):
     with pytest.raises(PipelineError, match=r"step 1 has slots \[1, 0\] here and \[0, 1\] at rank 0"):
         step(other, [1, 0], 1)
     if where == "aa":
-        with pytest.raises(PipelineError, match="rank 1 plans other steps"):
+        with pytest.raises(PipelineError, match="rank 1 plans different steps"):
             step(near, [0, 1], 2)
 
 

@@ -193,8 +193,8 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(
         ("form", "says"),
         [
-            (pair(NUMBER, const("0;")), "JSON in front of"),
-            (pair(NUMBER, ANY), "JSON in front of"),
+            (pair(NUMBER, const("0;")), "JSON before a text"),
+            (pair(NUMBER, ANY), "JSON before a text"),
             (pair(regex("[a-z]+"), const("end")), "the regex"),
             (pair({"type": "or", "elements": [const("a"), const("ab")]}, const("b")), "'a' next to 'ab'"),
             ({"type": "or", "elements": [pair(const("<a>"), NUMBER), ANY]}, "'<a>' next to free text"),
