@@ -82,7 +82,7 @@ def test_all_ranks_mask_alike_and_one_has_the_grammars(share, mode, where):
         assert pipes[0].tokens("r2") == alone.tokens("r2") != ()
     assert [pipe.rank for pipe in pipes] == [*range(len(where)), None]
     assert [pipe.mode for pipe in pipes] == [mode] * len(where) + ["inline"]
-    with pytest.raises(PipelineError, match="rank 0 alone"):
+    with pytest.raises(PipelineError, match="only at rank 0"):
         pipes[1].tokens("r2")
 
 

@@ -200,8 +200,8 @@ def test_with_the_rust_frontend_nothing_is_silent(monkeypatch):
         Gate(config(TAKES_OVER)).admit(ours())
     forged = ours()
     forged.extra_args["guided_admitted"] = True
-    assert "past the plugin" in str(passed_by(forged, config()))
+    assert "without the plugin" in str(passed_by(forged, config()))
     assert passed_by(theirs(), config()) is None  # vLLM's own, as without the plugin
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "0")
     assert passed_by(forged, config()) is None
-    assert "past the plugin" in str(passed_by(theirs(), config(TAKES_OVER)))
+    assert "without the plugin" in str(passed_by(theirs(), config(TAKES_OVER)))
