@@ -37,11 +37,11 @@ class SpecLimits:
     """What is refused, so that no spec costs others their time or memory."""
 
     compile_seconds: float = 10.0
-    """Upper bound of one compile, in seconds of processor time. Requests wait twice as long for it."""
+    """Upper bound of one compile, in seconds of processor time. Requests wait up to twice as long."""
     compile_bytes: int = 2048 * _MIB
     """Upper bound of one compile's memory, in bytes."""
     compile_processes: int = 4
-    """Helper processes at most; they are started as compiles overlap."""
+    """Most helper processes; they start when compiles overlap."""
     compile_queue: int = 32
     """vLLM: specs that may wait for a helper process; more are refused with status 503."""
     max_spec_bytes: int = _MIB
@@ -63,15 +63,15 @@ class WorkerLimits:
     """How long a grammar worker, and each of its requests, may take."""
 
     worker_step_ms: int = 2_000
-    """How long the grammar worker may be without progress before it is replaced."""
+    """How long the grammar worker may make no progress before it is replaced."""
     worker_grammar_ms: int = 10_000
     """How long a step waits for a grammar that is still compiling before that row fails closed. vLLM holds
     requests back until theirs is there."""
     row_ms: int = 200
-    """Processor time that one mask of one request may take where its backend has no bound of its own
+    """Processor time that one mask of one request may take, if its backend has no bound of its own
     (xgrammar)."""
     worker_spin_us: int = 50
-    """How long the grammar worker polls without a pause after work; it sleeps in between later on."""
+    """How long the grammar worker polls without a pause after work; later it sleeps between polls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Bounds:
     """How much a model may write where a JSON schema sets no bound; 0 sets none. A request may say each."""
 
     max_whitespace: int = 40
-    """Characters of whitespace between two tokens of JSON that is `flexible`."""
+    """Characters of whitespace between two tokens of `flexible` JSON."""
     max_digits: int = 20
     """Digits of a number before the point, after it, and in its exponent."""
     max_string: int = 0
@@ -89,7 +89,7 @@ class Bounds:
     max_properties: int = 0
     """Properties of an object."""
     max_depth: int = 0
-    """Arrays and objects inside each other, in recursive schemas and in values that no schema describes."""
+    """Nested arrays and objects, in recursive schemas and in values that no schema describes."""
 
 
 BOUNDS = tuple(field.name for field in dataclasses.fields(Bounds))
@@ -98,49 +98,49 @@ UNBOUNDED = Bounds(max_whitespace=0, max_digits=0)
 
 @dataclass(frozen=True, kw_only=True)
 class GuidedConfig(SpecLimits, WorkerLimits, Bounds):
-    """Everything an operator can set. Unknown names and wrong types are errors, never ignored."""
+    """All options. Unknown names and wrong types are errors, never ignored."""
 
     enabled: bool = True
-    """False: a host that loads the plugin by itself leaves it out, and guided requests are refused."""
+    """False: hosts that load the plugin by themselves leave it out, and refuse guided requests."""
     whitespace: Whitespace = "compact"
-    """In JSON of requests that don't say: `compact`, `spaced` (as `json.dumps` writes) or `flexible`.
-    With `flexible`, tool calls in XML are refused."""
+    """Whitespace in JSON, where a request sets none: `compact`, `spaced` (as `json.dumps` writes) or
+    `flexible`. With `flexible`, tool calls in XML are refused."""
     strict: bool = True
-    """For requests that don't say: objects that describe properties are closed unless the schema opens them;
-    false: open, and tool calls in XML are refused."""
+    """Where a request does not set it: objects that describe properties are closed unless the schema opens
+    them. False: they are open, and tool calls in XML are refused."""
     backend: str = "auto"
     """Backend for specs that name none: a registered name, or `auto` to choose per spec."""
     cache_bytes: int = 512 * _MIB
-    """Compiled grammars that are kept, with their specs, in bytes, per tokenizer."""
+    """Bytes of compiled grammars, with their specs, that are kept per tokenizer."""
     learnt_bytes: int = 1024 * _MIB
-    """What lexers of all grammars may learn (states that make masks cheap), in bytes, per tokenizer."""
+    """Bytes of states that lexers of all grammars may cache per tokenizer; they make masks cheap."""
     threads: int = 0
-    """Threads that fill masks and compile, at most; 0 takes three quarters of the processors, up to 12. A
-    worker takes fewer as long as tokens and masks take less than a third of a step."""
+    """Most threads that fill masks and compile; 0 means three quarters of the processors, up to 12. A worker
+    uses fewer while tokens and masks take less than a third of a step."""
     isolate_compiles: bool = True
     """Compile all but small specs in helper processes, where the limits of time and memory hold."""
     unenforced_keywords: tuple[str, ...] = ()
     """JSON Schema keywords to treat as annotations, such as `uniqueItems`: output may then break them."""
     disabled_plugins: tuple[str, ...] = ()
-    """Names of plugins that must not be loaded."""
+    """Names of plugins that are not loaded."""
     take_over: bool = False
     """vLLM: serve `response_format`, `structured_outputs` and tool calls too, in place of its own manager."""
     tools_strict: bool = False
     """vLLM, with `take_over`: hold every tool to its schema, not only those that say `strict`; the same
     as vLLM's own `--tool-strict-level parameter`."""
     refused: Refused = "error"
-    """vLLM, with `take_over`: what is refused is the client's `error`, or left to `vllm`'s own manager."""
+    """vLLM, with `take_over`: a refused spec is an `error` for the client, or is left to `vllm`'s manager."""
     mode: Mode = "auto"
-    """Where grammars work in vLLM: `inline`, `process`, or `auto`: a process where the logits are on CUDA."""
+    """Where grammars run in vLLM: `inline`, `process`, or `auto`: a process if the logits are on CUDA."""
 
     jump_forward: bool = False
-    """vLLM's V2 runner: text that must follow is verified in one forward pass, as drafts."""
+    """vLLM's V2 runner: verify forced text in one forward pass, as drafts."""
     jump_drafts: int = 7
-    """`jump_forward`: how many tokens at a time, where no speculative config says that."""
+    """`jump_forward`: tokens at a time, unless a speculative config sets it."""
     jump_rows: int = 64
-    """`jump_forward`: larger batches run without, where no speculative config says that."""
+    """`jump_forward`: larger batches run without it, unless a speculative config sets that."""
     close_before_length: bool = False
-    """For requests that don't say: a guided output ends valid, at the latest at its token limit."""
+    """Where a request does not set it: a guided output ends valid, within its token limit."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

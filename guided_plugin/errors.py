@@ -11,13 +11,13 @@
     ├── PluginError                 a plugin is broken, unknown or disabled
     ├── PipelineError               a host called the pipeline out of order or out of range
     │   └── BusyError               there is no room for a compile now: try again
-    ├── OutputError                 an output is no value of the type that was asked for
+    ├── OutputError                 an output is not a value of the type that was asked for
     └── RequestError                one guided request failed while it ran; the others go on
         └── BudgetError             a mask or a token of it took more time than one request may take
 
 Each says what is wrong, where, what to do about it (`hint`) and, once there is one, which request it
-belongs to. Messages quote clients, and end up in logs: `shown` and `printable` are how a client's values and
-texts get into either.
+belongs to. Messages quote clients and end up in logs: pass a client's values through `shown`, and its texts
+through `printable`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GuidedError(Exception):
         return f"{where}{printable(self.what)}{hint}"
 
     def to_dict(self) -> dict[str, str]:
-        """What is wrong, where and what to do, for documents."""
+        """The type, and what is wrong, where and what to do, for JSON."""
         return {"type": type(self).__name__, "what": self.what, "where": self.where, "hint": self.hint}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -65,17 +65,17 @@ class GuidedError(Exception):
         return rebuild, (kind, self.what, self.where, self.hint, request_id)
 
     def for_request(self, request_id: str) -> GuidedError:
-        """The same error, told as the error of one request."""
+        """The same error, attributed to one request."""
         return type(self)(self.what, where=self.where, hint=self.hint, request_id=request_id)
 
     def under(self, place: str) -> GuidedError:
-        """The same error, told with the place that its own is in."""
+        """The same error, with `place` in front of its own `where`."""
         where = f"{place}: {self.where}" if self.where else place
         return type(self)(self.what, where=where, hint=self.hint, request_id=self.request_id)
 
 
 def rebuild(kind: type[GuidedError], what: str, where: str, hint: str, request_id: str | None) -> GuidedError:
-    """An error that was sent."""
+    """An error received from another process."""
     return kind(what, where=where, hint=hint, request_id=request_id)
 
 
@@ -120,7 +120,7 @@ class BusyError(PipelineError):
 
 
 class OutputError(GuidedError, ValueError):
-    """An output is no value of the type that was asked for: it was cut, or a validator refuses it."""
+    """An output is not a value of the type: it was truncated, or a validator refuses it."""
 
 
 class RequestError(GuidedError):

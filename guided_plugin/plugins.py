@@ -90,16 +90,16 @@ class Plugins:
             self._collect(hook, getattr(self, hook.removeprefix("register_")), taken)
 
     def unregister(self, plugin: object) -> None:
-        """Take a plugin's hooks out again; what it registered at setup stays."""
+        """Remove a plugin's hooks; what it registered at setup stays."""
         self._manager.unregister(plugin)
         self._look_for_listeners()
 
     def backend(self, name: str) -> BackendFactory:
-        """The factory of a backend, or an error that names what there is."""
+        """The factory of a backend, or an error that lists the known ones."""
         return self._named("backend", name, self.backends)
 
     def logits_processor(self, name: str, *others: str) -> ProcessorFactory:
-        """The factory of a logits processor, or an error that names what there is; a host has `others`."""
+        """The factory of a logits processor, or an error that lists the known ones; `others`: the host's."""
         return self._named("logits processor", name, self.logits_processors, *others)
 
     def names(self) -> list[str]:

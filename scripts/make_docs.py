@@ -226,13 +226,13 @@ into `--additional-config` under `guided_plugin` (the same). Both are read, and 
 option. But `GUIDED_PLUGIN=0` switches the plugin off whatever the flag says: the flag is not even read. In
 Python they are fields of `GuidedConfig`, which hosts take as `config`.
 
-`guided-plugin config` prints the options that hold, and what each is from; with `--schema` their JSON
-Schema. The lines that vLLM's log has at the start of the plugin end with what is set, and by which of the
-two. A name that does not exist, also one like `guided_plugn` in `--additional-config`, and a wrong value stop
-the server.
+`guided-plugin config` prints the options in effect, and where each is set; with `--schema` their JSON
+Schema. The plugin's startup lines in vLLM's log end with the options that are set, and which of the two sets
+them. An unknown name, also one like `guided_plugn` in `--additional-config`, or a wrong value stops the
+server.
 
 Those from `max_whitespace` to `max_depth` are [bounds](specs.md#bounds-where-a-schema-has-none) for what a
-model writes where a schema has none; 0 sets none, and a request may say each.
+model writes where a schema has none; 0 sets none, and a request may set each.
 """
 
 

@@ -173,4 +173,4 @@ def test_log_lines_about_a_request_begin_with_its_id():
         "telling.py",
     }
     others = {text for _, text in about if not text.startswith("request %s: ")}
-    assert others == {"%s failed; the first request that needs it will tell"}
+    assert others == {"%s failed; the first request that needs it gets the error"}

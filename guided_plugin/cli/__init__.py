@@ -28,12 +28,12 @@ app = typer.Typer(
 )
 for command, summary in (
     (demo.demo, "Three prompts, unguided and guided, with the demo model."),
-    (config.config, "Which options hold, and what each is from."),
-    (doctor.doctor, "Does everything that guiding needs work on this machine?"),
+    (config.config, "The options in effect, and where each is set."),
+    (doctor.doctor, "Check that everything guiding needs works on this machine."),
     (generate.generate, "Guided text from a local model."),
-    (check.check, "Does a spec compile, and which texts does it take?"),
-    (explain.explain, "Where an output stands: what may come next, and why not."),
-    (bench.bench, "Milliseconds a step, unguided and guided."),
+    (check.check, "Does a spec compile, and which texts does it accept?"),
+    (explain.explain, "What may come next in an output, and why a text is refused."),
+    (bench.bench, "Milliseconds per step, unguided and guided."),
 ):
     app.command(short_help=summary)(command)
 

@@ -39,20 +39,18 @@ def bench(
     host: Annotated[str, typer.Argument(help="loop (the reference loop), transformers or vllm.")],
     model: Annotated[
         str,
-        typer.Option(
-            help="Folder of a model with its tokenizer; vllm: or its name.", show_default="the demo's"
-        ),
+        typer.Option(help="Folder of a model and its tokenizer; vllm: or a name.", show_default="the demo's"),
     ] = str(MODEL_DIR),
     rows: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "8,64",
     schema: Annotated[str, typer.Option(help="Schemas: plain, maxlength.")] = "plain",
-    steps: Annotated[int, typer.Option(min=8, help="Measured steps a run.")] = 128,
-    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs a figure.")] = 3,
-    device: Annotated[str, typer.Option(help="cpu or cuda; vllm: its own choice.")] = "cpu",
-    engine: Annotated[str, typer.Option(help="vllm: more arguments of its engine, as a JSON object.")] = "{}",
+    steps: Annotated[int, typer.Option(min=8, help="Measured steps per run.")] = 128,
+    repetitions: Annotated[int, typer.Option(min=1, help="Measured runs per figure.")] = 3,
+    device: Annotated[str, typer.Option(help="cpu or cuda; vllm chooses its own.")] = "cpu",
+    engine: Annotated[str, typer.Option(help="vllm: more engine arguments, as a JSON object.")] = "{}",
     json_output: JsonOutput = False,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
-    """Measure what guiding costs: milliseconds a step unguided and guided, in turns, in one host."""
+    """Measure what guiding costs: milliseconds per step, unguided and guided in turn, in one host."""
     if host not in _HOSTS:
         raise InputError(f"unknown host {host!r}", where="bench", hint=did_you_mean(host, _HOSTS))
     from guided_plugin.bench import SCHEMAS, Plan

@@ -39,13 +39,13 @@ def check(
     spec_files: Annotated[
         list[Path],
         typer.Argument(
-            help="JSON Schemas, specs in any form requests take, .ebnf/.gbnf/.lark files, globs; -: stdin.",
+            help="JSON Schemas, specs in any form of requests, .ebnf/.gbnf/.lark files, globs; -: stdin.",
             show_default=False,
         ),
     ],
     tokenizer: Tokenizer = MODEL_DIR,
     instance: Annotated[
-        list[Path] | None, typer.Option(metavar="<path>", help="File to match; may be given often; -: stdin.")
+        list[Path] | None, typer.Option(metavar="<path>", help="File to match; repeatable; -: stdin.")
     ] = None,
     whitespace: Layout = None,
     open_objects: Open = False,
@@ -53,24 +53,24 @@ def check(
         bool,
         typer.Option(
             "--raw",
-            help="Match instances to the letter (but for a last line end), not as the spec would write them.",
+            help="Match instances exactly (except a final newline), not as the spec would write them.",
         ),
     ] = False,
     json_output: JsonOutput = False,
     sarif: Annotated[
-        Path | None, typer.Option(help="File for what is wrong, as SARIF 2.1.0; -: stdout, for that alone.")
+        Path | None, typer.Option(help="File for the problems, as SARIF 2.1.0; -: stdout, with nothing else.")
     ] = None,
 ) -> None:
-    """Compile specs; show the backend, warnings, what becomes of each keyword, and which instances match.
+    """Compile specs; show the backend, warnings, how each keyword is treated, and which instances match.
 
-    Several files get a line each, and one for each warning. The exit code is 1 if a spec is bad or refused,
-    or an instance does not match, and 2 if a file can't be read.
+    Each of several files gets one line, and one for each warning. The exit code is 1 if a spec is bad or
+    refused, or an instance does not match, and 2 if a file can't be read.
     """
     files = _expanded(spec_files)
     read_once([*files, *(instance or [])])
     results.check_out(sarif if sarif != Path("-") else None, "--sarif")
     if instance and len(files) > 1:
-        raise InputError("is matched with one spec", where="--instance", hint="check the specs one by one")
+        raise InputError("needs exactly one spec", where="--instance", hint="check the specs one by one")
     specs: dict[Path, OutputSpec | GuidedError] = {}
     for file in files:
         try:

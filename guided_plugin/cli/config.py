@@ -19,12 +19,12 @@ _COLUMNS = (("option", "{option}"), ("value", "{value}"), ("from", "{from}"))
 
 def config(
     additional_config: Annotated[
-        str, typer.Option(help="What vLLM's flag of this name gets, as a JSON object.")
+        str, typer.Option(help="The value of vLLM's flag of this name, a JSON object.")
     ] = "{}",
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the options.")] = False,
     json_output: JsonOutput = False,
 ) -> None:
-    """Show the options that hold: those of GUIDED_PLUGIN and of vLLM's --additional-config, merged."""
+    """Show the options in effect: those of GUIDED_PLUGIN and of vLLM's --additional-config, merged."""
     if schema:
         print_json(options_schema())
         return

@@ -28,7 +28,7 @@ _NEXT = (
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Another seed, other outputs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Another seed gives other outputs.")] = 0,
     temperature: Temperature = 0.8,
     device: Device = "cpu",
     jump_forward: Annotated[
@@ -38,7 +38,7 @@ def demo(
 ) -> None:
     """Decode three prompts with the tiny model that ships with the package, unguided and guided.
 
-    Then one of them with one keyword more in its schema, from the same seed.
+    Then decode one of them again from the same seed, each time with one more keyword in its schema.
     """
     with working("loading the demo model"):
         import torch
@@ -99,9 +99,9 @@ def demo(
     else:
         _show(shown, keywords)
         if jump_forward:
-            print("The grammar forces what is dim, or in << >>: it took no forward pass of its own.")
+            print("Text that is dim, or in << >>, is forced: it took no forward pass of its own.")
         print(f"A step took {unguided_ms:.2f} ms unguided and {guided_ms:.2f} ms guided on this machine.")
-        print("\nNext, each a command to paste:\n")
+        print("\nNext, try these commands:\n")
         print("\n".join(_next_commands()))
     if not all(entry["guided"]["valid"] for entry in shown):
         raise typer.Exit(1)
@@ -146,7 +146,7 @@ def _show(shown: list[dict[str, Any]], keywords: list[dict[str, Any]]) -> None:
         for row in zip(*cells, strict=True):
             table.add_row(*row)
         console.print(table)
-    table = Table(title="One keyword more - the same prompt and seed", expand=True)
+    table = Table(title="One more keyword - the same prompt and seed", expand=True)
     table.add_column("added to the schema", ratio=1, overflow="fold")
     table.add_column(f"guided - prompt: {DEMOS[0].prompt!r}", ratio=2, overflow="fold")
     for entry in keywords:

@@ -16,20 +16,18 @@ _COLOURS = {"ok": "green", "note": "yellow", "unknown": "dim", "problem": "red"}
 
 
 def doctor(
-    requests: Annotated[
-        int, typer.Option(min=1, help="Requests at the same time: vLLM's max_num_seqs.")
-    ] = 256,
+    requests: Annotated[int, typer.Option(min=1, help="Concurrent requests: vLLM's max_num_seqs.")] = 256,
     vocabulary: Annotated[int, typer.Option(min=1, help="Tokens of the model's vocabulary.")] = 262_144,
-    drafts: Annotated[int, typer.Option(min=0, help="Draft tokens of a request, speculative decoding.")] = 0,
+    drafts: Annotated[int, typer.Option(min=0, help="Draft tokens per request (speculative decoding).")] = 0,
     server: Annotated[
-        str, typer.Option(metavar="URL", help="Ask this vLLM server instead: is the plugin on there?")
+        str, typer.Option(metavar="URL", help="Ask this vLLM server instead whether its plugin is on.")
     ] = "",
     json_output: JsonOutput = False,
 ) -> None:
-    """Look at versions, entry points, vLLM, processors, shared memory and CUDA, then compile and decode.
+    """Check versions, entry points, vLLM, processors, shared memory and CUDA, then compile and decode.
 
-    Each problem comes with its remedy. The exit code is 1 if there is one; what cannot be looked at is none.
-    With --server, only that server is asked: 0 says that the plugin is on in it.
+    Each problem comes with its remedy. The exit code is 1 if there is a problem; a check that cannot run is
+    not one. With --server, only that server is asked: 0 means that its plugin is on.
     """
     from guided_plugin.diagnose.doctor import SECTIONS, examine
     from guided_plugin.diagnose.machine import Setup
@@ -40,7 +38,7 @@ def doctor(
 
         found = {"server": [ask(server)]}
     else:
-        with progress("looking", len(SECTIONS)) as advance:
+        with progress("checking", len(SECTIONS)) as advance:
             found = examine(setup, advance)
     problems = sum(each.status == "problem" for findings in found.values() for each in findings)
     if json_output:

@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 
 def explain(
-    spec_file: Annotated[Path, typer.Argument(help="A spec, as `check` takes it; -: stdin.")],
+    spec_file: Annotated[Path, typer.Argument(help="A spec, as for `check`; -: stdin.")],
     tokenizer: Tokenizer = MODEL_DIR,
-    text: Annotated[str | None, typer.Option(help="The output so far, to the letter.")] = None,
+    text: Annotated[str | None, typer.Option(help="The output so far, exactly.")] = None,
     text_file: Annotated[Path | None, typer.Option(help="The same from a file; -: stdin.")] = None,
-    next_text: Annotated[str | None, typer.Option("--next", help="Could this text follow?")] = None,
+    next_text: Annotated[str | None, typer.Option("--next", help="Text that may follow.")] = None,
     jump: Annotated[
-        bool, typer.Option("--jump", help="Mark what of the text is forced, and count forward passes.")
+        bool, typer.Option("--jump", help="Mark the forced text, and count forward passes.")
     ] = False,
-    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to look for a completion.")] = 2.0,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to search for a completion.")] = 2.0,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page too: what could stand at each place of the text.")
+        Path | None, typer.Option(help="Also write an HTML page: what could stand at each place.")
     ] = None,
     whitespace: Layout = None,
     open_objects: Open = False,
     json_output: JsonOutput = False,
 ) -> None:
-    """Where an output stands: what is allowed next, why a text is refused, how the output could end.
+    """Show what may come next in an output, why a text is refused, and how the output could end.
 
-    The exit code is 1 where the text, or the one of --next, is refused.
+    The exit code is 1 if the text, or that of --next, is refused.
     """
     if text is not None and text_file is not None:
         raise InputError("give only one of --text and --text-file")
@@ -59,13 +59,13 @@ def explain(
 
         compiler = GrammarCompiler(load_vocabulary(tokenizer))
         compiler.compile(spec)
-    with working("looking for a completion"):
+    with working("searching for a completion"):
         found = explain_output(compiler, spec, written, next_text=next_text, seconds=seconds, jump=jump)
     facts = _facts(found, next_text)
     if html is not None:
         from guided_plugin.diagnose.page import page
 
-        with working("looking at each place"):
+        with working("checking each place"):
             html.write_text(page(compiler, spec, written, found, facts), encoding="utf-8")
     if json_output:
         print_json(found.to_dict())

@@ -32,16 +32,16 @@ def generate(
     regex: Annotated[str | None, typer.Option(help="Regular expression for the whole output.")] = None,
     choice: Annotated[str | None, typer.Option(help="Texts to choose from, separated by commas.")] = None,
     grammar: Annotated[Path | None, typer.Option(help="Grammar file: .ebnf, .gbnf or .lark.")] = None,
-    n: Annotated[int, typer.Option("--n", min=1, help="How many outputs.")] = 1,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of outputs.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest output, in tokens.")] = 256,
     temperature: Temperature = 0.8,
     top_k: Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens of this mass.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens of this share.")] = 1.0,
     seed: Seed = 0,
     device: Device = "cpu",
     whitespace: Layout = None,
     close_before_length: Annotated[
-        bool, typer.Option("--close-before-length", help="Outputs end valid, at the latest at their limit.")
+        bool, typer.Option("--close-before-length", help="Outputs end valid, within their token limit.")
     ] = False,
     json_output: JsonOutput = False,
 ) -> None:
@@ -87,7 +87,7 @@ def generate(
     errors = [output.error for output in outputs if output.error is not None]
     if spec is not None and not all(output.stopped for output in outputs):
         cut = sum(not output.stopped for output in outputs)
-        what = f"{cut} of {n} outputs ran into --max-new-tokens and are incomplete"
+        what = f"{cut} of {n} outputs reached --max-new-tokens and are incomplete"
         errors.append(RequestError(what, hint="raise it, or give --close-before-length"))
     if errors:
         raise typer.Exit(show_error(errors[0]))
@@ -115,5 +115,5 @@ def _spec(
         return OutputSpec.choice(texts)
     if grammar is not None and grammar.suffix.lower() not in GRAMMARS:
         hint = "name it " + ", ".join(GRAMMARS)
-        raise InputError("has no suffix of a grammar syntax", where=str(grammar), hint=hint)
+        raise InputError("does not end like a grammar file", where=str(grammar), hint=hint)
     return load_spec(grammar) if grammar is not None else None

@@ -51,7 +51,7 @@ def name_of(path: Path) -> str:
 def read_once(paths: Iterable[Path]) -> None:
     """Refuse a command line that names the standard input twice."""
     if sum(path == _STANDARD_INPUT for path in paths) > 1:
-        raise InputError("can be read once", where="standard input", hint="give the others as files")
+        raise InputError("can be read only once", where="standard input", hint="give the others as files")
 
 
 def read_text(path: Path) -> str:

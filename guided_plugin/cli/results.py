@@ -19,7 +19,7 @@ Tokenizer = Annotated[
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Layout = Annotated[
     Whitespace | None,
-    typer.Option("--whitespace", help="In JSON; else as the spec or the configuration says."),
+    typer.Option("--whitespace", help="Whitespace of JSON; default: from the spec or the options."),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Objects are open unless the schema closes them.")]
 Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")]

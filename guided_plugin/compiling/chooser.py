@@ -98,7 +98,7 @@ class Chooser:
             hint = (
                 f"name one of {', '.join(self.plugins.backends)}" if self.plugins.backends else "enable one"
             )
-            raise GrammarError(f"no backend that is enabled enforces {language}", where="backend", hint=hint)
+            raise GrammarError(f"no enabled backend enforces {language}", where="backend", hint=hint)
         return found, f"enforces {language}"
 
     def first(self, spec: OutputSpec, make: Callable[[str, bool], Made]) -> Made:
@@ -127,7 +127,7 @@ class Chooser:
             _log.debug("%s took %s: %s", backend, spec.summary(), reason)
             if made.unenforced:
                 names = ", ".join(made.unenforced)
-                _log.info("left unenforced in %s, as unenforced_keywords says: %s", spec.summary(), names)
+                _log.info("not enforced in %s, because of unenforced_keywords: %s", spec.summary(), names)
             return dataclasses.replace(made, reason=reason)
         first, *others = refusals.items()
         what = "; ".join([first[1].what, *(f"{name}: {error.what}" for name, error in others)])
@@ -162,7 +162,7 @@ class Chooser:
         spec = spec.settled(self.config)
         if spec.close_before_length and not hasattr(self.backend(backend), "closing"):
             raise UnsupportedSpecError(
-                f"is not available with {backend}, which tells no ends of outputs",
+                f"is not available with {backend}, which can't complete outputs",
                 where="close_before_length",
                 hint="leave it out, or name no backend; grammars in EBNF can be written as Lark",
             )

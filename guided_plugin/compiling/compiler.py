@@ -86,7 +86,7 @@ class _Refusals:
 
 
 class GrammarCompiler:
-    """Compiles specs for one vocabulary, each with the backend that it names or the first that can."""
+    """Compiles specs for one vocabulary, each with the backend that it names or the first that takes it."""
 
     def __init__(
         self,
@@ -123,9 +123,9 @@ class GrammarCompiler:
         self._refused = _Refusals()
 
     def warm_up(self) -> None:
-        """Make the backends that schemas may get, and have them build what the first request would wait for.
+        """Make the backends that schemas may use, and have them build what the first request would wait for.
 
-        What fails is left to the first spec that needs it, which gets the error.
+        A failure is logged; the first spec that needs the backend gets the error.
         """
         try:
             for backend in self.chooser.candidates(OutputSpec.json_schema({}))[0]:
@@ -133,12 +133,12 @@ class GrammarCompiler:
                     self.compile(OutputSpec.choice(["a"], backend=backend))
                 self.chooser.warm_up(backend)
         except GuidedError as error:
-            _log.warning("a backend could not get ready: %s", error)
+            _log.warning("the warm-up of a backend failed: %s", error)
 
     def close(self) -> None:
-        """End the helper processes and all else that its template has forked; compiles fail.
+        """End the helper processes and all others that its template forked; later compiles fail.
 
-        Grammars in the cache are still given out.
+        Cached grammars remain available.
         """
         self._end()
 
@@ -183,7 +183,7 @@ class GrammarCompiler:
         return self._once(spec, "grammar", self._cache.get, self._grammar, deadline)
 
     def cached(self, spec: OutputSpec) -> Grammar | None:
-        """The grammar of a spec if it is there; never waits for a compile."""
+        """The cached grammar of a spec, if there is one; never waits for a compile."""
         with self._lock:
             return self._cache.get(language_of(spec))
 
@@ -308,9 +308,9 @@ def _awaited(running: Future[R], deadline: float) -> R:
         if running.done():
             raise
         raise BusyError(
-            "the spec is still being compiled, and the request's time is over",
+            "the spec is still being compiled, and the request's time is up",
             where="compiling",
-            hint="try again: the compile goes on",
+            hint="try again: the compile continues",
         ) from None
 
 

@@ -127,7 +127,7 @@ class _Helper:
             return PluginError(f"prepare() returned {type(made).__name__}, not Prepared", where=where)
         if type(made.payload) not in (bytes, str, type(None)):
             what = f"prepare() returned a payload of {type(made.payload).__name__}"
-            return PluginError(what, where=where, hint="a payload is bytes, a text or None")
+            return PluginError(what, where=where, hint="a payload is bytes, str or None")
         return made
 
 

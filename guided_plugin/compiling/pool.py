@@ -109,9 +109,9 @@ class CompilePool:
                 reason = lost
                 blame |= lost.at_work
         raise BusyError(
-            f"compile processes end before they have compiled the spec; the last one: {reason}",
+            f"compile processes ended before they compiled the spec; the last one: {reason}",
             where="compiling",
-            hint="try again; find what ends them on this machine, or set isolate_compiles to false",
+            hint="try again; find what kills them on this machine, or set isolate_compiles to false",
         )
 
     def processes(self) -> list[int]:
@@ -148,7 +148,7 @@ class CompilePool:
             if not in_time:
                 raise BusyError(
                     f"all {self._config.compile_processes} compile processes are busy, and the request's "
-                    "time is over",
+                    "time is up",
                     where="compiling",
                     hint="try again, or raise compile_processes",
                 )
@@ -258,7 +258,7 @@ class Helper:
                 raise BusyError(
                     f"a compile got {used:.2g} s of processor time in {late:.2g} s",
                     where="compiling",
-                    hint="try again when the machine has less to do; nothing is wrong with the spec",
+                    hint="try again when the machine is less busy; nothing is wrong with the spec",
                 )
             if gives_way(used):
                 raise _Preempted
@@ -271,7 +271,7 @@ class Helper:
         except _BROKEN as error:
             allowed.seconds -= used
             if not blame and self.process.exit_code(1.0) in (None, *_ENDED):
-                raise _HelperLost("it was ended from outside", at_work=True) from None
+                raise _HelperLost("it was killed from outside", at_work=True) from None
             raise self._died(backend, spec, str(error)) from None
         if not isinstance(answer, Answer):
             raise self._died(backend, spec, "it sent no answer")
@@ -295,7 +295,7 @@ class Helper:
         def look() -> None:
             if time.monotonic() > deadline:
                 raise BusyError(
-                    f"backend {backend!r} was not there in a compile process within {START_SECONDS:g} s",
+                    f"backend {backend!r} was not ready in a compile process within {START_SECONDS:g} s",
                     where="compiling",
                     hint="set isolate_compiles to false to compile in this process",
                 )
@@ -307,7 +307,7 @@ class Helper:
         if isinstance(ready, Answer) and isinstance(ready.result, GuidedError):
             raise ready.result
         if not isinstance(ready, Ready):
-            raise _HelperLost(f"{what}: it sent something else than its greeting")
+            raise _HelperLost(f"{what}: its first message was not the expected one")
 
     def _wait(self, look: Callable[[], None]) -> Any:
         """The next message; `look` is called meanwhile. Raises _HelperLost, one of _BROKEN or what `look`
@@ -329,16 +329,16 @@ class Helper:
         """The error of a spec in whose compile the process ended, as far as the exit code tells."""
         code = self.process.exit_code(1.0)
         if code is None:
-            what = f"broke its process: {reason}"
+            what = f"broke its compile process: {reason}"
             hint = "simplify the spec, and report it to the authors of the backend"
         elif code == OUT_OF_MEMORY:
             limit = self._config.compile_bytes / 2**30
             what = f"needed more than {limit:.3g} GiB of memory"
             hint = "simplify the spec, or raise compile_bytes"
         elif code == -signal.SIGSEGV:
-            what = "crashed its process (SIGSEGV)"
+            what = "crashed its compile process (SIGSEGV)"
             hint = "simplify the spec: SIGSEGV may mean that it is nested too deep for the backend's stack"
         else:
-            what = f"crashed its process ({exit_reason(code)})"
+            what = f"crashed its compile process ({exit_reason(code)})"
             hint = "simplify the spec; if it only lacked memory, raise compile_bytes"
         return CompileLimitError(f"compiling with {backend} {what}", where=spec.kind, hint=hint)

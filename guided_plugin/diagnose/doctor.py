@@ -37,8 +37,8 @@ def examine(setup: Setup, done: Callable[[str], None] = lambda section: None) ->
         try:
             found += look(setup)
         except Exception as error:  # of a library that is broken: that is what people come here for
-            what = f"cannot be looked at: {type(error).__name__}: {printable(error)}"
-            found.append(Finding("problem", what, "install again what the message names"))
+            what = f"cannot be checked: {type(error).__name__}: {printable(error)}"
+            found.append(Finding("problem", what, "reinstall what the message names"))
         done(name)
     return sections
 
@@ -94,7 +94,7 @@ def options(setup: Setup) -> Iterator[Finding]:
         yield Finding("problem", what, "set it to 0, 1 or a JSON object of options, or unset it")
         return
     if not read.enabled:
-        what = f"{ENVIRONMENT_VARIABLE} turns the package off: hosts refuse guided requests"
+        what = f"{ENVIRONMENT_VARIABLE} switches the package off: hosts refuse guided requests"
         yield Finding("note", what, f"unset {ENVIRONMENT_VARIABLE}")
         return
     yield Finding("ok", read.told(sources))
@@ -136,12 +136,12 @@ def entries(setup: Setup) -> Iterator[Finding]:
         if (name, value) not in {(point.name, point.value) for point in entry_points(group=group)}:
             missing.append(f"{group} ({host})")
             continue
-        yield Finding("ok", f"{group}: loaded by {host}" + ("" if served else ", were vLLM installed"))
+        yield Finding("ok", f"{group}: loaded by {host}" + ("" if served else ", once vLLM is installed"))
         if group in _LISTED and allowed is not None and name not in allowed.split(","):
-            what = f"VLLM_PLUGINS={allowed!r} leaves {name} out"
+            what = f"VLLM_PLUGINS={allowed!r} excludes {name}"
             yield Finding(broken, what, f"add {name} to VLLM_PLUGINS")
     if missing:
-        why = "what is installed was built without it"
+        why = "the installed package was built without it"
         if not installed:
             why = f"the package is imported from {folder} and not installed"
         remedy = f"pip install {folder}: a path in PYTHONPATH has no entry points"
@@ -165,7 +165,7 @@ def _plugins() -> Iterator[Finding]:
         return
     others = list(entry_points(group=ENTRY_POINT_GROUP))
     own = ", ".join(plugins.names())
-    yield Finding("ok", f"plugins: {own}" + ("" if others else "; none of third parties"))
+    yield Finding("ok", f"plugins: {own}" + ("" if others else "; none from third parties"))
 
 
 # vLLM
@@ -189,7 +189,7 @@ def vllm(setup: Setup) -> Iterator[Finding]:
         what = f"vLLM does not serve {part.value}: {'; '.join(found)}"
         yield Finding("problem", what, "install a tested version: docs/compatibility.md#vllm")
     if not broken:
-        yield Finding("ok", f"all {len(NAMES)} names that are relied on are there")
+        yield Finding("ok", f"all {len(NAMES)} names that the plugin uses exist")
 
 
 SECTIONS: dict[str, Callable[[Setup], Iterator[Finding]]] = {

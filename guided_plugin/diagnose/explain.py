@@ -77,11 +77,11 @@ def explain_output(
     seconds: float = 2.0,
     jump: bool = False,
 ) -> Explanation:
-    """Where an output that begins with `text` stands, and whether `next_text` could follow.
+    """What may follow `text` in an output, how the output could end, and whether `next_text` could follow.
 
-    The text is matched to the letter. A spec's `start_after` is not waited for: the text is the constrained
-    part. `seconds` bound the search for a completion. `jump` asks what of the text is forced. Raises a
-    GrammarError for a spec that does not compile.
+    The text is matched exactly. It is the constrained part: a spec's `start_after` is ignored. `seconds`
+    bounds the search for a completion. `jump` also marks the forced parts of the text. Raises a GrammarError
+    for a spec that does not compile.
     """
     spec = spec.settled(compiler.config)
     position = Position.start(compiler, spec)
@@ -126,7 +126,7 @@ def _ending(position: Position, grammar: Grammar, seconds: float) -> Ending:
     tokens = None if find is None else find(grammar, position.matcher, seconds)
     if tokens is None:
         why = (
-            f"{grammar.backend} tells no ends of outputs"
+            f"{grammar.backend} can't complete outputs"
             if find is None
             else f"nothing was found within {seconds:g} s"
         )
@@ -172,7 +172,7 @@ def _tokens_of(position: Position, text: str) -> list[int]:
     names, tokens = position.names, []
     if names.encode is None:
         what = "the vocabulary has no encoder for text"
-        raise VocabularyError(what, hint="make it from a tokenizer, to see jumps")
+        raise VocabularyError(what, hint="build it from a tokenizer to see jumps")
     for piece in names.pieces(text):
         control = names.by_name.get(piece)
         tokens += [control] if control is not None else names.encode(piece)

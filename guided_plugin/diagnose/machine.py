@@ -57,7 +57,7 @@ def processor_time(setup: Setup) -> Iterator[Finding]:
     count, machine = processors.affine(), os.cpu_count() or 1
     quota = processors.quota()
     bound = "" if count == machine else f" of {machine} (affinity)"
-    limited = "" if quota is None else f", {quota:g} processors of time (cgroup quota)"
+    limited = "" if quota is None else f", {quota:g} processors' time (cgroup quota)"
     yield Finding("ok", f"{count} processors{bound}{limited}")
     try:
         threads = GuidedConfig.from_environment().thread_count()
@@ -67,12 +67,12 @@ def processor_time(setup: Setup) -> Iterator[Finding]:
         fit = max(1, int(quota * 3 / 4))
         yield Finding(
             "problem",
-            f"{threads} threads fill masks in {quota:g} processors of time: they are throttled",
-            f"GUIDED_PLUGIN='{{\"threads\": {fit}}}', or more processors for the container",
+            f"{threads} threads fill masks within a quota of {quota:g} processors: they are throttled",
+            f"set GUIDED_PLUGIN='{{\"threads\": {fit}}}', or give the container more processors",
         )
     if min(count, quota or count) < 2:
-        what = "with mode process the engine and the grammar worker share one processor"
-        yield Finding("note", what, "give it two, or set mode to inline")
+        what = "with mode process, the engine and the grammar worker share one processor"
+        yield Finding("note", what, "give them two, or set mode to inline")
 
 
 def shared_memory(setup: Setup) -> Iterator[Finding]:
@@ -91,7 +91,7 @@ def shared_memory(setup: Setup) -> Iterator[Finding]:
     free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     what = f"{layout.DIRECTORY}: {free / _MIB:.1f} of {size / _MIB:.1f} MiB are free, a worker needs {wanted}"
     if not os.access(layout.DIRECTORY, os.W_OK | os.X_OK):
-        yield Finding("problem", f"{layout.DIRECTORY} may not be written", "run as a user who may; " + remedy)
+        yield Finding("problem", f"{layout.DIRECTORY} is not writable", "run as a user who may; " + remedy)
     elif free < needed:
         yield Finding("problem", what, remedy)
     else:
@@ -107,8 +107,8 @@ def cuda(setup: Setup) -> Iterator[Finding]:
 
     reason = cuda_reason()
     if reason and DRIVER.exists():
-        what = f"there is a driver, and PyTorch cannot use it: {reason}"
-        yield Finding("problem", what, "pip install a CUDA build of torch")
+        what = f"there is a driver, but PyTorch cannot use it: {reason}"
+        yield Finding("problem", what, "install a CUDA build of torch")
         return
     if reason:
         yield Finding("unknown", f"no CUDA: {reason}")
@@ -118,14 +118,14 @@ def cuda(setup: Setup) -> Iterator[Finding]:
         try:
             able = supported(index)
         except (PipelineError, OSError) as error:
-            remedy = "a driver of CUDA 11.7 or later; or set mode to inline"
+            remedy = "install a driver of CUDA 11.7 or later, or set mode to inline"
             yield Finding("problem", f"{name}: {error}", remedy)
             continue
         if able:
-            yield Finding("ok", f"{name}: streams wait for memory")
+            yield Finding("ok", f"{name}: streams can wait for memory")
         else:
-            what = f"{name}: no stream memory operations, so grammars work inline"
-            yield Finding("note", what, "nothing: it is slower, and right")
+            what = f"{name}: no stream memory operations, so grammars run inline"
+            yield Finding("note", what, "nothing: results are correct, only slower")
 
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -137,7 +137,7 @@ def self_test(setup: Setup) -> Iterator[Finding]:
     try:
         compiler = _compiler()
     except (ConfigError, ImportError) as error:
-        yield Finding("unknown", f"nothing can be run: {error}")
+        yield Finding("unknown", f"the self-test cannot run: {error}")
         return
     except GuidedError as error:
         yield Finding("problem", f"the backends cannot be loaded: {error.what}", error.hint)
@@ -181,7 +181,7 @@ def _decodes(compiler: Any, mode: Mode) -> Finding:
     return Finding("ok", f"mode {mode}: {STEPS} steps, {milliseconds:.2f} ms each, every token allowed")
 
 
-_REPORT = "report it, with this page and what the command wrote on stderr"
+_REPORT = "report it, with this output and the command's stderr"
 
 
 def _run(compiler: Any, mode: Mode) -> tuple[float, str]:
@@ -215,7 +215,7 @@ def _run(compiler: Any, mode: Mode) -> tuple[float, str]:
     if failure is not None:
         return 0.0, f"the request failed: {failure.what}"
     if not set(guided) <= set(_DIGITS):
-        return 0.0, "a token left that the grammar forbids"
+        return 0.0, "the mask allowed a token that the grammar forbids"
     if set(free) != {ord("x")}:
         return 0.0, "the unguided row was changed"
     return 1e3 * seconds / STEPS, ""

@@ -68,11 +68,11 @@ def page(compiler: GrammarCompiler, spec: OutputSpec, text: str, found: Explanat
     read = found.text[:_MOST_CHARACTERS]
     parts = stretches(compiler, spec, read)
     spans = [_span(_KINDS[one.forced], one.text, f"expected: {one.expected}") for one in parts]
-    spans.append(_span("rest", found.text[len(read) :], "not looked at: the text is long"))
+    spans.append(_span("rest", found.text[len(read) :], "not checked: the text is long"))
     if found.refused is not None:
         at = found.refused.position
         spans.append(_span("refused", text[at], found.refused.reason))
-        spans.append(_span("rest", text[at + 1 :], "behind what is refused"))
+        spans.append(_span("rest", text[at + 1 :], "after the refused character"))
     elif found.forced:
         spans.append(_span("forced next", found.forced, "must come next"))
     starts = accumulate((len(one.text) for one in parts), initial=0)
@@ -84,7 +84,7 @@ def page(compiler: GrammarCompiler, spec: OutputSpec, text: str, found: Explanat
         pieces = (_span(_KINDS[own], written) for written, own in found.jump.pieces)
         passes = f"{found.jump.forwards} forward passes for {found.jump.tokens} tokens"
         sections.append(f"<h2>With jump_forward: {passes}</h2><pre>{''.join(pieces)}</pre>")
-        sections.append("<p>What is marked as forced takes no forward pass of its own.</p>")
+        sections.append("<p>Text marked as forced takes no forward pass of its own.</p>")
     sections.append(f"<h2>At the end of the text</h2>{_table(facts)}")
     sections.append(f"<h2>The spec: {_safe(spec.kind)}</h2><pre>{_safe(_pretty(spec.text))}</pre>")
     return f"{_HEAD}<h1>Where an output stands</h1>{''.join(sections)}</main></body></html>\n"

@@ -25,8 +25,8 @@ def ask(url: str) -> Finding:
             vllm = printable(f"vLLM {json.loads(answer.read(1 << 16))['version']}", 80)
         state = dict(json.loads(told or "{}"))
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
-        what = f"{printable(url, 200)} does not answer as a vLLM server does: {printable(error, 200)}"
-        return Finding("problem", what, "start the server, or give its address as http://HOST:PORT")
+        what = f"{printable(url, 200)} does not answer like a vLLM server: {printable(error, 200)}"
+        return Finding("problem", what, "start the server, or write its address as http://HOST:PORT")
     if not state:
         what = f"{vllm} serves without the plugin: its /version?{STATE_QUERY} has no header {STATE}"
         remedy = (
@@ -36,7 +36,7 @@ def ask(url: str) -> Finding:
         return Finding("problem", what, remedy)
     name = printable(f"guided-plugin {state.get('version')}", 80)
     if state.get("off") != "":
-        what = f"{name} is installed with {vllm}, and off: {printable(state.get('off'), 400)}"
+        what = f"{name} is installed with {vllm}, but off: {printable(state.get('off'), 400)}"
         return Finding("problem", what, "change what the reason names, and start the server again")
     taken = f"take_over {'on' if state.get('take_over') else 'off'}"
     return Finding("ok", f"{name} is on, in the frontend and in each engine of {vllm}: {taken}")

@@ -128,7 +128,7 @@ class _Walk:
             if not complete:
                 error = self._table.renewals.replay(request)
         except Exception as raised:
-            error = RequestError(f"its backend could not take drafts back: {raised}")
+            error = RequestError(f"its backend could not roll drafts back: {raised}")
         if error is not None:
             self._table.fail(slot, error)
 

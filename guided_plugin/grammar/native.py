@@ -96,7 +96,7 @@ class _Work(Generic[T]):
         self.done = threading.Event()
         """Set with the last outcome."""
         self.left = list(enumerate(calls))[::-1]
-        self.outcomes: list[T | Exception] = [RuntimeError("there is no thread for it")] * len(calls)
+        self.outcomes: list[T | Exception] = [RuntimeError("no thread is available")] * len(calls)
         self._missing = len(calls)
 
     def tell(self, index: int, outcome: T | Exception) -> None:

@@ -63,7 +63,7 @@ class Renewals:
     def replay(self, request: RunningRequest) -> GuidedError | None:
         """Reach the position of a request whose new matcher refused one of its own tokens."""
         return self._renew(
-            request, lambda matcher: True, RequestError("its backend could not take drafts back")
+            request, lambda matcher: True, RequestError("its backend could not roll drafts back")
         )
 
     def refusal(self, request: RunningRequest, token: int) -> GuidedError:
@@ -123,7 +123,7 @@ class Renewals:
                 self._left -= time.monotonic() - start
         except Exception as error:
             _log.warning(
-                "request %s: can't continue with a new matcher: %s",
+                "request %s: cannot replace its matcher: %s",
                 printable(request.request_id),
                 printable(error),
             )
@@ -156,7 +156,7 @@ def _over_limit(request: RunningRequest) -> GuidedError | None:
     if not limit:
         return None
     return RequestError(
-        f"its grammar is over a limit of its backend after {len(request.state.tokens)} tokens: {limit}",
+        f"its grammar exceeded a limit of its backend after {len(request.state.tokens)} tokens: {limit}",
         hint="write it without ambiguity, lists as `item*`, and repetitions with smaller bounds",
     )
 
@@ -164,6 +164,6 @@ def _over_limit(request: RunningRequest) -> GuidedError | None:
 def _exhausted(request: RunningRequest) -> GuidedError:
     count = len(request.state.tokens)
     return RequestError(
-        f"what it shares with other requests of its grammar is used up after {count} tokens",
+        f"the lexer that requests of its grammar share is exhausted after {count} tokens",
         hint="send it again; smaller length bounds and fewer counted patterns leave more room",
     )

@@ -106,7 +106,7 @@ class AdaptiveThreads(Generic[T]):
             try:
                 self._executors[size] = self._make(size)
             except Exception as error:  # no more threads are available: keep the executor in use
-                _log.warning("no executor with %d threads: %s", size, error)
+                _log.warning("cannot start %d threads: %s", size, error)
                 self._fast, self._needed = 0, _MOST_FAST_FILLS
                 return
         self._at, self._fast, self._since = at, 0, 0

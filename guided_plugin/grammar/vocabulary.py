@@ -91,7 +91,7 @@ class Vocabulary:
         if outside or any(token >= width for token in self.stop_token_ids):
             raise VocabularyError(
                 f"the model's logits have {width} columns, its tokenizer has {self.size} tokens",
-                hint="model and tokenizer don't belong together, or the embeddings were not resized",
+                hint="model and tokenizer don't match, or the embeddings were not resized",
             )
 
     def check_stops(
@@ -142,7 +142,7 @@ class Vocabulary:
         return tuple(self.encode(tokens_or_text))
 
     def triggers(self, given: Iterable[Trigger] | None) -> tuple[Trigger, ...]:
-        """The same as token ids, without empty ones. Raises RequestError for one that can never come."""
+        """The same as token ids, without empty ones. Raises RequestError for one that can never occur."""
         found = [(self.sequence(each.tokens), each.kept) for each in given or ()]
         for tokens, _ in found:
             if tokens and max(tokens) >= self.size:
@@ -177,7 +177,7 @@ class Vocabulary:
         if hasattr(tokenizer, "get_vocab"):
             return _from_hugging_face(tokenizer, stops or _eos(tokenizer))
         raise VocabularyError(
-            f"{type(tokenizer).__name__} is no tokenizer this package can read",
+            f"{type(tokenizer).__name__} is not a tokenizer that this package can read",
             hint="pass a transformers tokenizer, a tiktoken Encoding, or use Vocabulary.from_tokens",
         )
 

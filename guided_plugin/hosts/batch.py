@@ -19,7 +19,7 @@ from guided_plugin.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. Temperature 0 takes the most likely one."""
+    """How tokens are sampled. Temperature 0 takes the most likely one."""
 
     temperature: float = 0.0
     top_k: int = 0

@@ -268,10 +268,10 @@ def _check_jump(processors: Sequence[str], mode: Mode, ranks: RankGroup | None) 
     where = "jump_forward"
     if mode == "process":
         raise ConfigError(
-            "works with the grammars in this thread only", where=where, hint="use mode='inline'"
+            "works only with the grammars in this thread", where=where, hint="use mode='inline'"
         )
     if ranks is not None:
-        raise ConfigError("works on one rank only", where=where, hint="leave ranks out, or jump_forward")
+        raise ConfigError("works only on one rank", where=where, hint="leave ranks out, or jump_forward")
     if tuple(processors) != (_GUIDED,):
         hint = "leave processors out, or jump_forward"
         raise ConfigError("works without other logits processors", where=where, hint=hint)

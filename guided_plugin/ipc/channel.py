@@ -181,12 +181,12 @@ def plain_decoder(classes: Iterable[type], functions: Iterable[Any] = ()) -> Cal
             try:
                 return known[module, name]
             except KeyError:
-                raise pickle.UnpicklingError(f"{module}.{name} is no part of a message") from None
+                raise pickle.UnpicklingError(f"{module}.{name} is not part of a message") from None
 
     def decode(data: bytes) -> Any:
         for number, (part, _, _) in enumerate(pickletools.genops(data)):
             if part.name not in _PARTS:
-                raise pickle.UnpicklingError(f"{part.name} is no part of a message")
+                raise pickle.UnpicklingError(f"{part.name} is not part of a message")
             if number >= MAX_PARTS:
                 raise pickle.UnpicklingError(f"it has more than {MAX_PARTS} parts")
         return Unpickler(io.BytesIO(data)).load()

@@ -190,7 +190,7 @@ class Template:
                 if self.closed or given_up():
                     raise _cannot_start("it is not needed any more")
                 if time.monotonic() >= end:
-                    raise _cannot_start(f"it was not there within {START_SECONDS:g} s")
+                    raise _cannot_start(f"it was not ready within {START_SECONDS:g} s")
                 if process is not None and process.watch.stays_stopped():
                     process.stopped = True
                     process.child.kill()

@@ -112,7 +112,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         self._clock[0] = time.perf_counter() - start
 
     def fill_mask(self) -> None:
-        """Have this step's masks filled and sent up."""
+        """Start filling this step's masks and copying them to the device."""
         if not self._plan.rows:
             return
         start = time.perf_counter()
@@ -190,7 +190,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         return sink
 
     def finish_update(self) -> None:
-        """After the append and stop kernels: let tokens that are there be accepted, end the step."""
+        """After the append and stop kernels: accept the tokens that have arrived, and end the step."""
         start = time.perf_counter()
         if self._stage == _SAMPLED:
             self.runtime.finish()
@@ -232,7 +232,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         due = len(chosen) * (2 * self.drafts + 1)
         if not self.drafts or tokens.shape != (due,):
             raise PipelineError(
-                f"{due} sampled and proposed tokens are due, not {tuple(tokens.shape)}",
+                f"{due} sampled and proposed tokens are expected, not {tuple(tokens.shape)}",
                 hint="see StepPipeline(drafts=...)",
             )
         if tokens.is_cuda != self._on_cuda:
@@ -264,7 +264,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         whose thread the grammars work."""
         if not isinstance(self.runtime, InlineRuntime) or not self.drafts:
             raise PipelineError(
-                "forced tokens are told only to hosts that verify drafts, with the grammars in their thread",
+                "forced tokens are only for hosts that verify drafts, with the grammars in their thread",
                 hint="use mode='inline' and drafts=7",
             )
         if self._forced is None:
@@ -315,7 +315,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         )
 
     def close(self) -> None:
-        """End the worker, if there is one. The pipeline is of no use afterwards."""
+        """End the worker, if there is one. The pipeline cannot be used afterwards."""
         self._finalizer()
 
     def __exit__(self, *exception: object) -> None:
@@ -364,7 +364,7 @@ def _not_ready(stage: int) -> PipelineError:
     elif stage == _SAMPLED:
         what, hint = "the tokens of this step were handed over before its masks were used", _ORDER
     else:
-        what, hint = "the masks of this step were not asked for", _ORDER
+        what, hint = "the masks of this step were not requested", _ORDER
     return PipelineError(what, hint=hint)
 
 

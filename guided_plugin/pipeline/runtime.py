@@ -57,7 +57,7 @@ def _leading(
         except (PipelineError, OSError) as error:
             if mode == "process":
                 raise
-            _log.warning("grammars work inline, which is slower: %s", error)
+            _log.warning("grammars run inline, which is slower: %s", error)
     return InlineRuntime(compiler, max_slots, device, drafts=drafts, followers=followers)
 
 
@@ -93,4 +93,4 @@ def resolve_mode(mode: Mode, device: torch.device) -> Mode:
     return mode
 
 
-_HINT = "use device='cpu', or a PyTorch and a driver that show torch.cuda.is_available()"
+_HINT = "use device='cpu', or a PyTorch and a driver with torch.cuda.is_available()"

@@ -143,7 +143,7 @@ def parse(pattern: str) -> Node:
     return node
 
 
-_ESCAPE_IT = "put a backslash before it if it stands for itself"
+_ESCAPE_IT = "put a backslash before it if it is meant literally"
 _NOT_REGULAR = "write the pattern without it: grammars express regular languages only"
 _OTHER_DIALECT = "patterns are regular expressions of ECMA 262; write it in its syntax"
 
@@ -196,7 +196,7 @@ class _Parser:
 
     def alternation(self, depth: int) -> Node:
         if depth > 100:
-            self.refuse("a group nested over 100 deep", "flatten it")
+            self.refuse("a group nested more than 100 deep", "flatten it")
         options = [self.sequence(depth)]
         while self.take("|"):
             options.append(self.sequence(depth))
@@ -229,10 +229,10 @@ class _Parser:
         if found[1] is None:
             return {"*": (0, None), "+": (1, None), "?": (0, 1)}[found[0]]
         if max(len(found[1]), len(found[3] or "")) > 9:
-            self.refuse("a repetition of over a billion times", "lower its bounds")
+            self.refuse("a repetition of more than a billion times", "lower its bounds")
         low, high = int(found[1]), None if found[2] and not found[3] else int(found[3] or found[1])
         if high is not None and high < low:
-            self.refuse("a repetition whose bounds are the wrong way round", "exchange the two")
+            self.refuse("a repetition whose bounds are the wrong way round", "swap them")
         return low, high
 
     def atom(self, depth: int) -> Node:
@@ -249,7 +249,7 @@ class _Parser:
             case "{" if _NEARLY.match(self.pattern, self.at):
                 self.refuse("a misplaced or incomplete quantifier", "write {0,3} or \\{,3\\}")
             case "]" if self.bracket_in_class:
-                self.refuse("a ] which dialects read differently", "escape the brackets inside [ ]")
+                self.refuse("a ] that dialects read differently", "escape the brackets inside [ ]")
         self.at += 1
         if char in "^$":
             return Anchor(char == "^")
@@ -272,7 +272,7 @@ class _Parser:
         start = self.at
         rest = self.pattern[start + 1 : start + 2]
         if not rest:
-            self.refuse("a backslash at the end", "write two for one that stands for itself")
+            self.refuse("a backslash at the end", "write two for a literal one")
         self.at += 2
         if rest.lower() in _CLASSES and rest.isascii():
             ranges = _CLASSES[rest.lower()]
@@ -345,7 +345,7 @@ class _Parser:
             if not _is_one(last):
                 self.at = hyphen
             elif last.ranges < first.ranges:
-                self.refuse("a range whose ends are the wrong way round", "exchange the two")
+                self.refuse("a range whose ends are the wrong way round", "swap them")
             else:
                 ranges[-1] = (ranges[-1][0], last.ranges[0][1])
         return Characters(tuple(ranges), tuple(properties), negated)
@@ -358,7 +358,7 @@ class _Parser:
             return self.escape(in_class=True)
         if self.startswith("["):
             if _POSIX.match(self.pattern, self.at):
-                self.refuse("a class of POSIX", "name its characters, as in [A-Za-z]")
+                self.refuse("a POSIX class", "name its characters, as in [A-Za-z]")
             self.bracket_in_class = True
         self.at += 1
         return _one(ord(self.pattern[self.at - 1]))

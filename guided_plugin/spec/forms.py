@@ -68,7 +68,7 @@ def read(obj: Any) -> Form | None:
     form = {key: value for key, value in obj.items() if value is not None}
     if not form:
         null = ", ".join(str(key) for key in obj)
-        what = f"asks for nothing: {null} is null" if null else "is empty"
+        what = f"sets no constraint: {null} is null" if null else "is empty"
         raise SpecError(what, where=WHOLE, hint="give one of " + ", ".join(KINDS))
     if isinstance(form.get("format"), Mapping) and set(form) <= {"format", "verbosity"}:
         # The field `text` of OpenAI's Responses.
@@ -103,7 +103,7 @@ _FILE = re.compile(
 def file_hint(given: object) -> str:
     """What to do with a path, or with a text that looks like a file's name; empty for all else."""
     named = isinstance(given, os.PathLike) or (isinstance(given, str) and _FILE.fullmatch(given.strip()))
-    return "this names a file: give what it holds, as in pathlib.Path(name).read_text()" if named else ""
+    return "this is a file name: pass the content, pathlib.Path(name).read_text()" if named else ""
 
 
 def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form | None:
@@ -128,7 +128,7 @@ def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form 
     if kind == "text":
         other = next((name for name in form if name != "type"), None)
         if other is not None:
-            what = f"asks for plain text, and `{other}` is given"
+            what = f"asks for plain text, but `{other}` is given"
             raise SpecError(what, where="type", hint=f"leave `{other}` out, or write its kind into `type`")
         return None
     if kind == "structural_tag":
@@ -136,7 +136,7 @@ def _typed(kind: str, form: Mapping[str, Any], options: dict[str, Any]) -> Form 
     _check_keys(form, ("type", kind, *OPTIONS), "response_format")
     if kind == "json_object":
         if form.get(kind, True) is not True:
-            raise _not_true(form[kind], 'next to "type": "json_object" it says nothing else: leave it out')
+            raise _not_true(form[kind], 'leave it out: "type": "json_object" says the same')
         return Form("json_object", None, options)
     if kind not in form:
         hint = f'{{"type": "{kind}", "{kind}": ...}}'
@@ -225,9 +225,7 @@ def _keyed(form: Mapping[str, Any], options: dict[str, Any], prefix: str = "") -
         guess = "ebnf" if not isinstance(value, str) or "::=" in value else "lark"
         return Form("grammar", value, {**options, "syntax": form.get("syntax") or guess}, place)
     if "syntax" in form:
-        raise SpecError(
-            f"says how a grammar is written, not a {named[0]}", where="syntax", hint="leave it out"
-        )
+        raise SpecError(f"applies to a grammar, not to a {named[0]}", where="syntax", hint="leave it out")
     if kind == "json_schema":
         return _schema(value, options, place)
     if kind == "json_object":
@@ -250,7 +248,7 @@ def _check_keys(form: Mapping[str, Any], known: Iterable[str], where: str) -> No
 _LONGEST = 1000
 """Characters of a pattern for whitespace."""
 _PATTERN_HINT = (
-    "one that matches the empty text makes compact JSON; or use whitespace: compact, spaced or flexible"
+    "use one that matches the empty text, for compact JSON, or whitespace: compact, spaced or flexible"
 )
 
 
@@ -263,7 +261,7 @@ def whitespace_of(pattern: Any, where: str) -> Literal["compact", "flexible"]:
     if not isinstance(pattern, str):
         raise SpecError(f"must be a string, not {type(pattern).__name__}", where=where)
     if len(pattern) > _LONGEST:
-        raise SpecError("is too long for a pattern of whitespace", where=where, hint=_PATTERN_HINT)
+        raise SpecError("is too long for a whitespace pattern", where=where, hint=_PATTERN_HINT)
     try:
         found = whole(pattern)
     except UnsupportedSpecError as error:
@@ -273,5 +271,5 @@ def whitespace_of(pattern: Any, where: str) -> Literal["compact", "flexible"]:
             if all(any(low <= ord(one) <= high for low, high in ranges) for one in " \n\t\r"):
                 return "flexible"
     if not nullable(found):
-        raise SpecError("demands whitespace, which is never forced", where=where, hint=_PATTERN_HINT)
+        raise SpecError("requires whitespace, which is never forced", where=where, hint=_PATTERN_HINT)
     return "compact"

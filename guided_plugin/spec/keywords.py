@@ -153,18 +153,18 @@ def idle_reason(node: Mapping[str, Any], keyword: str, written: Draft) -> str:
     if keyword == "$recursiveRef" and draft > 2019 and written.named:
         return "a keyword of draft 2019-09 alone"
     if keyword == "uniqueItems" and value is False:
-        return "false says nothing"
+        return "false has no effect"
     if keyword == "required" and isinstance(value, bool):
         return "a list of names since draft 4"
     needs = _NEEDS.get(keyword, ())
     if needs and node.keys().isdisjoint(needs):
-        return f"says nothing without `{'` or `'.join(needs)}`"
+        return f"has no effect without `{'` or `'.join(needs)}`"
     if keyword == "additionalItems" and not isinstance(node["items"], list):
-        return "says nothing without a list in `items`"
+        return "has no effect without a list in `items`"
     kind = node.get("type")
     types = {kind} if isinstance(kind, str) else set(kind or ())
     if types and constrained and types.isdisjoint({*constrained, "any"}):
-        return f"says nothing about the type {', '.join(sorted(types))}"
+        return f"does not apply to type {', '.join(sorted(types))}"
     return ""
 
 

@@ -28,7 +28,7 @@ Syntax = Literal["ebnf", "lark"]
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """What the output must look like. Make one with a constructor below or with `parse`."""
+    """The constraint of an output. Make one with a constructor below or with `parse`."""
 
     kind: Kind
     text: str
@@ -145,7 +145,7 @@ class OutputSpec:
             hint = file_hint(source) or 'for example root ::= "text"'
             raise SpecError(what, where="grammar", hint=hint)
         if not source.strip():
-            raise SpecError("is empty", where="grammar", hint='the least is: root ::= "text"')
+            raise SpecError("is empty", where="grammar", hint='a minimal one: root ::= "text"')
         if hint := file_hint(source):
             raise SpecError(f"defines no rule: {shown(source)}", where="grammar", hint=hint)
         return cls._make("grammar", source, {**options, "syntax": syntax})
@@ -298,7 +298,7 @@ def _dump(document: Any, where: str) -> str:
     except RecursionError:
         raise SpecError("is nested too deep", where=where, hint=_FLATTEN) from None
     except (TypeError, ValueError) as error:
-        hint = "send objects, lists, texts, numbers, true, false and null; of a compiled regex its pattern"
+        hint = "pass objects, lists, strings, numbers, true, false, null; the pattern of a compiled regex"
         raise SpecError(f"can't be written as JSON: {error}", where=where, hint=hint) from None
 
 
@@ -309,7 +309,7 @@ def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:
     """Refuse a request whose output can't end in time. `least`: tokens of the shortest one, 0 where outputs
     need not end; `where`: the name of the token limit."""
     if least and room is None:
-        what = "needs the number of tokens that the output may have, which the host does not tell"
+        what = "needs the number of tokens that the output may have, which the host does not give"
         raise RequestError(
             what, where="close_before_length", hint="give the pipeline spec.within(max_tokens)"
         )

@@ -61,7 +61,7 @@ def check_schema(schema: Any) -> None:
             if node and node.keys().isdisjoint(KEYWORDS):
                 near = next(filter(None, (near_miss(name, _DECIDING) for name in [*node][:10])), "")
                 fix = f"did you mean {near!r}?" if near else "put names of properties into `properties`"
-                raise SpecError("has no keyword of JSON Schema: any JSON would do", where="#", hint=fix)
+                raise SpecError("has no keyword of JSON Schema: any JSON would match", where="#", hint=fix)
         reference = node.get("$ref")
         if isinstance(reference, str):
             references = references or references_of(schema)
@@ -113,7 +113,7 @@ def _complaint(kind: str, value: Any) -> Complaint:
                 return f"must be a list of property names, not {_kind(value)}", _NAMES
             for name in value:
                 if not isinstance(name, str):
-                    return f"must be a list of property names, and {shown(name)} is none", _NAMES
+                    return f"must be a list of property names; {shown(name)} is not one", _NAMES
         case "count":
             if not _is_number(value) or value < 0 or value % 1:
                 return f"must be a whole number of at least 0, not {shown(value)}", _NUMBER
@@ -178,7 +178,7 @@ def references_of(document: Any) -> References:
     # A path has at most half as many steps as the text has characters, and there are not more paths.
     if len(text) ** 2 > 4 * _MOST_STEPS and sum(len(path) for path, _ in walk(document)) > _MOST_STEPS:
         raise SpecError(
-            "is too large for how deep it is nested",
+            "is too large for its nesting depth",
             where="json_schema",
             hint="move schemas to $defs at the root",
         )

@@ -23,9 +23,9 @@ _TREES = ("json_schema", "json_object", "structural_tag")
 
 _REMEDIES: dict[type[GuidedError], str] = {
     UnsatisfiableSpecError: "look for parts that contradict each other, or for a recursion without an end",
-    UnsupportedSpecError: "leave it out, or write it in another way: docs/specs.md has what is enforced",
+    UnsupportedSpecError: "leave it out, or write it in another way: docs/specs.md lists what is enforced",
     CompileLimitError: "make the spec smaller",
-    SpecError: "correct it: docs/specs.md has the forms of specs",
+    SpecError: "correct it: docs/specs.md lists the forms of specs",
 }
 
 _NAMES = (

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class TypedSpec(Generic[T]):
-    """A spec that knows which Python values its outputs stand for. Goes wherever a spec goes."""
+    """A spec that knows which Python values its outputs stand for. Accepted wherever a spec is."""
 
     @overload
     def __init__(self: TypedSpec[T], of: type[T], **options: Any) -> None: ...
@@ -85,7 +85,7 @@ class TypedSpec(Generic[T]):
         """What the type asks for and no grammar holds, one line each: `read` alone checks it."""
 
     def read(self, text: str) -> T:
-        """The value that a complete output stands for. Raises OutputError for a text that stands for none.
+        """The value that a complete output stands for. Raises OutputError if it stands for no value.
 
         With `start_after`, give it what follows the trigger."""
         value: T = self._read(text)
@@ -119,5 +119,5 @@ def _json_value(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError, TypeError) as error:
-        hint = "only a complete output can be read: look at whether it was cut"
+        hint = "only a complete output can be read: check for truncation"
         raise OutputError(f"the output is not JSON that can be read: {error}", hint=hint) from None

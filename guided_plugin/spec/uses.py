@@ -111,7 +111,7 @@ def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:
         children = []
         for step, child in subschemas(node):
             keyword = str(step[0])
-            why = f"inside `{keyword}`, which doesn't count" if keyword in annotations else unused
+            why = f"inside `{keyword}`, which has no effect" if keyword in annotations else unused
             # Schemas that are only named here count where a reference uses them.
             children.append(((*path, *step), child, "" if keyword in STRUCTURE else why))
         pending.extend(reversed(children))

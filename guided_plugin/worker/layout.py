@@ -148,7 +148,7 @@ class Region:
             size = os.fstat(fd).st_size
             if size != shape.size:
                 raise PipelineError(
-                    f"has {size} bytes where {shape.size} were agreed on", where="shared memory", hint=_MISFIT
+                    f"has {size} bytes where {shape.size} were expected", where="shared memory", hint=_MISFIT
                 )
             self._map = mmap.mmap(fd, size, access=mmap.ACCESS_READ if follows else mmap.ACCESS_WRITE)
             if shape.followers:

@@ -108,7 +108,7 @@ def narrow_model(quiet_transformers, demo_tokenizer, tmp_path_factory):
 @pytest.mark.parametrize("command", [("generate", "--prompt", "x"), ("bench", "loop")])
 def test_model_with_fewer_logits_than_tokens(run, narrow_model, command):
     result = run(*command, "--model", narrow_model)
-    result.is_error(2, "100 columns", "don't belong together")
+    result.is_error(2, "100 columns", "don't match")
 
 
 @pytest.mark.parametrize("command", [("demo",), ("generate", *MODEL), ("bench", "loop")])

@@ -64,7 +64,7 @@ def test_check_reads_standard_input(run, write, standard_input):
 
 def test_check_reads_standard_input_once(run, standard_input):
     standard_input(b"12")
-    run("check", "-", "--instance", "-").is_error(2, "standard input: can be read once")
+    run("check", "-", "--instance", "-").is_error(2, "standard input: can be read only once")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_the_hook_for_pre_commit_runs_check_on_the_files_it_is_given(run, write)
 
 def test_check_of_many_files_matches_no_instance_and_needs_a_file(run, write, tmp_path):
     one, two = write("1.json", PERSON), write("2.json", PERSON)
-    run("check", one, two, "--instance", one).is_error(2, "--instance: is matched with one spec")
+    run("check", one, two, "--instance", one).is_error(2, "--instance: needs exactly one spec")
     run("check", tmp_path / "*.lark").is_error(2, f"{tmp_path / '*.lark'}: matches no file")
 
 

@@ -1,4 +1,4 @@
-"""`guided-plugin config`: the options that hold, their sources, their schema."""
+"""`guided-plugin config`: the options in effect, their sources, their schema."""
 
 import dataclasses
 import json

@@ -86,7 +86,7 @@ def test_the_next_commands_work_as_printed(tmp_path):
         return done.stdout
 
     shown = shell(f"{shlex.quote(sys.executable)} -m guided_plugin.cli demo")
-    generate, check, explain = shown.split("Next, each a command to paste:\n\n")[1].splitlines()
+    generate, check, explain = shown.split("Next, try these commands:\n\n")[1].splitlines()
     assert len(re.findall(r"^ORD-[0-9]{5}$", shell(generate), re.M)) == 3
     assert "compiles with" in shell(check)
     assert re.search(r"^characters +0$", shell(explain), re.M)  # 30, and no other number from 3 on

@@ -49,7 +49,7 @@ def test_a_continuation_that_is_refused(run, write):
 def test_options_that_do_not_go_together(run, write):
     spec = write("s.json", PERSON)
     run("explain", spec, "--text", "a", "--text-file", spec).is_error(2, "only one of --text and --text-file")
-    run("explain", "-", "--text-file", "-").is_error(2, "standard input: can be read once")
+    run("explain", "-", "--text-file", "-").is_error(2, "standard input: can be read only once")
     run("explain", write("no.json", False), "--text", "a").is_error(1, "allows no output")
 
 

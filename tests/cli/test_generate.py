@@ -83,7 +83,7 @@ def test_generate_says_when_outputs_are_cut(run):
     assert result.code == 1
     assert len(result.out.splitlines()) == 2  # what there is isn't lost
     hint = "(raise it, or give --close-before-length)\n"
-    assert result.err == f"error: 2 of 2 outputs ran into --max-new-tokens and are incomplete {hint}"
+    assert result.err == f"error: 2 of 2 outputs reached --max-new-tokens and are incomplete {hint}"
     result = run("generate", *MODEL, "--regex", "[a-z]{40}", "--max-new-tokens", "2", "--json")
     assert (result.code, result.json["outputs"][0]["stopped"]) == (1, False)
 

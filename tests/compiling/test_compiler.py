@@ -287,7 +287,7 @@ class TestChoiceOfBackend:
         [
             (["fake"], "fakke", r"no backend named 'fakke' \(did you mean 'fake'\?"),
             (["fake"], "xgrammar", "disabled plugins: llguidance, xgrammar"),
-            ([], "auto", r"no backend that is enabled enforces choice \(enable"),
+            ([], "auto", r"no enabled backend enforces choice \(enable"),
         ],
     )
     def test_no_such_backend(self, byte_vocabulary, fakes, backend, says):

@@ -104,7 +104,7 @@ def test_one_deadline_holds_in_the_queue_and_for_those_who_wait_for_the_same_spe
         time.sleep(0.01)
     for spec in (OutputSpec.json_schema(LARGE), strange("sleep")):
         start = time.monotonic()
-        with pytest.raises(BusyError, match="the request's time is over"):
+        with pytest.raises(BusyError, match="the request's time is up"):
             compiler.admit(spec, deadline=start + 0.3)
         assert time.monotonic() - start < 2.0
         assert compiler.refusal(spec) is None
@@ -114,7 +114,7 @@ def test_one_deadline_holds_in_the_queue_and_for_those_who_wait_for_the_same_spe
 @pytest.mark.parametrize(
     ("what", "says", "left"),
     [
-        ("kill", r"crashed its process \(SIGKILL", 0),
+        ("kill", r"crashed its compile process \(SIGKILL", 0),
         ("memory", r"0\.25 GiB of memory", 0),
         ("print", "refused in process", 1),
         ("raise", "strange.*went wrong", 1),

@@ -49,7 +49,7 @@ def test_a_backend_that_cannot_be_imported_is_a_problem(monkeypatch):
 
 def test_a_backend_on_a_machine_that_is_busy_needs_no_reinstall():
     def compile(spec):
-        raise BusyError("8 specs compile, or wait for that", hint="try again")
+        raise BusyError("8 specs are compiling or waiting", hint="try again")
 
     found = machine._compiles(SimpleNamespace(compile=compile), "xgrammar")
     assert found.status == "problem"
@@ -163,9 +163,9 @@ def test_a_server_that_says_it_is_on(run, answers, suffix):
     [
         (None, "vLLM 0.32.0 serves without the plugin", "install guided-plugin"),
         (json.dumps({**ON, "off": "the plugin is switched off (unset it)"}), "off (unset it)", "start the"),
-        ("yes", "does not answer as a vLLM server does", "http://HOST:PORT"),
-        ('{"version": "9.8"}', "installed with vLLM 0.32.0, and off: None", "start the server again"),
-        ("[3]", "does not answer as a vLLM server does", "http://HOST:PORT"),
+        ("yes", "does not answer like a vLLM server", "http://HOST:PORT"),
+        ('{"version": "9.8"}', "installed with vLLM 0.32.0, but off: None", "start the server again"),
+        ("[3]", "does not answer like a vLLM server", "http://HOST:PORT"),
     ],
 )
 def test_a_server_that_does_not(run, answers, state, says, remedy):
@@ -182,7 +182,7 @@ def test_what_answers_is_no_server_of_vllms(run, answers, version):
     url, paths = answers
     tell(paths, json.dumps(ON), version=version)
     result = run("doctor", "--server", url)
-    assert (result.code, "does not answer as a vLLM server does" in result.out) == (1, True)
+    assert (result.code, "does not answer like a vLLM server" in result.out) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -190,4 +190,4 @@ def test_what_answers_is_no_server_of_vllms(run, answers, version):
 )
 def test_an_address_without_a_server(run, url):
     result = run("doctor", "--server", url)
-    assert (result.code, f"{url} does not answer as a vLLM server does: " in result.out) == (1, True)
+    assert (result.code, f"{url} does not answer like a vLLM server: " in result.out) == (1, True)

@@ -41,9 +41,9 @@ def takes(compiler, spec, text):
 
 
 def completed(compiler, spec, text, found):
-    """The text with its completion. None where xgrammar has it, which tells none."""
+    """The text with its completion. None where xgrammar has it, which finds none."""
     if compiler.compile(spec).backend == "xgrammar":
-        assert found.ending.why == "xgrammar tells no ends of outputs"
+        assert found.ending.why == "xgrammar can't complete outputs"
         return None
     assert takes(compiler, spec, text + found.ending.text)
     return text + found.ending.text

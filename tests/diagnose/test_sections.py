@@ -73,7 +73,7 @@ def test_garbage_in_the_options_is_told(monkeypatch, value):
     [
         ("", "ok", "all options have their defaults"),
         ("1", "ok", "enabled = true (GUIDED_PLUGIN)"),
-        ("0", "note", "turns the package off"),
+        ("0", "note", "switches the package off"),
         (
             '{"threads": 2, "take_over": true}',
             "ok",
@@ -185,7 +185,7 @@ def test_no_shared_memory_is_told(monkeypatch, tmp_path):
     assert "No such file or directory" in problems(machine.shared_memory)[0]
     monkeypatch.setattr(layout, "DIRECTORY", str(tmp_path))
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    assert "may not be written" in problems(machine.shared_memory)[0]
+    assert "is not writable" in problems(machine.shared_memory)[0]
 
 
 def test_threads_that_a_quota_throttles_are_told(monkeypatch):
@@ -193,7 +193,7 @@ def test_threads_that_a_quota_throttles_are_told(monkeypatch):
     monkeypatch.setattr(processors, "_quota_at_first", lambda: 4.0)
     monkeypatch.setattr(processors, "quota", lambda: 4.0)
     monkeypatch.setenv("GUIDED_PLUGIN", '{"threads": 12}')
-    assert "12 threads fill masks in 4 processors of time" in problems(machine.processor_time)[0]
+    assert "12 threads fill masks within a quota of 4 processors" in problems(machine.processor_time)[0]
     assert "64 processors" in next(machine.processor_time(SETUP)).what
     monkeypatch.delenv("GUIDED_PLUGIN")
     assert problems(machine.processor_time) == []  # what is chosen by itself fits

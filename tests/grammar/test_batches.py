@@ -92,7 +92,7 @@ class TestDeadlineCalls:
 
         calls: DeadlineCalls[int] = DeadlineCalls(5.0, 5.0)
         monkeypatch.setattr(threading.Thread, "start", refuse)
-        assert [str(one) for one in calls.run([lambda: 1])] == ["there is no thread for it"]
+        assert [str(one) for one in calls.run([lambda: 1])] == ["no thread is available"]
 
 
 class Slow(ScriptedBackend):
@@ -261,4 +261,4 @@ def test_a_mask_bomb_fails_and_the_rows_beside_it_go_on(demo_vocabulary, name, c
     assert pipeline.request("r0").error is None
     assert pipeline.request("r1").error is None
     error = str(pipeline.request("r2").error)
-    assert "takes more than 50 ms" in error or "over a limit of its backend" in error, error
+    assert "takes more than 50 ms" in error or "exceeded a limit of its backend" in error, error

@@ -210,7 +210,7 @@ class TestABackendThatFails:
         self.look(table)
         assert table.phase(0) is Phase.FAILED
         assert table.phase(1) is Phase.ACTIVE
-        assert "could not take drafts back" in str(table.failures[0][1])
+        assert "could not roll drafts back" in str(table.failures[0][1])
 
 
 class TestMatchersThatCannotGoBack:

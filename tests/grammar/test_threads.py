@@ -123,7 +123,7 @@ def test_threads_that_cannot_be_made_are_done_without(caplog):
     adaptive = AdaptiveThreads(make, 8)
     adaptive.pace(0.02 / 3)
     assert fills(adaptive, 1e-4, 300)[-1] == 4
-    assert [record.message for record in caplog.records] == ["no executor with 2 threads: out of threads"]
+    assert [record.message for record in caplog.records] == ["cannot start 2 threads: out of threads"]
 
 
 def test_a_pace_that_fails_is_not_tried_again(byte_vocabulary, monkeypatch, caplog):

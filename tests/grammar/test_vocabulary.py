@@ -185,7 +185,7 @@ class TestOthers:
         assert (vocabulary.size, vocabulary.words) == (6, 1)
 
     def test_unknown_type_is_named(self):
-        with pytest.raises(VocabularyError, match=r"^dict is no tokenizer .*from_tokens\)$"):
+        with pytest.raises(VocabularyError, match=r"^dict is not a tokenizer .*from_tokens\)$"):
             Vocabulary.from_tokenizer({})
 
     def test_word_level_is_refused_not_guessed(self):

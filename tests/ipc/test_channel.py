@@ -218,7 +218,7 @@ def test_a_channel_with_a_decoder_turns_nonsense_into_its_error(tmp_path):
     other.send(Ends("r"))
     assert channel.receive() == [Ends("r")]
     other.send(Runs(os.mkdir, str(tmp_path / "ran")))
-    with pytest.raises(PipelineError, match=r"cannot read a message.*mkdir is no part of a message"):
+    with pytest.raises(PipelineError, match=r"cannot read a message.*mkdir is not part of a message"):
         channel.receive()
     assert not (tmp_path / "ran").exists()
     channel.close()

@@ -113,8 +113,8 @@ TEXTS: list[tuple[gp.OutputSpec, list[str], list[str]]] = [
     (schema({"type": "string"}), [r'"\u0041\/\ud83d\ude00"'], [r'"\ud83d"', r'"\x"']),
     (schema({"type": "array", "items": {"type": "string"}}), [r'["\u00e9"]'], [r'["\u00e"]']),
 ]
-STOP = "may be a token that ends the output, in the middle of it"
-TOKEN = "a token that is no control token, or ends the output"
+STOP = "may be a stop token in the middle of the output"
+TOKEN = "a token that is not a control token, or ends the output"
 DRAFT_4 = {
     "$schema": "http://json-schema.org/draft-04/schema#",
     "type": "number",

@@ -87,7 +87,7 @@ def test_a_host_may_take_the_masks_and_apply_them_itself(pipe, compiler):
     slot = pipe.add_request("a", SPECS[0])
     logits = torch.zeros(3, WIDTH)
     pipe.plan([slot])
-    with pytest.raises(PipelineError, match="not asked for"):
+    with pytest.raises(PipelineError, match="not requested"):
         pipe.take_masks(logits)
     pipe.fill_mask()
     mask = pipe.take_masks(logits)
@@ -244,7 +244,7 @@ def test_statistics_and_their_hook(compiler):
 def test_calls_out_of_order_or_range_are_errors_with_a_way_out(pipe, compiler):
     slot = pipe.add_request("one", SPECS[0])
     pipe.plan([slot])
-    with pytest.raises(PipelineError, match="not asked for"):
+    with pytest.raises(PipelineError, match="not requested"):
         pipe.apply_mask(torch.randn(1, WIDTH))
     pipe.fill_mask()
     with pytest.raises(PipelineError, match=r"\[rows, width\]"):
@@ -323,7 +323,7 @@ def test_drafts_are_judged_in_one_call(mode):
             pipeline.plan([slot])
         with pytest.raises(PipelineError, match="only guided slots have drafts"):
             pipeline.judge_drafts([slot, gp.UNGUIDED], torch.zeros(10, dtype=torch.int64), logits)
-        with pytest.raises(PipelineError, match=r"5 sampled and proposed tokens are due, not \(1,\)"):
+        with pytest.raises(PipelineError, match=r"5 sampled and proposed tokens are expected, not \(1,\)"):
             pipeline.judge_drafts([slot], torch.zeros(1, dtype=torch.int64), logits)
         assert pipeline.token_sink() is None
         a, b = ord("a"), ord("b")

@@ -19,7 +19,7 @@ def test_cuda_without_cuda_is_an_error_that_says_so(byte_compiler, monkeypatch, 
         gp.StepPipeline(byte_compiler, max_slots=1, device="cuda", mode=mode)
     assert str(failure.value) == (
         "device: 'cuda' cannot be used: Found no NVIDIA driver on your system "
-        "(use device='cpu', or a PyTorch and a driver that show torch.cuda.is_available())"
+        "(use device='cpu', or a PyTorch and a driver with torch.cuda.is_available())"
     )
 
 

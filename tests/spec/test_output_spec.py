@@ -257,7 +257,7 @@ def test_deep_paths_take_no_more_memory_than_their_document(refers):
         document = {"not": document}
     tracemalloc.start()
     try:
-        refused = pytest.raises(SpecError, match="too large for how deep it is nested")
+        refused = pytest.raises(SpecError, match="too large for its nesting depth")
         with refused if refers else contextlib.nullcontext():
             OutputSpec.json_schema(document)
         _, peak = tracemalloc.get_traced_memory()
@@ -314,7 +314,7 @@ def test_what_matches_nothing_makes_it_compact(pattern):
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_what_demands_some_is_refused(pattern):
     assert not re.fullmatch(pattern, "")
-    with pytest.raises(SpecError, match="whitespace_pattern: demands whitespace"):
+    with pytest.raises(SpecError, match="whitespace_pattern: requires whitespace"):
         OutputSpec.parse({"json": {}, "whitespace_pattern": pattern})
 
 

@@ -234,7 +234,7 @@ def test_a_grammar_that_is_not_there_in_time_fails_its_row_alone(make):
     run.steps(3)
     assert run.out["slow"] == [END] * 3
     assert 3.9 < run.slowest < 20.0
-    assert "was not there 4 s after it was needed" in str(pipe.request("slow").error)
+    assert "was not ready 4 s after it was needed" in str(pipe.request("slow").error)
     run.check()
 
 

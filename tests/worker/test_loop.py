@@ -267,7 +267,7 @@ def test_a_grammar_is_waited_for_only_by_plans_that_name_it(make_engine, go_on):
     engine.never(lambda: engine.filled(step))
     assert engine.allowed(step, 1) == {END}
     assert engine.allowed(step, 0) == {ord("a")}
-    assert "was not there 0.3 s after it was needed" in str(engine.request(1).error)
+    assert "was not ready 0.3 s after it was needed" in str(engine.request(1).error)
     go_on.set()
     engine.until(verdict.done)
     assert verdict.result().backend

@@ -91,5 +91,5 @@ def test_a_call_that_was_given_up_ends_its_worker_when_it_costs_too_much(make_en
         resident += (1 << 30) + 1
     engine.until(lambda: any(isinstance(message, Ends) for message in engine.said))
     (last,) = [message for message in engine.said if isinstance(message, Ends)]
-    assert "goes on after" in last.reason
+    assert "still runs after" in last.reason
     assert last.blameless

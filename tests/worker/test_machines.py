@@ -157,7 +157,7 @@ def test_rank_0_is_not_heard_any_more(share, caplog):
     for pipe in (far, third):
         with pytest.raises(PipelineError, match="has ended, or cannot be reached any more"):
             step(pipe, [0], 2)
-    assert "no more masks come from rank 0: Connection closed by peer" in caplog.text
+    assert "rank 0 sends no more masks: Connection closed by peer" in caplog.text
 
 
 def test_a_machine_that_cannot_be_reached_is_not_waited_for(share, caplog):
@@ -167,7 +167,7 @@ def test_a_machine_that_cannot_be_reached_is_not_waited_for(share, caplog):
     lost.set()
     for number in range(3 * PLAN_DEPTH):
         same(number, near, other)
-    assert "the machine of rank 1 is not sent to any more: Connection closed by peer" in caplog.text
+    assert "no more masks are sent to the machine of rank 1: Connection closed by peer" in caplog.text
 
 
 def test_a_sender_that_fails_tells_it_and_lets_rank_0_go_on(share, monkeypatch, caplog):

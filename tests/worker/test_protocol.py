@@ -63,7 +63,7 @@ def test_a_region_is_checked_by_whoever_maps_it():
         assert other.load(Counter.FILLED) == 5
         assert other.masks[2, 1, 8] == -7
         assert other.tokens[TOKEN_DEPTH - 1, 2] == 2**40
-        with pytest.raises(PipelineError, match=r"bytes where .* were agreed on"):
+        with pytest.raises(PipelineError, match=r"bytes where .* were expected"):
             Region(region.fd, Shape(30, 900), region.identity)
         with pytest.raises(PipelineError, match="another version or engine"):
             Region(region.fd, shape, b"x" * 16)

@@ -133,7 +133,7 @@ def test_rank_1_dies(start, device, where, mode):
     ranks[0].terminate()
     _, errors = ranks[0].communicate(timeout=60)
     assert (
-        "rank 1 has ended; it is not waited for" if where == "aa" else "is not sent to any more"
+        "rank 1 has ended; rank 0 stops waiting for it" if where == "aa" else "no more masks are sent"
     ) in errors
     until(lambda: all(map(gone, pids)), 60)
     assert shared_memory() == before

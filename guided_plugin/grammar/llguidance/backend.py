@@ -188,7 +188,7 @@ class LLGuidanceBackend:
             raise UnsatisfiableSpecError(
                 "allows no output at all",
                 where=spec.kind,
-                hint="no token of the vocabulary begins it, or its parts contradict each other",
+                hint="no token of the vocabulary can begin it, or its parts contradict each other",
             )
         return first
 
@@ -217,7 +217,7 @@ class LLGuidanceBackend:
                 # A character may need a token. One token may make two choices, but then these need fewer.
                 grows = _CHARACTER + growth(text)
             if shortest is None:
-                what = "has no end that is found in time, so it can't be closed before its token limit"
+                what = "has no end that can be found in time, so it can't be closed before its token limit"
                 raise UnsupportedSpecError(what, where=spec.kind, hint="set close_before_length to false")
             size += 4 * MEMO_BYTES
             made = replace(

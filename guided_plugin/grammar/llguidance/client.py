@@ -89,7 +89,7 @@ def client_lark(
             uncounted.append((text, start))
         elif kind == "option":
             raise UnsupportedSpecError(
-                f"`{text}` of a rule is not enforced",
+                f"`{text}` in a rule is not enforced",
                 where=_place(source, start),
                 hint="leave it out; a text that ends a rule is written with suffix=",
             )
@@ -97,9 +97,9 @@ def client_lark(
             named = ids(text)
             if text.startswith(("<[^", "<[*")) or not tokens.stops.isdisjoint(named):
                 raise UnsupportedSpecError(
-                    f"{shown(text)} may be a token that ends the output, in the middle of it",
+                    f"{shown(text)} may be a stop token in the middle of the output",
                     where=_place(source, start),
-                    hint="leave it out, also at the end: outputs end with one where the grammar is complete",
+                    hint="leave it out, also at the end: a complete output ends with one anyway",
                 )
             if not tokens.controls.keys() >= named:
                 uncounted.append((text, start))
@@ -147,7 +147,7 @@ def _json_behind(source: str, start: int, end: int) -> tuple[Any, int]:
         raise GrammarError(
             f"what follows {source[start:end]} is not JSON: {error}",
             where=_place(source, start),
-            hint="write a JSON object behind it",
+            hint="write a JSON object after it",
         ) from None
 
 

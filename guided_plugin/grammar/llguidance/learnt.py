@@ -87,7 +87,7 @@ class Learnt:
             with native():
                 self._reduce()
         except Exception:
-            _log.exception("lexers could not give up what they have learnt")
+            _log.exception("could not clear the cached states of lexers")
             self._next = time.monotonic() + 10 * _PAUSE
         finally:
             self._working = False
@@ -113,7 +113,7 @@ class Learnt:
         if not given_up and not renewing and self.size_bytes > _BEGIN * self._limit:
             self._base = resident_bytes()  # no lexer is left that could hold it
         _log.info(
-            "%d grammars forgot what their lexers had learnt; %d MiB are left",
+            "cleared the lexer states of %d grammars; %d MiB are left",
             given_up,
             self.size_bytes >> 20,
         )

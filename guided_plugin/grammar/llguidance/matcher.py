@@ -108,7 +108,7 @@ class LLGuidanceMatcher:
     def rollback(self, tokens: int) -> None:
         """Take back the tokens since the mark, which are these."""
         if self.marked is None:
-            raise GrammarError("goes back to a mark only", where="llguidance")
+            raise GrammarError("can only roll back to a mark", where="llguidance")
         self.handle, self.marked = self.marked, None
         if self.distinct is not None:
             self.distinct.rollback(tokens)

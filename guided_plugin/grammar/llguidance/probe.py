@@ -59,7 +59,7 @@ def too_entangled(spec: OutputSpec, text: str, reason: str) -> UnsupportedSpecEr
     schemas = spec.kind in ("json_schema", "structural_tag")
     demands = "patterns, formats and lengths" if schemas else "patterns"
     return UnsupportedSpecError(
-        f"{demands} that one text must meet, or avoid, at once need too much work for a mask ({reason})",
+        f"{demands} that one text must match, or not match, need too much work for a mask ({reason})",
         where=_place(spec, text) or spec.kind,
         hint="use fewer of them for one text, shorter counted repetitions, or no lookahead",
     )

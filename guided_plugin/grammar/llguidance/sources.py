@@ -49,7 +49,7 @@ _HINTS = (
     ("range end", "write the smaller number first"),
     ("lexer error", "look for a quote, bracket or slash that is not closed, and for unknown directives"),
     ("found '='", 'rules are written `name: ...`; for an EBNF grammar (`name ::= ...`) say syntax="ebnf"'),
-    ("expected token", "look for a bracket that is not closed, or an operator too many"),
+    ("expected token", "look for a bracket that is not closed, or an extra operator"),
     ("%regex", "write an object with substring_chunks, substring_words or substring_chars after %regex"),
     ("too many", "make the grammar smaller"),
     ("too large", "make the grammar smaller"),
@@ -72,9 +72,9 @@ def source_text(
     depth = nesting(text) if most > MAX_DEPTH else most
     if depth > MAX_DEPTH:
         raise CompileLimitError(
-            f"nests {depth} rules in its grammar; llguidance reads at most {MAX_DEPTH}",
+            f"nests {depth} rules in its grammar; llguidance supports at most {MAX_DEPTH}",
             where=spec.kind,
-            hint="each property of an object is a rule in the one before: use fewer, or objects of their own"
+            hint="each property of an object is a rule in the one before: use fewer, or nest them in objects"
             + ", or lower max_depth" * bool(spec.max_depth)
             if spec.kind != "grammar"
             else "write a repetition instead of a chain of rules",
@@ -174,5 +174,5 @@ def complaint(message: str, kind: str, own_lines: int) -> GrammarError:
         hint = "change one of the parts that contradict each other"
         return UnsatisfiableSpecError(f"allows no output at all: {text}", where=where, hint=hint)
     lower = text.lower()
-    hint = next((hint for part, hint in _HINTS if part in lower), "docs/specs.md has the syntax that is read")
+    hint = next((hint for part, hint in _HINTS if part in lower), "docs/specs.md describes the syntax")
     return GrammarError(text, where=where, hint=hint)

@@ -43,7 +43,7 @@ _LAYOUTS: Mapping[Whitespace, Mapping[str, Any]] = {
 _LOCATION = re.compile(r"^\[[\d:]+\] \S+?:\d+: (?:Check failed: \(.*?\) is false: (?=\S))?")
 _EBNF = re.compile(r"^EBNF (?:parser|lexer) error at line (\d+), column (\d+): ")
 _HINTS = (
-    ("unexpected character", 'for a Lark grammar say syntax="lark"; docs/specs.md has the syntax of EBNF'),
+    ("unexpected character", 'for a Lark grammar say syntax="lark"; docs/specs.md describes the EBNF syntax'),
     ("root rule", 'the rule of the whole output is named `root`, as in root ::= "text"'),
     ("is not defined", "define it on a line of its own: name ::= ..."),
     ("string literal", "close the text with a double quote on the same line"),
@@ -241,4 +241,4 @@ def _complaint(message: str, spec: OutputSpec) -> GrammarError:
         text = text[ebnf.end() :]
         where = f"{spec.kind}, line {ebnf[1]}, column {ebnf[2]}"
     hints = (hint for part, hint in _HINTS if part in text.lower())
-    return GrammarError(text, where=where, hint=next(hints, "docs/specs.md has the syntax that is read"))
+    return GrammarError(text, where=where, hint=next(hints, "docs/specs.md describes the syntax"))

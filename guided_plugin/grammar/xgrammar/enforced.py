@@ -97,7 +97,7 @@ def _check_object(node: Mapping[str, Any], path: Path, *, strict: bool) -> None:
             what = f"`required` property {shown(missing[0])} that `properties` does not describe"
             raise refusal(what, (*path, "required"), "describe it in `properties`")
         if described and others is not False:
-            what = "`properties` next to further ones"
+            what = "`properties` next to additional ones"
             raise refusal(what, (*path, "properties"), "set additionalProperties to false")
 
 

@@ -283,7 +283,7 @@ def _refuse(manager: Any) -> None:
             "a compiled step would include the processor", where=where, hint="leave the compile configs out"
         )
     if getattr(getattr(manager, "distributed_helper", None), "tp_size", 1) > 1:
-        raise ConfigError("tensor parallel models are not supported", where=where, hint="use one GPU a model")
+        raise ConfigError("tensor parallel models are not supported", where=where, hint="use a single GPU")
 
 
 def _graphs(config: Any) -> bool:

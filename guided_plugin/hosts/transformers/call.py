@@ -394,5 +394,5 @@ class Run:
 def _warn_once() -> None:
     _log.warning(
         "a guided logits processor runs without its stopping criterion, which is correct but makes each step "
-        "wait for the tokens of the last; model.generate(**inputs, **guide.generate_kwargs(spec)) passes both"
+        "wait for the previous tokens; model.generate(**inputs, **guide.generate_kwargs(spec)) passes both"
     )

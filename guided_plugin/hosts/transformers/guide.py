@@ -85,7 +85,7 @@ class GenerateKwargs(dict[str, Any]):
 
 
 class Guide:
-    """Guides the `generate` calls of models that share a tokenizer. May be used by several threads."""
+    """Guides the `generate` calls of models that share a tokenizer. Thread-safe."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Guide:
         return _kwargs(self._checked_call(spec, reuse), logits_processor, stopping_criteria)
 
     def logits_processor(self, spec: Any, *, reuse: bool = False) -> GuidedProcessor:
-        """A processor that needs no criterion; each step waits for the tokens of the last one."""
+        """A processor that needs no criterion; each step waits for the tokens of the previous one."""
         return GuidedProcessor(self._checked_call(spec, reuse))
 
     def generate(self, model: Any, inputs: Any, spec: Any, **options: Any) -> list[Generated]:

@@ -213,7 +213,7 @@ class Gate:
     def wait_ready(self) -> None:
         """Wait for that, for a bounded time. The engine is there: it has said so."""
         if self.unsupported_reason is None and self._ready is not None:
-            wait_for(self._ready, "the gate of guided requests", "the first of them wait for it")
+            wait_for(self._ready, "the gate of guided requests", "the first requests wait for it")
             self.specs.engine_started = True  # one that is late says so when it is asked for its health
 
     def _warm(self) -> None:
@@ -228,7 +228,7 @@ class Gate:
                 self.unsupported_reason = error
             _log.warning("guided requests will be refused: %s", error)
         except Exception as error:  # the first request tries again, and gets it
-            _log.warning("the gate could not get ready: %s", printable(repr(error)))
+            _log.warning("the gate could not start: %s", printable(repr(error)))
 
     def carry(self, params: Any, admitted: Admitted) -> Any:
         """The params of a guided request with its spec. Raises RequestError for stop tokens at which vLLM

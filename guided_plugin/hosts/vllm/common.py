@@ -99,7 +99,7 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
         )
     if getattr(speculative, "rejection_sample_method", None) == "synthetic":
         return RequestError(
-            "synthetic acceptance takes drafts whatever they are", hint="use another rejection_sample_method"
+            "synthetic acceptance accepts drafts without a check", hint="use another rejection_sample_method"
         )
     if vllm_config.model_config.skip_tokenizer_init:
         return RequestError("a grammar needs the tokenizer", hint="start without skip_tokenizer_init")

@@ -267,7 +267,7 @@ class Engine:
     def wait_ready(self) -> None:
         """Wait until guided requests need not, for a bounded time."""
         if self.unsupported_reason is None and self._pipeline is not None and self.options.take_over:
-            self._started |= wait_for(self._ready, self._what, "guided requests get status 503 until it is")
+            self._started |= wait_for(self._ready, self._what, "guided requests get status 503 until then")
 
     @property
     def _what(self) -> str:

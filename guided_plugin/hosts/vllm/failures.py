@@ -278,7 +278,7 @@ def passed_by(params: Any, vllm_config: Any) -> GuidedError | None:
 
 
 _PASSED_BY = RequestError(
-    "the request came to the engine past the plugin's check",
+    "the request reached the engine without the plugin's check",
     hint="send it through a frontend that has loaded the plugin: see docs/compatibility.md#entrances",
 )
 

@@ -34,29 +34,29 @@ _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 _ENGINE: Mapping[str, tuple[str, str]] = {
     "steps": ("engine_steps", "decode steps with a guided row"),
-    "rows": ("engine_rows", "guided rows in all of them"),
+    "rows": ("engine_rows", "guided rows in all steps"),
     "running": ("engine_running", "guided requests in the batch"),
-    "added": ("engine_requests", "guided requests that came to the engine"),
+    "added": ("engine_requests", "guided requests that reached the engine"),
     "failed": ("engine_failed", "guided requests that failed while they ran"),
-    "main_thread": ("engine_pipeline_seconds", "seconds of a step in the pipeline's calls"),
-    "host_thread": ("engine_thread_seconds", "seconds that a step takes of vLLM's thread"),
+    "main_thread": ("engine_pipeline_seconds", "seconds per step in the pipeline's calls"),
+    "host_thread": ("engine_thread_seconds", "seconds of vLLM's thread per step"),
 }
 _WORKER: Mapping[str, tuple[str, str]] = {
-    "exposed_wait": ("mask_wait_seconds", "seconds that logits waited for their masks, of some steps"),
+    "exposed_wait": ("mask_wait_seconds", "seconds that logits waited for their masks, in sampled steps"),
     "plan_to_mask": ("mask_seconds", "seconds from a plan to its masks"),
     "answer": ("drafts_seconds", "seconds from a step's tokens to the drafts offered after them"),
     "offered": ("drafts_offered", "drafts that were offered"),
-    "taken": ("drafts_taken", "drafts that were accepted in steps that may offer some"),
-    "offered_earlier": ("drafts_offered_earlier", "those of them that only followed in earlier outputs"),
-    "taken_earlier": ("drafts_taken_earlier", "those of these that were accepted"),
-    "forwards": ("drafts_forwards", "how often a guided row got tokens in such a step"),
-    "without_drafts": ("drafts_off", "sizes of batches that go without drafts, as these were not faster"),
-    "led_outputs": ("outputs_led", "outputs that were led to an end before their token limit"),
-    "led_tokens": ("tokens_led", "tokens of theirs that had no other choice"),
+    "taken": ("drafts_taken", "drafts accepted in steps that may offer some"),
+    "offered_earlier": ("drafts_offered_earlier", "offered drafts guessed from earlier outputs, not forced"),
+    "taken_earlier": ("drafts_taken_earlier", "accepted drafts guessed from earlier outputs"),
+    "forwards": ("drafts_forwards", "guided rows that got tokens in steps that may offer drafts"),
+    "without_drafts": ("drafts_off", "batch sizes without drafts, because they were not faster"),
+    "led_outputs": ("outputs_led", "outputs led to an end before their token limit"),
+    "led_tokens": ("tokens_led", "tokens in those outputs that were the only choice"),
     "restarts": ("worker_restarts", "grammar workers that had to be replaced"),
     "memory_bytes": ("worker_memory_bytes", "resident memory of the grammar worker"),
     "shared_bytes": ("shared_memory_bytes", "memory that the grammar worker shares with the engine"),
-    "learnt_bytes": ("worker_learnt_bytes", "memory of the states that lexers have learnt, at most"),
+    "learnt_bytes": ("worker_learnt_bytes", "memory of cached lexer states, at most"),
 }
 
 _TOLD = {**_ENGINE, **_WORKER}
@@ -84,9 +84,7 @@ class _Metrics(telling.Listener):
         for outcome in ("refused", "busy", "left", "failed"):  # 0 from the start: the first is a growth too
             self.requests.labels("none", outcome)
         self.refusals = Counter(f"{name}_refusals", "guided requests that were refused", ["reason"])
-        self.unenforced = Counter(
-            f"{name}_unenforced", "guided requests by keyword that nothing enforces in them", ["keyword"]
-        )
+        self.unenforced = Counter(f"{name}_unenforced", "guided requests by unenforced keyword", ["keyword"])
         self.compiles = Histogram(
             f"{name}_compile_seconds", "seconds until a new spec was admitted", ["backend"], buckets=_BUCKETS
         )
@@ -155,7 +153,7 @@ class _Metrics(telling.Listener):
             try:
                 answers = await ask_all(asked, METRICS, (True,))
             except Exception as error:  # an engine that ends; the next request asks again
-                _log.debug("no figures of the engine: %s", error)
+                _log.debug("no metrics from the engine: %s", error)
                 return
             self.tell(found for of_worker in answers for found in of_worker)
             del asked

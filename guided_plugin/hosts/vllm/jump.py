@@ -63,8 +63,8 @@ def create_engine_config(original: Any) -> Any:
             why = str(error).strip()
         if not why:
             _log.info(
-                "jump_forward is on: up to %d tokens that must follow in one forward pass, where at most %d "
-                "requests run",
+                "jump_forward is on: up to %d forced tokens in one forward pass, while at most %d requests "
+                "run",
                 *(drafts, rows),
             )
             return config

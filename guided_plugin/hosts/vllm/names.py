@@ -165,7 +165,7 @@ vllm.v1.engine
 vllm.v1.engine.core
   EngineCore has vllm_config
   EngineCore.preprocess_add_request begins self request
-    -> START failures:preprocess_add_request: refuses a request with a constraint that came past the \
+    -> START failures:preprocess_add_request: refuses a request with a constraint that bypassed the \
        admission
 [WORKER]
 vllm.v1.worker.worker_base
@@ -230,7 +230,7 @@ vllm.entrypoints.scale_out.token_in_token_out.serving (endpoint)
     -> SERVING gate:serve_tokens: the same for tokens in, tokens out
 vllm.entrypoints.openai.chat_completion.protocol (endpoint)
   ChatCompletionRequest.to_sampling_params begins self
-    -> SERVING gate:to_sampling_params: what a stream may have, by its prompt, is known before it begins
+    -> SERVING gate:to_sampling_params: the token limit of a stream, by its prompt, is known before it begins
 vllm.entrypoints.openai.completion.protocol (endpoint)
   CompletionRequest.to_sampling_params begins self
     -> SERVING gate:to_sampling_params: the same
@@ -257,7 +257,7 @@ vllm.entrypoints.llm (endpoint)
 [READY]
 vllm.v1.engine.llm_engine
   LLMEngine.__init__ begins self
-    -> START gate:wait_ready: waits at its end until no guided request has to, a minute at most
+    -> START gate:wait_ready: waits at its end until guided requests can run, a minute at most
 vllm.v1.engine.async_llm
   AsyncLLM.__init__ begins self
     -> START gate:wait_ready: the same

@@ -62,7 +62,7 @@ def note_version() -> None:
     """One line in the log, the first time, for a version that was not tested and whose contract holds."""
     text = version_text()
     if not is_tested(text):
-        _log.warning("vLLM %s is not among the tested versions; all that is relied on is there", text)
+        _log.warning("vLLM %s is not among the tested versions; all names that the plugin uses exist", text)
 
 
 class Missing(Exception):
@@ -130,7 +130,7 @@ def difference(name: Name, find: Find) -> str | None:
     except Missing as error:
         return str(error)
     if shape.parameters[: len(name.begins)] != name.begins:
-        return f"{name.path} begins with other parameters than {', '.join(name.begins)}"
+        return f"{name.path} does not begin with the parameters {', '.join(name.begins)}"
     for parameter in name.takes:
         if parameter not in shape.parameters:
             return f"no parameter {parameter} of {name.path}"

@@ -181,7 +181,7 @@ def wait_for(ready: threading.Event, what: str, late: str) -> bool:
     """Wait until something is ready, for a bounded time; whether it is. `late`: what follows if not."""
     start = time.monotonic()
     if ready.wait(_SECONDS):
-        _log.info("%s is ready, after a wait of %.2f s", what, time.monotonic() - start)
+        _log.info("%s is ready after %.2f s", what, time.monotonic() - start)
         return True
     _log.warning("%s is not ready after %g s: %s", what, _SECONDS, late)
     return False
@@ -195,7 +195,7 @@ def in_background(work: Callable[[], object], name: str) -> threading.Event:
         try:
             work()
         except Exception:
-            _log.exception("%s failed; the first request that needs it will tell", name)
+            _log.exception("%s failed; the first request that needs it gets the error", name)
         finally:
             over.set()
 

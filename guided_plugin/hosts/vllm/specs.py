@@ -160,7 +160,7 @@ class Specs:
                     return found  # it was made since the caller looked it up
                 if len(self._waiting) >= most:
                     raise BusyError(
-                        f"{len(self._waiting)} specs compile, or wait for that",
+                        f"{len(self._waiting)} specs are compiling or waiting",
                         where="compiling",
                         hint="try again, or raise compile_queue or compile_processes",
                     )

@@ -156,7 +156,7 @@ def engine_line(
     shared = f"{shared_bytes / 2**20:.1f} MiB of" if shared_bytes else "no"
     return (
         f"guided_plugin {__version__} is on in this engine: mode {mode} ({options.mode} is set), "
-        f"grammars work {where}, {shared} shared memory, "
+        f"grammars run {where}, {shared} shared memory, "
         f"at most {options.thread_count()} threads, {requests} requests{_jump(options, mode, drafts)}"
     )
 
@@ -165,7 +165,7 @@ def _jump(options: GuidedConfig, mode: str, drafts: int) -> str:
     if not options.jump_forward:
         return ""
     if not drafts:
-        return ", jump_forward without effect: vLLM verifies no drafts, and the log of its start says why"
+        return ", jump_forward without effect: vLLM verifies no drafts, its startup log says why"
     if mode != "process":
         return f", jump_forward without effect in mode {mode}"
     return f", jump_forward with up to {drafts} tokens at a time"

@@ -236,7 +236,7 @@ class V1Runner:
 
 def _lost() -> RequestError:
     return RequestError(
-        "the request came back without its output, so its grammar cannot go on", hint="send it again"
+        "the request was resumed without its output, so its grammar cannot go on", hint="send it again"
     )
 
 

@@ -85,7 +85,7 @@ def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many
     """A call of one of several functions between two texts; `many`: free text with any number of calls."""
     for name, text in (("begin", begin), ("end", end)):
         if not isinstance(text, str):
-            raise SpecError(f"must be a text, not {shown(text)}", where=name, hint='as in "<tool_call>"')
+            raise SpecError(f"must be a string, not {shown(text)}", where=name, hint='as in "<tool_call>"')
     if many and not begin.strip():
         hint = 'say what a call begins with, as in begin="<tool_call>"'
         raise SpecError("calls in free text need a text that begins them", where="begin", hint=hint)
@@ -124,7 +124,7 @@ def calls_form(functions: Sequence[Any], *, begin: str = "", end: str = "", many
     return PythonForm("structural_tag", {"format": tag}, several if many else whole, made.checked)
 
 
-_CUT = "only a complete output can be read: look at whether it was cut"
+_CUT = "only a complete output can be read: check for truncation"
 
 
 def _json_type(of: Any) -> JsonType:
@@ -139,10 +139,10 @@ def _json_type(of: Any) -> JsonType:
 def _pattern_text(pattern: re.Pattern[Any]) -> str:
     """The regex of a compiled pattern. Raises SpecError for flags that change what it says."""
     if not isinstance(pattern.pattern, str):
-        raise SpecError("is a pattern of bytes", where="re.Pattern", hint="compile a text")
+        raise SpecError("is a bytes pattern", where="re.Pattern", hint="compile a str")
     for flag, hint in _WAYS_OUT.items():
         if pattern.flags & flag:
-            what = f"the flag {flag.name} changes what it says, and cannot be kept"
+            what = f"the flag {flag.name} changes its meaning, and cannot be kept"
             raise SpecError(what, where="re.Pattern", hint=hint)
     if pattern.flags & ~_KEPT_FLAGS:
         what = f"it has flags that cannot be kept: {re.RegexFlag(pattern.flags & ~_KEPT_FLAGS)!r}"
@@ -156,7 +156,7 @@ def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     if found is None:
         raise OutputError(
             f"{shown(text)} does not match {shown(pattern.pattern)}",
-            hint="if it is complete, Python reads this regex otherwise: docs/specs.md#python-types",
+            hint="if it is complete, Python reads this regex differently: docs/specs.md#python-types",
         )
     return found
 
@@ -215,7 +215,7 @@ def _arguments(name: str, function: Callable[..., Any]) -> Any:
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise SpecError(
-                f"the parameter {str(parameter)!r} cannot be given by its name",
+                f"the parameter {str(parameter)!r} cannot be passed by name",
                 where=name,
                 hint="calls name their arguments: wrap it in a function whose parameters all have names",
             )

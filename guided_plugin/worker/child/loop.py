@@ -211,7 +211,7 @@ class _OverdueWatch:
         gained = resident - self._resident
         if seconds > _OVERDUE_SECONDS or gained > _OVERDUE_BYTES or idle:
             raise WorkerRetires(
-                f"an abandoned call of a backend goes on after {seconds:.1f} s, and its worker has gained "
+                f"an abandoned call of a backend still runs after {seconds:.1f} s, and its worker has gained "
                 f"{gained / 2**20:.0f} MiB"
             )
         return True

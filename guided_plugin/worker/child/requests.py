@@ -117,7 +117,7 @@ class WorkerRequests:
             del self.starting[starting.add.slot]
             self._version += 1
             error = RequestError(
-                f"its grammar was not there {self._patience:g} s after it was needed",
+                f"its grammar was not ready {self._patience:g} s after it was needed",
                 hint="add the request when its spec has compiled, or raise worker_grammar_ms",
             )
             self._close(starting.add, error)

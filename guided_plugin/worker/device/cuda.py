@@ -100,7 +100,9 @@ def cuda_buffers(
 
     def close() -> None:
         if not masks.settle(_SETTLE_SECONDS):
-            _log.warning("the device still waits for masks of rank 0; it is left to the end of this process")
+            _log.warning(
+                "the device still waits for masks of rank 0; its memory stays until the process ends"
+            )
             return
         with torch.cuda.device(device):
             unregister_host(region.address)

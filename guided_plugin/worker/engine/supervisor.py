@@ -242,12 +242,12 @@ class Supervisor:
                 self._died(self._reason())
             return
         except GuidedError as error:
-            self._died(f"sent nonsense: {error}")
+            self._died(f"sent an invalid message: {error}")
             return
         self._client.steps.harvest()
         self._client.times.read(RECENT)  # a quarter of their ring
         if self._pulse.stopped():
-            reason = "was stopped from outside (SIGSTOP or a debugger), and ended"
+            reason = "was stopped from outside (SIGSTOP or a debugger), and was ended"
             self._replace(partial(self._count_death, reason), isolate=False)  # no request is to blame
         elif self._pulse.hangs():
             # The next worker fills the rows one by one, and shows which of them hangs.

@@ -114,7 +114,7 @@ class FollowerRuntime(GrammarRuntime):
     # What only rank 0 knows
 
     def request(self, slot: int) -> RequestSoFar:
-        raise _not_here("what became of a request")
+        raise _not_here("the outcome of a request")
 
     @property
     def newest(self) -> int:
@@ -232,5 +232,5 @@ def _open(offer: RegionOffer) -> Region:
 
 def _not_here(what: str) -> PipelineError:
     return PipelineError(
-        f"{what} is known at rank 0 alone", where="tensor parallelism", hint="ask the pipeline of rank 0"
+        f"{what} is known only at rank 0", where="tensor parallelism", hint="ask the pipeline of rank 0"
     )

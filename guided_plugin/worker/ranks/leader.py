@@ -90,7 +90,7 @@ class Followers:
         for index, line in enumerate(self._lines):
             if line[RankWord.TROUBLE]:
                 raise PipelineError(
-                    f"rank {self._ranks[index]} plans other steps than rank 0",
+                    f"rank {self._ranks[index]} plans different steps from rank 0",
                     where="tensor parallelism",
                     hint="all ranks must decode the same batches in the same order; report it",
                 )
@@ -136,7 +136,7 @@ class Followers:
     def _runs(self, index: int) -> bool:
         alive = self._alive[index]
         if alive is not None and not alive():
-            _log.warning("rank %d has ended; it is not waited for", self._ranks[index])
+            _log.warning("rank %d has ended; rank 0 stops waiting for it", self._ranks[index])
             self._alive[index] = alive = None
         return alive is not None
 
@@ -182,7 +182,7 @@ class Mirror:
             end = End.CLOSED
         except Exception as error:  # of the group's backend, or of a rank that is late
             if self._here:
-                _log.error("no more masks come from rank 0: %s", error)
+                _log.error("rank 0 sends no more masks: %s", error)
         finally:
             self._followers.end(end)
         # Rank 0 waits until each message is taken.

@@ -233,4 +233,4 @@ class Sender:
             except Exception as error:  # of the group's backend
                 self._to.remove(rank)
                 if not self._closing:
-                    _log.warning("the machine of rank %d is not sent to any more: %s", rank, error)
+                    _log.warning("no more masks are sent to the machine of rank %d: %s", rank, error)

@@ -189,7 +189,7 @@ def test_a_grammar_nested_too_deep_for_llguidances_stack_is_refused_before_it(ba
     """Just below the bound llguidance reads it, also in a thread; 2,700 rules end the process."""
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(backend.compile, make(1_990)).result().backend == "llguidance"
-    with pytest.raises(CompileLimitError, match=r"nests \d+ rules .* llguidance reads at most 2000"):
+    with pytest.raises(CompileLimitError, match=r"nests \d+ rules .* llguidance supports at most 2000"):
         backend.compile(make(2_010))
 
 

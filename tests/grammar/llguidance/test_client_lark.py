@@ -165,7 +165,7 @@ class TestStopTokens:
         with pytest.raises(GuidedError) as caught:
             compiler.compile(lark(source))
         if "300" not in source:  # there is no such token
-            assert "ends the output, in the middle" in caught.value.what
+            assert "a stop token in the middle" in caught.value.what
             assert caught.value.where == f"grammar, line {line}, column {column}"
 
     def test_in_quotes_regexes_and_comments_are_text(self, compiler):

@@ -265,7 +265,7 @@ def test_a_spec_whose_end_is_not_found_in_time_is_refused(
     compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "_CLOSING_SECONDS", 0.0)
-    with pytest.raises(UnsupportedSpecError, match="no end that is found in time"):
+    with pytest.raises(UnsupportedSpecError, match="no end that can be found in time"):
         compiler.compile(OutputSpec.regex("[a-z]{7}"))
 
 

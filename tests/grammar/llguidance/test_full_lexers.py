@@ -103,7 +103,7 @@ def test_one_that_is_too_much_for_any_lexer_fails_alone(made):
         table.accept((0, 1), [token if table.phase(0) is Phase.ACTIVE else END, ord("5")])
     (failure,) = table.failures
     assert failure[0] == 0
-    assert "used up" in str(failure[1])
+    assert "is exhausted" in str(failure[1])
     assert table.phase(1) is Phase.ACTIVE
 
 
@@ -168,7 +168,7 @@ def test_replays_take_a_bounded_time(made, monkeypatch):
             slots, [t if table.phase(i) is Phase.ACTIVE else END for i, t in zip(slots, tokens, strict=True)]
         )
     assert {table.phase(slot) for slot in slots} == {Phase.FAILED}
-    assert all("is used up after" in str(error) for _, error in table.failures)
+    assert all("is exhausted after" in str(error) for _, error in table.failures)
     table.remove(0)
     table.add(0, "next", SPEC, grammar, backend)
     for token in output("a"):
@@ -203,7 +203,7 @@ def test_a_backend_that_fails_at_it_fails_one_request(made, caplog):
     table._accept_one(0, table.requests[0], ord("a"))
     table.accept((1,), list(b"b"))
     assert (table.phase(0), table.phase(1)) == (Phase.FAILED, Phase.ACTIVE)
-    assert "can't continue with a new matcher: no idea" in caplog.text
+    assert "cannot replace its matcher: no idea" in caplog.text
 
 
 def test_a_full_lexer_is_rebuilt_once_for_all_its_users():

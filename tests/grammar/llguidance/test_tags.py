@@ -193,13 +193,13 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(
         ("form", "says"),
         [
-            (pair(NUMBER, const("0;")), "JSON in front of"),
-            (pair(NUMBER, ANY), "JSON in front of"),
+            (pair(NUMBER, const("0;")), "JSON before a text"),
+            (pair(NUMBER, ANY), "JSON before a text"),
             (pair(regex("[a-z]+"), const("end")), "the regex"),
             (pair({"type": "or", "elements": [const("a"), const("ab")]}, const("b")), "'a' next to 'ab'"),
             ({"type": "or", "elements": [pair(const("<a>"), NUMBER), ANY]}, "'<a>' next to free text"),
             ({"type": "or", "elements": [regex("[0-9]+,"), pair(NUMBER, const(";"))]}, "next to"),
-            (pair(ANY, const("x")), "free text in front of"),
+            (pair(ANY, const("x")), "free text before"),
             ({"type": "star", "content": ANY}, "free text"),
             ({"type": "any_text", "max_chars": 3}, "`max_chars`"),
             (json_of({}, style="cohere_xml"), "cohere_xml"),

@@ -97,7 +97,7 @@ def test_refused_with_its_place(byte_backend, schema, where):
 
 def test_objects_must_be_closed_where_specs_do_not_close_them(byte_backend):
     schema = {"type": "object", "properties": {"a": {"const": 1}}}
-    with pytest.raises(UnsupportedSpecError, match="next to further ones"):
+    with pytest.raises(UnsupportedSpecError, match="next to additional ones"):
         byte_backend.compile(OutputSpec.json_schema(schema, strict=False))
     closed = OutputSpec.json_schema({**schema, "additionalProperties": False}, strict=False)
     assert accepts(byte_backend, closed, '{"a":1}')

@@ -163,7 +163,7 @@ def test_an_unknown_version_is_served_with_one_line_in_the_log(monkeypatch, capl
         patches.note_version()
     patches.note_version.cache_clear()
     assert [record.getMessage() for record in caplog.records] == [
-        "vLLM 0.99.0rc1+cu140 is not among the tested versions; all that is relied on is there"
+        "vLLM 0.99.0rc1+cu140 is not among the tested versions; all names that the plugin uses exist"
     ]
 
 

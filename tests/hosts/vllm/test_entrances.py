@@ -132,14 +132,14 @@ def test_async_llm_guides(asynchronous, name):
 def test_a_request_that_is_ready_and_was_never_admitted_is_refused(asynchronous, name):
     error = asynchronous["ready", name]
     assert isinstance(error, VLLMValidationError)
-    assert "past the plugin's check" in str(error)
+    assert "without the plugin's check" in str(error)
 
 
 @pytest.mark.parametrize("name", ["ours", "theirs"])
 def test_what_comes_past_the_gate_is_refused_by_the_engine(asynchronous, name):
     answer = asynchronous["past", name]
     if isinstance(answer, Exception):  # since 0.33
-        assert "past the plugin's check" in str(answer)
+        assert "without the plugin's check" in str(answer)
     else:
         assert [(output.finish_reason, list(output.token_ids)) for output in answer] == [("error", [])]
 
@@ -170,9 +170,9 @@ def test_an_engine_in_the_same_process_refuses_what_was_never_admitted(llm, make
     engine, compiled = llm.llm_engine, []
     manager = engine.engine_core.engine_core.structured_output_manager
     monkeypatch.setattr(manager, "grammar_init", compiled.append)
-    with pytest.raises(VLLMValidationError, match="past the plugin's check"):
+    with pytest.raises(VLLMValidationError, match="without the plugin's check"):
         engine.add_request("one", ready(make(), "one"), make())
-    with pytest.raises(VLLMValidationError, match="past the plugin's check"):
+    with pytest.raises(VLLMValidationError, match="without the plugin's check"):
         engine.engine_core.add_request(ready(make(), "two"))
     assert not engine.has_unfinished_requests()
     assert not compiled
@@ -200,8 +200,8 @@ def test_with_the_rust_frontend_nothing_is_silent(monkeypatch):
         Gate(config(TAKES_OVER)).admit(ours())
     forged = ours()
     forged.extra_args["guided_admitted"] = True
-    assert "past the plugin" in str(passed_by(forged, config()))
+    assert "without the plugin" in str(passed_by(forged, config()))
     assert passed_by(theirs(), config()) is None  # vLLM's own, as without the plugin
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "0")
     assert passed_by(forged, config()) is None
-    assert "past the plugin" in str(passed_by(theirs(), config(TAKES_OVER)))
+    assert "without the plugin" in str(passed_by(theirs(), config(TAKES_OVER)))

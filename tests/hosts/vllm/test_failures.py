@@ -260,6 +260,6 @@ def test_a_vllm_in_which_failures_could_not_be_told_guides_nothing(monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, lambda other: None)
             engine = V1(runner_config(), [], []).engine
-        assert f"{owner.__name__}.{name} begins with other parameters" in engine.health()
+        assert f"{owner.__name__}.{name} does not begin with the parameters" in engine.health()
         assert engine.retry_after() == float("inf")
     looked_at.cache_clear()

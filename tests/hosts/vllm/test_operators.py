@@ -135,7 +135,7 @@ def test_each_answer_names_what_nothing_enforced(client, server):
     for keyword, count in {"maxContains": 4, "dependentSchemas": 1}.items():
         labels = f'keyword="{keyword}"'
         assert values(server, "unenforced_total")[labels] == before.get(labels, 0) + count
-    assert "as unenforced_keywords says: maxContains" in server.log.read_text()
+    assert "because of unenforced_keywords: maxContains" in server.log.read_text()
 
 
 def test_near_misses_are_told_to_clients_and_in_the_log(client, server):

@@ -249,7 +249,7 @@ def test_quick_specs_are_admitted_while_slow_ones_wait_and_a_full_queue_is_no_fa
             quick = (await gate.admit_async(regex(f"quick{number}"))).extra_args[GUIDED]
             assert gate.specs.question(quick)[1]["prepared"] is None
         assert not any(task.done() for task in slow)
-        with pytest.raises(errors.BusyError, match=r"3 specs compile, or wait.*compile_queue") as caught:
+        with pytest.raises(errors.BusyError, match=r"3 specs are compiling or w.*compile_queue") as caught:
             await bad
         assert telling.refusal(caught.value).http_status == 503
         slow[0].cancel()  # a client that hangs up

@@ -42,8 +42,8 @@ DISTINCT = "// distinct\n"
 """At the end of a grammar whose output must be checked for items that are not distinct."""
 
 _ONLY_OTHERWISE = (
-    "can't be enforced: what it may allow is written in ways that are left out here, of a format, or of "
-    "numbers like 1.0 that draft 4 takes for no integers"
+    "can't be enforced: the grammar omits some spellings of its values, of a format, or of numbers like "
+    "1.0, which draft 4 does not count as integers"
 )
 
 _COMBINING = ("allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies")

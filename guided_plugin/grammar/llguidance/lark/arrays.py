@@ -220,7 +220,7 @@ def _containing(emitter: Emitter, constraint: Array) -> Symbol:
     if len(contains) > _MAX_CONTAINS:
         raise emitter.refusal("contains", f"can be enforced {_MAX_CONTAINS} times in one array at most")
     if (last + 1) * math.prod(count + 1 for count in enough) > _MAX_STATES:
-        raise emitter.refusal("contains", "with counts or length bounds too large to remember")
+        raise emitter.refusal("contains", "with counts or length bounds too large to track")
     grammar, name = emitter.grammar, emitter.grammar.name("c")
     start = (0, (0,) * len(contains))
     numbers, pending = {start: 0}, [start]

@@ -61,7 +61,7 @@ def contradiction(algebra: Algebra, allows: Allows, opened: Callable[[], bool]) 
     except (_OutOfTimeError, GrammarError):
         return _error(_together(node), place, "change one of them")
     hint = "let the recursion end: take the name out of `required`, or allow null as well"
-    return _error("it needs itself inside itself, without an end", place, hint)
+    return _error("it requires itself in an endless recursion", place, hint)
 
 
 def _local(
@@ -92,7 +92,7 @@ def _local(
         return _error(_together(node), place, hint)
     what = f"{_listed(alone[:4])} contradict each other"
     if len(alone) == 1:
-        what = _ALONE.get(alone[0], "nothing meets `{}`").format(alone[0])
+        what = _ALONE.get(alone[0], "no value satisfies `{}`").format(alone[0])
     return _error(what, (*place, alone[0]), hint)
 
 
@@ -125,7 +125,7 @@ def _needed(node: Numbered) -> Iterator[Child]:
 
 def _together(node: Numbered) -> str:
     names = [name for name in node.keywords if not name.startswith("$")][:6]
-    return f"{_listed(names)} together allow nothing" if names else "nothing satisfies it"
+    return f"{_listed(names)} together allow nothing" if names else "no value satisfies it"
 
 
 def _listed(names: list[str]) -> str:

@@ -23,7 +23,7 @@ def limit_depth(grammar: Grammar, start: Symbol, most: int, takes_nothing: Calla
     for depth in itertools.count(most) if recursive else ():
         if depth * len(recursive) > _MOST_RULES:
             what = f"{len(recursive)} recursive rules are too many for a max_depth of {depth}"
-            hint = f"lower it: both multiplied are at most {_MOST_RULES:,}"
+            hint = f"lower it: their product must be at most {_MOST_RULES:,}"
             raise CompileLimitError(what, where="max_depth", hint=hint)
         copies = [_copies(name, rule, recursive, depth) for name, rule in rules.items()]
         grammar.replace_rules(dict(itertools.chain.from_iterable(copies)))

@@ -293,7 +293,7 @@ class Emitter:
             raise UnsupportedSpecError(
                 f"multipleOf {str(divisor)[:40]} has too many remainders to count",
                 where=where,
-                hint="set a minimum and a maximum nearer to each other, or list the values in an enum",
+                hint="set a minimum and a maximum closer together, or list the values in an enum",
             )
         # A range without numbers is no constraint; what is left out of one may be all there is.
         return self.grammar.terminal(body, filled=not (number.no_multiples or number.excluded))

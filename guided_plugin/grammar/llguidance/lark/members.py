@@ -55,7 +55,7 @@ def any_order(
     everything = (1 << demands) - 1
     last = most if demands and most is not None else 0
     if demands > _MAX_EXISTS or (everything + 1) * (last + 1) > _MAX_STATES:
-        raise emitter.refusal("not", "asks for too many properties in one object, or counts too far")
+        raise emitter.refusal("not", "requires too many properties in one object, or counts too many")
     in_parameter = not last and (fewest > 0 or most is not None)
     complete = f"is_ones([0:{len(required)}])" if required else ""
     ends = both(complete, f"ge({_COUNTER}, {fewest})" if in_parameter and fewest else "")

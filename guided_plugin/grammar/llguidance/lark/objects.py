@@ -116,7 +116,7 @@ class _Writer:
             others = tuple(each for each in self.object.exists if each != exists)
             options = [self.answered_by(name, exists, others) for name in self.live if self.may(exists, name)]
             if len(options) > 1 and len(options) ** len(self.object.exists) > _MAX_ANSWERS:
-                raise self.emitter.refusal("not", "asks for one of too many properties")
+                raise self.emitter.refusal("not", "requires one of too many properties")
             return options
         return None
 

@@ -181,7 +181,7 @@ class _Reader:
             pending = deque(enumerate(telling))
             while pending:
                 if len(found) > _MAX_TOGETHER:
-                    raise self.refusal("anyOf", "has too many branches that may hold together")
+                    raise self.refusal("anyOf", "has too many branches that can hold at the same time")
                 last, joined = pending.popleft()
                 for index in range(last + 1, len(telling)):
                     both = algebra.pruned(algebra.both(joined, telling[index]))

@@ -76,12 +76,12 @@ class Reading:
         """A control token by its id or name."""
         found = self._by_name.get(token) if isinstance(token, str) else token
         if isinstance(found, bool) or not isinstance(found, int) or found not in self._controls:
-            raise refusal(f"a token that is no control token, or ends the output: {shown(token)}", path)
+            raise refusal(f"a token that is not a control token, or ends the output: {shown(token)}", path)
         return Control(found)
 
 
-_OTHERWISE = "leave it out, or write it in another way: docs/specs.md has the formats that are read"
-_FORMS = "docs/specs.md has the forms of structural tags"
+_OTHERWISE = "leave it out, or write it in another way: docs/specs.md lists the formats"
+_FORMS = "docs/specs.md lists the forms of structural tags"
 
 
 def refusal(what: str, path: Path, hint: str = _OTHERWISE) -> UnsupportedSpecError:

@@ -140,7 +140,7 @@ class _Lexing:
     def misread(self, start: frozenset[int]) -> str | None:
         for leaf, continuing, after in zip(self._leaves, self._continuing, self._next, strict=True):
             if continuing & after:
-                return f"{_told(leaf)} in front of what may be a part of it"
+                return f"{_told(leaf)} before a text that may be a part of it"
         seen: set[tuple[int, int]] = set()
         following = done = {(start, start)}
         while following:

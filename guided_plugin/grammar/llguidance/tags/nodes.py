@@ -209,9 +209,7 @@ def closed(node: Node, ends: Listed[Node], names: Names) -> Node:
         case Repeat(part, 0, 1):
             return Either((closed(part, ends, names), _either_end(ends, names)))
         case _:
-            raise UnsupportedSpecError(
-                "free text that is repeated can't be told apart", where="structural_tag"
-            )
+            raise UnsupportedSpecError("repeated free text is ambiguous", where="structural_tag")
 
 
 def _is_open(node: Node) -> bool:
@@ -239,14 +237,14 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
         if isinstance(end, Control):
             endings.append(_reached(("", end.token), node.stops, times=node.times))
         elif not isinstance(end, Text):
-            raise UnsupportedSpecError("free text that nothing ends", where="structural_tag")
+            raise UnsupportedSpecError("free text without an end", where="structural_tag")
         else:
             stop = min((x for x in node.excludes if end.text.startswith(x)), key=len, default=None)
             if stop is None:
                 raise UnsupportedSpecError(
-                    "free text in front of a text that may occur in it",
+                    "free text before a text that may occur in it",
                     where="structural_tag",
-                    hint="write that text into `excludes`",
+                    hint="add that text to `excludes`",
                 )
             ways = names.ways(end.text, stop)
             endings += [
@@ -290,7 +288,7 @@ def _until(stop: str, stops: tuple[str, ...], excludes: Listed[str]) -> Until:
     """Text up to a stop, unless that is excluded. Raises where another stop always comes first."""
     if any(other in stop[:-1] for other in stops) or any(map(stop.endswith, excludes)):
         raise UnsupportedSpecError(
-            f"{shown(stop)} is never reached: it has another trigger, end or excluded text in it",
+            f"{shown(stop)} is never reached: it contains another trigger, end or excluded text",
             where="structural_tag",
         )
     return Until(stop, stops, tuple(sorted({each for each in excludes if each.endswith(stop)})))

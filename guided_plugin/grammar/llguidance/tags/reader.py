@@ -288,9 +288,9 @@ def _times(low: int, high: int | None) -> Callable[[Reading, Fields, Path], Node
 def _repeat(reading: Reading, node: Fields, path: Path) -> Node:
     low, high = node.get("min"), node.get("max")
     if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < -1 or -1 < high < low:
-        raise malformed("must have `min` and `max`, with at least as many", path)
+        raise malformed("must have `min` and `max`, and `max` at least `min`", path)
     if max(low, high) > _MAX_REPEAT:
-        raise refusal(f"a repetition over {_MAX_REPEAT} times", path)
+        raise refusal(f"more than {_MAX_REPEAT} repetitions", path)
     content = reading.part(node, "content", path)
     return Repeat(content, low, None if high == -1 else high) if high else EMPTY
 

@@ -130,7 +130,7 @@ def _raw_values(value: Any, path: Path) -> list[str] | None:
     if listed is not None and all(isinstance(each, str) for each in listed):
         known = {"enum", "const", "type", *ANNOTATIONS}
         if not known.issuperset(value) or ("const" in value and "enum" in value):
-            raise refusal("a string with more than its values, as XML,", path)
+            raise refusal("a string with values and other keywords, as XML,", path)
         return list(dict.fromkeys(listed)) if value.get("type", "string") == "string" else None
     if value.get("type") != "string":
         return None
