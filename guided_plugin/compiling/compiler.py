@@ -34,8 +34,6 @@ from guided_plugin.spec import OutputSpec, identity_of, language_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 from guided_plugin.spec.uses import check_unenforced, misspelt
 
-__all__ = ["GrammarCompiler", "shared_compiler"]
-
 _REFUSED_BYTES = 4 << 20
 """What is remembered of specs that were refused: by digest, with the error."""
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["DEMOS", "KEYWORDS", "MODEL_DIR", "Demo", "Keyword"]
-
 MODEL_DIR: Final = Path(__file__).resolve().parent / "model"
 
 

@@ -17,8 +17,6 @@ from guided_plugin.errors import SpecError, UnsupportedSpecError, did_you_mean, 
 from guided_plugin.spec.ecma import Characters, Repeat
 from guided_plugin.spec.languages import nullable, whole
 
-__all__ = ["KINDS", "OPTIONS", "SETTLED", "WHOLE", "Form", "Kind", "read", "whitespace_of"]
-
 Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 KINDS: tuple[Kind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag")
 SETTLED = ("whitespace", "strict", "close_before_length", *BOUNDS)

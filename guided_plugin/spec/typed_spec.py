@@ -18,8 +18,6 @@ from guided_plugin.spec.output_spec import OutputSpec
 from guided_plugin.spec.python.form import PythonForm, ToolCall, calls_form, form_of, is_python
 from guided_plugin.spec.uses import left_open
 
-__all__ = ["TypedSpec", "reader_of"]
-
 T = TypeVar("T")
 
 

@@ -25,8 +25,6 @@ from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import check_schema
 
-__all__ = ["client_lark", "inner_schemas", "tokens_in"]
-
 _PIECE = re.compile(
     r"""(?P<skip>(?:\#|//)[^\n]*|[ \t]+) | (?P<text>"(?:\\.|[^"\\\n])*"i?)
     | (?P<regex>/(?:\\.|[^/\\])+/[imslux]*)

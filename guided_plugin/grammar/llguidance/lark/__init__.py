@@ -33,8 +33,6 @@ from guided_plugin.grammar.llguidance.lark.rules import Grammar, Symbol
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
 from guided_plugin.spec.schema import pointer
 
-__all__ = ["DISTINCT", "HEADER", "Lowered", "lower_schema", "schema_to_lark"]
-
 # Without this, where a grammar leaves one text only, llguidance allows one spelling of it alone: the first
 # token of its own tokenization. A model must be free to take any token that fits.
 HEADER = '%llguidance {"no_forcing": true}\n'

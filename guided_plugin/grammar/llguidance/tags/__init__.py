@@ -34,8 +34,6 @@ from guided_plugin.grammar.llguidance.tags.reader import read_tag
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import pointer
 
-__all__ = ["tag_to_lark"]
-
 _NOT_EMPTY = "/(?s:.+)/"
 
 
