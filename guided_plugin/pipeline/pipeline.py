@@ -36,8 +36,8 @@ from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.requests import PipelineRequests
 from guided_plugin.pipeline.runtime import checked_device, make_runtime
 from guided_plugin.step import NO_TOKEN, UNGUIDED, OfferedDrafts, RequestInfo, StepPlan, TokenSink
+from guided_plugin.worker.device.runtime import GrammarRuntime
 from guided_plugin.worker.ranks.group import RankGroup
-from guided_plugin.worker.runtime import GrammarRuntime
 
 _NOTHING = StepPlan((), ())
 
@@ -241,7 +241,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         self.runtime.plan(self._plan, offers=offers)
         self.runtime.sampled(tokens)
         self.runtime.fill()
-        offered = self.runtime.offered() if offers else None
+        offered = self.runtime.offered(len(chosen)) if offers else None
         self.runtime.finish()
         self._report(self.runtime.take_failures())
         self._clock[0] = time.perf_counter() - start

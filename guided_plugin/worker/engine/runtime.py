@@ -14,12 +14,12 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
 from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.metrics import WorkerMetrics
-from guided_plugin.step import Closure, OfferedDrafts, StepPlan, TokenSink
+from guided_plugin.step import Closure, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
+from guided_plugin.worker.device.runtime import GrammarRuntime
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.ranks.leader import Followers
-from guided_plugin.worker.runtime import GrammarRuntime
 from guided_plugin.worker.words import Counter
 
 
@@ -54,7 +54,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         self._rows: tuple[int, ...] = ()
         self._step = first_step
         self._count = 0
-        """Masks of the planned step."""
 
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves: plans name requests."""
@@ -73,18 +72,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         self._step = self.steps.announce(offers=offers)
         if self.followers.sender is not None:
             self.followers.sender.planned(self._step)
-
-    def fill(self) -> None:
-        """The worker fills; the device fetches when it has."""
-        self._masks.upload(self._step, self._count)
-
-    def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
-        """A step's masks, and row numbers."""
-        return self._masks.fetch(step, count), self._tokens.rows
-
-    def offered(self) -> OfferedDrafts:
-        """What is verified."""
-        return self._tokens.offered(self._step, self._count // self.region.shape.positions)
 
     def sampled(self, tokens: Tensor) -> None:
         """Send the step's tokens to the worker."""
@@ -108,11 +95,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         """Slots that failed since the last call."""
         return self.requests.take_failures() if self.requests.failures else []
-
-    @property
-    def newest(self) -> int:
-        """The number of the newest planned step."""
-        return self._step
 
     def take_closed(self) -> list[Closure]:
         """Requests that were closed since the last call. From any thread."""
