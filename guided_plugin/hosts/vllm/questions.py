@@ -1,17 +1,10 @@
 """What frontends ask of engines, and waits at a start. Both sides; imports vLLM lazily.
 
-    guided_prepare   has a spec compiled before its request comes; whether it is ready
-    guided_health    why nothing can be guided now; an empty text if all is well
-    guided_retry_after, guided_metrics
+`offer_methods` gives vLLM's workers the methods that others reach through `collective_rpc`: `ask_all` asks
+every engine behind a frontend, `Health` remembers what they say of themselves for a moment.
 
-are methods that `offer_methods` gives vLLM's workers, which others reach through `collective_rpc`: `ask_all`
-asks every engine behind a frontend, `Health` remembers what they say of themselves for a moment.
-
-    AsyncLLM.__init__, LLMEngine.__init__   wait at the end for the frontend's backends
-    compile_or_warm_up_model                of vLLM's workers, waits at the end for the grammar worker, or the
-    backends
-
-Both began before the model was loaded, so they are mostly there by then. The waits are bounded, and a line in
+A frontend waits at the end of its start for its backends, a worker of vLLM's for the grammar worker. Both
+began before the model was loaded, so they are mostly there by then. The waits are bounded, and a line in
 the log says how long they took. An engine that is not ready refuses guided requests (`Engine.health`).
 """
 
@@ -132,6 +125,7 @@ def offer_methods() -> None:
     from vllm.v1.worker.worker_base import WorkerBase
 
     def guided_prepare(self: Any, questions: Iterable[tuple[str, Mapping[str, Any] | None]]) -> list[bool]:
+        """Have specs compiled before their requests come; whether each is ready."""
         engines = list(ENGINES)
         answers = [[engine.prepare(key, made) for engine in engines] for key, made in questions]
         return list(map(all, answers))
@@ -140,6 +134,7 @@ def offer_methods() -> None:
         return [engine.metrics(growth) for engine in list(ENGINES) if engine.leads]
 
     def guided_health(self: Any) -> str:
+        """Why nothing can be guided now; an empty text if all is well."""
         engine = engine_of(self)
         if engine is None:
             return _NOT_LOADED if samples(self.vllm_config) else ""

@@ -1,9 +1,5 @@
 """vLLM's V1 model runner. Imports vLLM.
 
-    update_state    before each forward pass: the last step's tokens, changes of the batch, plan, fill_mask
-    apply           in the sampler: apply_mask
-    Sampler.forward wrapped: raw logprobs are those of masked logits; what it sampled, on the device
-
 Under pipeline parallelism the batches of the stages take turns, and V1 takes the requests of one batch out
 for the next, and puts them back for their next step. They keep their slots meanwhile: the runner's own table
 of requests says which have ended.
@@ -77,7 +73,7 @@ class V1Runner:
                 self._warm_up(vllm_config.model_config.get_vocab_size(), device)
 
     def update_state(self, update: Any) -> None:
-        """Before a forward pass."""
+        """Before a forward pass: the last step's tokens, changes of the batch, plan, fill_mask."""
         if update is None and not self._rows:
             return
         start = time.perf_counter()
@@ -91,7 +87,7 @@ class V1Runner:
         self._spent = time.perf_counter() - start
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Mask the guided rows."""
+        """In the sampler: mask the guided rows."""
         if not self._rows:
             return logits
         start = time.perf_counter()
