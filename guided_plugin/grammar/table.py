@@ -389,8 +389,4 @@ def never_began(spec: OutputSpec) -> RequestError:
 def _refused_beginnings(triggers: Iterable[Trigger], start: Callable[[], Matcher]) -> tuple[array[int], ...]:
     """Triggers that belong to the constrained part, where the grammar can't begin with them."""
     kept = (as_array(one) for one in triggers if one.kept)
-    return tuple(tokens for tokens in kept if not _accepts(start(), tokens))
-
-
-def _accepts(matcher: Matcher, tokens: Iterable[int]) -> bool:
-    return all(matcher.accept(token) for token in tokens)
+    return tuple(tokens for tokens in kept if not all(map(start().accept, tokens)))

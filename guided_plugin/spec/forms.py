@@ -254,10 +254,8 @@ _PATTERN_HINT = (
 
 def whitespace_of(pattern: Any, where: str) -> Literal["compact", "flexible"]:
     """The option `whitespace` that honours a pattern for the whitespace in JSON, which clients of vLLM send.
-
-    A pattern that allows any makes it flexible; another that allows
-    none makes it compact, whatever else it allows. One that demands whitespace is refused with a SpecError.
-    """
+    A pattern that allows any makes it flexible; another that allows none makes it compact, whatever else it
+    allows. One that demands whitespace is refused with a SpecError."""
     if not isinstance(pattern, str):
         raise SpecError(f"must be a string, not {type(pattern).__name__}", where=where)
     if len(pattern) > _LONGEST:

@@ -15,6 +15,7 @@ too, and again in their turn: another processor may have lifted them.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,18 +31,16 @@ from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 
 
+@dataclass(slots=True, eq=False)
 class _Row:
     """A guided request at its place in the batch."""
 
-    __slots__ = ("guided", "length", "output", "params")
-
-    def __init__(self, guided: GuidedRequest, params: Any, output: list[int]) -> None:
-        self.guided = guided
-        self.params = params
-        self.output = output
-        """vLLM's own list; its length is right at every step, its values may not be."""
-        self.length = len(output)
-        """What it was when its last token was taken."""
+    guided: GuidedRequest
+    params: Any
+    output: list[int]
+    """vLLM's own list; its length is right at every step, its values may not be."""
+    length: int
+    """What it was when its last token was taken."""
 
 
 class V1Runner:
@@ -176,7 +175,7 @@ class V1Runner:
         for at, params, output in new:
             guided = self._begin(params, output)
             if guided is not None:
-                rows[at] = _Row(guided, params, output)
+                rows[at] = _Row(guided, params, output, len(output))
         for source, target, direction in update.moved:
             moved, other = rows.pop(source, None), rows.pop(target, None)
             if moved is not None:

@@ -199,7 +199,7 @@ class V2Runner:
         new = self._begin_requests()
         planned = [*(batch.running if batch.ran else ()), *new]
         if new or planned != batch.planned:
-            self._plan(planned)
+            batch.plan(planned, self.requests)
         batch.ran = False
         if batch.planned:
             self._pipeline.plan(batch.slots)
@@ -299,13 +299,10 @@ class V2Runner:
         running = set(filter(self.requests.has_slot, indices))
         back = running.difference(batch.planned)
         if back:
-            self._plan([*batch.planned, *sorted(back)])
+            batch.plan([*batch.planned, *sorted(back)], self.requests)
             self._pipeline.plan(batch.slots)
             self._pipeline.fill_mask()
         batch.running = [index for index in batch.planned if index in running]
-
-    def _plan(self, planned: list[int]) -> None:
-        self._batch.plan(planned, self.requests)
 
     def _warm_up(self, states: Any) -> None:
         """Load the kernels now: the first time takes a tenth of a second and waits for the device."""

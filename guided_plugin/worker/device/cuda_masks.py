@@ -152,7 +152,6 @@ class CudaMasks(MaskCopies):
                     event.synchronize()  # only a host that plans without sampling gets that far ahead
 
     def upload(self, step: int, count: int) -> None:
-        """Let the side stream wait for the masks and copy them."""
         if self._sampled < step - self._round and not self._drafts:
             # The kernel that read this place on the device may still run: no tokens came after it.
             self._wait_for_main(step % PLAN_DEPTH)

@@ -61,7 +61,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         super().remove(slot)
 
     def plan(self, plan: StepPlan, *, offers: int = 0) -> None:
-        """Announce the step to the worker."""
         if plan is not self._plan:
             if plan.rows != self._rows:
                 self._tokens.set_rows(self.region.shape.ring_rows(plan.rows))
@@ -74,7 +73,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
             self.followers.sender.planned(self._step)
 
     def sampled(self, tokens: Tensor) -> None:
-        """Send the step's tokens to the worker."""
         self.steps.scheduled(self._step)
         try:
             self._tokens.write(self._step, tokens)
@@ -83,7 +81,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
             raise
 
     def token_sink(self) -> TokenSink | None:
-        """Where a kernel may write the step's tokens, for the worker to see."""
         sink = self._tokens.sink(self._step)
         if sink is not None:
             self.steps.scheduled(self._step)
@@ -93,11 +90,9 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         """Nothing is left to do: the worker has the tokens."""
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
-        """Slots that failed since the last call."""
         return self.requests.take_failures() if self.requests.failures else []
 
     def take_closed(self) -> list[Closure]:
-        """Requests that were closed since the last call. From any thread."""
         return self.requests.take_closed()
 
     def metrics(self) -> WorkerMetrics:
@@ -129,7 +124,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         )
 
     def close(self) -> None:
-        """End the worker."""
         if self.supervisor.close():
             self.buffers.close()
             self.followers.close()

@@ -1,13 +1,7 @@
 """JSON Schema written as a grammar.
 
-document.py     the schema as the standard reads it: drafts, which keywords count
-algebra.py      each schema, or its negation, as alternatives of constraints (constraints.py)
-reader.py       a schema's keywords as such alternatives; by_type.py: those that constrain one type, and what
-                breaks them
-emitter.py      constraints as rules (rules.py); arrays.py, objects.py, members.py
-depth.py        recursive rules up to a depth
-contradictions.py  why a schema allows nothing
-terminals.py    what texts look like: patterns.py (also which take nothing), numbers.py with ranges.py
+A `document` is read as Boolean algebra (`reader`, `by_type`, `algebra`), whose `constraints` are written as
+`rules` (`emitter`, with `arrays`, `objects` and `members`) and `terminals` (`patterns`, `numbers`).
 """
 
 from __future__ import annotations
