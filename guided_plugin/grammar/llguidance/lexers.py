@@ -79,14 +79,12 @@ class Lexer:
     """Whether the grammar has other lexers by now."""
 
 
+@dataclass(slots=True, eq=False)
 class Share:
     """The use of a lexer, for as long as this object lives."""
 
-    __slots__ = ("_lexers", "lexer")
-
-    def __init__(self, lexers: Lexers, lexer: Lexer) -> None:
-        self._lexers = lexers
-        self.lexer = lexer
+    _lexers: Lexers
+    lexer: Lexer
 
     @property
     def crowded(self) -> bool:

@@ -125,7 +125,6 @@ def offer_methods() -> None:
     from vllm.v1.worker.worker_base import WorkerBase
 
     def guided_prepare(self: Any, questions: Iterable[tuple[str, Mapping[str, Any] | None]]) -> list[bool]:
-        """Have specs compiled before their requests come; whether each is ready."""
         engines = list(ENGINES)
         answers = [[engine.prepare(key, made) for engine in engines] for key, made in questions]
         return list(map(all, answers))
@@ -134,7 +133,6 @@ def offer_methods() -> None:
         return [engine.metrics(growth) for engine in list(ENGINES) if engine.leads]
 
     def guided_health(self: Any) -> str:
-        """Why nothing can be guided now; an empty text if all is well."""
         engine = engine_of(self)
         if engine is None:
             return _NOT_LOADED if samples(self.vllm_config) else ""

@@ -1,8 +1,7 @@
 """Structural tags written as one grammar, the schemas inside included.
 
-nodes.py       the parts of a tag, and free text up to a trigger or an end
-reader.py      a tag's document as nodes; fields.py, xml.py: what it is made of
-lexing.py      whether a lexer reads all that as it is meant
+A document is read as `nodes` (`reader`, with `fields` and `xml`), and refused where no lexer reads these as
+they are meant (`lexing`).
 """
 
 from __future__ import annotations
