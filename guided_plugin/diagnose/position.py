@@ -146,11 +146,6 @@ class Position:
         found = text[count : count + 10]
         return Refusal(count, before, found, ranges(self.characters()), self.may_stop)
 
-    def moved(self, token: int) -> Position | None:
-        """The place behind a token; None where the grammar refuses it."""
-        ahead = self.fork()
-        return ahead if ahead.matcher.accept(token) else None
-
     @cached_property
     def row(self) -> bytes:
         """A bit for each token that may come next."""

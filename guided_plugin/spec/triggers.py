@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from guided_plugin.errors import SpecError, shown
+from guided_plugin.errors import SpecError, place_in, shown
 
 MOST_TRIGGERS = 128
 """Of one spec: a reasoning part has a few ends, and OpenAI's API takes 128 tools, with a trigger each."""
@@ -111,9 +111,8 @@ def check_text(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        line, column = text.count("\n", 0, error.start) + 1, error.start - text.rfind("\n", 0, error.start)
         raise SpecError(
             f"has a lone surrogate, which no text can hold: {shown(text[error.start])}",
-            where=f"{where}, line {line}, column {column}",
+            where=place_in(where, text, error.start),
             hint="leave it out, or write the character as a pair",
         ) from None
