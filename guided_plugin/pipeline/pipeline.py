@@ -120,9 +120,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             raise PipelineError("fill_mask after schedule_update", hint="call plan again for the next step")
         self.runtime.fill()
         self._stage = _FILLED
-        failures = self.runtime.take_failures()
-        if failures:
-            self._report(failures)
+        self._report(self.runtime.take_failures())
         self._clock[1] = time.perf_counter() - start
 
     def apply_mask(self, logits: Tensor) -> Tensor:
@@ -194,9 +192,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         start = time.perf_counter()
         if self._stage == _SAMPLED:
             self.runtime.finish()
-            failures = self.runtime.take_failures()
-            if failures:
-                self._report(failures)
+            self._report(self.runtime.take_failures())
         rows = len(self._plan.rows)
         if rows:
             self._clock[4] = time.perf_counter() - start

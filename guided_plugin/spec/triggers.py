@@ -43,7 +43,8 @@ def triggers(value: Any) -> tuple[Trigger, ...] | None:
     found = tuple(dict.fromkeys(map(_trigger, given)))
     if not found:
         raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
-    if sum(map(_size, found)) > MOST_TRIGGER_BYTES:
+    texts = (one.tokens.encode() if isinstance(one.tokens, str) else one.tokens for one in found)
+    if sum(map(len, texts)) > MOST_TRIGGER_BYTES:
         what = f"has more than {MOST_TRIGGER_BYTES} bytes or token ids"
         raise SpecError(what, where=_WHERE, hint="a few tokens are enough to tell where a part begins")
     return found
@@ -88,10 +89,6 @@ def _form(trigger: Trigger) -> Any:
     if not trigger.kept:
         return what
     return {"text" if isinstance(what, str) else "tokens": what, "kept": True}
-
-
-def _size(trigger: Trigger) -> int:
-    return len(trigger.tokens.encode() if isinstance(trigger.tokens, str) else trigger.tokens)
 
 
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
