@@ -238,7 +238,7 @@ class WorkerClient:
     def add_message(self, request: LiveRequest) -> Add:
         """What starts a request in a worker, from where it is now."""
         return Add(
-            *(request.serial, request.slot, request.request_id, request.spec, tuple(request.state.tokens)),
+            *(request.serial, request.slot, request.request_id, request.spec, request.counted()),
             error=request.error,
             prepared=self.admissions.news(request.spec),
         )
