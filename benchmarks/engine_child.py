@@ -1,4 +1,4 @@
-"""One vLLM engine of `benchmarks.engines`, in a process of its own: one runner, with or without the plugin.
+"""One vLLM engine of `benchmarks.engines`, in a process of its own: with the plugin, or vLLM's own backend.
 
     python -m benchmarks.engine_child OPTIONS.json RESULT.json
 
@@ -7,14 +7,15 @@ Imports vLLM. The parent chooses the runner and the plugin by environment variab
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
 import statistics
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +27,6 @@ from guided_plugin.bench import (
     SCHEMAS,
     endless,
     environment,
-    median,
     refused_at,
     repeated,
 )
@@ -39,10 +39,8 @@ from guided_plugin.spec import OutputSpec
 REAL_WORLD = "real-world"
 """Schemas of a MaskBench sample, `_REAL_WORLD_COUNT` of them at once, each as an array that is too long."""
 _REAL_WORLD_COUNT = 28
-_OURS = ("extra_args", "take_over")
-_GUIDED = ("built-in", *_OURS)
-_MIXED = ("unguided", "built-in", "take_over")
-_FIRST_TOKENS = 10
+_WAYS = ("unguided", "guided")
+_FIRST_STEPS = 32
 _TOO_LONG = 8.0
 """Seconds of a run (not of the first) after which it is not repeated."""
 
@@ -51,12 +49,12 @@ def main(options_path: str, result_path: str) -> None:
     """Measure what the options ask for."""
     options = json.loads(Path(options_path).read_text())
     bench = _Bench(options)
-    figures = [figure for rows in options["rows"] for figure in bench.figures(rows)]
+    starts = bench.starts()
     result = {
         "environment": environment(options["device"]),
-        "figures": figures,
-        "first_token_ms": bench.first_tokens(),
-        "mixed": [bench.mixed(way) for way in options["ways"] if options["mixed"] and way in _MIXED],
+        "starts": starts,
+        "figures": [figure for rows in options["rows"] for figure in bench.figures(rows)],
+        "mixed": [bench.mixed(way) for way in _WAYS if options["mixed"]],
     }
     Path(result_path).write_text(json.dumps(result))
 
@@ -82,19 +80,22 @@ class _Bench:
         self.vocabulary = Vocabulary.from_tokenizer(self.llm.get_tokenizer())
         self.compiler = GrammarCompiler(self.vocabulary, config=GuidedConfig(isolate_compiles=False))
         self.random = random.Random(1)
+        self.new: list[Any] = []
+        """As many as those of the sample that the figures are about, which no request has asked for."""
         self.documents = {name: [schema] for name, schema in SCHEMAS.items()}
         """The schemas of a name. Requests take them in turn."""
         if options["sample"]:
-            found = served_schemas(Path(options["sample"]), _REAL_WORLD_COUNT, repeated)
-            self.documents[REAL_WORLD] = found
+            found = served_schemas(Path(options["sample"]), 2 * _REAL_WORLD_COUNT, repeated)
+            self.documents[REAL_WORLD] = found[:_REAL_WORLD_COUNT]
+            self.new = found[_REAL_WORLD_COUNT:]
 
     def figures(self, rows: int) -> list[dict[str, Any]]:
         """Milliseconds a step of every way: the median over the repetitions after the first. The ways take
         turns, so that slow changes of the machine affect all of them."""
         cases = [
             _Case(way, schema)
-            for way in self.options["ways"]
-            for schema in (self.options["schemas"] if way in _GUIDED else ["none"])
+            for way in _WAYS
+            for schema in (self.options["schemas"] if way == "guided" else ["none"])
         ]
         for _ in range(self.options["repetitions"] + 1):
             for case in cases:
@@ -107,12 +108,13 @@ class _Bench:
         params = [self._params(case.way, one, **chosen) for one in self._documents(case, rows)]
         prompts = [self._prompt() for _ in range(rows)]
         stamps: list[float] = []
-        start = time.perf_counter()
+        before, start = thread_seconds(), time.perf_counter()
         with watched(self.llm.llm_engine.engine_core, lambda outputs: stamps.append(outputs.timestamp)):
             case.outputs = self.llm.generate(prompts, params, use_tqdm=False)
         case.seconds.append(time.perf_counter() - start)
+        case.threads.append(thread_seconds() - before)
         case.steady.append(_steady(stamps))
-        if self.options["plugin"] and case.way in _GUIDED:
+        if self.options["plugin"] and case.way == "guided":
             # Ranks that follow another one, and stages that do not sample, answer nothing.
             ranks = [answer[0] for answer in self.llm.collective_rpc(METRICS) if answer]
             case.metrics = ranks[0]
@@ -129,8 +131,9 @@ class _Bench:
             "steady_ms": round(statistics.median(case.steady[1:]) * 1e3, 4),
             "tokens_per_second": round(rows / typical * 1e3),
             "all_ms": [round(value, 4) for value in times],
+            "thread_us": round(statistics.median(case.threads[1:]) / self.options["steps"] * 1e6),
             "wrong_outputs": self._wrong(
-                zip(self._documents(case, rows), case.outputs, strict=True) if case.way in _OURS else ()
+                zip(self._documents(case, rows), case.outputs, strict=True) if case.way == "guided" else ()
             ),
             "metrics": case.metrics,
             "host_thread_us_by_rank": case.rank_threads,
@@ -176,7 +179,7 @@ class _Bench:
             "wrong_outputs": self._wrong(
                 (document, outputs[str(place)])
                 for place, (_, _, document) in enumerate(asked)
-                if document is not None and way in _OURS
+                if document is not None and way == "guided"
             ),
         }
         print(json.dumps(figure), flush=True)
@@ -196,20 +199,19 @@ class _Bench:
             now += chance.expovariate(rate)
         return found
 
-    def first_tokens(self) -> dict[str, float]:
-        """Milliseconds to the first token of a lone request: unguided, and with schemas that are new."""
-        times: dict[str, list[float]] = {}
-        for way in self.options["ways"]:
-            for number in range(_FIRST_TOKENS):
-                schema = {
-                    "type": "object",
-                    "properties": {f"{way}_{number}_{i}": {"type": "string"} for i in range(8)},
-                }
-                params = self._params(way, schema, max_tokens=1, temperature=1.0)
+    def starts(self) -> dict[str, float]:
+        """Milliseconds of short runs: the first guided one of this engine and the same again; of schemas that
+        are new, all at once, and the same again."""
+        plain = [SCHEMAS["plain"]] * min(self.options["rows"])
+        found = {}
+        for names, documents in ((("first", "warm"), plain), (("new", "known"), self.new)):
+            for name in names if documents else ():
+                params = [self._params("guided", one, max_tokens=_FIRST_STEPS) for one in documents]
+                prompts = [self._prompt() for _ in documents]
                 start = time.perf_counter()
-                self.llm.generate([self._prompt()], params, use_tqdm=False)
-                times.setdefault(way, []).append((time.perf_counter() - start) * 1e3)
-        return {way: median(values, 3) for way, values in times.items()}
+                self.llm.generate(prompts, params, use_tqdm=False)
+                found[f"{name}_ms"] = round((time.perf_counter() - start) * 1e3, 3)
+        return found
 
     def _documents(self, case: _Case, rows: int) -> list[Any]:
         """The schema of each request of a case."""
@@ -222,11 +224,7 @@ class _Bench:
 
         if way == "unguided":
             return SamplingParams(**options)
-        if way == "logit_bias":
-            return SamplingParams(logit_bias={0: 0.0}, **options)
-        if way == "extra_args":
-            return SamplingParams(extra_args={"guided": {"json_schema": document}}, **options)
-        # Compact for both, so that the same language is measured.
+        # Compact, so that the same language is measured.
         outputs = StructuredOutputsParams(json=document, disable_any_whitespace=True)
         return SamplingParams(structured_outputs=outputs, **options)
 
@@ -234,9 +232,11 @@ class _Bench:
         return {"prompt_token_ids": [self.random.randrange(100, 1000) for _ in range(8)]}
 
     def _wrong(self, outputs: Iterable[tuple[Any, Any]]) -> int:
-        """How many of (schema, output) a fresh matcher refuses."""
+        """How many of (schema, output) a fresh matcher refuses: as wide a one as the schema allows, where it
+        is not the plugin's own language."""
+        own = {} if self.options["plugin"] else {"whitespace": "flexible", "strict": False}
         return sum(
-            refused_at(self.compiler, OutputSpec.json_schema(document), output.outputs[0].token_ids)
+            refused_at(self.compiler, OutputSpec.json_schema(document, **own), output.outputs[0].token_ids)
             is not None
             for document, output in outputs
         )
@@ -250,6 +250,8 @@ class _Case:
     """Of whole runs, from the first request in to the last output out."""
     steady: list[float] = field(default_factory=list)
     """Of a step in the middle of each."""
+    threads: list[float] = field(default_factory=list)
+    """CPU time of vLLM's main threads in each."""
     outputs: list[Any] = field(default_factory=list)
     metrics: dict[str, Any] | None = None
     rank_threads: list[float] = field(default_factory=list)
@@ -273,7 +275,19 @@ _MIXED_SCHEMAS = [
 _MIXED_TOKENS = 128
 
 
-@contextmanager
+def thread_seconds() -> float:
+    """CPU time that the main threads of vLLM's processes have used, of those of this session."""
+    ticks = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if b"VLLM::" not in (process / "cmdline").read_bytes():
+                continue
+            fields = (process / "task" / process.name / "stat").read_text().rpartition(")")[2].split()
+            ticks += (int(fields[3]) == os.getsid(0)) * (int(fields[11]) + int(fields[12]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
 def watched(core: Any, note: Callable[[Any], None]) -> Iterator[None]:
     """Call `note` with the engine's outputs of each step."""
     original = core.get_output

@@ -1,18 +1,22 @@
-"""Milliseconds a step in vLLM: unguided, with its own structured output, and with the plugin.
+"""Milliseconds a step in vLLM: unguided, and guided by this package or by vLLM's own structured output.
 
-    python -m benchmarks.engines --model DIR --runner v2 --rows 8,64,256 --schema plain,maxlength --out FILE
+    python -m benchmarks.engines --model DIR --engines plugin,guidance,xgrammar --rows 8,64,256 --out FILE
 
-One process an engine, each runner without the plugin and with it; only these children import vLLM.
-`--mixed 30` adds seconds of requests at random moments, half of them guided; `--sample` measures schemas of
-MaskBench too, as `real-world`. Prints tables.
+One process an engine. All get the same requests; those that are guided take turns with those that are not, in
+the same engine. `--executor uni,mp` and `--tensor-parallel 1,2` measure each of them; `--mixed 30` adds
+seconds of requests at random moments, half of them guided; `--sample` measures schemas of MaskBench too, as
+`real-world`, and what the first of them cost. Prints tables. `thread us`: CPU time of the main threads of
+vLLM's processes in a step. `wrong`: outputs that a fresh matcher refuses.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,36 +26,40 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine_child import REAL_WORLD
-from guided_plugin.cli.results import progress, show_table, write_json
+from guided_plugin.cli.results import check_out, progress, show_table, write_json
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import PipelineError
 
-_ENGINES = (
-    *(("runner", "{runner}"), ("rows", "{rows}"), ("way", "{way}"), ("schema", "{schema}")),
-    *(("ms", "{ms_per_step:.3f}"), ("ratio", "{ratio:.3f}")),
-    *(("steady ms", "{steady_ms:.3f}"), ("ratio", "{steady_ratio:.3f}"), ("wrong", "{wrong_outputs}")),
+_LEG = (("engine", "{engine}"), ("runner", "{runner}"), ("executor", "{executor}"), ("GPUs", "{gpus}"))
+_FIGURES = (
+    *_LEG,
+    *(("rows", "{rows}"), ("way", "{way}"), ("schema", "{schema}"), ("ms", "{ms_per_step:.3f}")),
+    *(("ratio", "{ratio:.3f}"), ("steady ms", "{steady_ms:.3f}"), ("ratio", "{steady_ratio:.3f}")),
+    *(("thread us", "{thread_us}"), ("wrong", "{wrong_outputs}")),
 )
 _MIXED = (
-    *(("runner", "{runner}"), ("way", "{way}"), ("tokens/s", "{tokens_per_second}")),
+    *_LEG,
+    *(("way", "{way}"), ("tokens/s", "{tokens_per_second}")),
     *(("between tokens p50 ms", "{inter_token_ms[p50]:.2f}"), ("p99", "{inter_token_ms[p99]:.2f}")),
     *(("first token p50 ms", "{first_token_ms[p50]:.2f}"), ("p99", "{first_token_ms[p99]:.2f}")),
     ("wrong", "{wrong_outputs}"),
 )
-
-_WITHOUT = ("unguided", "logit_bias", "built-in")
-"""`logit_bias` is vLLM's own, which adds 0 to one token: the cost of processing logits at all."""
-_WITH = ("unguided", "logit_bias", "extra_args", "take_over")
+_ENGINES = ("plugin", "guidance", "xgrammar")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, write, print."""
-    options = parsed(arguments)
-    with progress("engines", 2 * len(options.runner.split(","))) as advance:
-        result = measure(options, progress=advance)
-    write_json(result, options.out)
-    show_table(result["figures"], _ENGINES)
-    if result["mixed"]:
-        show_table(result["mixed"], _MIXED)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write, print. 1 if an engine failed."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parsed(given)
+    check_out(options.out, "--out")
+    with progress("engines", len(_legs(options))) as advance:
+        result = measure(options, "python -m benchmarks.engines " + shlex.join(given), advance)
+    for name, columns in (("figures", _FIGURES), ("mixed", _MIXED)):
+        if result[name]:
+            show_table(result[name], columns)
+    for failure in result["failed"]:
+        print(failure, file=sys.stderr)
+    return int(bool(result["failed"]))
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -63,67 +71,96 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokenizer", help="tokenizer folder; the model's if not given")
     parser.add_argument("--rows", default="8,64,256", help="batch sizes, separated by commas")
     parser.add_argument("--schema", default="plain,maxlength", help="schemas, separated by commas")
-    parser.add_argument("--runner", default="v1,v2", help="model runners: v1, v2")
+    parser.add_argument("--engines", default=",".join(_ENGINES), help="this package, and vLLM's own backends")
+    parser.add_argument("--runner", default="v2", help="model runners: v1, v2")
+    parser.add_argument("--executor", default="uni", help="uni (one GPU), mp")
+    parser.add_argument("--tensor-parallel", default="1", help="numbers of GPUs, separated by commas")
     parser.add_argument("--steps", type=int, default=256, help="tokens a request")
     parser.add_argument("--repetitions", type=int, default=3, help="measured runs a figure")
-    parser.add_argument("--no-built-in", dest="built_in", action="store_false", help="not vLLM's own")
     parser.add_argument("--device", default="cuda", help="cpu or cuda")
     parser.add_argument("--mixed", type=float, default=0.0, help="seconds of requests at random moments")
     parser.add_argument("--rate", type=float, default=60.0, help="how many of those come a second")
     parser.add_argument("--engine", type=json.loads, default={}, help="more arguments of the engine, as JSON")
     parser.add_argument("--sample", type=Path, help="schemas of MaskBench, a folder or a tar archive")
+    parser.add_argument("--limit", type=float, default=1200.0, help="seconds of an engine")
     parser.add_argument("--out", type=Path, help="also write the JSON here")
     return parser.parse_args(arguments)
 
 
 def measure(
-    options: argparse.Namespace, timeout: float = 1200.0, progress: Callable[[], None] = lambda: None
+    options: argparse.Namespace, command: str = "", progress: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Run the engines one after the other; `progress` is called after each."""
-    engines = []
-    for runner in options.runner.split(","):
-        for plugin in (False, True):
-            ways = _WITH if plugin else _WITHOUT if options.built_in else _WITHOUT[:-1]
-            asked = {
-                "model": options.model,
-                "tokenizer": options.tokenizer or options.model,
-                "rows": [int(count) for count in options.rows.split(",")],
-                "schemas": [*options.schema.split(","), *(REAL_WORLD,) * (options.sample is not None)],
-                "sample": None if options.sample is None else str(options.sample.absolute()),
-                "ways": list(ways),
-                "steps": options.steps,
-                "repetitions": options.repetitions,
-                "device": options.device,
-                "plugin": plugin,
-                "mixed": {"seconds": options.mixed, "rate": options.rate} if options.mixed else None,
-                "engine": options.engine,
-            }
-            result = _run(asked, runner, timeout)
-            engines.append({"runner": runner, "plugin": plugin, **result})
-            progress()
-    return {
-        "benchmark": "vllm",
-        "environment": engines[0]["environment"],
-        "model": Path(options.model).name,
-        "steps": options.steps,
-        "repetitions": options.repetitions,
-        "figures": _figures(engines),
-        "mixed": [
-            {**figure, "runner": engine["runner"], "way": _way(engine, figure)}
-            for engine in engines
-            for figure in engine["mixed"]
-        ],
-        "engines": engines,
-    }
+    """Run the engines one after the other; the result is written, and `progress` called, after each."""
+    result: dict[str, Any] = {"command": command, "benchmark": "vllm", "model": Path(options.model).name}
+    result |= {"steps": options.steps, "repetitions": options.repetitions}
+    result |= {"figures": [], "mixed": [], "starts": [], "failed": []}
+    for leg in _legs(options):
+        asked = {
+            "model": options.model,
+            "tokenizer": options.tokenizer or options.model,
+            "rows": [int(count) for count in options.rows.split(",")],
+            "schemas": [*options.schema.split(","), *(REAL_WORLD,) * (options.sample is not None)],
+            "sample": None if options.sample is None else str(options.sample.absolute()),
+            "steps": options.steps,
+            "repetitions": options.repetitions,
+            "device": options.device,
+            "mixed": {"seconds": options.mixed, "rate": options.rate} if options.mixed else None,
+            "plugin": leg["engine"] == "plugin",
+            "engine": {**_arguments(leg), **options.engine},
+        }
+        try:
+            found = _run(asked, leg, options.limit)
+        except PipelineError as error:
+            result["failed"].append(str(error))
+        else:
+            known = found["environment"]
+            result |= {"date": known["date"], "environment": known}
+            result["figures"] += [{**leg, **one} for one in _compared(found["figures"])]
+            result["mixed"] += [{**leg, **one} for one in found["mixed"]]
+            result["starts"].append({**leg, **found["starts"]})
+        write_json(result, options.out)
+        progress()
+    return result
 
 
-def _run(options: dict[str, Any], runner: str, timeout: float) -> dict[str, Any]:
+def _legs(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The engines: one process has one GPU."""
+    runners, executors, names = (
+        text.split(",") for text in (options.runner, options.executor, options.engines)
+    )
+    gpus = [int(count) for count in options.tensor_parallel.split(",")]
+    return [
+        {"engine": name, "runner": runner, "executor": executor, "gpus": count}
+        for runner, executor, count, name in itertools.product(runners, executors, gpus, names)
+        if executor != "uni" or count == 1
+    ]
+
+
+def _arguments(leg: dict[str, Any]) -> dict[str, Any]:
+    own = {} if leg["engine"] == "plugin" else {"structured_outputs_config": {"backend": leg["engine"]}}
+    return {"distributed_executor_backend": leg["executor"], "tensor_parallel_size": leg["gpus"], **own}
+
+
+def _compared(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each against the unguided one of the same engine: over whole runs, and in the middle of them."""
+    base = {figure["rows"]: figure for figure in figures if figure["way"] == "unguided"}
+    return [
+        {
+            **figure,
+            "ratio": round(figure["ms_per_step"] / base[figure["rows"]]["ms_per_step"], 4),
+            "steady_ratio": round(figure["steady_ms"] / base[figure["rows"]]["steady_ms"], 4),
+        }
+        for figure in figures
+    ]
+
+
+def _run(options: dict[str, Any], leg: dict[str, Any], limit: float) -> dict[str, Any]:
     environment = {
-        "VLLM_USE_V2_MODEL_RUNNER": "1" if runner == "v2" else "0",
+        "VLLM_USE_V2_MODEL_RUNNER": "1" if leg["runner"] == "v2" else "0",
         "GUIDED_PLUGIN": json.dumps({"take_over": True}) if options["plugin"] else "0",
     }
-    where = f"benchmarks.engines, runner {runner}"
-    return run_child("benchmarks.engine_child", options, environment, timeout, where)
+    where = f"benchmarks.engines, {leg['engine']} on {leg['runner']}"
+    return run_child("benchmarks.engine_child", options, environment, limit, where)
 
 
 def run_child(
@@ -169,42 +206,3 @@ def _last_words(log: str) -> str:
 
 _ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Exit)\b: .*")
 """The line of a traceback that names the error, also behind the head of a log line."""
-
-
-def _figures(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every figure against the unguided one of the same runner without the plugin: over whole runs, and in
-    the middle of them (`steady`)."""
-    base = {
-        (engine["runner"], figure["rows"]): figure
-        for engine in engines
-        for figure in engine["figures"]
-        if not engine["plugin"] and figure["way"] == "unguided"
-    }
-    figures = []
-    for engine in engines:
-        for figure in engine["figures"]:
-            unguided = base[engine["runner"], figure["rows"]]
-            figures.append(
-                {
-                    "runner": engine["runner"],
-                    "way": _way(engine, figure),
-                    **{name: figure[name] for name in ("rows", "schema", "tokens_per_second", "ms_per_step")},
-                    "ratio": round(figure["ms_per_step"] / unguided["ms_per_step"], 4),
-                    "steady_ms": figure["steady_ms"],
-                    "steady_ratio": round(figure["steady_ms"] / unguided["steady_ms"], 4),
-                    "wrong_outputs": figure["wrong_outputs"],
-                }
-            )
-    return figures
-
-
-def _way(engine: dict[str, Any], figure: dict[str, Any]) -> str:
-    """The way of a figure; `loaded` is unguided with the plugin loaded. Engines differ by some percent from
-    start to start, so ways are best compared within one engine."""
-    way: str = figure["way"]
-    loaded = {"unguided": "loaded", "logit_bias": "logit_bias, loaded"}
-    return loaded.get(way, way) if engine["plugin"] else way
-
-
-if __name__ == "__main__":
-    main()

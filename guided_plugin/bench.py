@@ -22,6 +22,7 @@ from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
+from guided_plugin.demo import closed_object
 from guided_plugin.errors import PipelineError, RequestError
 from guided_plugin.grammar.renewal import rebuilds_shared
 from guided_plugin.grammar.vocabulary import Vocabulary
@@ -36,13 +37,7 @@ _PACKAGES = ("torch", "xgrammar", "llguidance", "transformers", "triton", "vllm"
 
 def endless(properties: dict[str, Any]) -> dict[str, Any]:
     """An array of objects with these properties, longer than any benchmark decodes."""
-    item = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    return repeated(item)
+    return repeated(closed_object(properties))
 
 
 def repeated(item: Any) -> dict[str, Any]:

@@ -204,7 +204,7 @@ def _of_environment(environment: Mapping[str, str]) -> Any:
     """What GUIDED_PLUGIN holds."""
     text = environment.get(ENVIRONMENT_VARIABLE, "").strip()
     try:
-        return json.loads(text, parse_constant=_no_number) if text else {}
+        return json.loads(text, parse_constant=no_constant) if text else {}
     except (ValueError, RecursionError) as error:
         what = f"not 0, 1 or a JSON object: {text[:60]!r}"
         raise ConfigError(what, where=ENVIRONMENT_VARIABLE, hint=str(error)) from error
@@ -237,7 +237,8 @@ def _values(options: Any, source: str = "") -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
-def _no_number(text: str) -> None:
+def no_constant(text: str) -> None:
+    """For `parse_constant` of `json`: refuses NaN and infinities."""
     raise ValueError(f"{text} is not JSON")
 
 

@@ -177,6 +177,12 @@ def printable(text: object, limit: int = MAX_CHARACTERS) -> str:
 _LEFT_OUT = " ... "
 
 
+def place_in(what: str, text: str, position: int) -> str:
+    """A place in a text, as errors name it."""
+    line = text.count("\n", 0, position) + 1
+    return f"{what}, line {line}, column {position - text.rfind(chr(10), 0, position)}"
+
+
 class _Shown(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()

@@ -1,11 +1,7 @@
 """The logits processor that vLLM loads, for both of its model runners. Imports vLLM.
 
-    installed   entry point `vllm.logits_processors`: nothing else to do
-    passed      LLM(..., logits_processors=[GuidedLogitsProcessor]),
-                vllm serve --logits-processors guided_plugin.vllm:GuidedLogitsProcessor
-    switched    --additional-config '{"guided_plugin": {...}}' or the environment variable GUIDED_PLUGIN
-
-Requests ask with `SamplingParams(extra_args={"guided": spec})`. See docs/vllm.md.
+Where the package is installed, vLLM finds it (entry point `vllm.logits_processors`). Requests ask with
+`SamplingParams(extra_args={"guided": spec})`. See docs/vllm.md.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ from guided_plugin.cli.loading import show_error
 from guided_plugin.cli.results import print_json
 from guided_plugin.errors import GuidedError
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="guided-plugin",
     no_args_is_help=True,

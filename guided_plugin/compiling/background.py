@@ -22,12 +22,9 @@ T = TypeVar("T")
 class Background(Generic[T]):
     """Runs calls, each in a thread of its own up to a number of threads; the others wait for one of these."""
 
-    def __init__(
-        self, threads: int = _MAX_THREADS, most: float = float("inf"), *, gives_way: bool = False
-    ) -> None:
-        """`most`: calls that may have been submitted and not ended. `gives_way`: at a low priority."""
+    def __init__(self, threads: int = _MAX_THREADS, *, gives_way: bool = False) -> None:
+        """`gives_way`: at a low priority."""
         self._most_threads = threads
-        self._most = most
         self._gives_way = gives_way
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Future[T], Callable[[], T]]] = deque()

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.chooser import Chooser
 from guided_plugin.compiling.limits import check_limits, is_small
 from guided_plugin.compiling.pool import Allowance, CompilePool
@@ -33,8 +32,6 @@ from guided_plugin.plugins import Plugins
 from guided_plugin.spec import OutputSpec, identity_of, language_of
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 from guided_plugin.spec.uses import check_unenforced, misspelt
-
-__all__ = ["GrammarCompiler", "shared_compiler"]
 
 _REFUSED_BYTES = 4 << 20
 """What is remembered of specs that were refused: by digest, with the error."""
@@ -111,7 +108,6 @@ class GrammarCompiler:
         self.chooser, self.template = built
         self._pool = CompilePool(self.template, self.config)
         self._end = weakref.finalize(self, _end, self._pool, own)
-        self._background: Background[Grammar] = Background(gives_way=True)
         self._lock = threading.Lock()
         self._cache: Latest[OutputSpec, Grammar] = Latest(self.config.cache_bytes)
         self._kept: Latest[OutputSpec, Prepared] = Latest(self.config.cache_bytes // _KEPT_SHARE)
@@ -171,10 +167,6 @@ class GrammarCompiler:
             return all(self._is_small(spec, backend) for backend in self.chooser.candidates(spec)[0])
         except GrammarError:  # there is no backend
             return False
-
-    def compile_async(self, spec: OutputSpec, *, deadline: float | None = None) -> Future[Grammar]:
-        """The same in the background. Never blocks, and the future can be cancelled until it runs."""
-        return self._background.submit(lambda: self.compile(spec, deadline=deadline))
 
     def compile(self, spec: OutputSpec, *, deadline: float | None = None) -> Grammar:
         """The grammar of a spec; from any thread. Raises a GrammarError or PluginError, and BusyError if it

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["DEMOS", "KEYWORDS", "MODEL_DIR", "Demo", "Keyword"]
-
 MODEL_DIR: Final = Path(__file__).resolve().parent / "model"
 
 
@@ -38,10 +36,10 @@ class Keyword:
         members = {"name": _FULL_NAME, "age": {"type": "integer"}, "role": {"type": "string"}}
         if self.member:
             members[self.member] = {**members[self.member], **self.added}
-        return _closed_object(members)
+        return closed_object(members)
 
 
-def _closed_object(properties: dict[str, Any]) -> dict[str, Any]:
+def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
     """An object schema with exactly these properties, all of them required."""
     return {
         "type": "object",
@@ -53,7 +51,7 @@ def _closed_object(properties: dict[str, Any]) -> dict[str, Any]:
 
 _FULL_NAME: Final = {"type": "string", "pattern": r"^[A-Z][a-z]{1,14} [A-Z][a-z]{1,14}$"}
 
-_PERSON: Final = _closed_object(
+_PERSON: Final = closed_object(
     {
         "name": _FULL_NAME,
         "age": {"type": "integer", "minimum": 18, "maximum": 90},
@@ -64,7 +62,7 @@ _PERSON: Final = _closed_object(
     }
 )
 
-_ORDER_ITEM: Final = _closed_object(
+_ORDER_ITEM: Final = closed_object(
     {
         "product": {"type": "string", "minLength": 3, "maxLength": 30},
         "qty": {"type": "integer", "minimum": 1, "maximum": 20},
@@ -72,7 +70,7 @@ _ORDER_ITEM: Final = _closed_object(
     }
 )
 
-_ORDER: Final = _closed_object(
+_ORDER: Final = closed_object(
     {
         "id": {"type": "string", "pattern": r"^ORD-[0-9]{5}$"},
         "customer": _FULL_NAME,
@@ -82,7 +80,7 @@ _ORDER: Final = _closed_object(
     }
 )
 
-_LOG_LINE: Final = _closed_object(
+_LOG_LINE: Final = closed_object(
     {
         "time": {
             "type": "string",

@@ -19,8 +19,9 @@ from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.base import Grammar
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.keywords import ASSERTIONS
+from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import pointer, walk
-from guided_plugin.spec.uses import KeywordUse, Path, misspelt, schemas_of, uses_of
+from guided_plugin.spec.uses import KeywordUse, misspelt, schemas_of, uses_of
 
 _STRING_OR_BETWEEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[,:]')
 

@@ -187,8 +187,8 @@ def must_follow(position: Position) -> str:
         shortest = min(allowed, key=lambda token: len(position.names.tokens[token]))
         if not position.names.controls.isdisjoint(allowed) or len(position.names.tokens[shortest]) > 1:
             break
-        ahead = position.moved(shortest)
-        if ahead is None:
+        ahead = position.fork()
+        if not ahead.matcher.accept(shortest):
             break
         position, written = ahead, written + position.names.tokens[shortest]
     return written.decode(errors="ignore")

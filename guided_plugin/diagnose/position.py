@@ -59,10 +59,6 @@ class Names:
         self.by_name = named
         longest = sorted(named, key=len, reverse=True)
         self._controls = re.compile(f"({'|'.join(map(re.escape, longest))})") if named else None
-        self.singles = {
-            token[0]: i for i, token in reversed(list(enumerate(vocabulary.text_tokens))) if len(token) == 1
-        }
-        """The token of each byte that has one of its own."""
         special = vocabulary.special_ids
         heads = (256 if i in special or not token else token[0] for i, token in enumerate(self.tokens))
         self.heads = np.fromiter(heads, np.int16, len(self.tokens))
@@ -149,11 +145,6 @@ class Position:
         before = (before + text[:count])[-30:]
         found = text[count : count + 10]
         return Refusal(count, before, found, ranges(self.characters()), self.may_stop)
-
-    def moved(self, token: int) -> Position | None:
-        """The place behind a token; None where the grammar refuses it."""
-        ahead = self.fork()
-        return ahead if ahead.matcher.accept(token) else None
 
     @cached_property
     def row(self) -> bytes:

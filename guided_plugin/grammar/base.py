@@ -85,14 +85,11 @@ class Prepared:
     """What the backend reads; None where compiling again takes less."""
     reason: str = ""
     """Why this backend."""
+    # As in the `Grammar`:
     unenforced: tuple[str, ...] = ()
-    """As in the `Grammar`."""
     named: frozenset[int] = frozenset()
-    """As in the `Grammar`."""
     shortest: tuple[int, ...] | None = None
-    """As in the `Grammar`."""
     growth: int = 0
-    """As in the `Grammar`."""
 
     @property
     def size_bytes(self) -> int:

@@ -163,7 +163,7 @@ class UnboundedCalls:
 
 class UnboundedBatch:
     """A `StepBatch` of a backend that does not bound its calls: each request is called by itself, in other
-    threads."""
+    threads. Its calls return what those of a `StepBatch` do."""
 
     stale = False
 
@@ -179,14 +179,12 @@ class UnboundedBatch:
         """Not the memory of the step: an abandoned call goes on writing."""
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
-        """Write the mask of request i into mask[rows[i]], unless the request fails."""
         if self._masks.shape[1] != mask.shape[1]:
             self._masks = np.empty((len(rows), mask.shape[1]), np.int32)
         self._run([partial(one.fill, self._masks, [i]) for i, one in enumerate(self._each)], "mask")
         mask[rows] = self._masks
 
     def accept(self, tokens: list[int]) -> list[bool]:
-        """Whether each request took its token; False also for those that fail."""
         calls = [partial(one.accept, [token]) for one, token in zip(self._each, tokens, strict=True)]
         return [not isinstance(one, GuidedError) and bool(one[0]) for one in self._run(calls, "token")]
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from guided_plugin.grammar.batches import RunningRequest
@@ -42,15 +43,13 @@ _AGAIN = 64
 _MEMO_BYTES = 16 << 20
 
 
+@dataclass(slots=True, eq=False)
 class _Book:
     """Of one schema."""
 
-    __slots__ = ("followers", "names")
-
-    def __init__(self, spec: Any) -> None:
-        self.names = _names_of(spec)
-        self.followers: dict[bytes, Followers] = {}
-        """By the key before; the first key of an output has none."""
+    names: frozenset[bytes]
+    followers: dict[bytes, Followers] = field(default_factory=dict)
+    """By the key before; the first key of an output has none."""
 
     def count(self, before: bytes, text: bytes) -> None:
         """A key came after another; with what stands around it."""
@@ -160,7 +159,7 @@ class EarlierKeys:
         key = spec.kind, spec.text
         book = self._books.get(key)
         if book is None:
-            book = _Book(spec)
+            book = _Book(_names_of(spec))
             self._books.put(key, book, ENTRY_BYTES * (2 + 2 * len(book.names)) + len(spec.text))
         return book
 

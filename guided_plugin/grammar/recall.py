@@ -42,7 +42,7 @@ class Found:
     """of so many."""
 
 
-_NOTHING = Found()
+NOTHING = Found()
 
 
 class _Place:
@@ -53,7 +53,7 @@ class _Place:
     def __init__(self, request: RunningRequest) -> None:
         self.request, self.spec = request, hash(request.spec)
         self.run = self.key = self.kind = 0
-        self.offer = _NOTHING
+        self.offer = NOTHING
 
 
 class Recall:
@@ -78,7 +78,7 @@ class Recall:
             self._known.put(place.key, Found(), ENTRY_BYTES)
         if len(tokens) > 1:
             place.run = hash(tuple(tokens[:-1]))
-        kind, place.offer = self._kinds[tokens[-1]], _NOTHING
+        kind, place.offer = self._kinds[tokens[-1]], NOTHING
         # The second word of a text is any word.
         known = _DIGIT if kind == _DIGIT else _WORD if kind == place.kind == _WORD else tokens[-1]
         place.kind = kind if len(tokens) == 1 else 0
@@ -88,7 +88,7 @@ class Recall:
             return None, True
         found.uses -= 1
         if found.source is not None and found.source.likeliest() != found.text:
-            return _NOTHING, True
+            return NOTHING, True
         place.offer = found
         return found, found.uses < 0
 
@@ -100,15 +100,17 @@ class Recall:
         source: Followers | None,
         *,
         offered: bool,
-    ) -> None:
+    ) -> Found:
         """This follows where a request is now; whether it is offered to it."""
+        found = Found(tokens, source, source.most if source else b"")
         place = self._places.get(slot)
         if place is not None and place.request is request:
             old = self._known.get(place.key)
-            uses = min(2 * old.kept + 1, _USES) if old is not None and old.tokens == tokens else 0
-            found = Found(tokens, source, source.most if source else b"", uses, uses)
+            if old is not None and old.tokens == tokens:
+                found.uses = found.kept = min(2 * old.kept + 1, _USES)
             self._known.put(place.key, found, ENTRY_BYTES)
-            place.offer = found if offered else _NOTHING
+            place.offer = found if offered else NOTHING
+        return found
 
 
 def _kind(text: bytes | None) -> int:

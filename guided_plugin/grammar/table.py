@@ -7,7 +7,6 @@ fails closed (only stop tokens stay allowed) and `failures` says why. Depends on
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from guided_plugin.errors import BudgetError, GuidedError, PipelineError, RequestError
-from guided_plugin.grammar.base import Backend, Grammar, MaskArray, Matcher, OutputClosing
+from guided_plugin.grammar.base import Backend, Grammar, MaskArray, OutputClosing
 from guided_plugin.grammar.batches import (
     Quarantine,
     RunningRequest,
@@ -28,7 +27,6 @@ from guided_plugin.grammar.request_state import Phase, RequestState, as_array
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
-from guided_plugin.spec.triggers import Trigger
 from guided_plugin.step import NO_TOKEN
 
 _HEAD_WORDS = 64
@@ -117,7 +115,9 @@ class GrammarTable:
         try:
             matcher = backend.start(grammar, stops)
             state = RequestState(triggers, stops)
-            forbidden = _refused_beginnings(triggers, lambda: backend.start(grammar, stops))
+            # Triggers that belong to the constrained part, where the grammar can't begin with them.
+            kept = [as_array(one) for one in triggers if one.kept]
+            forbidden = tuple(one for one in kept if not all(map(backend.start(grammar, stops).accept, one)))
             request = RunningRequest(
                 request_id, spec, grammar, matcher, backend, stops, state, forbidden=forbidden
             )
@@ -384,13 +384,3 @@ def never_began(spec: OutputSpec) -> RequestError:
         where="start_after",
         hint="raise the token limit, have the model end its reasoning, or leave start_after out",
     )
-
-
-def _refused_beginnings(triggers: Iterable[Trigger], start: Callable[[], Matcher]) -> tuple[array[int], ...]:
-    """Triggers that belong to the constrained part, where the grammar can't begin with them."""
-    kept = (as_array(one) for one in triggers if one.kept)
-    return tuple(tokens for tokens in kept if not _accepts(start(), tokens))
-
-
-def _accepts(matcher: Matcher, tokens: Iterable[int]) -> bool:
-    return all(matcher.accept(token) for token in tokens)

@@ -17,8 +17,6 @@ from guided_plugin.errors import SpecError, UnsupportedSpecError, did_you_mean, 
 from guided_plugin.spec.ecma import Characters, Repeat
 from guided_plugin.spec.languages import nullable, whole
 
-__all__ = ["KINDS", "OPTIONS", "SETTLED", "WHOLE", "Form", "Kind", "read", "whitespace_of"]
-
 Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 KINDS: tuple[Kind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag")
 SETTLED = ("whitespace", "strict", "close_before_length", *BOUNDS)
@@ -254,10 +252,8 @@ _PATTERN_HINT = (
 
 def whitespace_of(pattern: Any, where: str) -> Literal["compact", "flexible"]:
     """The option `whitespace` that honours a pattern for the whitespace in JSON, which clients of vLLM send.
-
-    A pattern that allows any makes it flexible; another that allows
-    none makes it compact, whatever else it allows. One that demands whitespace is refused with a SpecError.
-    """
+    A pattern that allows any makes it flexible; another that allows none makes it compact, whatever else it
+    allows. One that demands whitespace is refused with a SpecError."""
     if not isinstance(pattern, str):
         raise SpecError(f"must be a string, not {type(pattern).__name__}", where=where)
     if len(pattern) > _LONGEST:

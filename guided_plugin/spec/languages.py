@@ -109,10 +109,8 @@ def _end(start: bool) -> Node | None:
 
 
 class _Resolver:
-    """Reads a pattern from its end: each part becomes a language together with all that follows it.
-
-    So an end anchor asks whether what follows may be empty, and a lookahead intersects with what follows.
-    """
+    """Reads a pattern from its end: an end anchor asks whether what follows may be empty, and a lookahead
+    intersects with what follows."""
 
     def __init__(self, most: int) -> None:
         self.left = most

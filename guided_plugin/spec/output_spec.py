@@ -21,8 +21,6 @@ from guided_plugin.spec.schema import check_schema
 from guided_plugin.spec.telling import told
 from guided_plugin.spec.triggers import Trigger, check_text, token_ids, triggers, written
 
-__all__ = ["OutputSpec", "check_room", "identity_of", "language_of"]
-
 Syntax = Literal["ebnf", "lark"]
 
 

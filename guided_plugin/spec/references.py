@@ -82,7 +82,7 @@ class References:
         return found
 
     def _target(self, reference: str, scope: Scope) -> Target:
-        address, fragment = self._address(reference, scope)
+        address, fragment = _resolved(scope.base, reference)
         if (address, fragment) in self._anchors:
             schema, path = self._anchors[address, fragment]
             return Target(schema, self._entered(scope, address), path)
@@ -99,7 +99,7 @@ class References:
     def dynamic(self, reference: str, scope: Scope) -> Target:
         """What `$dynamicRef` and `$recursiveRef` point at, which depends on the way here."""
         target = self.resolve(reference, scope)
-        address, anchor = self._address(reference, scope)
+        address, anchor = _resolved(scope.base, reference)
         if anchor not in self._dynamic.get(address, ()):
             return target
         outermost = dict(scope.dynamic).get(anchor)
@@ -107,9 +107,6 @@ class References:
             return target
         schema, path = self._anchors[outermost, anchor] if anchor else self._resources[outermost]
         return Target(schema, self._entered(scope, outermost), path)
-
-    def _address(self, reference: str, scope: Scope) -> tuple[str, str]:
-        return _resolved(scope.base, reference)
 
     def _entered(self, scope: Scope, base: str) -> Scope:
         if base == scope.base and base not in self._dynamic:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from guided_plugin.errors import SpecError, shown
+from guided_plugin.errors import SpecError, place_in, shown
 
 MOST_TRIGGERS = 128
 """Of one spec: a reasoning part has a few ends, and OpenAI's API takes 128 tools, with a trigger each."""
@@ -43,7 +43,8 @@ def triggers(value: Any) -> tuple[Trigger, ...] | None:
     found = tuple(dict.fromkeys(map(_trigger, given)))
     if not found:
         raise SpecError("must not be empty", where=_WHERE, hint="None constrains from the start")
-    if sum(map(_size, found)) > MOST_TRIGGER_BYTES:
+    texts = (one.tokens.encode() if isinstance(one.tokens, str) else one.tokens for one in found)
+    if sum(map(len, texts)) > MOST_TRIGGER_BYTES:
         what = f"has more than {MOST_TRIGGER_BYTES} bytes or token ids"
         raise SpecError(what, where=_WHERE, hint="a few tokens are enough to tell where a part begins")
     return found
@@ -90,10 +91,6 @@ def _form(trigger: Trigger) -> Any:
     return {"text" if isinstance(what, str) else "tokens": what, "kept": True}
 
 
-def _size(trigger: Trigger) -> int:
-    return len(trigger.tokens.encode() if isinstance(trigger.tokens, str) else trigger.tokens)
-
-
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
     """Token ids as a tuple. Raises SpecError."""
     # Bytes are text that was not decoded, though they iterate as whole numbers.
@@ -111,9 +108,8 @@ def check_text(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        line, column = text.count("\n", 0, error.start) + 1, error.start - text.rfind("\n", 0, error.start)
         raise SpecError(
             f"has a lone surrogate, which no text can hold: {shown(text[error.start])}",
-            where=f"{where}, line {line}, column {column}",
+            where=place_in(where, text, error.start),
             hint="leave it out, or write the character as a pair",
         ) from None

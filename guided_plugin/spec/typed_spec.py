@@ -13,12 +13,11 @@ import json
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar, overload
 
+from guided_plugin.config import no_constant
 from guided_plugin.errors import OutputError, SpecError, shown
 from guided_plugin.spec.output_spec import OutputSpec
 from guided_plugin.spec.python.form import PythonForm, ToolCall, calls_form, form_of, is_python
 from guided_plugin.spec.uses import left_open
-
-__all__ = ["TypedSpec", "reader_of"]
 
 T = TypeVar("T")
 
@@ -112,12 +111,8 @@ def reader_of(given: Any, spec: OutputSpec | None) -> Callable[[str], Any] | Non
 
 def _json_value(text: str) -> Any:
     """What a JSON text stands for."""
-
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is not JSON")
-
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError, TypeError) as error:
         hint = "only a complete output can be read: check for truncation"
         raise OutputError(f"the output is not JSON that can be read: {error}", hint=hint) from None

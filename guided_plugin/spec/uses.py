@@ -23,13 +23,10 @@ from guided_plugin.spec.keywords import (
     subschemas,
 )
 from guided_plugin.spec.output_spec import OutputSpec
+from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import misspelt_keywords, pointer, schemas_of_tag
 
-__all__ = ["KeywordUse", "Path", "Status", "left_open", "left_out", "schemas_of", "uses_of"]
-
 Status = Literal["refused", "undecided", "enforced", "annotation", "structure"]
-
-Path = tuple[str | int, ...]
 
 LEFT_OUT = "left unenforced by the configuration"
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import guided_plugin as gp
 from benchmarks import engines as bench
 from benchmarks import models
 
@@ -16,15 +15,15 @@ def answer(options):
             "rows": rows,
             "way": way,
             "schema": schema,
-            "ms_per_step": 2.0 * rows * (1.1 if way != "unguided" else 1.0),
-            "steady_ms": 1.5 * rows * (1.2 if way != "unguided" else 1.0),
+            "ms_per_step": 2.0 * rows * (1.1 if way == "guided" else 1.0),
+            "steady_ms": 1.5 * rows * (1.2 if way == "guided" else 1.0),
             "tokens_per_second": 500,
-            "all_ms": [2.0],
+            "thread_us": 1234,
             "wrong_outputs": 0,
         }
         for rows in options["rows"]
-        for way in options["ways"]
-        for schema in (["none"] if way in ("unguided", "logit_bias") else options["schemas"])
+        for way, schemas in (("unguided", ["none"]), ("guided", options["schemas"]))
+        for schema in schemas
     ]
     mixed = {
         "way": "unguided",
@@ -35,9 +34,9 @@ def answer(options):
         "wrong_outputs": 0,
     }
     return {
-        "environment": {"device": options["device"]},
+        "environment": {"device": options["device"], "date": "2026-11-26"},
         "figures": figures,
-        "first_token_ms": {},
+        "starts": {"first_ms": 20.0, "warm_ms": 10.0},
         "mixed": [mixed] if options["mixed"] else [],
     }
 
@@ -46,8 +45,8 @@ def answer(options):
 def engines(monkeypatch):
     asked = []
 
-    def run(options, runner, timeout):
-        asked.append((runner, options))
+    def run(options, leg, limit):
+        asked.append((leg, options))
         return answer(options)
 
     monkeypatch.setattr(bench, "_run", run)
@@ -55,50 +54,61 @@ def engines(monkeypatch):
 
 
 def asked(*arguments):
-    return bench.parsed(["--rows", "1", "--schema", "plain", "--runner", "v2", *arguments])
+    return bench.parsed(["--rows", "1", "--schema", "plain", *arguments])
 
 
-def test_every_figure_is_set_against_the_same_runner_without_the_plugin(engines):
+def test_every_figure_is_set_against_the_unguided_one_of_the_same_engine(engines):
     done = []
-    options = asked("--model", "folder/model", "--rows", "1,4", "--runner", "v1,v2")
+    matrix = ("--executor", "uni,mp", "--tensor-parallel", "1,2", "--engines", "plugin,xgrammar")
+    options = asked("--model", "folder/model", "--rows", "1,4", *matrix)
     result = bench.measure(options, progress=lambda: done.append(1))
-    assert [(runner, options["plugin"]) for runner, options in engines] == [
-        ("v1", False),
-        ("v1", True),
-        ("v2", False),
-        ("v2", True),
+    legs = [(leg["executor"], leg["gpus"], leg["engine"]) for leg, _ in engines]
+    assert legs == [
+        (executor, gpus, engine)
+        for executor, gpus in (("uni", 1), ("mp", 1), ("mp", 2))
+        for engine in ("plugin", "xgrammar")
     ]
-    assert len(done) == 4
-    assert engines[0][1]["ways"] == ["unguided", "logit_bias", "built-in"]
-    assert engines[1][1]["ways"] == ["unguided", "logit_bias", "extra_args", "take_over"]
-    ratios = {(f["runner"], f["rows"], f["way"]): f["ratio"] for f in result["figures"]}
-    assert len(ratios) == 2 * 2 * 7
-    assert ratios["v1", 4, "unguided"] == ratios["v2", 1, "loaded"] == 1.0
-    assert ratios["v2", 4, "take_over"] == pytest.approx(1.1)
-    assert {f["steady_ratio"] for f in result["figures"]} == {1.0, 1.2}
+    assert len(done) == 6
+    assert [options["plugin"] for _, options in engines] == [True, False] * 3
+    asked_for = [options["engine"] for _, options in engines]
+    assert asked_for[-1] == {
+        "distributed_executor_backend": "mp",
+        "tensor_parallel_size": 2,
+        "structured_outputs_config": {"backend": "xgrammar"},
+    }
+    assert "structured_outputs_config" not in asked_for[0]
+    ratios = {(f["executor"], f["gpus"], f["engine"], f["rows"], f["way"]): f for f in result["figures"]}
+    assert len(ratios) == 6 * 2 * 2
+    assert {(f["way"], f["ratio"], f["steady_ratio"]) for f in ratios.values()} == {
+        ("unguided", 1.0, 1.0),
+        ("guided", 1.1, 1.2),
+    }
+    assert [start["first_ms"] for start in result["starts"]] == [20.0] * 6
     assert result["model"] == "model"
 
 
 def test_the_command_prints_and_writes_what_every_engine_answered(engines, tmp_path, capsys):
     out = tmp_path / "vllm.json"
-    mixed = ("--mixed", "5", "--rate", "8", "--no-built-in")
-    bench.main(["--rows", "1", "--runner", "v2", *mixed, "--out", str(out)])
+    mixed = ("--mixed", "5", "--rate", "8", "--engines", "plugin,guidance")
+    assert bench.main(["--rows", "1", *mixed, "--out", str(out)]) == 0
     assert [options["mixed"] for _, options in engines] == [{"seconds": 5.0, "rate": 8.0}] * 2
-    assert engines[0][1]["ways"] == ["unguided", "logit_bias"]
     result = json.loads(out.read_text())
-    assert [(figure["runner"], figure["way"]) for figure in result["mixed"]] == [
-        ("v2", "unguided"),
-        ("v2", "loaded"),
+    assert [(one["engine"], one["way"]) for one in result["mixed"]] == [
+        ("plugin", "unguided"),
+        ("guidance", "unguided"),
     ]
+    assert result["command"].startswith("python -m benchmarks.engines --rows 1 ")
     printed = capsys.readouterr().out
-    assert all(part in printed for part in ("take_over", "1.100", "between tokens", "3.25"))
+    assert all(part in printed for part in ("guidance", "1.100", "1234", "between tokens", "3.25"))
 
 
-def test_an_engine_that_does_not_start_is_told_in_its_own_words(monkeypatch):
-    with pytest.raises(gp.GuidedError) as failure:
-        bench.measure(asked("--model", "/nowhere"), timeout=120)
-    assert str(failure.value).startswith(
-        "benchmarks.engines, runner v2: the engine ended with exit code 1 and no result: "
+def test_an_engine_that_does_not_start_is_told_in_its_own_words_and_the_others_go_on(capsys):
+    given = ["--rows", "1", "--model", "/nowhere", "--engines", "plugin,guidance", "--limit", "120"]
+    assert bench.main(given) == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("benchmarks.engines,")]
+    assert len(told) == 2
+    assert told[0].startswith(
+        "benchmarks.engines, plugin on v2: the engine ended with exit code 1 and no result: "
         "ModuleNotFoundError: No module named 'vllm' ("
     )
 
@@ -108,8 +118,9 @@ def test_an_engine_that_never_answers_is_ended(monkeypatch, tmp_path):
     script.write_text("#!/bin/sh\necho loading the weights\nsleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(bench.sys, "executable", str(script))
-    with pytest.raises(gp.GuidedError, match=r"gave no result within 0\.3 s: loading the weights"):
-        bench.measure(asked(), timeout=0.3)
+    result = bench.measure(asked("--engines", "plugin", "--limit", "0.3"))
+    assert len(result["failed"]) == 1
+    assert "gave no result within 0.3 s: loading the weights" in result["failed"][0]
 
 
 @pytest.mark.parametrize(("what", "names"), [("loop", {None}), ("generate", {"eager", "static"})])

@@ -31,6 +31,11 @@ from guided_plugin.errors import (
 from guided_plugin.ipc.template import Template
 
 
+def compiling(compiler, spec, **options):
+    """A compile in a thread of its own, as a future."""
+    return Background().submit(lambda: compiler.compile(spec, **options))
+
+
 def ended(*pids):
     """Whether processes end, soon."""
     end = time.monotonic() + 60.0
@@ -99,7 +104,7 @@ def test_a_compile_that_gets_no_processor_says_nothing_of_its_spec(make):
 
 def test_one_deadline_holds_in_the_queue_and_for_those_who_wait_for_the_same_spec(make):
     compiler = make(compile_seconds=30.0, compile_processes=1)
-    running = compiler.compile_async(strange("sleep"))
+    running = compiling(compiler, strange("sleep"))
     while not compiler._pool.processes():
         time.sleep(0.01)
     for spec in (OutputSpec.json_schema(LARGE), strange("sleep")):
@@ -132,12 +137,12 @@ def test_a_crash_a_blown_memory_and_an_error_are_refusals(make, what, says, left
 
 def test_slow_specs_leave_quick_ones_a_helper_and_start_again(make):
     compiler = make(compile_seconds=60.0, compile_processes=2)
-    slow = [compiler.compile_async(strange(f"spin {i}")) for i in range(3)]
+    slow = [compiling(compiler, strange(f"spin {i}")) for i in range(3)]
     while len(compiler._pool.processes()) < 2:
         time.sleep(0.01)
     for number in range(2):
         assert compiler.compile(OutputSpec.json_schema({**LARGE, "title": str(number)}))
-    small = [compiler.compile_async(OutputSpec.json_schema({"enum": [i]})) for i in range(9)]
+    small = [compiling(compiler, OutputSpec.json_schema({"enum": [i]})) for i in range(9)]
     assert all(future.result(20).backend == "llguidance" for future in small)
     assert not any(future.done() for future in slow)
     assert len(compiler._pool.processes()) <= 2
@@ -152,7 +157,7 @@ def test_identical_slow_specs_share_a_helper(make, busy_machine, monkeypatch):
     compiler = make(compile_seconds=1.0, compile_processes=3)
     asked, prepare = [], compiler._pool.prepare
     monkeypatch.setattr(compiler._pool, "prepare", lambda *about: asked.append(about) or prepare(*about))
-    same = [compiler.compile_async(strange("spin"), deadline=math.inf) for _ in range(12)]
+    same = [compiling(compiler, strange("spin"), deadline=math.inf) for _ in range(12)]
     with pytest.raises(CompileLimitError):
         same[0].result(60)
     assert {str(future.exception(60)) for future in same} == {str(same[0].exception())}
@@ -224,7 +229,7 @@ HOST = """
 def test_a_helper_that_is_ended_from_outside_at_work_costs_its_spec_nothing(make):
     compiler = make(compile_seconds=60.0)
     spec = strange("spin")
-    made = compiler.compile_async(spec)
+    made = compiling(compiler, spec)
     while not any(helper.seconds_used() > 0.1 for helper in list(compiler._pool._all)):
         assert not made.done()
         time.sleep(0.01)

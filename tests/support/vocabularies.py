@@ -2,8 +2,6 @@
 
 from guided_plugin.grammar.vocabulary import Vocabulary
 
-__all__ = ["BYTES", "MULTI_BYTE_TOKENS"]
-
 MULTI_BYTE_TOKENS = (b'{"', b'":', b'",', b'"}', b"true", b"false", b"null", b" the", "é".encode(), b"12")
 """Ids 256 and up of `byte_vocabulary`; its stop token `</s>` comes after them."""
 

@@ -11,8 +11,6 @@ from vocabularies import BYTES
 
 import guided_plugin as gp
 
-__all__ = ["END", "LONG", "PAREN", "WIDTH", "Run", "faulty", "gone", "stopped", "until"]
-
 END = BYTES.stop_token_ids[0]
 
 

@@ -52,6 +52,7 @@ class Recalled:
 
     def keep(self, slot, request, tokens, source, *, offered):
         self.kept[slot] = tokens, offered
+        return Found(tokens, source)
 
 
 class Table:

@@ -119,7 +119,6 @@ class LLGuidanceBackend:
         self._byte_tokenizers = Tokenizers(BYTES)
 
     def compile(self, spec: OutputSpec) -> Grammar:
-        """Compile a spec, or raise a GrammarError."""
         start = time.perf_counter()
         text = self._text(spec)
         return self._grammar(spec, text, self._first(spec, text), start)
@@ -137,7 +136,6 @@ class LLGuidanceBackend:
         return replace(made, shortest=grammar.shortest, growth=grammar.growth)
 
     def load(self, prepared: Prepared) -> Grammar:
-        """The grammar of a text."""
         start, text = time.perf_counter(), str(prepared.payload)
         first = self._first(prepared.spec, text)
         return self._grammar(prepared.spec, text, first, start, prepared)
@@ -271,6 +269,5 @@ class LLGuidanceBackend:
         self._executors.pace(seconds)
 
     def batch(self, matchers: Sequence[Matcher]) -> LLGuidanceBatch:
-        """A batch of matchers of this backend."""
         own = [cast("LLGuidanceMatcher", matcher) for matcher in matchers]
         return LLGuidanceBatch(self._executors, own, self._tokenizers.first_texts, self._learnt)

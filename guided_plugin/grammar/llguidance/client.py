@@ -17,15 +17,14 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from guided_plugin.errors import GrammarError, GuidedError, SpecError, UnsupportedSpecError, shown
+from guided_plugin.config import no_constant
+from guided_plugin.errors import GrammarError, GuidedError, SpecError, UnsupportedSpecError, place_in, shown
 from guided_plugin.grammar.llguidance.lark import DISTINCT, HEADER, Lowered, lower_schema
 from guided_plugin.grammar.llguidance.lark.emitter import CONTROL
 from guided_plugin.grammar.llguidance.lark.rules import Grammar
 from guided_plugin.grammar.llguidance.tokenizer import Tokenizers
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import check_schema
-
-__all__ = ["client_lark", "inner_schemas", "tokens_in"]
 
 _PIECE = re.compile(
     r"""(?P<skip>(?:\#|//)[^\n]*|[ \t]+) | (?P<text>"(?:\\.|[^"\\\n])*"i?)
@@ -71,7 +70,7 @@ def client_lark(
         elif value is not None:
             lines += source.count("\n", start, end)
         if text == "%llguidance":
-            _check_options(value, _place(source, start))
+            _check_options(value, place_in("grammar", source, start))
             text = ""
         elif text == "%json":
             lowered = _lowered(spec, piece, schemas, unenforced, marked=marked)
@@ -82,7 +81,7 @@ def client_lark(
         elif text == "%lark":
             raise UnsupportedSpecError(
                 "%lark, a grammar inside the grammar, is not supported",
-                where=_place(source, start),
+                where=place_in("grammar", source, start),
                 hint="write its rules next to the others",
             )
         elif kind == "option" and text.startswith("max_tokens"):
@@ -90,7 +89,7 @@ def client_lark(
         elif kind == "option":
             raise UnsupportedSpecError(
                 f"`{text}` in a rule is not enforced",
-                where=_place(source, start),
+                where=place_in("grammar", source, start),
                 hint="leave it out; a text that ends a rule is written with suffix=",
             )
         elif kind == "token":
@@ -98,7 +97,7 @@ def client_lark(
             if text.startswith(("<[^", "<[*")) or not tokens.stops.isdisjoint(named):
                 raise UnsupportedSpecError(
                     f"{shown(text)} may be a stop token in the middle of the output",
-                    where=_place(source, start),
+                    where=place_in("grammar", source, start),
                     hint="leave it out, also at the end: a complete output ends with one anyway",
                 )
             if not tokens.controls.keys() >= named:
@@ -110,7 +109,7 @@ def client_lark(
         text, start = uncounted[0]
         raise UnsupportedSpecError(
             f"{shown(text)} is not supported next to a schema whose items or names must differ",
-            where=_place(source, start),
+            where=place_in("grammar", source, start),
             hint="leave it out, or `uniqueItems` and the counts of unlisted properties",
         )
     return "".join([*parts, "\n\n", *inner, DISTINCT if distinct else ""])
@@ -146,16 +145,12 @@ def _json_behind(source: str, start: int, end: int) -> tuple[Any, int]:
     except (ValueError, RecursionError) as error:
         raise GrammarError(
             f"what follows {source[start:end]} is not JSON: {error}",
-            where=_place(source, start),
+            where=place_in("grammar", source, start),
             hint="write a JSON object after it",
         ) from None
 
 
-def _constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_constant)
+_DECODER = json.JSONDecoder(parse_constant=no_constant)
 
 
 def _check_options(value: Any, where: str) -> None:
@@ -177,11 +172,6 @@ def _lowered(
         )
     except GuidedError as error:
         kind = GrammarError if isinstance(error, SpecError) else type(error)
-        place = _place(spec.text, piece.start)
+        place = place_in("grammar", spec.text, piece.start)
         where = f"{place}, {error.where}" if error.where.startswith("#") else place
         raise kind(error.what, where=where, hint=error.hint) from None
-
-
-def _place(source: str, position: int) -> str:
-    line = source.count("\n", 0, position) + 1
-    return f"grammar, line {line}, column {position - source.rfind(chr(10), 0, position)}"

@@ -143,7 +143,7 @@ class ClosingRules:
         begun = b"".join(spelling.tokens[token] for token in ending[:4])
         own: dict[int, int] = {token: len(ending) - 1 for token in ending[:1]}
         for end in range(1, min(len(begun), 16) + 1):
-            token = spelling.token(begun[:end])
+            token = spelling.ids.get(begun[:end])
             if token is not None and token not in own and _allows(row, token):
                 rest = self._rest(token, ending)
                 if rest is not None:

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -67,27 +68,23 @@ class LexerPool:
         return count < self.most or any(member.drop_spare() for member in members)
 
 
+@dataclass(slots=True, eq=False)
 class Lexer:
     """A matcher at the beginning of a grammar, whose copies share one lexer."""
 
-    __slots__ = ("base", "outdated", "users")
-
-    def __init__(self, base: Any) -> None:
-        self.base = base
-        self.users = 0
-        """How many requests share it."""
-        self.outdated = False
-        """Whether the grammar has other lexers by now."""
+    base: Any
+    users: int = 0
+    """How many requests share it."""
+    outdated: bool = False
+    """Whether the grammar has other lexers by now."""
 
 
+@dataclass(slots=True, eq=False)
 class Share:
     """The use of a lexer, for as long as this object lives."""
 
-    __slots__ = ("_lexers", "lexer")
-
-    def __init__(self, lexers: Lexers, lexer: Lexer) -> None:
-        self._lexers = lexers
-        self.lexer = lexer
+    _lexers: Lexers
+    lexer: Lexer
 
     @property
     def crowded(self) -> bool:

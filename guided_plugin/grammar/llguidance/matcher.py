@@ -65,7 +65,6 @@ class LLGuidanceMatcher:
         return bool(self.handle.consume_token(token))
 
     def accept_text(self, text: bytes) -> bool:
-        """Move past bytes."""
         tokens = self.tokenizer.tokenize_bytes(text)
         if not tokens:
             return not text
@@ -114,13 +113,11 @@ class LLGuidanceMatcher:
             self.distinct.rollback(tokens)
 
     def fork(self) -> LLGuidanceMatcher:
-        """An independent matcher in the same position."""
         distinct = self.distinct and self.distinct.fork()
         return replace(self, handle=self.handle.deep_copy(), distinct=distinct, marked=None)
 
     @property
     def complete(self) -> bool:
-        """Whether what was accepted so far is a whole output."""
         return bool(self.handle.is_accepting())
 
     def rebuild_shared(self) -> bool:
@@ -175,7 +172,6 @@ class LLGuidanceBatch:
         self._distinct = [(i, m.distinct) for i, m in enumerate(matchers) if m.distinct is not None]
 
     def accept(self, tokens: list[int]) -> list[bool]:
-        """Move each matcher past its token."""
         start = time.perf_counter()
         if self._own_stops or len(tokens) <= _FEW:
             accepted = [m.accept(token) for m, token in zip(self._matchers, tokens, strict=True)]
@@ -191,7 +187,6 @@ class LLGuidanceBatch:
         return accepted
 
     def fill(self, mask: MaskArray, rows: list[int]) -> None:
-        """Write the mask of matcher i into mask[rows[i]]."""
         if len(rows) == 1:
             row = mask[rows[0]]
             self._matchers[0].handle.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)

@@ -116,12 +116,12 @@ class Spelling:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens = vocabulary.text_tokens
         self.stops = vocabulary.stop_token_ids
-        self._ids = ids_of(vocabulary)
+        self.ids = ids_of(vocabulary)
         # [256]: of the tokens that begin with a byte.
         self._longest = [0] * 256
-        for text in self._ids:
+        for text in self.ids:
             self._longest[text[0]] = min(max(self._longest[text[0]], len(text)), _LONGEST)
-        self.single = {text[0]: token for text, token in self._ids.items() if len(text) == 1}
+        self.single = {text[0]: token for text, token in self.ids.items() if len(text) == 1}
         self._bytes = np.array(sorted(self.single), np.int64)
         self._single = np.array([self.single[byte] for byte in self._bytes.tolist()], np.int64)
         self._controls = np.array(sorted(vocabulary.special_ids.difference(self.stops)), np.int64)
@@ -135,7 +135,7 @@ class Spelling:
 
     def spelled(self, text: bytes) -> tuple[int, ...] | None:
         """A text in as few tokens as possible; None where the vocabulary can't spell it."""
-        ids, size = self._ids, len(text)
+        ids, size = self.ids, len(text)
         fewest, steps = [0] + [_NEVER] * size, [0] * size
         for start in range(size):
             after = fewest[start] + 1
@@ -149,10 +149,6 @@ class Spelling:
             tokens.append(ids[text[steps[size - 1] : size]])
             size = steps[size - 1]
         return tuple(reversed(tokens))
-
-    def token(self, text: bytes) -> int | None:
-        """The token of a text, if there is one."""
-        return self._ids.get(text)
 
     def bytes_in(self, row: MaskArray) -> list[int]:
         """The bytes that a mask allows next, of those that have a token of their own."""

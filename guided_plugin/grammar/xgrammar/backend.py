@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -190,13 +190,11 @@ class XGrammarBackend:
         return XGrammarBatch([cast("XGrammarMatcher", one).handle for one in matchers])
 
 
+@dataclass(slots=True, eq=False)
 class XGrammarMatcher:
     """A `Matcher` around one of xgrammar's."""
 
-    __slots__ = ("handle",)
-
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
+    handle: Any
 
     def accept(self, token: int) -> bool:
         return bool(self.handle.accept_token(token))
@@ -215,13 +213,11 @@ class XGrammarMatcher:
         return bool(self.handle.is_completed())
 
 
+@dataclass(slots=True, eq=False)
 class XGrammarBatch:
     """A `MatcherBatch` of xgrammar's matchers, one after the other: most batches have one."""
 
-    __slots__ = ("_handles",)
-
-    def __init__(self, handles: list[Any]) -> None:
-        self._handles = handles
+    _handles: list[Any]
 
     def accept(self, tokens: list[int]) -> list[bool]:
         return [bool(one.accept_token(token)) for one, token in zip(self._handles, tokens, strict=True)]

@@ -12,12 +12,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from guided_plugin.errors import UnsupportedSpecError, shown
+from guided_plugin.errors import UnsupportedSpecError, place_in, shown
 from guided_plugin.spec.ecma import Alternation, Characters, Node, Ranges, Repeat, Sequence, complement, meet
 from guided_plugin.spec.formats import FORMATS
 from guided_plugin.spec.keywords import ASSERTIONS
 from guided_plugin.spec.languages import whole
 from guided_plugin.spec.properties import property_ranges
+from guided_plugin.spec.references import Path
 from guided_plugin.spec.schema import pointer, walk
 
 ALONE = ("$ref", "const", "enum", "anyOf")
@@ -37,8 +38,6 @@ NEXT_TO_TYPE: Mapping[str, tuple[str, ...]] = {
 _OTHERWISE = "leave it out, or use the backend llguidance, which enforces more"
 _REFERENCE = re.compile(r"#(?:/(?:\$defs|definitions)/[\w.-]+)?")
 _LARGEST = 2**53  # xgrammar reads larger numbers of an enum as doubles
-
-Path = tuple[str | int, ...]
 
 
 def check_schema_enforced(document: Any, *, strict: bool) -> None:
@@ -246,7 +245,7 @@ def client_ebnf(source: str) -> str:
         if found is not None and kind == "token":
             raise UnsupportedSpecError(
                 f"`{text.rstrip('( ')}` is not supported: a token may end the output in the middle",
-                where=place_in(source, found.start()),
+                where=place_in("grammar", source, found.start()),
                 hint="write the text that it stands for in quotes",
             )
         if kind != "skip":
@@ -256,12 +255,6 @@ def client_ebnf(source: str) -> str:
             before, last = kind, len(parts)
         parts.append(r"[\0-\U0010ffff]" if kind == "word" and text == "." else text)
     return "".join(parts)
-
-
-def place_in(source: str, position: int) -> str:
-    """A place in a grammar, as errors name it."""
-    line = source.count("\n", 0, position) + 1
-    return f"grammar, line {line}, column {position - source.rfind(chr(10), 0, position)}"
 
 
 _UNIT = r"(?:\\U[0-9a-f]{8}|\\u[0-9a-f]{4}|\\x[0-9a-f]{2}|\\.|[^\\])"

@@ -272,7 +272,9 @@ def _refuse(manager: Any) -> None:
             where=where,
             hint="ContinuousBatchingConfig(use_async_batching=False)",
         )
-    if manager.model.device.type == "cuda" and _graphs(config):
+    wanted = config.use_cuda_graph  # None: transformers decides later
+    graphs = any(wanted) if isinstance(wanted, tuple) else wanted is not False
+    if manager.model.device.type == "cuda" and graphs:
         raise ConfigError(
             "a CUDA graph would replay the masks of one step in every step",
             where=where,
@@ -284,9 +286,3 @@ def _refuse(manager: Any) -> None:
         )
     if getattr(getattr(manager, "distributed_helper", None), "tp_size", 1) > 1:
         raise ConfigError("tensor parallel models are not supported", where=where, hint="use a single GPU")
-
-
-def _graphs(config: Any) -> bool:
-    wanted = config.use_cuda_graph
-    # None: transformers decides later.
-    return any(wanted) if isinstance(wanted, tuple) else wanted is not False

@@ -1,12 +1,9 @@
 """vLLM's V2 model runner under speculative decoding: drafts that masks are filled along, and forced text as
 drafts. Imports torch, and vLLM lazily.
 
-    propose              vLLM's speculator returns its drafts: they and the new tokens go to the grammars.
-                         With `jump_forward` the worker answers at once with what is verified: text that must
-                         follow, in place of guesses. Then it fills masks along them, while the model runs
-    apply_staged_writes  before that: requests that entered since, which have no drafts yet
-    mask_early           in the sampler: the masks. Requests of the batch that were in neither (they skipped a
-                         step) are sent now, and waited for
+When vLLM's speculator returns its drafts, they and the new tokens go to the grammars. With `jump_forward` the
+worker answers at once with what is verified: text that must follow, in place of guesses. Then it fills masks
+along them, while the model runs.
 
 Where no speculator of this process is seen to propose (pipeline stages, or grammars in the host's thread on
 CUDA), all requests are sent in the sampler, with the drafts that it shows. A draft that a mask forbids is
@@ -123,7 +120,7 @@ class V2DraftRunner(V2Runner):
         self._spent += time.perf_counter() - start
 
     def apply_staged_writes(self) -> None:
-        """Before a forward pass."""
+        """Before a forward pass: send requests that entered since, which have no drafts yet."""
         start = self._begin_step()
         self._turns.rotate(-1)
         if not self.requests.entered:
@@ -148,7 +145,7 @@ class V2DraftRunner(V2Runner):
             self._kernels.reject_cut(self._cut, *places, context.input_ids)
 
     def mask_early(self, logits: Tensor, context: Any, *, again: bool = False) -> None:
-        """As in `V2Runner`."""
+        """As in `V2Runner`. Requests that are not sent yet (they skipped a step) are now, and waited for."""
         self._shown = True
         super().mask_early(logits, context, again=again)
 

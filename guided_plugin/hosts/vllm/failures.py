@@ -1,11 +1,7 @@
 """Requests in an engine that must end as errors. Imports torch, and vLLM lazily.
 
-    preprocess_add_request  EngineCore: the last look at a request, whatever frontend it came through
-    add_request             Scheduler: a guided request carries its id, by which its failure is reported
-    attach, get_output      worker: failures of a step go with its ModelRunnerOutput
-    update_from_output      Scheduler: those requests end with FinishReason.ERROR
-
-vLLM has no way for a processor to report a failure, so these methods are wrapped. Where one is not as
+vLLM has no way for a processor to report a failure, so methods are wrapped: failures of a step go with its
+ModelRunnerOutput, and the scheduler ends those requests with FinishReason.ERROR. Where one is not as
 expected, nothing is guided: a failure that is not reported looks like a finished output.
 
 A request that fails gets masks with stop tokens only. That alone looks like a finished output, so its failure
@@ -117,7 +113,7 @@ def _with_failures(output: Any, failures: Failures) -> Any:
 
 
 def add_request(original: Any) -> Any:
-    """`Scheduler.add_request`."""
+    """`Scheduler.add_request`: a guided request carries its id, by which its failure is reported."""
 
     def replaced(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         params = getattr(request, "sampling_params", None)

@@ -32,7 +32,7 @@ _IDLE = 3
 
 _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
-_ENGINE: Mapping[str, tuple[str, str]] = {
+_TOLD: Mapping[str, tuple[str, str]] = {
     "steps": ("engine_steps", "decode steps with a guided row"),
     "rows": ("engine_rows", "guided rows in all steps"),
     "running": ("engine_running", "guided requests in the batch"),
@@ -40,8 +40,6 @@ _ENGINE: Mapping[str, tuple[str, str]] = {
     "failed": ("engine_failed", "guided requests that failed while they ran"),
     "main_thread": ("engine_pipeline_seconds", "seconds per step in the pipeline's calls"),
     "host_thread": ("engine_thread_seconds", "seconds of vLLM's thread per step"),
-}
-_WORKER: Mapping[str, tuple[str, str]] = {
     "exposed_wait": ("mask_wait_seconds", "seconds that logits waited for their masks, in sampled steps"),
     "plan_to_mask": ("mask_seconds", "seconds from a plan to its masks"),
     "answer": ("drafts_seconds", "seconds from a step's tokens to the drafts offered after them"),
@@ -58,8 +56,7 @@ _WORKER: Mapping[str, tuple[str, str]] = {
     "shared_bytes": ("shared_memory_bytes", "memory that the grammar worker shares with the engine"),
     "learnt_bytes": ("worker_learnt_bytes", "memory of cached lexer states, at most"),
 }
-
-_TOLD = {**_ENGINE, **_WORKER}
+"""Figures of an engine and of its worker, with the names and the texts of their metrics."""
 
 
 class _Times(Histogram):
@@ -101,27 +98,22 @@ class _Metrics(telling.Listener):
         self._task: asyncio.Task[None] | None = None
 
     def admitted(self, backend: str, unenforced: Iterable[str] = ()) -> None:
-        """A request goes to the engine."""
         self._newest = time.monotonic()
         for keyword in unenforced:
             self.unenforced.labels(keyword).inc()
         self.requests.labels(backend or "unknown", "admitted").inc()
 
     def refused(self, reason: str, outcome: str) -> None:
-        """A request got an error instead."""
         self.requests.labels("none", outcome).inc()
         self.refusals.labels(reason).inc()
 
     def compiled(self, backend: str, seconds: float) -> None:
-        """A new spec was admitted."""
         self.compiles.labels(backend or "unknown").observe(seconds)
 
     def left(self) -> None:
-        """A request is left to vLLM."""
         self.requests.labels("none", "left").inc()
 
     def failed(self) -> None:
-        """A request failed while it ran."""
         super().failed()
         self.requests.labels("none", "failed").inc()
 
@@ -129,17 +121,16 @@ class _Metrics(telling.Listener):
         """What the engines answered. A server's frontends add up what each was told that grew."""
         growing = {**self.counters, **self.times}
         for index, found in enumerate(engines):
-            worker = found.get("worker", {})
+            figures = {**found.get("worker", {}), **found}
             for key, grown in found.get("growth", {}).items():
                 if key in growing:
                     growing[key].labels(str(index)).inc(*grown)
             for key, gauge in self.gauges.items():
-                value = worker.get(key) if key in _WORKER else found.get(key)
+                value = figures.get(key)
                 if value is not None:
                     gauge.labels(str(index)).set(value)
 
     def on_loop(self, engine: Any) -> None:
-        """A guided request comes to an AsyncLLM, on its event loop."""
         if self._task is None or self._task.done():
             self._newest = time.monotonic()
             self._task = asyncio.get_running_loop().create_task(self._ask(weakref.ref(engine)))

@@ -1,11 +1,6 @@
 """`jump_forward` in vLLM's V2 runner: what makes it speculate where nobody else does, and shows its drafts to
 the runner of this package. Imports vLLM lazily.
 
-    create_engine_config   before an engine is configured: a speculative config of ours, where that can be;
-                           where not, a line in the log says why, in vLLM's own words
-    init_speculator        in the worker: a speculator without guesses in place of vLLM's; and after each one,
-                           whoever made it, `V2DraftRunner.propose`
-
 vLLM verifies drafts adaptively: it ranks them by confidence and verifies as many as pay at this batch size.
 So rows without drafts cost next to nothing on the device. The host's thread has more to do for a step that
 may have drafts, and is the bottleneck where batches are large and prompts come in every step: batches of more
@@ -37,7 +32,8 @@ _OWN = "guided_plugin_jump"
 
 
 def create_engine_config(original: Any) -> Any:
-    """`EngineArgs.create_engine_config`."""
+    """`EngineArgs.create_engine_config`: a speculative config of ours, where that can be. Where not, a line
+    in the log says why, in vLLM's own words."""
 
     def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
         wanted = _wanted(self)
@@ -101,7 +97,8 @@ def _unsupported(config: Any) -> str:
 
 
 def init_speculator(original: Any) -> Any:
-    """What makes the speculator of a V2 runner."""
+    """What makes the speculator of a V2 runner: one without guesses in place of vLLM's. What any of them
+    proposes goes to `V2DraftRunner.propose`."""
 
     def replaced(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
         additional = vllm_config.additional_config

@@ -1,8 +1,5 @@
 """Where in a client's request a spec is: errors name the place that the client wrote.
 
-    note      keeps what an HTTP request asks for, before vLLM's parsers replace it
-    placed    an error with that place, and the field of the request that it is in, for `param`
-
 vLLM makes one constraint of `response_format`, `structured_outputs` and tools. What the client wrote is in it
 unchanged, so its place is found by comparing values along the path of an error. Imports nothing of vLLM.
 """
@@ -45,7 +42,8 @@ _asking: ContextVar[_Asking] = ContextVar("asking", default=_NO_SERVER)
 
 
 def note(request: Any) -> None:
-    """Keep what a chat, a completion or a response asks for. Copies no schema."""
+    """Keep what a chat, a completion or a response asks for, before vLLM's parsers replace it. Copies no
+    schema."""
     fields = vars(request)
     limits = [name for name in _LIMITS if name in fields] or ["max_tokens"]
     limit = next((name for name in limits if fields[name] is not None), limits[-1])
@@ -81,7 +79,7 @@ def _tools(tools: Any, field: str, only: str | None) -> Iterator[tuple[str, Any]
 
 def placed(error: GuidedError, params: Any) -> tuple[GuidedError, str | None]:
     """An error of a request with these params, told with its place in what the client wrote, and the field
-    of that; no field where it is not about what the client wrote."""
+    of that, for `param`; no field where it is not about what the client wrote."""
     asking, where = _asking.get(), error.where
     form = (getattr(params, "extra_args", None) or {}).get(GUIDED)
     if where == EXTRA:

@@ -1,17 +1,10 @@
 """What frontends ask of engines, and waits at a start. Both sides; imports vLLM lazily.
 
-    guided_prepare   has a spec compiled before its request comes; whether it is ready
-    guided_health    why nothing can be guided now; an empty text if all is well
-    guided_retry_after, guided_metrics
+`offer_methods` gives vLLM's workers the methods that others reach through `collective_rpc`: `ask_all` asks
+every engine behind a frontend, `Health` remembers what they say of themselves for a moment.
 
-are methods that `offer_methods` gives vLLM's workers, which others reach through `collective_rpc`: `ask_all`
-asks every engine behind a frontend, `Health` remembers what they say of themselves for a moment.
-
-    AsyncLLM.__init__, LLMEngine.__init__   wait at the end for the frontend's backends
-    compile_or_warm_up_model                of vLLM's workers, waits at the end for the grammar worker, or the
-    backends
-
-Both began before the model was loaded, so they are mostly there by then. The waits are bounded, and a line in
+A frontend waits at the end of its start for its backends, a worker of vLLM's for the grammar worker. Both
+began before the model was loaded, so they are mostly there by then. The waits are bounded, and a line in
 the log says how long they took. An engine that is not ready refuses guided requests (`Engine.health`).
 """
 

@@ -1,11 +1,7 @@
 """The specs of vLLM's frontend, each read and compiled once for all requests that ask for it.
 
-    Asked      what a client wrote, and until when it is answered
-    Admitted   the spec once it has compiled, in place of what the client wrote
-    LEFT       in place of that where the request is left to vLLM's own manager (`refused: "vllm"`)
-
-`Specs.begin` leads from the first to the second, whoever asks. The engine gets the fields of the
-`OutputSpec`, and parses nothing; and what a helper process made of the spec, which its worker only loads.
+`Specs.begin` leads from what was `Asked` to what is `Admitted`, whoever asks. The engine gets the fields of
+the `OutputSpec`, and parses nothing; and what a helper process made of the spec, which its worker only loads.
 """
 
 from __future__ import annotations
@@ -92,7 +88,7 @@ class Admitted:
 
 
 LEFT = Admitted(OutputSpec.json_object(), True)
-"""In place of an admitted spec: its requests are left to vLLM's own manager."""
+"""In place of an admitted spec: its requests are left to vLLM's own manager (`refused: "vllm"`)."""
 
 
 class Specs:

@@ -1,12 +1,5 @@
 """What operators and clients are told: the log, metrics where a collector listens, and headers of a server's
-answers.
-
-    admitted, refused, compiled, failed   counted by the `Listener`, as is `left`; `figures` shows them
-    refusal, refused                      an error as vLLM's own; the same in the log and in the figures
-    frontend_line, engine_line            one line in the log at the start of a frontend and of an engine
-    unavailable, tell_unenforced          `Retry-After` of answers with status 503, `X-Guided-Unenforced`
-    STATE                                 `X-Guided-Plugin`, where `/version?guided` is asked for
-    deadline_in                           until when the request that is served waits for its spec
+answers. What the `Listener` counts, `figures` shows.
 
 vLLM's errors carry no headers: each request of a server has a note, and a middleware adds what it says where
 the answer leaves. Answers that vLLM itself gives with status 503 are left as they are. Imports vLLM lazily.
@@ -21,6 +14,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
@@ -181,20 +175,18 @@ def _versions(backends: Collection[str]) -> str:
     return ", ".join(found) or "none"
 
 
+@dataclass(slots=True, eq=False)
 class _Note:
     """What a request's answer will say."""
 
-    __slots__ = ("deadline", "seconds", "state", "unenforced")
-
-    def __init__(self) -> None:
-        self.seconds = 0
-        """When to come again; 0 where this package has not refused the request."""
-        self.unenforced: tuple[str, ...] = ()
-        """Keywords of its spec."""
-        self.state: Mapping[str, Any] | None = None
-        """What the server says of the plugin, where it is asked."""
-        self.deadline: float | None = None
-        """Until when it waits for its spec (of `time.monotonic`); None where it does not."""
+    seconds: int = 0
+    """When to come again; 0 where this package has not refused the request."""
+    unenforced: tuple[str, ...] = ()
+    """Keywords of its spec."""
+    state: Mapping[str, Any] | None = None
+    """What the server says of the plugin, where it is asked."""
+    deadline: float | None = None
+    """Until when it waits for its spec (of `time.monotonic`); None where it does not."""
 
 
 _note: ContextVar[_Note | None] = ContextVar("guided_retry_after", default=None)

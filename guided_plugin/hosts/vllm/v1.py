@@ -1,9 +1,5 @@
 """vLLM's V1 model runner. Imports vLLM.
 
-    update_state    before each forward pass: the last step's tokens, changes of the batch, plan, fill_mask
-    apply           in the sampler: apply_mask
-    Sampler.forward wrapped: raw logprobs are those of masked logits; what it sampled, on the device
-
 Under pipeline parallelism the batches of the stages take turns, and V1 takes the requests of one batch out
 for the next, and puts them back for their next step. They keep their slots meanwhile: the runner's own table
 of requests says which have ended.
@@ -19,6 +15,7 @@ too, and again in their turn: another processor may have lifted them.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,18 +31,16 @@ from guided_plugin.kernels import mask_rows
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 
 
+@dataclass(slots=True, eq=False)
 class _Row:
     """A guided request at its place in the batch."""
 
-    __slots__ = ("guided", "length", "output", "params")
-
-    def __init__(self, guided: GuidedRequest, params: Any, output: list[int]) -> None:
-        self.guided = guided
-        self.params = params
-        self.output = output
-        """vLLM's own list; its length is right at every step, its values may not be."""
-        self.length = len(output)
-        """What it was when its last token was taken."""
+    guided: GuidedRequest
+    params: Any
+    output: list[int]
+    """vLLM's own list; its length is right at every step, its values may not be."""
+    length: int
+    """What it was when its last token was taken."""
 
 
 class V1Runner:
@@ -77,7 +72,7 @@ class V1Runner:
                 self._warm_up(vllm_config.model_config.get_vocab_size(), device)
 
     def update_state(self, update: Any) -> None:
-        """Before a forward pass."""
+        """Before a forward pass: the last step's tokens, changes of the batch, plan, fill_mask."""
         if update is None and not self._rows:
             return
         start = time.perf_counter()
@@ -91,7 +86,7 @@ class V1Runner:
         self._spent = time.perf_counter() - start
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Mask the guided rows."""
+        """In the sampler: mask the guided rows."""
         if not self._rows:
             return logits
         start = time.perf_counter()
@@ -180,7 +175,7 @@ class V1Runner:
         for at, params, output in new:
             guided = self._begin(params, output)
             if guided is not None:
-                rows[at] = _Row(guided, params, output)
+                rows[at] = _Row(guided, params, output, len(output))
         for source, target, direction in update.moved:
             moved, other = rows.pop(source, None), rows.pop(target, None)
             if moved is not None:

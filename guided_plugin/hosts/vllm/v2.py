@@ -1,11 +1,5 @@
 """vLLM's V2 model runner, through its official interface; what it shows besides is wrapped in `logits`.
 
-    add_request           a request enters at an index of the runner's tables
-    apply_staged_writes   before each forward pass: the last step's tokens, plan, fill_mask
-    mask_early            in the sampler: the masks, row by row through the runner's own index
-    apply                 in the sampler, where a request needs processing by vLLM: rows that need more than
-                          a mask; the masks too where vLLM's sampler could not be wrapped
-
 V2 never says that a request has ended: its index just stops appearing in batches, until another request gets
 it. So what ran last and what is new is planned; a request that skips a step keeps its state, and is planned
 again when it is back. Under pipeline parallelism as many batches as there are stages take turns: there "last"
@@ -186,11 +180,12 @@ class V2Runner:
                 self._warm_up(states)
 
     def add_request(self, index: int, params: Any) -> bool:
-        """A request enters; what had the index before is over. Whether vLLM must call `apply` for it."""
+        """A request enters at an index of the runner's tables; what had it before is over. Whether vLLM must
+        call `apply` for it."""
         return self.requests.add(index, params) and (not self._early or limits_of(params) != "")
 
     def apply_staged_writes(self) -> None:
-        """Before a forward pass."""
+        """Before a forward pass: the last step's tokens, plan, fill_mask."""
         if not self.requests and not self.requests.entered:
             return
         start = self._begin_step()
@@ -204,7 +199,7 @@ class V2Runner:
         new = self._begin_requests()
         planned = [*(batch.running if batch.ran else ()), *new]
         if new or planned != batch.planned:
-            self._plan(planned)
+            batch.plan(planned, self.requests)
         batch.ran = False
         if batch.planned:
             self._pipeline.plan(batch.slots)
@@ -227,7 +222,8 @@ class V2Runner:
         """After vLLM has applied its parameters: there are no drafts."""
 
     def apply(self, logits: Tensor, context: Any) -> Tensor:
-        """Rows that need more than a mask, after what vLLM itself forbids."""
+        """Rows that need more than a mask, after what vLLM itself forbids; the masks too where its sampler
+        could not be wrapped."""
         if not self.requests:
             return logits
         start = time.perf_counter()
@@ -303,13 +299,10 @@ class V2Runner:
         running = set(filter(self.requests.has_slot, indices))
         back = running.difference(batch.planned)
         if back:
-            self._plan([*batch.planned, *sorted(back)])
+            batch.plan([*batch.planned, *sorted(back)], self.requests)
             self._pipeline.plan(batch.slots)
             self._pipeline.fill_mask()
         batch.running = [index for index in batch.planned if index in running]
-
-    def _plan(self, planned: list[int]) -> None:
-        self._batch.plan(planned, self.requests)
 
     def _warm_up(self, states: Any) -> None:
         """Load the kernels now: the first time takes a tenth of a second and waits for the device."""

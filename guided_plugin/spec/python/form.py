@@ -24,8 +24,6 @@ from guided_plugin.errors import OutputError, SpecError, printable, shown
 if TYPE_CHECKING:
     from guided_plugin.spec.python.types import JsonType
 
-__all__ = ["PythonForm", "ToolCall", "calls_form", "form_of", "is_python", "json_form"]
-
 if sys.version_info >= (3, 12):
     from typing import TypedDict
 else:  # pydantic reads no other there; torch needs this package itself

@@ -18,8 +18,6 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from guided_plugin.errors import OutputError, SpecError, shown
 
-__all__ = ["JsonType"]
-
 _BOUNDS = ("gt", "ge", "lt", "le")
 _UNSAID: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("date", "datetime", "time", "timedelta"), (*_BOUNDS, "now_op", "tz_constraint")),

@@ -15,7 +15,7 @@ import numpy as np
 
 from guided_plugin.grammar.earlier import EarlierKeys, Followers
 from guided_plugin.grammar.forced import ForcedTokens
-from guided_plugin.grammar.recall import Recall
+from guided_plugin.grammar.recall import NOTHING, Found, Recall
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.step import NO_TOKEN
 from guided_plugin.worker.child.rings import Plan, WorkerRings
@@ -50,10 +50,6 @@ _SETTLED = 4
 """Steps after a change that say nothing: what vLLM verifies follows confidences that are two steps old."""
 
 
-_Found = tuple[tuple[int, ...], Followers | None]
-_NOTHING: _Found = (), None
-
-
 class Offers:
     """Of the steps of one session. `earlier` is asked where nothing must follow."""
 
@@ -78,7 +74,7 @@ class Offers:
         self._last = -3, 0.0
         """The newest step, and when its tokens were seen."""
         self._recalled = recalled
-        self._found: dict[int, _Found] = {}
+        self._found: dict[int, Found] = {}
         """By row: what is offered in this step, and what for."""
         self._slots: tuple[int, ...] = ()
         """Of the last step, by row."""
@@ -110,7 +106,7 @@ class Offers:
                 for block in blocks:
                     block[row] = NO_TOKEN
                 found = self._look(slot, offered=True)
-                if found[0]:
+                if found.tokens:
                     self._found[row] = found
             self._write(plan)
         self._publish(plan)
@@ -136,8 +132,8 @@ class Offers:
             if time.perf_counter() > end:
                 return
             self._learner = row = (self._learner + 1) % rows
-            tokens, source = self._found.get(row, _NOTHING)
-            self._earlier.learn(self._slots[row], source, tokens)
+            found = self._found.get(row, NOTHING)
+            self._earlier.learn(self._slots[row], found.source, found.tokens)
 
     def _publish(self, plan: Plan) -> None:
         self._rings.region.store(Counter.OFFERED, plan.step)
@@ -156,30 +152,30 @@ class Offers:
             if wanted:
                 self._lookups.append(row)
             if found is not None and found.tokens:
-                self._found[row] = found.tokens, found.source
+                self._found[row] = found
         return unknown
 
-    def _look(self, slot: int, *, offered: bool) -> _Found:
+    def _look(self, slot: int, *, offered: bool) -> Found:
         """Find what follows in a slot, and keep it."""
         request = self._table.requests[slot]
-        found: _Found = self._forced.after(request, self._most), None
-        if not found[0]:
-            found = self._earlier.after(slot, request, self._most)
-        self._recalled.keep(slot, request, *found, offered=offered)
-        return found
+        source: Followers | None = None
+        tokens = self._forced.after(request, self._most)
+        if not tokens:
+            tokens, source = self._earlier.after(slot, request, self._most)
+        return self._recalled.keep(slot, request, tokens, source, offered=offered)
 
     def _write(self, plan: Plan) -> None:
         drafts = self._rings.region.drafts(plan.step, len(plan.slots))
         drafts[:, drafts[0, :, 0] < 0] = self._templates[0][:, np.newaxis]
-        for row, (tokens, source) in self._found.items():
-            count = len(tokens)
+        for row, found in self._found.items():
+            count = len(found.tokens)
             drafts[:, row] = self._templates[count]
-            drafts[:count, row, 0] = tokens
-            if source is not None:
-                drafts[0, row, 1] = np.float32(source.sure).view(np.int32)
+            drafts[:count, row, 0] = found.tokens
+            if found.source is not None:
+                drafts[0, row, 1] = np.float32(found.source.sure).view(np.int32)
             self._counts[1 : count + 1] += 1
         self._counts[0] += len(plan.slots)
-        self._add(Counter.DRAFTS, sum(len(tokens) for tokens, _ in self._found.values()))
+        self._add(Counter.DRAFTS, sum(len(found.tokens) for found in self._found.values()))
 
     def _count(self, plan: Plan, now: float) -> None:
         """Learn from the tokens of a step."""

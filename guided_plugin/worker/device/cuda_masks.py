@@ -1,9 +1,6 @@
 """Masks from the shared memory to a CUDA device, on a side stream. No host waits for a step that runs.
 
-With several ranks, a place in the rings may be used again when all have read it:
-
-    rank 0    plan(n + 4): looks at TAKEN of the others, and waits only for one that is 4 steps behind
-    others    plan(m): the newest n before m - 1 whose copy has left the ring is TAKEN; see `ranks/follower`
+With several ranks, a place in the rings may be used again when all have read it: see `worker/layout`.
 """
 
 from __future__ import annotations
@@ -152,7 +149,6 @@ class CudaMasks(MaskCopies):
                     event.synchronize()  # only a host that plans without sampling gets that far ahead
 
     def upload(self, step: int, count: int) -> None:
-        """Let the side stream wait for the masks and copy them."""
         if self._sampled < step - self._round and not self._drafts:
             # The kernel that read this place on the device may still run: no tokens came after it.
             self._wait_for_main(step % PLAN_DEPTH)

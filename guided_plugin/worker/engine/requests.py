@@ -42,10 +42,6 @@ class LiveRequests(dict[int, LiveRequest]):
         """Whether a request still has its slot."""
         return self.get(request.slot) is request
 
-    def by_serial(self, serial: int) -> LiveRequest | None:
-        """A running request by its number."""
-        return next((one for one in self.values() if one.serial == serial), None)
-
     def fail(self, request: LiveRequest, error: GuidedError, count: int | None = None) -> None:
         """A request fails closed, after `count` tokens or after all that are known. The first error stays."""
         if request.error is None:

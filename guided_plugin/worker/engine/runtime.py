@@ -14,12 +14,12 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
 from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.metrics import WorkerMetrics
-from guided_plugin.step import Closure, OfferedDrafts, StepPlan, TokenSink
+from guided_plugin.step import Closure, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
+from guided_plugin.worker.device.runtime import GrammarRuntime
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.ranks.leader import Followers
-from guided_plugin.worker.runtime import GrammarRuntime
 from guided_plugin.worker.words import Counter
 
 
@@ -54,7 +54,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         self._rows: tuple[int, ...] = ()
         self._step = first_step
         self._count = 0
-        """Masks of the planned step."""
 
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves: plans name requests."""
@@ -62,7 +61,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         super().remove(slot)
 
     def plan(self, plan: StepPlan, *, offers: int = 0) -> None:
-        """Announce the step to the worker."""
         if plan is not self._plan:
             if plan.rows != self._rows:
                 self._tokens.set_rows(self.region.shape.ring_rows(plan.rows))
@@ -74,20 +72,7 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         if self.followers.sender is not None:
             self.followers.sender.planned(self._step)
 
-    def fill(self) -> None:
-        """The worker fills; the device fetches when it has."""
-        self._masks.upload(self._step, self._count)
-
-    def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
-        """A step's masks, and row numbers."""
-        return self._masks.fetch(step, count), self._tokens.rows
-
-    def offered(self) -> OfferedDrafts:
-        """What is verified."""
-        return self._tokens.offered(self._step, self._count // self.region.shape.positions)
-
     def sampled(self, tokens: Tensor) -> None:
-        """Send the step's tokens to the worker."""
         self.steps.scheduled(self._step)
         try:
             self._tokens.write(self._step, tokens)
@@ -96,7 +81,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
             raise
 
     def token_sink(self) -> TokenSink | None:
-        """Where a kernel may write the step's tokens, for the worker to see."""
         sink = self._tokens.sink(self._step)
         if sink is not None:
             self.steps.scheduled(self._step)
@@ -106,16 +90,9 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         """Nothing is left to do: the worker has the tokens."""
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
-        """Slots that failed since the last call."""
         return self.requests.take_failures() if self.requests.failures else []
 
-    @property
-    def newest(self) -> int:
-        """The number of the newest planned step."""
-        return self._step
-
     def take_closed(self) -> list[Closure]:
-        """Requests that were closed since the last call. From any thread."""
         return self.requests.take_closed()
 
     def metrics(self) -> WorkerMetrics:
@@ -147,7 +124,6 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         )
 
     def close(self) -> None:
-        """End the worker."""
         if self.supervisor.close():
             self.buffers.close()
             self.followers.close()

@@ -52,9 +52,8 @@ class Session:
         news: list[object] = []
         for request in client.requests.values():
             closure = client.region.read_closure(request.slot, request.serial)
-            if (
-                closure is not None and closure[1] != LED
-            ):  # the worker before closed it, and ended before it could send that
+            # The worker before may have closed it, and ended before it could send that.
+            if closure is not None and closure[1] != LED:
                 client.requests.fail(request, RequestError(closure[1]))
             news.append(client.add_message(request))
         news += client.admissions.questions()
@@ -73,7 +72,8 @@ class Session:
             if isinstance(message, Verdict):
                 client.admissions.judge(message)
             elif isinstance(message, Failed):
-                request = client.requests.by_serial(message.serial)
+                running = client.requests.values()
+                request = next((one for one in running if one.serial == message.serial), None)
                 if request is not None:
                     client.requests.fail(request, message.error, message.count)
                     if isinstance(message.error, BudgetError):

@@ -156,9 +156,8 @@ class Supervisor:
                 try:
                     step()
                     step = self._watch
-                except (
-                    BaseException
-                ) as error:  # a defect of ours: requests and devices must not wait for ever
+                except BaseException as error:
+                    # A defect of ours: requests and devices must not wait for ever.
                     _log.exception("the supervisor of the grammar worker failed")
                     step = partial(self._recover, error)
 

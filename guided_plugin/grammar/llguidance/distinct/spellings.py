@@ -168,10 +168,8 @@ class Spellings:
         return [number for number, token in enumerate(self.tokens) if _OPENED.search(token)]
 
     @cached_property
-    def _tables(self) -> tuple[Spelled, Spelled, Spelled]:
-        modes = (Mode.BETWEEN, Mode.STRING, Mode.ESCAPED)
-        outside, inside, escaped = (Spelled(self.tokens, mode) for mode in modes)
-        return outside, inside, escaped
+    def _tables(self) -> list[Spelled]:
+        return [Spelled(self.tokens, mode) for mode in (Mode.BETWEEN, Mode.STRING, Mode.ESCAPED)]
 
     def table(self, mode: Mode) -> Spelled:
         """The tokens as they read in a mode."""

@@ -1,13 +1,7 @@
 """JSON Schema written as a grammar.
 
-document.py     the schema as the standard reads it: drafts, which keywords count
-algebra.py      each schema, or its negation, as alternatives of constraints (constraints.py)
-reader.py       a schema's keywords as such alternatives; by_type.py: those that constrain one type, and what
-                breaks them
-emitter.py      constraints as rules (rules.py); arrays.py, objects.py, members.py
-depth.py        recursive rules up to a depth
-contradictions.py  why a schema allows nothing
-terminals.py    what texts look like: patterns.py (also which take nothing), numbers.py with ranges.py
+A `document` is read as Boolean algebra (`reader`, `by_type`, `algebra`), whose `constraints` are written as
+`rules` (`emitter`, with `arrays`, `objects` and `members`) and `terminals` (`patterns`, `numbers`).
 """
 
 from __future__ import annotations
@@ -32,8 +26,6 @@ from guided_plugin.grammar.llguidance.lark.reader import read_schema
 from guided_plugin.grammar.llguidance.lark.rules import Grammar, Symbol
 from guided_plugin.grammar.llguidance.lark.terminals import empty_terminal
 from guided_plugin.spec.schema import pointer
-
-__all__ = ["DISTINCT", "HEADER", "Lowered", "lower_schema", "schema_to_lark"]
 
 # Without this, where a grammar leaves one text only, llguidance allows one spelling of it alone: the first
 # token of its own tokenization. A model must be free to take any token that fits.

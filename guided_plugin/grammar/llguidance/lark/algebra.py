@@ -145,10 +145,6 @@ class Algebra:
             return self._of(literal)
         return anything()
 
-    def all_in_place(self, literals: Literals) -> Shape:
-        """The shape of a conjunction of parts."""
-        return self.all_of(self._of(literal) for literal in sorted(literals))
-
     def empty(self, literals: Literals) -> bool:
         """Whether no value satisfies all of them. False where that is not known."""
         if not literals:

@@ -84,7 +84,6 @@ class Document:
         if number is None:
             number = self._numbers[key] = len(self.nodes)
             self.nodes.append(Numbered(schema, base, path, keywords))
-            self._kept.append(schema)
         self._by_identity[id(schema), base] = number
         self._kept.append(schema)
         return number

@@ -179,7 +179,7 @@ class Emitter:
         """The mark of items that are the same at every place of an array; there are only so many."""
         key = constraint, self.comparing
         if key not in self._marks:
-            number = self.grammar.count_mark()
+            number = next(self.grammar.marks)
             self._marks[key] = 4 << number if number < len(MARKS) - 2 else CHANGING
         return self._marks[key]
 

@@ -43,18 +43,6 @@ from guided_plugin.spec.languages import (
 from guided_plugin.spec.memo import remembered, texts_bytes
 from guided_plugin.spec.properties import has_property
 
-__all__ = [
-    "ANY_CHARACTER",
-    "ANY_SPELLING",
-    "FUEL",
-    "also_pattern",
-    "expression",
-    "few_strings",
-    "lead",
-    "literal",
-]
-__all__ += ["matches", "matches_format", "pattern", "quoted_format", "takes_nothing", "whole_text"]
-
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _ESCAPED = [*range(32), 34, 92]
 _TEXT: Ranges = ((0, 0xD7FF), (0xE000, MAX_CODE))

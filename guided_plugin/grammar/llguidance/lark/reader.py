@@ -177,7 +177,7 @@ class _Reader:
         found = list(shapes)
         if self.positive and algebra.document.unevaluated:
             structured = [{**nothing(), "array": s["array"], "object": s["object"]} for s in shapes]
-            telling = [shape for shape in structured if any(map(evaluates, _members(shape)))]
+            telling = [shape for shape in structured if any(map(evaluates, chain(*shape.values())))]
             pending = deque(enumerate(telling))
             while pending:
                 if len(found) > _MAX_TOGETHER:
@@ -194,7 +194,8 @@ class _Reader:
         """One of some conjunctions holds; under negation none."""
         algebra = self.algebra
         if self.positive:
-            return algebra.either(algebra.all_in_place(option) for option in options)
+            every = ([algebra.in_place(frozenset({one})) for one in sorted(option)] for option in options)
+            return algebra.either(map(algebra.all_of, every))
         return algebra.all_of(
             algebra.either(algebra.in_place(frozenset({(not holds, number)})) for holds, number in option)
             for option in options
@@ -288,10 +289,6 @@ class _Reader:
             rest = self.algebra.either_of([rest, *found])
         prefix = (TRUE,) * max((len(items.prefix) for items in described), default=0)
         return replace(array, items=tuple(dict.fromkeys((*array.items, Items(prefix, rest)))))
-
-
-def _members(shape: Shape) -> Iterator[Constraint]:
-    return chain.from_iterable(shape.values())
 
 
 def closed(constraint: Object, rest: Literals) -> Object:

@@ -103,7 +103,8 @@ class Grammar:
     _fragments: dict[str, str] = field(default_factory=dict)
     _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)
     _count: int = 0
-    _marks: int = 0
+    marks: Iterator[int] = field(default_factory=itertools.count)
+    """Numbers for marks."""
     _together: dict[tuple[str, ...], None] = field(default_factory=dict)
     _alive: set[str] = field(default_factory=set)
     """Rules that were found to derive something: nothing that is added later changes that."""
@@ -114,11 +115,6 @@ class Grammar:
         """A new rule name."""
         self._count += 1
         return f"{prefix}{self._count}"
-
-    def count_mark(self) -> int:
-        """How many marks there were before."""
-        self._marks += 1
-        return self._marks - 1
 
     def define(
         self,

@@ -1,8 +1,7 @@
 """Structural tags written as one grammar, the schemas inside included.
 
-nodes.py       the parts of a tag, and free text up to a trigger or an end
-reader.py      a tag's document as nodes; fields.py, xml.py: what it is made of
-lexing.py      whether a lexer reads all that as it is meant
+A document is read as `nodes` (`reader`, with `fields` and `xml`), and refused where no lexer reads these as
+they are meant (`lexing`).
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ from guided_plugin.grammar.llguidance.tags.nodes import (
 from guided_plugin.grammar.llguidance.tags.reader import read_tag
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.schema import pointer
-
-__all__ = ["tag_to_lark"]
 
 _NOT_EMPTY = "/(?s:.+)/"
 

@@ -252,11 +252,9 @@ def _closed_dispatch(node: Dispatch, ends: Listed[Node], names: Names) -> Node:
             ]
     if node.loop:
         return sequence([_calls(node), either(endings)])
-    return (
-        either([*endings, sequence([_calls(node), _either_end(ends, names)])])
-        if node.rules
-        else either(endings)
-    )
+    if node.rules:
+        endings.append(sequence([_calls(node), _either_end(ends, names)]))
+    return either(endings)
 
 
 def _calls(node: Dispatch) -> Node:

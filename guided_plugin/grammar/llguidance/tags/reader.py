@@ -66,10 +66,6 @@ def _older(reading: Reading, document: Fields) -> Node:
     return Dispatch(tuple(_by_trigger(reading, tags, texts(document, "triggers", ()), ())), ())
 
 
-def _const_string(reading: Reading, node: Fields, path: Path) -> Node:
-    return reading.names.spelled(text_of(node, "value", path))
-
-
 def _json_schema(reading: Reading, node: Fields, path: Path) -> Node:
     """JSON that satisfies a schema."""
     if node.get("excludes"):
@@ -120,10 +116,6 @@ def _any(reading: Reading, node: Fields, path: Path) -> Node:
     reading.tokens(node, "exclude_tokens", path)
     ends = reading.ends if node["type"] == "any_text" else ()
     return Dispatch((), (*texts(node, "excludes", path), *ends))
-
-
-def _token(reading: Reading, node: Fields, path: Path) -> Node:
-    return reading.token(node.get("token"), (*path, "token"))
 
 
 def _alphabet(tree: ecma.Node) -> Iterator[int]:
@@ -297,12 +289,12 @@ def _repeat(reading: Reading, node: Fields, path: Path) -> Node:
 
 _TAGS = ("tags", "at_least_one", "stop_after_first")
 _FORMATS: Mapping[str, Any] = {
-    "const_string": (("value",), _const_string),
+    "const_string": (("value",), lambda r, node, path: r.names.spelled(text_of(node, "value", path))),
     "json_schema": (("json_schema", "style", "any_order", "max_whitespace_cnt", "excludes"), _json_schema),
     "regex": (("pattern",), _regex),
     "any_text": (("excludes", "max_tokens", "max_chars"), _any),
     "any_tokens": (("exclude_tokens", "max_tokens"), _any),
-    "token": (("token",), _token),
+    "token": (("token",), lambda r, node, path: r.token(node.get("token"), (*path, "token"))),
     "sequence": (("elements",), _sequence),
     "or": (("elements",), _or),
     "tag": (("begin", "content", "end"), _tag),
