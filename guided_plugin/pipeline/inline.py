@@ -18,18 +18,18 @@ from torch import Tensor
 from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
-from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.errors import GuidedError
 from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.drafts import fill_with_drafts
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import LED, Admission, Closure, OfferedDrafts, StepPlan, TokenSink
+from guided_plugin.step import LED, Admission, Closure, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
-from guided_plugin.worker.device.runtime import GrammarRuntime
 from guided_plugin.worker.layout import PLAN_DEPTH, TOKEN_DEPTH, Region, Shape
 from guided_plugin.worker.ranks.leader import Followers
 from guided_plugin.worker.ranks.peers import wait_until
+from guided_plugin.worker.runtime import GrammarRuntime
 from guided_plugin.worker.words import End
 
 
@@ -111,10 +111,10 @@ class InlineRuntime(GrammarRuntime):
         led, self.table.led = self.table.led, []
         self._led += len(led)
         self._closed += [Closure(self.table.requests[slot].request_id, step, LED) for slot in led]
-        super().fill()
+        self._masks.upload(step, self._count)
 
-    def offered(self, count: int) -> OfferedDrafts:
-        raise PipelineError("no drafts are offered here", where="drafts", hint="use mode='process'")
+    def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
+        return self._masks.fetch(step, count), self._tokens.rows
 
     def sampled(self, tokens: Tensor) -> None:
         self._tokens.write(self._step, tokens)
@@ -141,6 +141,10 @@ class InlineRuntime(GrammarRuntime):
         failures, self.table.failures = self.table.failures, []
         self._closed += [Closure(error.request_id or "", self._step, error.reason) for _, error in failures]
         return failures
+
+    @property
+    def newest(self) -> int:
+        return self._step
 
     def take_closed(self) -> list[Closure]:
         taken = []

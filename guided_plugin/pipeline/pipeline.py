@@ -36,8 +36,8 @@ from guided_plugin.pipeline.inline import InlineRuntime
 from guided_plugin.pipeline.requests import PipelineRequests
 from guided_plugin.pipeline.runtime import checked_device, make_runtime
 from guided_plugin.step import NO_TOKEN, UNGUIDED, OfferedDrafts, RequestInfo, StepPlan, TokenSink
-from guided_plugin.worker.device.runtime import GrammarRuntime
 from guided_plugin.worker.ranks.group import RankGroup
+from guided_plugin.worker.runtime import GrammarRuntime
 
 _NOTHING = StepPlan((), ())
 
@@ -120,7 +120,9 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
             raise PipelineError("fill_mask after schedule_update", hint="call plan again for the next step")
         self.runtime.fill()
         self._stage = _FILLED
-        self._report(self.runtime.take_failures())
+        failures = self.runtime.take_failures()
+        if failures:
+            self._report(failures)
         self._clock[1] = time.perf_counter() - start
 
     def apply_mask(self, logits: Tensor) -> Tensor:
@@ -192,7 +194,9 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         start = time.perf_counter()
         if self._stage == _SAMPLED:
             self.runtime.finish()
-            self._report(self.runtime.take_failures())
+            failures = self.runtime.take_failures()
+            if failures:
+                self._report(failures)
         rows = len(self._plan.rows)
         if rows:
             self._clock[4] = time.perf_counter() - start
@@ -237,7 +241,7 @@ class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):
         self.runtime.plan(self._plan, offers=offers)
         self.runtime.sampled(tokens)
         self.runtime.fill()
-        offered = self.runtime.offered(len(chosen)) if offers else None
+        offered = self.runtime.offered() if offers else None
         self.runtime.finish()
         self._report(self.runtime.take_failures())
         self._clock[0] = time.perf_counter() - start

@@ -12,7 +12,7 @@ from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import Phase
 from guided_plugin.spec import OutputSpec, check_room
 from guided_plugin.step import Admission, RequestInfo
-from guided_plugin.worker.device.runtime import GrammarRuntime
+from guided_plugin.worker.runtime import GrammarRuntime
 
 _MAX_CHOICES = 64
 

@@ -10,10 +10,10 @@ from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import MODES, Mode
 from guided_plugin.errors import ConfigError, PipelineError, did_you_mean
 from guided_plugin.pipeline.inline import InlineRuntime
-from guided_plugin.worker.device.runtime import GrammarRuntime
 from guided_plugin.worker.engine.runtime import WorkerRuntime
 from guided_plugin.worker.ranks.follower import follow
 from guided_plugin.worker.ranks.group import Machines, RankGroup, not_shared
+from guided_plugin.worker.runtime import GrammarRuntime
 
 _log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError
 from guided_plugin.ipc.spawn import resident_bytes
 from guided_plugin.metrics import WorkerMetrics
-from guided_plugin.step import Closure, StepPlan, TokenSink
+from guided_plugin.step import Closure, OfferedDrafts, StepPlan, TokenSink
 from guided_plugin.worker.device import make_buffers
-from guided_plugin.worker.device.runtime import GrammarRuntime
 from guided_plugin.worker.engine.client import WorkerClient
 from guided_plugin.worker.engine.supervisor import Supervisor
 from guided_plugin.worker.ranks.leader import Followers
+from guided_plugin.worker.runtime import GrammarRuntime
 from guided_plugin.worker.words import Counter
 
 
@@ -54,6 +54,7 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         self._rows: tuple[int, ...] = ()
         self._step = first_step
         self._count = 0
+        """Masks of the planned step."""
 
     def remove(self, slot: int) -> None:
         """Free a slot. Tokens on their way count for the request that leaves: plans name requests."""
@@ -71,6 +72,16 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
         self._step = self.steps.announce(offers=offers)
         if self.followers.sender is not None:
             self.followers.sender.planned(self._step)
+
+    def fill(self) -> None:
+        """The worker fills; the device fetches when it has."""
+        self._masks.upload(self._step, self._count)
+
+    def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
+        return self._masks.fetch(step, count), self._tokens.rows
+
+    def offered(self) -> OfferedDrafts:
+        return self._tokens.offered(self._step, self._count // self.region.shape.positions)
 
     def sampled(self, tokens: Tensor) -> None:
         self.steps.scheduled(self._step)
@@ -92,11 +103,14 @@ class WorkerRuntime(WorkerClient, GrammarRuntime):
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         return self.requests.take_failures() if self.requests.failures else []
 
+    @property
+    def newest(self) -> int:
+        return self._step
+
     def take_closed(self) -> list[Closure]:
         return self.requests.take_closed()
 
     def metrics(self) -> WorkerMetrics:
-        """What the worker did lately."""
         self.times.read()
         load, waits = self.region.load, self._masks.waits
         taken = {**self.times.seconds, "exposed_wait": waits.times}

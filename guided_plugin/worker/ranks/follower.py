@@ -19,13 +19,13 @@ from torch import Tensor
 from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
-from guided_plugin.step import UNGUIDED, Admission, StepPlan
+from guided_plugin.step import UNGUIDED, Admission, OfferedDrafts, StepPlan
 from guided_plugin.worker.device import make_buffers
-from guided_plugin.worker.device.runtime import GrammarRuntime, RequestSoFar
 from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, Region, fence
 from guided_plugin.worker.ranks.group import Machines, RankAnswer, RankGroup, RegionOffer, not_shared
 from guided_plugin.worker.ranks.leader import Mirror
 from guided_plugin.worker.ranks.peers import PATIENCE, LeaderWatch, Peer, left_alone, wait_until, why_gone
+from guided_plugin.worker.runtime import GrammarRuntime, RequestSoFar
 from guided_plugin.worker.words import PlanField, RankWord
 
 
@@ -58,6 +58,7 @@ class FollowerRuntime(GrammarRuntime):
         self._plan: StepPlan | None = None
         self._step = self._taken = offer.first_step
         self._count = 0
+        """Masks of the planned step."""
         self._uncompared: deque[tuple[int, tuple[int, ...]]] = deque()
         """Steps that will be, and their slots."""
 
@@ -93,11 +94,17 @@ class FollowerRuntime(GrammarRuntime):
             self._plan, self._count = plan, len(plan.rows) * self._region.shape.positions
             self._uncompared.append((step, plan.slots))
 
+    def fill(self) -> None:
+        self._masks.upload(self._step, self._count)
+
     def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
-        found = super().masks(step, count)
+        masks = self._masks.fetch(step, count)
         if self._uncompared and self._region.filled(step):
             self._compare(step)
-        return found
+        return masks, self._tokens.rows
+
+    def offered(self) -> OfferedDrafts:
+        return self._tokens.offered(self._step, self._count // self._region.shape.positions)
 
     def sampled(self, tokens: Tensor) -> None:
         """Rank 0 has sampled the same."""
@@ -106,6 +113,10 @@ class FollowerRuntime(GrammarRuntime):
 
     def request(self, slot: int) -> RequestSoFar:
         raise _not_here("the outcome of a request")
+
+    @property
+    def newest(self) -> int:
+        return self._step
 
     def metrics(self) -> WorkerMetrics:
         """There is no worker, but its memory."""

@@ -1,4 +1,4 @@
-"""Where the grammars of a pipeline work: what it needs of that place. Depends on the protocols of buffers.
+"""Where the grammars of a pipeline work: what it needs of that place. Depends on values alone.
 
 Three classes derive from this: `InlineRuntime` works in the calling thread, `WorkerRuntime` in a process of
 its own, where the host's thread waits for nothing, and `FollowerRuntime` leaves all work to another rank.
@@ -14,12 +14,11 @@ from typing import Protocol
 from torch import Tensor
 
 from guided_plugin.config import Mode
-from guided_plugin.errors import GuidedError
+from guided_plugin.errors import GuidedError, PipelineError
 from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import Admission, Closure, OfferedDrafts, StepPlan, TokenSink
-from guided_plugin.worker.device.buffers import MaskUploads, TokenWrites
 
 
 class RequestSoFar(Protocol):
@@ -36,18 +35,12 @@ class RequestSoFar(Protocol):
 
 class GrammarRuntime(Protocol):
     """Where the grammars of one pipeline live. Slots are taken and plans are checked before it is called.
-    What has a body here is right where another process fills the masks, and nothing fails here."""
+    What has a body here is right where there is no worker."""
 
     mode: Mode
     """`inline` or `process`. The same at all ranks of a model, as hosts plan ahead in one of them only."""
     ready: threading.Event
     """Set when no request waits for what all need: the worker with its backends, or nothing at all."""
-    _masks: MaskUploads
-    _tokens: TokenWrites
-    _step: int
-    """The number of the newest planned step."""
-    _count: int
-    """Masks of that step."""
 
     def prepare(self, spec: OutputSpec) -> Future[Admission]:
         """Have a spec compiled; doesn't wait."""
@@ -67,17 +60,14 @@ class GrammarRuntime(Protocol):
 
     def fill(self) -> None:
         """Get the step's masks on their way to the device."""
-        self._masks.upload(self._step, self._count)
 
     def masks(self, step: int, count: int) -> tuple[Tensor, Tensor]:
         """The masks of one of the last three steps, which has so many, and row numbers of the newest plan, on
         the device; what is launched next sees them complete."""
-        return self._masks.fetch(step, count), self._tokens.rows
 
-    def offered(self, count: int) -> OfferedDrafts:
-        """The drafts of the newest step, which has so many requests, once they are final; what is launched
-        next sees them."""
-        return self._tokens.offered(self._step, count)
+    def offered(self) -> OfferedDrafts:
+        """The drafts of the newest step once they are final; what is launched next sees them."""
+        raise PipelineError("no drafts are offered here", where="drafts", hint="use mode='process'")
 
     def sampled(self, tokens: Tensor) -> None:
         """Get the step's tokens on their way to the grammars."""
@@ -100,7 +90,6 @@ class GrammarRuntime(Protocol):
     @property
     def newest(self) -> int:
         """The number of the newest planned step."""
-        return self._step
 
     def take_closed(self) -> list[Closure]:
         """Requests that were closed since the last call, each with the first step that is closed for it.
