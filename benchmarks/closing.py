@@ -1,6 +1,6 @@
 """Whether outputs end valid within their limit: random models and random walks over a sample of real schemas.
 
-python -m benchmarks.closing SAMPLE --tokenizer DIR [--every N] [--seed 1] [--json OUT]
+python -m benchmarks.closing SAMPLE --tokenizer DIR [--every N] [--first K] [--seed 1] [--json OUT]
 
 Each schema that compiles is asked for with five limits of 16 to 256 tokens, by two models: `random` samples
 any token that the mask allows; `gumbel` the likeliest under random logits at temperature 1, and it dislikes
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("source", type=Path, help="folder or tar archive of MaskBench files")
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of a transformers tokenizer")
     parser.add_argument("--every", type=int, default=1, help="take every Nth file only")
+    parser.add_argument("--first", type=int, default=0, help="of them, from the one with this index on")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args(arguments)
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bad: list[list[Any]] = []
     rng = np.random.default_rng(options.seed)
     with open_sample(options.source) as files, progress("schemas", len(files) // options.every) as advance:
-        for name in sorted(files)[:: options.every]:
+        for name in sorted(files)[options.first :: options.every]:
             advance()
             schema = json.loads(files[name].read_text())["schema"]
             try:
