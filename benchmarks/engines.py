@@ -91,7 +91,8 @@ def measure(
     options: argparse.Namespace, command: str = "", progress: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Run the engines one after the other; the result is written, and `progress` called, after each."""
-    result: dict[str, Any] = {"command": command, "benchmark": "vllm", "model": Path(options.model).name}
+    result: dict[str, Any] = {"command": command, "date": None, "benchmark": "vllm"}
+    result["model"] = Path(options.model).name
     result |= {"steps": options.steps, "repetitions": options.repetitions}
     result |= {"figures": [], "mixed": [], "starts": [], "failed": []}
     for leg in _legs(options):
