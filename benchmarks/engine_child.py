@@ -80,12 +80,17 @@ class _Bench:
         self.vocabulary = Vocabulary.from_tokenizer(self.llm.get_tokenizer())
         self.compiler = GrammarCompiler(self.vocabulary, config=GuidedConfig(isolate_compiles=False))
         self.random = random.Random(1)
+        self.refused: list[Any] = []
+        """Schemas of the sample that vLLM's own backend does not take: its figures are about the others."""
         self.new: list[Any] = []
         """As many as those of the sample that the figures are about, which no request has asked for."""
         self.documents = {name: [schema] for name, schema in SCHEMAS.items()}
         """The schemas of a name. Requests take them in turn."""
         if options["sample"]:
             found = served_schemas(Path(options["sample"]), 2 * _REAL_WORLD_COUNT, repeated)
+            backend = options["engine"].get("structured_outputs_config", {}).get("backend")
+            self.refused = [one for one in found if not self._takes(backend, one)]
+            found = [one for one in found if one not in self.refused]
             self.documents[REAL_WORLD] = found[:_REAL_WORLD_COUNT]
             self.new = found[_REAL_WORLD_COUNT:]
 
@@ -200,10 +205,10 @@ class _Bench:
         return found
 
     def starts(self) -> dict[str, float]:
-        """Milliseconds of short runs: the first guided one of this engine and the same again; of schemas that
-        are new, all at once, and the same again."""
+        """How many schemas are refused. Milliseconds of short runs: the first guided one of this engine and
+        the same again; of schemas that are new, all at once, and the same again."""
         plain = [SCHEMAS["plain"]] * min(self.options["rows"])
-        found = {}
+        found: dict[str, float] = {"refused": len(self.refused)}
         for names, documents in ((("first", "warm"), plain), (("new", "known"), self.new)):
             for name in names if documents else ():
                 params = [self._params("guided", one, max_tokens=_FIRST_STEPS) for one in documents]
@@ -212,6 +217,20 @@ class _Bench:
                 self.llm.generate(prompts, params, use_tqdm=False)
                 found[f"{name}_ms"] = round((time.perf_counter() - start) * 1e3, 3)
         return found
+
+    def _takes(self, backend: str | None, document: Any) -> bool:
+        from vllm.exceptions import VLLMValidationError
+        from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
+        from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
+
+        try:
+            if backend == "xgrammar":
+                validate_xgrammar_grammar(self._params("guided", document))
+            elif backend == "guidance":
+                validate_guidance_grammar(self._params("guided", document), tokenizer=None)
+        except (ValueError, VLLMValidationError):
+            return False
+        return True
 
     def _documents(self, case: _Case, rows: int) -> list[Any]:
         """The schema of each request of a case."""

@@ -207,3 +207,7 @@ def _last_words(log: str) -> str:
 
 _ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Exit)\b: .*")
 """The line of a traceback that names the error, also behind the head of a log line."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

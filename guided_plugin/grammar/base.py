@@ -142,7 +142,7 @@ class OutputClosing(Protocol):
     def restrict(self, matcher: Any, tokens: int, last: int, row: MaskArray, until: float) -> None:
         """Take the tokens out of a mask after which no ending would fit into the room that is left. `tokens`
         are there, `last` is the last one or -1. Where no ending is known, none is taken out: the
-        output may be cut. `until`: of `time.perf_counter`, for searches that only leave more choice."""
+        output may be cut. `until`: of `time.thread_time`, for searches that only leave more choice."""
 
 
 class MatcherBatch(Protocol):

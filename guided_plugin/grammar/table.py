@@ -192,7 +192,7 @@ class GrammarTable:
             own = batch.positions if rows is None else [rows[position] for position in batch.positions]
             self._fill_batch(batch, slots, mask, own)
         if rows is None:  # a step begins
-            self._closing_until = time.perf_counter() + _CLOSING_SECONDS
+            self._closing_until = time.thread_time() + _CLOSING_SECONDS
         for position, request, closing in group.closing:
             if len(request.state.tokens) >= closing.due and request.error is None:
                 row = mask[position if rows is None else rows[position]]

@@ -98,31 +98,31 @@ class ClosingRules:
 
     def kept(
         self, matcher: LLGuidanceMatcher, ending: Ending, most: int, row: MaskArray, until: float
-    ) -> Iterator[int]:
+    ) -> tuple[list[int], bool]:
         """Tokens of a mask after which an ending of at most so many tokens is known. `until` that moment of
-        `time.perf_counter` others are looked at than those that begin the ending."""
+        `time.thread_time` others are looked at than those that begin the ending; whether there was no time
+        for any of them."""
         key = self.endings.spelling.signature(row), ending
         place = self._places.get(key)
         if place is None:
             place = self._place(ending, row)
             self._places.put(key, place, ENTRY_BYTES + 16 * (len(ending) + 8 * len(place.untried)))
-        for token, size in place.own:
-            if size <= most:
-                yield token
+        own, others = [token for token, size in place.own if size <= most], list[int]()
         for token, after in place.others:
-            if time.perf_counter() > until:
-                return
+            if time.thread_time() > until:
+                return own + others, not others
             if len(after) <= most and matcher.ends_with((token, *after)):
-                yield token
+                others.append(token)
         # Where no token is spare, another way would have to be as short: no search is worth its time then.
-        while place.untried and len(ending) <= most and time.perf_counter() < until:
+        while place.untried and len(ending) <= most and time.thread_time() < until:
             token = place.untried.pop()
             found = self._tried(matcher, token, ending, most)
             if found is None:
                 continue
             place.others.append((token, found))
             if len(found) <= most:
-                yield token
+                others.append(token)
+        return own + others, bool(place.untried) and len(ending) <= most and not others
 
     def _tried(self, matcher: LLGuidanceMatcher, token: int, before: Ending, most: int) -> Ending | None:
         """An ending behind a token that may come next."""
@@ -226,7 +226,7 @@ class Closing:
         self, matcher: LLGuidanceMatcher, tokens: int, last: int, row: MaskArray, until: float
     ) -> None:
         """Take the tokens out of a mask after which no ending would fit. `tokens` are there, the `last` one
-        of them given. Where no ending is known, none is taken out. `until`: of `time.perf_counter`, for
+        of them given. Where no ending is known, none is taken out. `until`: of `time.thread_time`, for
         searches that only leave more choice."""
         left, growth = self.room - tokens, self.rules.growth
         self.due = tokens + 1
@@ -246,8 +246,7 @@ class Closing:
             self.due += (spare - growth) // (growth + 1)
             return
         self.due = tokens  # the same mask may be filled again, where a step was planned and not sampled
-        self.led += spare < 0
-        self._keep(matcher, ending, left - 2, row, until, known=known)
+        self.led += not self._keep(matcher, ending, left - 2, row, until, known=known) or spare < 0
 
     def _goes_on(self, matcher: LLGuidanceMatcher, last: int, most: int, row: MaskArray) -> bool:
         """Whether an output is in the same text as before its last token, and its ending still fits: one
@@ -273,12 +272,13 @@ class Closing:
         until: float,
         *,
         known: bool,
-    ) -> None:
+    ) -> bool:
         """Keep the tokens of a mask after which an ending of at most so many tokens is known. `known`: plain
-        text is among them."""
+        text is among them. Whether there was time for others than those that begin the ending."""
         spelling = self.rules.endings.spelling
         kept = [token for token in self.stops if _allows(row, token)]
-        kept += self.rules.kept(matcher, ending, most, row, until)
+        more, late = self.rules.kept(matcher, ending, most, row, until)
+        kept += more
         probes = spelling.probes[:_PROBES]
         self.text = known or (
             bool(probes)
@@ -292,6 +292,7 @@ class Closing:
         words = row.view("uint32")
         for token in kept or ending[:1]:
             words[token >> 5] |= 1 << (token & 31)
+        return self.text or not late
 
 
 def _allows(row: MaskArray, token: int) -> bool:

@@ -98,7 +98,7 @@ class Endings:
     ) -> tuple[int, ...] | None:
         """Tokens after which a stop token may come, the fewest that were found; None where none were within
         the processor time. No more of it is used once they are `enough`, or as few as `needed` and it is past
-        `until` (of `time.perf_counter`). Other ways are tried so often at most. The matcher stays where it
+        `until` (of `time.thread_time`). Other ways are tried so often at most. The matcher stays where it
         is."""
         deadline = time.thread_time() + seconds
         choices: list[_Choice] = []
@@ -109,8 +109,7 @@ class Endings:
         waiting = deque((choice, other) for choice in choices for other in choice.others[:_ALTERNATIVES])
         while waiting and len(tokens) > enough and tries > 0:
             tries -= 1
-            late = time.perf_counter() > until if len(tokens) <= needed else time.thread_time() > deadline
-            if late:
+            if time.thread_time() > (until if len(tokens) <= needed else deadline):
                 break
             choice, other = waiting.popleft()
             place, more = choice.place.fork(), list[_Choice]()

@@ -221,6 +221,21 @@ def test_near_the_end_the_model_still_chooses(compiler: GrammarCompiler) -> None
     assert table.tokens_led == 2  # the quote, the stop token
 
 
+def test_where_there_is_no_time_for_a_choice_the_output_is_led(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = OutputSpec.regex("a*b")
+    for seconds, written in ((1.0, b"aaaab"), (-1.0, b"b")):
+        monkeypatch.setattr("guided_plugin.grammar.table._CLOSING_SECONDS", seconds)
+        table, text = table_of(compiler, spec, 6), b""
+        while table.phase(0) is Phase.ACTIVE:
+            allowed = mask_of(table)
+            text += TOKENS[allowed[0]]
+            table.accept((0,), [allowed[0]])
+        assert table.led == [0]
+        assert text.removesuffix(TOKENS[END]) == written
+
+
 def test_drafts_are_walked_along_and_forgotten(compiler: GrammarCompiler) -> None:
     """Masks along drafts are those of a table that was really brought there; then nothing has changed."""
     spec, rng = OutputSpec.json_schema(PERSON), random.Random(3)

@@ -336,7 +336,7 @@ def test_too_little_room_is_refused(prompt, started):
     manager, batching = started()
     spec, least = CASES["schema"], least_of(batching.pipeline, CASES["schema"])
     for room in (least - 1, None):  # the manager's own config has no limit
-        with pytest.raises(RequestError, match=f"takes {least}" if room else "does not tell"):
+        with pytest.raises(RequestError, match=f"takes {least}" if room else "does not give"):
             batching.add_request(prompt, spec, max_new_tokens=room)
     bad = manager.add_request(prompt, max_new_tokens=least - 1, guided=json.dumps(spec.to_dict()))
     assert collect(manager, {bad})[bad].generated_tokens == [STOP]

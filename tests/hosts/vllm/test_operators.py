@@ -41,10 +41,19 @@ def values(server, name):
     return {found[1] or "": float(found[2]) for found in pattern.finditer(metrics_of(server))}
 
 
-def lag(server, name):
-    """How many steps have no time of this name yet."""
-    counted = values(server, f"{name}_seconds_count").get('engine="0"', 0)
-    return values(server, "engine_steps_total")['engine="0"'] - counted
+TIMED = ("engine_pipeline", "engine_thread", "mask", "mask_wait")
+
+
+def untimed(server):
+    """How many steps have no time of each name, once that changes no more; and how many steps there were."""
+    deadline, before, now = time.monotonic() + 120, None, {}
+    while now != before or not now:
+        assert time.monotonic() < deadline
+        time.sleep(5.5)
+        steps = values(server, "engine_steps_total")['engine="0"']
+        counts = {name: values(server, f"{name}_seconds_count").get('engine="0"', 0) for name in TIMED}
+        before, now = now, {"steps": steps, **{name: steps - count for name, count in counts.items()}}
+    return now
 
 
 def test_metrics(server, client):
@@ -76,14 +85,13 @@ def test_metrics(server, client):
         assert 'engine="0"' in values(server, name)
 
     # Each step has its times once, in one of the buckets, though two frontends ask for them; but the newest,
-    # which may not be over.
-    names = ("engine_pipeline", "engine_thread", "mask", "mask_wait")
-    deadline = time.monotonic() + 120
-    while late := [name for name in names if lag(server, name) not in (0, 1)]:
-        assert time.monotonic() < deadline, late
-        assert completion(client, extra_body=guided({"regex": "[ab]{3}"})).choices
-        time.sleep(5.5)
-    for name in names:
+    # which may not be over. Steps whose requests failed or were aborted may have none.
+    before = untimed(server)
+    assert completion(client, extra_body=guided({"regex": "[ab]{9}"})).choices
+    after = untimed(server)
+    assert after["steps"] >= before["steps"] + 9
+    for name in TIMED:
+        assert abs(after[name] - before[name]) <= 1, (name, before, after)
         counts = [*values(server, f"{name}_seconds_bucket").values()]
         assert counts == sorted(counts)
         assert len(counts) == 16

@@ -136,7 +136,7 @@ def test_what_one_rank_alone_knows_changes_no_slot(two_ranks, mode):
     ranks[1].tokens[0].append(ord("a"))
     failed = getattr(ranks[0].step(), FAILED)
     assert list(failed) == ["one"], failed
-    assert "came back without its output" in failed["one"]
+    assert "resumed without its output" in failed["one"]
     assert not hasattr(ranks[1].step(), FAILED)
     assert ranks[0].tokens[0][-1] == ranks[1].tokens[0][-1] == END
     assert ranks[0].tokens[1] == ranks[1].tokens[1] == [ord("a")]
