@@ -140,7 +140,7 @@ CASES = [
             ({"choice": []}, "choice: an empty list"),
             ({"grammar": "start: nope"}, "grammar, line 1, column 8: unknown name"),
             ({"structural_tag": json.dumps(TAGGED)}, "structural_tag#/format/content/json_schema/not: "),
-            ({"json": FINE, "whitespace_pattern": " +"}, "whitespace_pattern: demands"),
+            ({"json": FINE, "whitespace_pattern": " +"}, "whitespace_pattern: requires"),
             ({"json_object": False}, "json_object: must be true"),
         ]
     ),
