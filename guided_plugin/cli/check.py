@@ -91,7 +91,8 @@ def check(
     if sarif == Path("-"):
         print_json(_sarif(reports))
         raise typer.Exit(max(map(_code, reports.values())))
-    results.write_json(_sarif(reports), sarif)
+    if sarif is not None:
+        results.write_json(_sarif(reports), sarif)
     report = reports[files[0]]
     if len(files) > 1:
         raise typer.Exit(_summarise(reports, json_output))

@@ -1,7 +1,8 @@
 """The specs of vLLM's frontend, each read and compiled once for all requests that ask for it.
 
-`Specs.begin` leads from what was `Asked` to what is `Admitted`, whoever asks. The engine gets the fields of
-the `OutputSpec`, and parses nothing; and what a helper process made of the spec, which its worker only loads.
+`Specs.begin` leads from what was `Asked` to what is `Admitted`, for every caller. The engine gets the fields
+of the `OutputSpec`, and parses nothing; and what a helper process made of the spec, which its worker only
+loads.
 """
 
 from __future__ import annotations
